@@ -1,0 +1,61 @@
+"""The one seam between episodes and whatever generates tokens: token ids in, token ids out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from agents.completion import Completion, SamplingParams
+
+if TYPE_CHECKING:
+    import torch
+
+
+class PolicyFailure(RuntimeError):
+    """Raised when a policy cannot answer for reasons that are not the episode's.
+
+    Never a reward: the episode is reissued when ``retryable``, else counted as failed.
+    """
+
+    def __init__(self, message: str, *, retryable: bool) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+
+
+class Policy(Protocol):
+    """Samples completions. ``local``, ``scripted`` and every server speak this and nothing else."""
+
+    @property
+    def version(self) -> int:
+        """The version of the weights that the next token is sampled from."""
+        ...
+
+    def begin(self, sessions: Sequence[str]) -> None:
+        """Announce episodes that are about to ask, in the order in which they count.
+
+        A session is one episode's name: a policy may keep its key-value cache from turn to turn.
+        """
+        ...
+
+    async def generate(
+        self, prompt_ids: Sequence[int], sampling: SamplingParams, session: str | None = None
+    ) -> Completion:
+        """Sample one completion of ``prompt_ids``; cancelling the call stops the generation.
+
+        Raises:
+            PolicyFailure: no answer for reasons outside the request.
+            ValueError: the prompt is empty or longer than the context window.
+        """
+        ...
+
+    def end(self, session: str) -> None:
+        """The episode is over: what was kept for it may go. Unknown sessions are ignored."""
+        ...
+
+    def load_weights(self, weights: Mapping[str, torch.Tensor] | None, version: int) -> None:
+        """Sample from these weights from now on. None: the shared weights changed in place."""
+        ...
+
+    async def close(self) -> None:
+        """Give back what the policy holds; every running call is cancelled."""
+        ...

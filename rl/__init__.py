@@ -1,0 +1,1 @@
+"""Reinforcement learning: rollouts, credit, losses, the learner and the run."""
