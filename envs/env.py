@@ -1,7 +1,361 @@
 """The contract of an environment: one text episode, written once, stepped in two faces.
 
-An author subclasses :class:`TextEnv`, gives it ``tasks`` and writes ``begin`` (the first
-observation) and ``turn`` (what an action leads to). The base class owns seeding, the choice of the
-task, order, the turn limit, snapshots, and both faces: Gymnasium's ``reset``/``step``, and the
-asynchronous ``areset``/``astep`` that rollouts use. Tokens do not exist here.
+An author subclasses :class:`TextEnv`, gives it ``tasks`` and writes ``begin`` (a task's first
+observation) and ``turn`` (what an action leads to), plain or ``async``. The base class owns
+seeding, the choice of the task, order, the turn limit, snapshots, and both faces: Gymnasium's
+``reset``/``step``, and ``areset``/``astep`` that rollouts use. Tokens do not exist here.
 """
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import inspect
+import pickle
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, cast
+
+import gymnasium
+
+from envs.episode import (
+    Action,
+    EnvFailure,
+    NotForkable,
+    OrderError,
+    Reply,
+    StepResult,
+    StopReason,
+)
+from envs.loop import loop_thread
+from envs.services import ServiceLease
+from envs.spaces import Unicode
+
+TaskT = TypeVar("TaskT")
+StateT = TypeVar("StateT")
+T = TypeVar("T")
+TaskT_co = TypeVar("TaskT_co", covariant=True)
+
+
+class Tasks(Protocol[TaskT_co]):
+    """A finite, indexable set of tasks: each a pure function of (split, index, seed)."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+        ...
+
+    def __getitem__(self, index: int, /) -> TaskT_co:
+        """Task ``index``; the same object's worth of data every time."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvOptions:
+    """Plain values that define an environment; subclasses add theirs. The command line reads it."""
+
+    split: str = "train"
+    """Which tasks: "train", "validation" (for choices during a run) or "test" (for none)."""
+    seed: int = 0
+    """Seed of generated tasks and worlds."""
+    max_turns: int = 1
+    """Actions per episode; 1 makes the environment a contextual bandit."""
+    step_timeout_s: float = 120.0
+    """A step that waits longer than this fails (EnvFailure, retryable)."""
+
+    def __post_init__(self) -> None:
+        if self.split not in ("train", "validation", "test"):
+            raise ValueError(f"split ({self.split!r}) must be one of train, validation, test")
+        if self.max_turns < 1:
+            raise ValueError(f"max_turns ({self.max_turns}) must be >= 1")
+        if self.step_timeout_s <= 0:
+            raise ValueError(f"step_timeout_s ({self.step_timeout_s}) must be > 0")
+
+
+@dataclass(slots=True)
+class _Episode:
+    """What the base class knows of a running episode; copied into snapshots with the state."""
+
+    task_index: int
+    turns: int = 0
+    over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """An episode frozen between two turns. It pickles; what it is restored into must match."""
+
+    env_id: str
+    payload: bytes = field(repr=False)
+
+
+class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
+    """Base class of every environment: text in, text out, over up to ``max_turns`` turns.
+
+    Args:
+        options: plain values; a frozen dataclass derived from :class:`EnvOptions`.
+        tasks: what an episode is about; ``options={"task": i}`` of a reset picks one.
+        services: what episodes share and somebody else owns (a sandbox, a retriever). None: the
+            environment opens its own at the first asynchronous turn and closes it with itself.
+    """
+
+    Options: ClassVar[type[EnvOptions]] = EnvOptions
+    """The options' type; ``envs.make`` and the command line read its fields."""
+    env_id: str = ""
+    """The registered id; set by ``envs.make``."""
+    system_prompt: str | None = None
+    """Rules that hold for every task; rendered as the system message."""
+    stop: tuple[str, ...] = ()
+    """Stop strings: generation halts there, and the text that ``turn`` sees ends there."""
+    continues: bool = False
+    """True: an observation continues the agent's own message (a result put back in place);
+    False: it is a message of its own."""
+    blocking: ClassVar[bool] = False
+    """True: plain ``begin`` and ``turn`` block, so the asynchronous face runs them in a thread."""
+    forkable: ClassVar[bool] = True
+    """False where ``state`` cannot be copied (a live web service)."""
+    max_invalid_actions: int = 3
+    """For authors that count them; see StopReason.INVALID_ACTIONS."""
+    reward_range: tuple[float, float] = (0.0, 1.0)
+    """Least and greatest return of an episode."""
+    reward_floor: float = 0.0
+    """The most that an empty or random text may earn; ``check_env`` holds the env to it."""
+
+    state: StateT
+    """The author's episode state: set in ``begin``, changed in ``turn``, plain picklable data."""
+
+    def __init__(
+        self,
+        options: EnvOptions,
+        tasks: Tasks[TaskT],
+        services: Mapping[str, Any] | None = None,
+    ) -> None:
+        if len(tasks) == 0:
+            raise ValueError(f"{type(self).__name__}: split {options.split!r} has no tasks")
+        self.options = options
+        self.tasks = tasks
+        self.observation_space = Unicode()
+        self.action_space = Unicode()
+        self._lease = ServiceLease(type(self), options, services)
+        self._episode: _Episode | None = None
+
+    # ---- what an author writes -------------------------------------------------------------
+
+    def begin(self, task: TaskT) -> str | Awaitable[str]:
+        """The first observation of ``task``; sets ``self.state``.
+
+        Randomness comes from ``self.np_random`` and from nowhere else.
+        """
+        raise NotImplementedError
+
+    def turn(self, action: Action) -> Reply | Awaitable[Reply]:
+        """What ``action`` leads to: :func:`go_on`, :func:`finish` or :func:`cut`."""
+        raise NotImplementedError
+
+    def gold_policy(self) -> Callable[[str], str]:
+        """A policy for one episode that earns the most: from observation to action, in order.
+
+        It may use only what an agent could see.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    @asynccontextmanager
+    async def open_services(cls, options: EnvOptions) -> AsyncIterator[Mapping[str, Any]]:
+        """Start what all episodes with these options share; closed when the context ends."""
+        yield {}
+
+    # ---- what an author may use ------------------------------------------------------------
+
+    @property
+    def turns_left(self) -> int:
+        """Actions that may still be taken, the one being answered included."""
+        return self.options.max_turns - self._running().turns
+
+    async def service(self, name: str) -> Any:
+        """The shared service called ``name``; opened now if nobody injected it."""
+        return (await self._lease.get())[name]
+
+    # ---- Gymnasium's face ------------------------------------------------------------------
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Start an episode. ``options={"task": i}`` picks the task; else the generator draws it.
+
+        Raises:
+            ValueError: an unknown option, or a task index out of range.
+        """
+        answer = self.begin(self._open(seed, options))
+        if not isinstance(answer, str):
+            answer = loop_thread.run(self._bounded(answer))
+        return self._opened(answer)
+
+    def step(self, action: str) -> StepResult:
+        """Take one action.
+
+        Raises:
+            OrderError: before the first reset or after the episode's end.
+            EnvFailure: infrastructure failed; the episode has no reward.
+        """
+        answer = self.turn(self._admit(action))
+        if not isinstance(answer, Reply):
+            answer = loop_thread.run(self._bounded(answer))
+        return self._settle(answer)
+
+    def close(self) -> None:
+        """Give back what the environment opened itself."""
+        if self._lease.opened:
+            loop_thread.run(self.aclose())
+
+    # ---- the asynchronous face -------------------------------------------------------------
+
+    async def areset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """As :meth:`reset`, on the caller's loop."""
+        return self._opened(await self._call(self.begin, self._open(seed, options)))
+
+    async def astep(self, action: str) -> StepResult:
+        """As :meth:`step`, on the caller's loop."""
+        return self._settle(await self._call(self.turn, self._admit(action)))
+
+    async def aclose(self) -> None:
+        """As :meth:`close`, on the caller's loop."""
+        await self._lease.close()
+
+    # ---- copies ----------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """Freeze the episode between two turns, its random generator included.
+
+        Raises:
+            NotForkable: the state cannot be copied.
+            OrderError: no episode was started.
+        """
+        if not self.forkable:
+            raise NotForkable(f"{self.env_id or type(self).__name__}: its state cannot be copied")
+        frozen = (self._running(), self.state, self.np_random)
+        try:
+            return Snapshot(self.env_id, pickle.dumps(frozen))
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            raise NotForkable(
+                f"{type(self).__name__}.state does not pickle ({error}): keep plain data in it, "
+                f"or set forkable = False"
+            ) from error
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go on from a snapshot of an environment with the same id and options.
+
+        Raises:
+            ValueError: the snapshot is another environment's.
+        """
+        if snapshot.env_id != self.env_id:
+            raise ValueError(f"a snapshot of {snapshot.env_id!r} cannot go on as {self.env_id!r}")
+        self._episode, self.state, self.np_random = pickle.loads(snapshot.payload)
+
+    def fork(self, reseed: int | None = None) -> Self:
+        """A second environment in the same state; ``reseed`` gives it another future."""
+        twin = self._twin()
+        twin.restore(self.snapshot())
+        if reseed is not None:
+            gymnasium.Env.reset(twin, seed=reseed)
+        return twin
+
+    async def asnapshot(self) -> Snapshot:
+        """As :meth:`snapshot`; live tool state, where an environment has some, is awaited here."""
+        return self.snapshot()
+
+    async def arestore(self, snapshot: Snapshot) -> None:
+        """As :meth:`restore`."""
+        self.restore(snapshot)
+
+    async def afork(self, reseed: int | None = None) -> Self:
+        """As :meth:`fork`."""
+        twin = self._twin()
+        await twin.arestore(await self.asnapshot())
+        if reseed is not None:
+            gymnasium.Env.reset(twin, seed=reseed)
+        return twin
+
+    def group(self, num_members: int) -> list[Self]:
+        """Fresh copies that start in the same state when reset with the same seed and task."""
+        return [self._twin() for _ in range(num_members)]
+
+    # ---- the base class's own work ---------------------------------------------------------
+
+    def _twin(self) -> Self:
+        twin = copy.copy(self)
+        twin._episode = None
+        twin._lease = self._lease.share()
+        # The generator is an object: a shallow copy would share its stream.
+        twin._np_random = copy.deepcopy(self._np_random)
+        return twin
+
+    def _running(self) -> _Episode:
+        if self._episode is None:
+            raise OrderError(f"{self.env_id or type(self).__name__}: call reset before step")
+        return self._episode
+
+    def _open(self, seed: int | None, options: dict[str, Any] | None) -> TaskT:
+        super().reset(seed=seed)
+        unknown = set(options or ()) - {"task"}
+        if unknown:
+            raise ValueError(f"unknown reset option {sorted(unknown)[0]!r}; known: 'task'")
+        count = len(self.tasks)
+        chosen = (options or {}).get("task")
+        index = int(self.np_random.integers(count)) if chosen is None else chosen
+        if not isinstance(index, int) or not 0 <= index < count:
+            raise ValueError(f"task ({index!r}) must be an int from 0 to {count - 1}")
+        self._episode = _Episode(index)
+        return self.tasks[index]
+
+    def _opened(self, observation: str) -> tuple[str, dict[str, Any]]:
+        return observation, {"task": self._running().task_index}
+
+    def _admit(self, action: str) -> Action:
+        episode = self._running()
+        if episode.over:
+            raise OrderError(f"{self.env_id}: the episode is over: call reset")
+        return action if isinstance(action, Action) else Action(action)
+
+    def _settle(self, reply: Reply) -> StepResult:
+        episode = self._running()
+        episode.turns += 1
+        stop_reason = reply.stop_reason
+        if not reply.done and episode.turns >= self.options.max_turns:
+            stop_reason = StopReason.TURN_LIMIT
+        terminated = reply.done and stop_reason is None
+        truncated = stop_reason is not None
+        episode.over = terminated or truncated
+        info = {
+            "task": episode.task_index,
+            "turn": episode.turns,
+            "rewards": dict(reply.rewards),
+            "scores": dict(reply.scores),
+            "stop_reason": stop_reason,
+            "tool_calls": list(reply.tool_calls),
+        }
+        reward = float(sum(reply.rewards.values()))
+        return StepResult(reply.observation, reward, terminated, truncated, info)
+
+    async def _call(self, method: Callable[[Any], T | Awaitable[T]], argument: Any) -> T:
+        if self.blocking and not inspect.iscoroutinefunction(method):
+            return await self._bounded(
+                asyncio.to_thread(cast(Callable[[Any], T], method), argument)
+            )
+        answer = method(argument)
+        if inspect.isawaitable(answer):
+            return await self._bounded(answer)
+        return answer
+
+    async def _bounded(self, answer: Awaitable[T]) -> T:
+        limit = self.options.step_timeout_s
+        try:
+            async with asyncio.timeout(limit):
+                return await answer
+        except TimeoutError as error:
+            raise EnvFailure(
+                f"{self.env_id}: a turn waited longer than step_timeout_s ({limit:g} s)",
+                retryable=True,
+            ) from error

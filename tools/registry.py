@@ -18,7 +18,7 @@ class UnknownNameError(LookupError):
 
 
 class PluginImportError(ImportError):
-    """Raised when the plug-in that owns a name cannot be imported; names its distribution."""
+    """Raised when what a name stands for cannot be imported; names who advertised it."""
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
@@ -38,33 +38,47 @@ class Registry:
     def __init__(self, kind: str, group: str) -> None:
         self.kind = kind
         self.group = group
-        self._registered: dict[str, Any] = {}
-        self._advertised: dict[str, metadata.EntryPoint] | None = None
+        self._objects: dict[str, Any] = {}
+        self._lazy: dict[str, metadata.EntryPoint] = {}
+        self._scanned = False
 
-    def register(self, name: str, obj: Any) -> None:
-        """Give ``obj`` a name in this process. A name cannot be given to two objects.
+    def register(self, name: str, target: Any) -> None:
+        """Give an object a name in this process; ``"module:attribute"`` is imported when asked for.
 
         Raises:
-            ValueError: when the name belongs to something else.
+            ValueError: the name belongs to something else, or the text is not of that form.
         """
-        if self._registered.get(name, obj) is not obj:
-            raise ValueError(f"{self.kind} {name!r} is registered already: choose another name")
-        self._registered[name] = obj
+        if isinstance(target, str):
+            if target.count(":") != 1:
+                raise ValueError(f"{self.kind} {name!r}: {target!r} must be 'module:attribute'")
+            known: Any = self._lazy[name].value if name in self._lazy else target
+            if known != target or name in self._objects:
+                raise ValueError(self._taken(name))
+            self._lazy[name] = metadata.EntryPoint(name, target, self.group)
+        elif name in self._lazy or self._objects.get(name, target) is not target:
+            raise ValueError(self._taken(name))
+        else:
+            self._objects[name] = target
 
     def names(self) -> list[str]:
         """Every name, sorted: registered here or installed."""
-        return sorted({*self._registered, *self._entry_points()})
+        self._scan()
+        return sorted({*self._objects, *self._lazy})
 
     def get(self, name: str) -> Any:
-        """The object called ``name``, imported now if it is a plug-in.
+        """The object called ``name``, imported now if it was not yet.
 
         Raises:
             UnknownNameError: nobody registered the name.
-            PluginImportError: its plug-in fails to import.
+            PluginImportError: it fails to import.
         """
-        if name not in self._registered:
-            self._registered[name] = self._load(name)
-        return self._registered[name]
+        if name not in self._objects:
+            if name not in self._lazy:
+                self._scan()
+            if name not in self._lazy:
+                raise self.unknown(name, self.names())
+            self._objects[name] = self._load(self._lazy[name])
+        return self._objects[name]
 
     def unknown(self, name: str, known: Iterable[str]) -> UnknownNameError:
         """The error for a name that is not among ``known``."""
@@ -76,21 +90,26 @@ class Registry:
             f"Others come by installing a package with the entry-point group {self.group!r}."
         )
 
-    def _entry_points(self) -> dict[str, metadata.EntryPoint]:
-        if self._advertised is None:
-            self._advertised = {e.name: e for e in metadata.entry_points(group=self.group)}
-        return self._advertised
+    def _taken(self, name: str) -> str:
+        return f"{self.kind} {name!r} is registered already: choose another name"
 
-    def _load(self, name: str) -> Any:
-        entry_point = self._entry_points().get(name)
-        if entry_point is None:
-            raise self.unknown(name, self.names())
+    def _scan(self) -> None:
+        """Read what installed distributions advertise, once; names given here win."""
+        if self._scanned:
+            return
+        self._scanned = True
+        for entry_point in metadata.entry_points(group=self.group):
+            if entry_point.name not in self._objects:
+                self._lazy.setdefault(entry_point.name, entry_point)
+
+    def _load(self, entry_point: metadata.EntryPoint) -> Any:
         try:
             return entry_point.load()
         # A plug-in's module is foreign code: whatever it raises on import is reported as its own.
         except Exception as error:
-            owner = entry_point.dist.name if entry_point.dist else "an unnamed distribution"
+            owner = entry_point.dist.name if entry_point.dist else "this process"
             raise PluginImportError(
-                f"{self.kind} {name!r} is advertised by {owner} as {entry_point.value!r}, which "
-                f"fails to import: {type(error).__name__}: {error}. Fix or uninstall {owner}."
+                f"{self.kind} {entry_point.name!r}, advertised by {owner} as "
+                f"{entry_point.value!r}, fails to import: {type(error).__name__}: {error}. "
+                f"Fix or uninstall it; nothing else is affected."
             ) from error

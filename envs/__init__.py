@@ -1,0 +1,57 @@
+"""Text environments in which an agent acts over one turn or many.
+
+``env = envs.make("search-qa-v0")``, then Gymnasium's ``reset`` and ``step``, or their asynchronous
+twins ``areset`` and ``astep``.
+"""
+
+from envs.env import EnvOptions, Snapshot, Tasks, TextEnv
+from envs.episode import (
+    Action,
+    EnvFailure,
+    EnvToolCall,
+    NotForkable,
+    OrderError,
+    Reply,
+    StepResult,
+    StopReason,
+    cut,
+    finish,
+    go_on,
+)
+from envs.registration import (
+    env_type,
+    ids,
+    make,
+    make_from,
+    register,
+    resolve,
+    tell_gymnasium_of_plugins,
+)
+
+__all__ = [
+    "Action",
+    "EnvFailure",
+    "EnvOptions",
+    "EnvToolCall",
+    "NotForkable",
+    "OrderError",
+    "Reply",
+    "Snapshot",
+    "StepResult",
+    "StopReason",
+    "Tasks",
+    "TextEnv",
+    "cut",
+    "env_type",
+    "finish",
+    "go_on",
+    "ids",
+    "make",
+    "make_from",
+    "register",
+    "resolve",
+]
+
+register("code-sandbox-v0", "envs.code.env:CodeSandboxEnv")
+register("search-qa-v0", "envs.search.env:SearchQAEnv")
+tell_gymnasium_of_plugins()

@@ -1,0 +1,127 @@
+"""``envs.make``: environments by versioned id, from here, from plug-ins, and for Gymnasium."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, cast
+
+import gymnasium
+
+from envs.env import EnvOptions, TextEnv
+from tools.registry import Registry, closest
+
+_ID = re.compile(r"(?P<name>[a-z0-9][a-z0-9_/-]*)-v(?P<version>\d+)")
+_registry = Registry("environment", "turnwise.envs")
+
+NAMESPACE = "turnwise"
+"""The namespace under which Gymnasium knows every id."""
+
+
+def register(env_id: str, env_type: type[TextEnv[Any, Any]] | str) -> None:
+    """Register an environment class, or ``"module:Class"`` to be imported when asked for.
+
+    Raises:
+        ValueError: the id is taken, or not of the form ``name-vN``.
+    """
+    if not _ID.fullmatch(env_id):
+        raise ValueError(
+            f"environment id {env_id!r} must be lower case and end in a version: my-env-v0"
+        )
+    _registry.register(env_id, env_type)
+    _tell_gymnasium(env_id)
+
+
+def ids() -> list[str]:
+    """Every known id, sorted."""
+    return _registry.names()
+
+
+def resolve(name: str) -> str:
+    """The full id of ``name``; a bare name means its newest version.
+
+    Raises:
+        UnknownNameError: no such environment; lists what exists and what was probably meant.
+    """
+    name = name.removeprefix(f"{NAMESPACE}/")
+    known = ids()
+    if name in known:
+        return name
+    versions = [
+        (int(match["version"]), env_id)
+        for env_id in known
+        if (match := _ID.fullmatch(env_id)) and match["name"] == name
+    ]
+    if not versions:
+        raise _registry.unknown(name, known)
+    return max(versions)[1]
+
+
+def env_type(name: str) -> type[TextEnv[Any, Any]]:
+    """The class behind an id or bare name.
+
+    Raises:
+        UnknownNameError: no such environment.
+        PluginImportError: the plug-in that owns it fails to import.
+        TypeError: what it names is not a TextEnv.
+    """
+    env_id = resolve(name)
+    found = _registry.get(env_id)
+    if not (isinstance(found, type) and issubclass(found, TextEnv)):
+        raise TypeError(f"environment {env_id!r} is {found!r}, which is no subclass of TextEnv")
+    return found
+
+
+def make(name: str, services: Mapping[str, Any] | None = None, **options: Any) -> TextEnv[Any, Any]:
+    """Make an environment: ``envs.make("code-sandbox", max_turns=2)``.
+
+    Args:
+        name: an id, or a bare name for its newest version.
+        services: what somebody else opened for it (see ``TextEnv.open_services``).
+        options: fields of the environment's options.
+
+    Raises:
+        UnknownNameError: no such environment.
+        TypeError: no such option; names the ones that exist.
+        ValueError: an option's value is out of range.
+    """
+    kind = env_type(name)
+    known = [f.name for f in fields(kind.Options)]
+    for option in options:
+        if option not in known:
+            hint = closest(option, known)
+            meant = f" Did you mean {hint!r}?" if hint else ""
+            raise TypeError(
+                f"{resolve(name)} has no option {option!r}.{meant} Known: {', '.join(known)}."
+            )
+    return make_from(resolve(name), kind.Options(**options), services)
+
+
+def make_from(
+    env_id: str, options: EnvOptions, services: Mapping[str, Any] | None = None
+) -> TextEnv[Any, Any]:
+    """Make an environment from an options object; what rollouts use, once an episode."""
+    # Every subclass takes (options, services): that is part of the contract check_env holds it to.
+    build = cast(Any, env_type(env_id))
+    env = cast("TextEnv[Any, Any]", build(options, services=services))
+    env.env_id = env_id
+    return env
+
+
+def _tell_gymnasium(env_id: str) -> None:
+    def build(**options: Any) -> TextEnv[Any, Any]:
+        # Gymnasium hands render_mode to every entry point; a text environment renders itself.
+        options.pop("render_mode", None)
+        return make(env_id, **options)
+
+    gymnasium.register(
+        f"{NAMESPACE}/{env_id}", entry_point=build, disable_env_checker=True, order_enforce=False
+    )
+
+
+def tell_gymnasium_of_plugins() -> None:
+    """Make ``gymnasium.make("turnwise/...")`` find installed plug-ins, without importing them."""
+    for env_id in ids():
+        if f"{NAMESPACE}/{env_id}" not in gymnasium.registry:
+            _tell_gymnasium(env_id)

@@ -1,0 +1,1 @@
+"""Tools that agents call, and what runs behind them."""
