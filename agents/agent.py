@@ -1,0 +1,98 @@
+"""Whoever acts in an episode: text in, action out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from agents.completion import Completion, FinishReason, SamplingParams
+from agents.policy import Policy
+from agents.renderer import Renderer
+from agents.segment import Segment
+from envs.episode import Action
+
+
+class ContextFull(Exception):
+    """Raised when the conversation leaves no room for another token in the context window."""
+
+
+class TokenAgent:
+    """An agent for one episode whose every token is recorded and trainable.
+
+    ``start`` and ``observe`` append what it reads, ``act`` appends what the policy samples;
+    ``segment`` holds it all.
+
+    Args:
+        renderer: turns text into tokens.
+        policy: samples completions.
+        sampling: how; its stop strings and stop tokens are completed by the episode's.
+        session: the episode's name, under which the policy may keep its cache.
+        context_length: the model's window in tokens.
+        turn_seed: gives the sampling seed of each turn; None leaves seeding to the policy.
+    """
+
+    def __init__(
+        self,
+        renderer: Renderer,
+        policy: Policy,
+        sampling: SamplingParams,
+        *,
+        session: str,
+        context_length: int,
+        turn_seed: Callable[[int], int] | None = None,
+    ) -> None:
+        self.renderer = renderer
+        self.policy = policy
+        self.sampling = sampling
+        self.session = session
+        self.context_length = context_length
+        self.turn_seed = turn_seed
+        self.segment = Segment()
+        self.num_turns = 0
+        self.last: Completion | None = None
+
+    def start(self, observation: str, system: str | None = None, stop: Sequence[str] = ()) -> None:
+        """Read the episode's first observation, and the rules that hold for it."""
+        messages = [{"role": "system", "content": system}] if system else []
+        messages.append({"role": "user", "content": observation})
+        self.segment.append_context(self.renderer.start(messages), turn=0)
+        self.sampling = dataclasses.replace(
+            self.sampling,
+            stop=(*self.sampling.stop, *stop),
+            stop_token_ids=(*self.sampling.stop_token_ids, *self.renderer.end_token_ids),
+        )
+
+    def observe(self, observation: str, *, continues: bool) -> None:
+        """Read what the last action led to.
+
+        Args:
+            observation: the environment's text.
+            continues: whether it stands inside the assistant's message or is one of its own.
+        """
+        if continues:
+            tokens = self.renderer.splice(observation)
+        else:
+            ended = self.last is not None and self.last.finish_reason is FinishReason.STOP_TOKEN
+            tokens = self.renderer.extend(observation, ended=ended)
+        self.segment.append_context(tokens, turn=self.num_turns)
+
+    async def act(self) -> Action:
+        """Sample the next action.
+
+        Raises:
+            ContextFull: there is no room for one more token.
+            PolicyFailure: the policy cannot answer.
+        """
+        room = self.context_length - len(self.segment)
+        if room < 1:
+            raise ContextFull
+        seed = self.turn_seed(self.num_turns) if self.turn_seed else self.sampling.seed
+        sampling = dataclasses.replace(
+            self.sampling, seed=seed, max_tokens=min(self.sampling.max_tokens, room)
+        )
+        completion = await self.policy.generate(self.segment.token_ids, sampling, self.session)
+        self.segment.append_completion(completion, turn=self.num_turns)
+        self.last = completion
+        self.num_turns += 1
+        text = self.renderer.text(completion.token_ids, self.sampling.stop)
+        return Action(text, completion.finish_reason)

@@ -1,0 +1,148 @@
+"""The one place that turns messages into tokens, and only ever appends.
+
+A conversation is tokens from its first message on. What the policy sampled stays as sampled; an
+observation adds exactly the tokens that the model's chat template puts between one assistant
+message and the next. Nothing is decoded and encoded again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+logger = logging.getLogger(__name__)
+
+PLAIN_TEMPLATE = "{% for m in messages %}{{ m.content }}{% if not loop.last %}\n{% endif %}{% endfor %}{% if add_generation_prompt %}\n{% endif %}"
+"""For base models, which have no chat template: message texts, a line each."""
+
+# Stands where an assistant's message stood, to find what the template writes after one.
+_SENTINEL = "TURNWISE-ASSISTANT-MESSAGE"
+_PROBE = [
+    {"role": "user", "content": "What is 6 x 7?"},
+    {"role": "assistant", "content": "Let me ask.\n42"},
+    {"role": "user", "content": "Sure?\n"},
+]
+
+
+class Renderer:
+    """Messages to tokens for one tokenizer and its chat template.
+
+    Args:
+        tokenizer: a Hugging Face tokenizer. One without a chat template gets a plain one, which
+            is said once in the log.
+
+    Attributes:
+        end_token_ids: tokens that end an assistant message when the policy samples one.
+        difference: None where appending equals rendering the whole conversation anew; otherwise
+            what differs for this template (many drop an earlier turn's reasoning).
+
+    Raises:
+        ValueError: the tokenizer has no end-of-sequence token.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.tokenizer = tokenizer
+        self._template: str | None = None
+        if tokenizer.chat_template is None:
+            logger.warning("the tokenizer has no chat template: messages are rendered as lines")
+            self._template = PLAIN_TEMPLATE
+        if tokenizer.eos_token_id is None:
+            raise ValueError("the tokenizer has no eos_token: set the one that ends a message")
+        after_message = self._after_assistant([{"role": "user", "content": "x"}])
+        self.end_token_ids = self._end_tokens(after_message)
+        self.difference = self._compare(_PROBE)
+
+    def start(self, messages: Sequence[dict[str, str]]) -> list[int]:
+        """The tokens of a conversation's first messages, up to where the assistant speaks."""
+        return self._encode(self._render(messages, add_generation_prompt=True))
+
+    def extend(self, observation: str, *, ended: bool, role: str = "user") -> list[int]:
+        """The tokens between one assistant message and the next, for an observation in a message.
+
+        Args:
+            observation: the message's text.
+            ended: whether the policy sampled the token that ends its message; otherwise that
+                token is part of the extension.
+            role: who speaks.
+        """
+        text = self._after_assistant([{"role": role, "content": observation}])
+        tokens = self._encode(text)
+        if ended and tokens and tokens[0] in self.end_token_ids:
+            return tokens[1:]
+        return tokens
+
+    def splice(self, text: str) -> list[int]:
+        """The tokens of a result that continues the assistant's own message."""
+        return self._encode(text)
+
+    def text(self, token_ids: Sequence[int], stop: Sequence[str] = ()) -> str:
+        """What an environment sees of sampled tokens: no end token, nothing after a stop string.
+
+        The stop string itself stays; of several, the one that ends first in the text counts.
+        """
+        ids = list(token_ids)
+        if ids and ids[-1] in self.end_token_ids:
+            ids = ids[:-1]
+        text = self._decode(ids)
+        ends = [text.find(s) + len(s) for s in stop if s in text]
+        return text[: min(ends)] if ends else text
+
+    def _end_tokens(self, after_message: str) -> tuple[int, ...]:
+        """The end-of-sequence token, and the special token that the template closes with."""
+        eos = int(self._single(self.tokenizer.eos_token_id))
+        ids = self._encode(after_message)
+        closing = ids[0] if ids and ids[0] in self.tokenizer.all_special_ids else eos
+        return (eos,) if closing == eos else (closing, eos)
+
+    @staticmethod
+    def _single(token_id: int | list[int]) -> int:
+        return token_id[0] if isinstance(token_id, list) else token_id
+
+    def _after_assistant(self, messages: list[dict[str, str]]) -> str:
+        """The template's text from the end of an assistant's words to where it speaks again."""
+        conversation = [
+            {"role": "user", "content": "x"},
+            {"role": "assistant", "content": _SENTINEL},
+            *messages,
+        ]
+        text = self._render(conversation, add_generation_prompt=True)
+        if _SENTINEL not in text:
+            raise ValueError("the chat template drops assistant messages: it cannot hold turns")
+        return text[text.index(_SENTINEL) + len(_SENTINEL) :]
+
+    def _compare(self, conversation: list[dict[str, str]]) -> str | None:
+        """How appending differs from rendering ``conversation`` (user, assistant, user) anew."""
+        first, answer, second = conversation
+        appended = self.start([first]) + self._encode(answer["content"])
+        appended += self.extend(second["content"], ended=False)
+        anew = self.start(conversation)
+        if appended == anew:
+            return None
+        return (
+            "rendered anew, the template gives "
+            f"{self._decode(anew)!r}; appended, the conversation is {self._decode(appended)!r}"
+        )
+
+    def _render(self, messages: Sequence[dict[str, str]], *, add_generation_prompt: bool) -> str:
+        text: Any = self.tokenizer.apply_chat_template(
+            list(messages),
+            chat_template=self._template,
+            tokenize=False,
+            add_generation_prompt=add_generation_prompt,
+        )
+        assert isinstance(text, str)
+        return text
+
+    def _encode(self, text: str) -> list[int]:
+        return list(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        text = self.tokenizer.decode(
+            list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        assert isinstance(text, str)
+        return text

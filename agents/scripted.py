@@ -1,0 +1,65 @@
+"""A policy that replays given completions: tests, demonstrations and demos use it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from agents.completion import Completion, FinishReason, SamplingParams
+
+if TYPE_CHECKING:
+    import torch
+
+
+class ScriptedPolicy:
+    """Answers each prompt with the tokens that ``respond`` gives for it, log-probability 0.
+
+    Args:
+        respond: from (session, prompt ids) to the completion's token ids. The last of them may be
+            a stop token.
+        delay_s: seconds that each answer takes.
+    """
+
+    def __init__(
+        self,
+        respond: Callable[[str | None, Sequence[int]], Sequence[int]],
+        *,
+        delay_s: float = 0.0,
+    ) -> None:
+        self._respond = respond
+        self._delay_s = delay_s
+        self._version = 0
+
+    @property
+    def version(self) -> int:
+        """The version of the last ``load_weights``."""
+        return self._version
+
+    def begin(self, sessions: Sequence[str]) -> None:
+        """Nothing is kept for a session."""
+
+    async def generate(
+        self, prompt_ids: Sequence[int], sampling: SamplingParams, session: str | None = None
+    ) -> Completion:
+        """The scripted tokens, cut at ``max_tokens``."""
+        if self._delay_s:
+            await asyncio.sleep(self._delay_s)
+        tokens = tuple(self._respond(session, prompt_ids))
+        reason = FinishReason.STOP_STRING if sampling.stop else FinishReason.LENGTH
+        if len(tokens) > sampling.max_tokens:
+            tokens, reason = tokens[: sampling.max_tokens], FinishReason.LENGTH
+        elif tokens and tokens[-1] in sampling.stop_token_ids:
+            reason = FinishReason.STOP_TOKEN
+        count = len(tokens)
+        return Completion(tokens, (0.0,) * count, (self._version,) * count, reason)
+
+    def end(self, session: str) -> None:
+        """Nothing was kept for it."""
+
+    def load_weights(self, weights: Mapping[str, torch.Tensor] | None, version: int) -> None:
+        """A script has no weights; only the version changes."""
+        self._version = version
+
+    async def close(self) -> None:
+        """Nothing to give back."""

@@ -1,0 +1,71 @@
+"""Append-only tokens in which every one is accounted for: sampled by whom, or given.
+
+A two-turn episode, written as list algebra (P prompt, A what the policy sampled, O observation)::
+
+    token_ids = P0        + A0        + O1        + A1
+    loss_mask = [0]*|P0|  + [1]*|A0|  + [0]*|O1|  + [1]*|A1|
+    turn_ids  = [0]*|P0|  + [0]*|A0|  + [1]*|O1|  + [1]*|A1|
+
+The tokens before a turn's action belong to that turn: they are what it was asked. Positions with
+loss_mask 0 carry sampling_logprobs 0.0 and version -1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from agents.completion import Completion
+
+NOT_SAMPLED = -1
+"""The version of a token that no policy sampled."""
+
+
+@dataclass(slots=True)
+class Segment:
+    """One append-only token sequence; every list has one entry per token."""
+
+    token_ids: list[int] = field(default_factory=list)
+    loss_mask: list[int] = field(default_factory=list)
+    """1 for a sampled token, 0 for a prompt or observation token."""
+    sampling_logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    turn_ids: list[int] = field(default_factory=list)
+    parent: int | None = None
+    """Index of the segment that this one forked from when the context was edited."""
+    offset: int = 0
+    """How many tokens it shares with its parent; these are trained there, once."""
+
+    def append_context(self, token_ids: Sequence[int], turn: int) -> None:
+        """Append tokens that were not sampled: a prompt or an observation."""
+        count = len(token_ids)
+        self.token_ids.extend(token_ids)
+        self.loss_mask.extend([0] * count)
+        self.sampling_logprobs.extend([0.0] * count)
+        self.versions.extend([NOT_SAMPLED] * count)
+        self.turn_ids.extend([turn] * count)
+
+    def append_completion(self, completion: Completion, turn: int) -> None:
+        """Append what the policy sampled: the only tokens that are ever trained."""
+        count = len(completion.token_ids)
+        self.token_ids.extend(completion.token_ids)
+        self.loss_mask.extend([1] * count)
+        self.sampling_logprobs.extend(completion.logprobs)
+        self.versions.extend(completion.versions)
+        self.turn_ids.extend([turn] * count)
+
+    def check(self) -> None:
+        """Assert the invariants: equal lengths, masks and versions that agree, turns in order."""
+        count = len(self.token_ids)
+        columns = (self.loss_mask, self.sampling_logprobs, self.versions, self.turn_ids)
+        assert all(len(column) == count for column in columns), "columns of unequal length"
+        assert set(self.loss_mask) <= {0, 1}, "loss_mask holds something else than 0 and 1"
+        for mask, version in zip(self.loss_mask, self.versions, strict=True):
+            assert (version != NOT_SAMPLED) == bool(mask), "a version on a token nobody sampled"
+        assert all(a <= b for a, b in zip(self.turn_ids, self.turn_ids[1:], strict=False)), (
+            "turns out of order"
+        )
+        assert self.loss_mask[: self.offset].count(1) == 0, "a shared prefix is trained twice"
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
