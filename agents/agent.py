@@ -50,6 +50,7 @@ class TokenAgent:
         self.segment = Segment()
         self.num_turns = 0
         self.last: Completion | None = None
+        self.last_text = ""
 
     def start(self, observation: str, system: str | None = None, stop: Sequence[str] = ()) -> None:
         """Read the episode's first observation, and the rules that hold for it."""
@@ -94,5 +95,5 @@ class TokenAgent:
         self.segment.append_completion(completion, turn=self.num_turns)
         self.last = completion
         self.num_turns += 1
-        text = self.renderer.text(completion.token_ids, self.sampling.stop)
-        return Action(text, completion.finish_reason)
+        self.last_text = self.renderer.text(completion.token_ids, self.sampling.stop)
+        return Action(self.last_text, completion.finish_reason)

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PLAIN_TEMPLATE = "{% for m in messages %}{{ m.content }}{% if not loop.last %}\n{% endif %}{% endfor %}{% if add_generation_prompt %}\n{% endif %}"
+PLAIN_TEMPLATE = (
+    "{% for m in messages %}{{ m.content }}{% if not loop.last %}\n{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}\n{% endif %}"
+)
 """For base models, which have no chat template: message texts, a line each."""
 
 # Stands where an assistant's message stood, to find what the template writes after one.
