@@ -1,0 +1,311 @@
+"""``key=value`` command lines for frozen dataclasses: typed, with help, presets and run files.
+
+The dataclasses stay plain; chz, which parses, is met here and nowhere else. Layers, weakest first:
+the defaults, ``preset=NAME``, ``config=run.toml``, the command line.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import itertools
+import re
+import shutil
+import sys
+import textwrap
+import tomllib
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import chz
+from chz.blueprint import Castable, ConstructionException
+from chz.factories import MetaFactory
+from chz.tiepin import CastError, type_repr
+
+from tools.registry import PluginImportError, UnknownNameError, closest
+
+C = TypeVar("C")
+Build = Callable[[Mapping[str, Any]], Any]
+
+
+class UsageError(ValueError):
+    """Raised when a command line or run file is wrong: one line with what, where and the fix."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A field whose value is chosen by name and then has fields of its own.
+
+    Args:
+        resolve: from a name to (the dataclass that the name stands for, its own defaults, and how
+            to build the value from its fields). Raises UnknownNameError for a name it lacks.
+        default: the name when none is given.
+    """
+
+    resolve: Callable[[str], tuple[type[Any], Mapping[str, Any], Build]]
+    default: str
+
+
+def parse(
+    config_type: type[C],
+    argv: Sequence[str],
+    *,
+    command: str,
+    presets: Mapping[str, Mapping[str, str]],
+) -> C:
+    """Read a command line into ``config_type``.
+
+    Args:
+        config_type: a frozen dataclass; nested ones and :class:`Choice` fields are followed.
+        argv: ``key=value`` words, or ``--help``.
+        command: what the user typed before them, for the help.
+        presets: named settings, each from key to text.
+
+    Raises:
+        UsageError: an unknown key or name, or a value of the wrong type or out of range.
+        SystemExit: after printing the help.
+    """
+    words = _Words(argv)
+    blueprint = chz.Blueprint(_chz_class(config_type, config_type, {}))
+    if words.preset is not None:
+        if words.preset not in presets:
+            raise unknown("preset", words.preset, presets)
+        layer = {key: Castable(text) for key, text in presets[words.preset].items()}
+        blueprint.apply(layer, layer_name=f"preset {words.preset}")
+    if words.config is not None:
+        blueprint.apply(_read_toml(words.config), layer_name=words.config)
+    blueprint.apply({k: Castable(v) for k, v in words.values}, layer_name="the command line")
+    try:
+        if words.help:
+            sys.stdout.write(_help(blueprint, config_type, command, presets))
+            raise SystemExit(0)
+        return typing.cast(C, _build(blueprint.make(), ""))
+    except UsageError:
+        raise
+    except (UnknownNameError, PluginImportError, ConstructionException, ValueError) as error:
+        raise UsageError(_one_line(str(error))) from error
+    except _ENTRYPOINT_ERRORS as error:
+        raise UsageError(_explain(error, blueprint)) from error
+
+
+_ENTRYPOINT_ERRORS = (
+    chz.blueprint.ExtraneousBlueprintArg,
+    chz.blueprint.InvalidBlueprintArg,
+    chz.blueprint.MissingBlueprintArg,
+)
+
+
+class _Words:
+    """The command line, taken apart: the keys that choose layers, and the rest."""
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        self.help = False
+        self.preset: str | None = None
+        self.config: str | None = None
+        self.values: list[tuple[str, str]] = []
+        for word in argv:
+            if word in ("--help", "-h", "help"):
+                self.help = True
+                continue
+            bare = word.removeprefix("--")
+            if "=" not in bare:
+                if bare.replace("-", "_") == "dry_run":
+                    self.values.append(("dry_run", "true"))
+                    continue
+                raise UsageError(f"{word!r} is not of the form key=value (see --help)")
+            key, value = bare.split("=", 1)
+            key = key.replace("-", "_")
+            if key == "preset":
+                self.preset = value
+            elif key == "config":
+                self.config = value
+            else:
+                self.values.append((key, value))
+
+
+class _Named(MetaFactory):
+    """chz's way to a value chosen by name."""
+
+    def __init__(self, choice: Choice) -> None:
+        super().__init__()
+        self._choice = choice
+
+    @property
+    def default_name(self) -> str:
+        """The name that stands for the value when none is given."""
+        return self._choice.default
+
+    def unspecified_factory(self) -> Callable[..., Any]:
+        return self.from_string(self._choice.default)
+
+    def from_string(self, factory: str) -> Callable[..., Any]:
+        config_type, defaults, build = self._choice.resolve(factory)
+        return _chz_class(config_type, build, defaults)
+
+    def perform_cast(self, value: str) -> Any:
+        raise CastError(f"{value!r} names something that has fields of its own")
+
+
+def _chz_class(
+    config_type: type[Any], build: Callable[..., Any], defaults: Mapping[str, Any]
+) -> type[Any]:
+    """A chz class with the fields of a dataclass; ``_build`` turns its objects into ``build``'s."""
+    docs = field_docs(config_type)
+    hints = typing.get_type_hints(config_type)
+    body: dict[str, Any] = {"__annotations__": {}, "__module__": __name__}
+    for field in dataclasses.fields(config_type):
+        hint: Any = hints[field.name]
+        arguments: dict[str, Any] = {"doc": docs.get(field.name, "")}
+        choice = field.metadata.get("choice")
+        if choice is not None:
+            hint, arguments["meta_factory"] = object, _Named(choice)
+        elif dataclasses.is_dataclass(hint):
+            nested = typing.cast("type[Any]", hint)
+            hint = _chz_class(nested, nested, {})
+            arguments["blueprint_unspecified"] = hint
+        elif field.name in defaults:
+            arguments["default"] = defaults[field.name]
+        elif field.default is not dataclasses.MISSING:
+            arguments["default"] = field.default
+        body["__annotations__"][field.name] = hint
+        body[field.name] = chz.field(**arguments)
+    made = chz.chz(type(config_type.__name__, (), body))
+    _BUILDERS[made] = build if build is not config_type else _by_fields(config_type)
+    return made
+
+
+_BUILDERS: dict[type[Any], Build] = {}
+
+
+def _by_fields(config_type: type[Any]) -> Build:
+    return lambda values: config_type(**values)
+
+
+def _build(value: Any, path: str) -> Any:
+    """Turn chz objects, innermost first, into what they stand for."""
+    build = _BUILDERS.get(type(value))
+    if build is None:
+        return value
+    prefix = f"{path}." if path else ""
+    names = chz.chz_fields(value)
+    fields = {name: _build(getattr(value, name), prefix + name) for name in names}
+    try:
+        return build(fields)
+    except UsageError:
+        raise
+    # The dataclass names its own field first: "clip_high (-1) must be >= 0".
+    except ValueError as error:
+        raise UsageError(f"{prefix}{error}") from error
+
+
+def field_docs(config_type: type[Any]) -> dict[str, str]:
+    """The first sentence of each field's attribute docstring, over all base classes."""
+    docs: dict[str, str] = {}
+    for base in reversed(config_type.__mro__):
+        if not dataclasses.is_dataclass(base):
+            continue
+        tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
+        body = typing.cast(ast.ClassDef, tree.body[0]).body
+        for field, doc in itertools.pairwise(body):
+            if (
+                isinstance(field, ast.AnnAssign)
+                and isinstance(field.target, ast.Name)
+                and isinstance(doc, ast.Expr)
+                and isinstance(doc.value, ast.Constant)
+            ):
+                docs[field.target.id] = _one_line(str(doc.value.value))
+    return docs
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables to dotted keys, as the command line writes them."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _read_toml(path: str) -> dict[str, Any]:
+    try:
+        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UsageError(f"config={path}: there is no such file") from error
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"config={path} is not valid TOML: {error}") from error
+    # A choice and its fields: {env = "code-sandbox"} or [env] with the name under "name".
+    flat = {k.removesuffix(".name"): v for k, v in flatten(table).items()}
+    return {k: Castable(v) if isinstance(v, str) else v for k, v in flat.items()}
+
+
+def _help(
+    blueprint: Any,
+    config_type: type[Any],
+    command: str,
+    presets: Mapping[str, Mapping[str, str]],
+) -> str:
+    """The help text: what follows from the choices made so far, a key per line."""
+    made = blueprint._make_lazy()
+    rows = []
+    for key, parameter in made.all_params.items():
+        if not key or "rl.cli:" in type_repr(parameter.type):
+            continue
+        given = blueprint._arg_map.get_kv(key)
+        if given is not None:
+            value = f"{getattr(given.value, 'value', given.value)} ({given.layer_name})"
+        elif parameter.default is None:
+            factory = parameter.meta_factory
+            value = factory.default_name if isinstance(factory, _Named) else ""
+        else:
+            value = parameter.default.to_help_str()
+        rows.append((key, value, parameter.doc))
+    rows.append(("config", "", "A TOML file of these settings; the command line wins."))
+    rows.append(("preset", "", f"Named settings: {', '.join(sorted(presets)) or 'none'}."))
+    key_width = max(len(key) for key, _, _ in rows)
+    value_width = min(34, max(len(value) for _, value, _ in rows))
+    indent = " " * (key_width + value_width + 6)
+    width = max(60, shutil.get_terminal_size((110, 24)).columns)
+    lines = [f"usage: {command} key=value ...", "", inspect.getdoc(config_type) or "", ""]
+    for key, value, doc in rows:
+        start = f"  {key:<{key_width}}  {value:<{value_width}}"
+        lines += textwrap.wrap(
+            f"{start}  {doc}",
+            width,
+            subsequent_indent=indent,
+            drop_whitespace=False,
+            replace_whitespace=False,
+        ) or [start]
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _explain(error: Exception, blueprint: Any) -> str:
+    """Chz's error as one line; an unknown key gets the keys that are most like it."""
+    text = str(error)
+    extraneous = re.search(r"Extraneous argument ['\"]([^'\"]+)['\"]", text)
+    if extraneous is not None:
+        known = [name for name in blueprint._make_lazy().all_params if name]
+        return str(unknown("key", extraneous.group(1), known))
+    value = re.search(r"argument (.+?) provided for param '([^']+)'", text)
+    expected = re.search(r"Could not cast .*? to (.+)", text)
+    if value is not None and expected is not None:
+        return f"{value.group(2)} ({value.group(1)}) must be of type {expected.group(1)}"
+    return _one_line(text)
+
+
+def unknown(kind: str, name: str, known: Sequence[str] | Mapping[str, Any]) -> UsageError:
+    """The error for a name that is not among ``known``: what was probably meant."""
+    leaf = name.rsplit(".", 1)[-1]
+    same_leaf = next((k for k in known if k.rsplit(".", 1)[-1] == leaf), None)
+    hint = same_leaf or closest(name, known)
+    meant = f" Did you mean {hint!r}?" if hint else ""
+    return UsageError(f"unknown {kind} {name!r}.{meant} --help lists them all.")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,155 @@
+"""What a training run is: plain frozen dataclasses, read by the command line of ``rl.train``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+import envs
+from envs.env import EnvOptions
+from rl.cli import Build, Choice, unknown
+from rl.credit.algorithms import ALGORITHMS, Algorithm
+
+
+@dataclass(frozen=True)
+class EnvChoice:
+    """An environment by its full id, and its options."""
+
+    env_id: str
+    options: EnvOptions
+
+
+@dataclass(frozen=True)
+class AlgorithmChoice:
+    """A row of the table of algorithms, and the row as changed by the user."""
+
+    name: str
+    row: Algorithm
+
+
+def _resolve_env(name: str) -> tuple[type[Any], Mapping[str, Any], Build]:
+    env_id = envs.resolve(name)
+    options = envs.env_type(env_id).Options
+    return options, {}, lambda values: EnvChoice(env_id, options(**values))
+
+
+def _resolve_algorithm(name: str) -> tuple[type[Any], Mapping[str, Any], Build]:
+    if name not in ALGORITHMS:
+        raise unknown("algorithm", name, ALGORITHMS)
+    row = ALGORITHMS[name]
+    defaults = {f.name: getattr(row, f.name) for f in fields(Algorithm)}
+    return Algorithm, defaults, lambda values: AlgorithmChoice(name, Algorithm(**values))
+
+
+ENV = Choice(_resolve_env, default="code-sandbox")
+ALGORITHM = Choice(_resolve_algorithm, default="grpo")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingConfig:
+    """How the policy samples during training."""
+
+    temperature: float = 1.0
+    """Logits are divided by it, in the policy and in the learner."""
+    max_tokens: int = 96
+    """At most this many tokens per turn."""
+    slots: int = 64
+    """Sequences that the local policy decodes at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """AdamW and how much of a batch goes through the model at once."""
+
+    lr: float = 0.0
+    """Learning rate; 0 means 4e-4 for model=tiny and 1e-6 for every other model."""
+    warmup_steps: int = 5
+    """Optimizer steps over which the rate grows linearly to lr."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay."""
+    max_grad_norm: float = 1.0
+    """Gradients are scaled down to this norm."""
+    micro_batch_tokens: int = 16384
+    """Padded tokens per forward; the loss does not depend on it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalConfig:
+    """Held-out evaluation: validation tasks during the run, test tasks before and after it."""
+
+    every: int = 20
+    """Steps between evaluations on validation tasks; they choose the best checkpoint."""
+    tasks: int = 128
+    """Validation tasks per evaluation."""
+    test_tasks: int = 512
+    """Test tasks, used for no choice: measured at the start and at the end. 0: none."""
+    temperature: float = 1.0
+    """Sampling temperature; 0 is greedy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Train a language model in an environment by reinforcement learning."""
+
+    env: EnvChoice = field(metadata={"choice": ENV})
+    """The environment, by id or bare name; its options follow as env.KEY."""
+    algo: AlgorithmChoice = field(metadata={"choice": ALGORITHM})
+    """The algorithm, a row of docs/algorithms.md; its choices follow as algo.KEY."""
+    model: str = "tiny"
+    """A Hugging Face id or folder; "tiny" is made and warm-started here, without a download."""
+    steps: int = 120
+    """Learner updates."""
+    prompts: int = 32
+    """Tasks per step."""
+    group_size: int = 8
+    """Episodes per task."""
+    sampling: SamplingConfig
+    """How the policy samples."""
+    optimizer: OptimizerConfig
+    """The learner's optimizer."""
+    eval: EvalConfig
+    """Held-out evaluation."""
+    context_length: int = 0
+    """Tokens per episode; 0 means the model's own window."""
+    seed: int = 0
+    """Seeds tasks, sampling and initial values."""
+    deterministic: bool = False
+    """Two runs agree bit for bit, timings aside; slower."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, or auto: the GPU where there is one."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Weights' type; auto is float32 on a CPU and bfloat16 on a GPU."""
+    threads: int = 1
+    """CPU threads of the policy and the learner; they take turns."""
+    out: str = "runs/{env}-{algo}-{seed}"
+    """The run's folder."""
+    resume: Literal["no", "auto"] = "no"
+    """auto: go on from the folder's last checkpoint where there is one."""
+    save_every: int = 20
+    """Steps between checkpoints; the last step is always saved."""
+    max_seconds: float = 0.0
+    """Stop after this many seconds of training, cleanly; 0 for no limit."""
+    allow_unsafe: bool = False
+    """Whether a sandbox without isolation may run programs."""
+    dry_run: bool = False
+    """Print the resolved configuration and stop."""
+
+    def __post_init__(self) -> None:
+        for key in ("steps", "prompts", "group_size", "threads", "save_every"):
+            if getattr(self, key) < 1:
+                raise ValueError(f"{key} ({getattr(self, key)}) must be >= 1")
+
+
+PRESETS: dict[str, dict[str, str]] = {
+    "smoke": {
+        "steps": "4",
+        "prompts": "8",
+        "group_size": "4",
+        "eval.every": "2",
+        "eval.tasks": "16",
+        "eval.test_tasks": "32",
+        "save_every": "2",
+    },
+}
+"""``preset=smoke`` goes through everything once, in under a minute."""
