@@ -1,0 +1,166 @@
+"""Advantages: how much better than expected each sampled token was.
+
+Shapes: ``[N]`` one entry per episode or per turn, ``[B, T]`` one row per episode. ``loss_mask`` is
+1 at sampled tokens; whatever stands elsewhere (observations, padding, even NaN) is never read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Std = Literal["unbiased", "biased", "none"]
+"""What centred rewards are divided by: their standard deviation (over n - 1, or over n), or 1."""
+
+GROUP_EPSILON = 1e-6
+"""Added to the standard deviation of a group."""
+WHITEN_EPSILON = 1e-8
+"""Added to the variance when whitening."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAdvantages:
+    """Advantages relative to a group, and what the groups were like."""
+
+    advantages: Tensor
+    """``[N]``; 0 for members that failed and for groups of one."""
+    num_groups: int
+    """Groups with at least one finished member."""
+    num_singletons: int
+    """Groups with exactly one finished member: nothing to compare it with."""
+    num_constant: int
+    """Groups of two or more whose rewards are all equal: nothing to learn from."""
+
+
+def group_advantages(
+    rewards: Tensor, group_ids: Tensor, std: Std = "unbiased", finished: Tensor | None = None
+) -> GroupAdvantages:
+    """Rewards minus their group's mean, over their group's standard deviation plus 1e-6.
+
+    Outcome supervision of GRPO (DeepSeekMath, section 4.1.2); ``std="none"`` is Dr. GRPO
+    (Understanding R1-Zero-Like Training, section 3.2). Over the rewards of turns instead of
+    episodes it is the normalisation of process supervision (DeepSeekMath, section 4.1.3).
+
+    Args:
+        rewards: ``[N]``.
+        group_ids: ``[N]`` integers >= 0; equal ones form a group.
+        std: the divisor.
+        finished: ``[N]``, false where an episode failed: it enters no baseline. None: all did.
+    """
+    if finished is None:
+        finished = torch.ones_like(group_ids, dtype=torch.bool)
+    kept = rewards[finished]
+    _, index, counts = group_ids[finished].unique(return_inverse=True, return_counts=True)
+    size = counts.to(rewards.dtype)
+    zeros = torch.zeros_like(size)
+    lowest = zeros.scatter_reduce(0, index, kept, "amin", include_self=False)
+    # Measured from the group's lowest reward, a constant group is exactly 0 and not a rounding.
+    above = kept - lowest[index]
+    centred = above - (zeros.index_add(0, index, above) / size)[index]
+    if std != "none":
+        degrees = (size - 1).clamp_min(1) if std == "unbiased" else size
+        variance = zeros.index_add(0, index, centred.square()) / degrees
+        centred = centred / (variance.sqrt() + GROUP_EPSILON)[index]
+    advantages = torch.zeros_like(rewards)
+    advantages[finished] = centred
+    highest_above = zeros.scatter_reduce(0, index, above, "amax", include_self=False)
+    return GroupAdvantages(
+        advantages=advantages,
+        num_groups=len(counts),
+        num_singletons=int((counts == 1).sum()),
+        num_constant=int(((counts > 1) & (highest_above == 0)).sum()),
+    )
+
+
+def suffix_sums(x: Tensor, loss_mask: Tensor, decay: float = 1.0) -> Tensor:
+    """``y_t = x_t + decay * y_next``, where next is the next position with loss_mask 1.
+
+    Process supervision (DeepSeekMath, section 4.1.3) is this sum over the normalised rewards of
+    turns, each placed at its turn's last token, with decay 1.
+
+    Args:
+        x: ``[B, T]``.
+        loss_mask: ``[B, T]``.
+        decay: weight of the future, from 0 to 1.
+
+    Returns:
+        ``[B, T]``, 0 where loss_mask is 0.
+    """
+    columns = _columns(loss_mask)
+    return _spread(_scan(_compact(x, columns), decay), columns)
+
+
+def gae(
+    rewards: Tensor, values: Tensor, loss_mask: Tensor, gamma: float, lam: float
+) -> tuple[Tensor, Tensor]:
+    """Generalised advantage estimates and returns over sampled tokens only.
+
+    ``delta_t = r_t + gamma V_next - V_t`` and ``A_t = delta_t + gamma lam A_next`` (Schulman et al.
+    2016, equation 16), where next is the next *sampled* token: an observation is part of the
+    transition, not a step of the policy, and the value at it is never read. After the last token
+    the value is 0. ``return_t = A_t + V_t``.
+
+    Args:
+        rewards: ``[B, T]``; a turn's reward stands at the last sampled token of the turn.
+        values: ``[B, T]``, the value of the state in which token t was sampled.
+        loss_mask: ``[B, T]``.
+        gamma: discount per sampled token.
+        lam: from 0 (one-step) to 1 (Monte Carlo).
+
+    Returns:
+        Advantages and returns, both ``[B, T]``, 0 where loss_mask is 0.
+    """
+    columns = _columns(loss_mask)
+    reward, value = _compact(rewards, columns), _compact(values, columns)
+    # Beyond a row's last sampled token the compact rows hold zeros: the terminal value.
+    next_value = torch.nn.functional.pad(value[:, 1:], (0, 1))
+    advantage = _scan(reward + gamma * next_value - value, gamma * lam)
+    return _spread(advantage, columns), _spread(advantage + value, columns)
+
+
+def whiten(x: Tensor, loss_mask: Tensor) -> Tensor:
+    """Shift and scale to mean 0 and unbiased variance 1 over the positions with loss_mask 1.
+
+    Fewer than two positions have no variance: they are only shifted.
+
+    Args:
+        x: any shape.
+        loss_mask: the shape of ``x``.
+
+    Returns:
+        The shape of ``x``, 0 where loss_mask is 0.
+    """
+    mask = loss_mask.bool()
+    kept = x[mask]
+    centred = kept - kept.sum() / max(kept.numel(), 1)
+    variance = centred.square().sum() / max(kept.numel() - 1, 1)
+    scale = torch.rsqrt(variance + WHITEN_EPSILON) if kept.numel() > 1 else 1.0
+    return torch.zeros_like(x).masked_scatter(mask, centred * scale)
+
+
+def _columns(loss_mask: Tensor) -> Tensor:
+    """Where each position goes when a row's sampled tokens move left; the others share a last."""
+    mask = loss_mask.bool()
+    return torch.where(mask, mask.cumsum(1) - 1, mask.shape[1])
+
+
+def _compact(x: Tensor, columns: Tensor) -> Tensor:
+    """A row's sampled tokens moved to its left end, zeros behind them."""
+    return x.new_zeros(x.shape[0], x.shape[1] + 1).scatter(1, columns, x)[:, :-1]
+
+
+def _spread(compact: Tensor, columns: Tensor) -> Tensor:
+    """The inverse of :func:`_compact`, with zeros where nothing was sampled."""
+    return torch.nn.functional.pad(compact, (0, 1)).gather(1, columns)
+
+
+def _scan(x: Tensor, decay: float) -> Tensor:
+    """``y_t = x_t + decay * y_{t+1}`` by doubling: after k rounds y_t covers 2^k positions."""
+    y, reach, width = x.clone(), 1, x.shape[1]
+    while reach < width:
+        y[:, :-reach] += decay**reach * y[:, reach:].clone()
+        reach *= 2
+    return y

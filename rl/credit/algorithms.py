@@ -1,0 +1,155 @@
+"""The table of algorithms: each is a row of choices, so that a reader sees how two differ.
+
+A choice is changed with ``dataclasses.replace(ALGORITHMS["grpo"], clip_high=0.28)``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from rl.credit.advantages import Std
+from rl.credit.losses import Aggregation, KLEstimator
+
+Advantage = Literal["group-outcome", "group-process", "gae"]
+OldLogprobs = Literal["update", "sampling"]
+KLPlace = Literal["loss", "reward"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Algorithm:
+    """One row of choices.
+
+    Raises:
+        ValueError: a choice is out of range, or two contradict each other.
+    """
+
+    advantage: Advantage
+    """``group-outcome``: an episode's return against its group, the same for all of its tokens.
+    ``group-process``: each turn's reward against all turns of the group, summed from the token on.
+    ``gae``: a value head, by generalised advantage estimation."""
+    std: Std = "unbiased"
+    """What a group's centred rewards are divided by (group advantages only)."""
+    gamma: float = 1.0
+    """Discount per sampled token (gae only)."""
+    lam: float = 1.0
+    """Lambda of gae: 0 one-step, 1 Monte Carlo."""
+    whiten: bool = False
+    """Whether advantages are whitened over all sampled tokens of the update."""
+    clip_low: float = 0.2
+    """How far below 1 the ratio pi / pi_old still earns."""
+    clip_high: float = 0.2
+    """How far above 1 the ratio still earns."""
+    dual_clip: float | None = None
+    """Bound on ratio times a negative advantage, in units of the advantage; None: unbounded."""
+    old_logprobs: OldLogprobs = "update"
+    """pi_old. ``update``: the learner's weights as the update starts. ``sampling``: what the
+    sampler recorded, so that the ratio also corrects for stale weights and sampler mismatch."""
+    aggregation: Aggregation = "token-mean"
+    """How token losses become the step's loss; :func:`rl.credit.losses.token_weights`."""
+    max_tokens: int | None = None
+    """The constant of ``seq-mean-token-sum-norm``: the most tokens an episode may sample."""
+    kl_coef: float = 0.0
+    """Weight of the divergence from the initial model; at 0 no reference model is kept."""
+    kl_estimator: KLEstimator = "k3"
+    """k1, k2 or k3; :func:`rl.credit.losses.kl_penalty`."""
+    kl_place: KLPlace = "loss"
+    """``loss``: added to the token's loss. ``reward``: taken from the token's reward (gae only)."""
+    entropy_coef: float = 0.0
+    """Weight of the entropy bonus."""
+    value_coef: float = 0.0
+    """Weight of the value loss (gae only)."""
+    value_clip: float | None = None
+    """How far a value may move in one update; None: unbounded."""
+    epochs: int = 1
+    """Passes over the update's episodes."""
+    minibatches: int = 1
+    """Optimizer steps in one pass; each takes an equal share of the episodes."""
+
+    def __post_init__(self) -> None:
+        _choice("advantage", self.advantage, Advantage)
+        _choice("std", self.std, Std)
+        _choice("old_logprobs", self.old_logprobs, OldLogprobs)
+        _choice("aggregation", self.aggregation, Aggregation)
+        _choice("kl_estimator", self.kl_estimator, KLEstimator)
+        _choice("kl_place", self.kl_place, KLPlace)
+        _require("gamma", self.gamma, 0 <= self.gamma <= 1, "from 0 to 1")
+        _require("lam", self.lam, 0 <= self.lam <= 1, "from 0 to 1")
+        _require("clip_low", self.clip_low, self.clip_low >= 0, ">= 0")
+        _require("clip_high", self.clip_high, self.clip_high >= 0, ">= 0")
+        c = self.dual_clip
+        _require(
+            "dual_clip", c, c is None or c > 1 + self.clip_high, "above 1 + clip_high, or None"
+        )
+        n = self.max_tokens
+        _require("max_tokens", n, n is None or n >= 1, ">= 1, or None")
+        if self.aggregation == "seq-mean-token-sum-norm":
+            _require("max_tokens", n, n is not None, "set for aggregation=seq-mean-token-sum-norm")
+        _require("kl_coef", self.kl_coef, self.kl_coef >= 0, ">= 0")
+        _require("entropy_coef", self.entropy_coef, self.entropy_coef >= 0, ">= 0")
+        clip = self.value_clip
+        _require("value_clip", clip, clip is None or clip > 0, "above 0, or None")
+        _require("epochs", self.epochs, self.epochs >= 1, ">= 1")
+        _require("minibatches", self.minibatches, self.minibatches >= 1, ">= 1")
+        if self.advantage == "gae":
+            _require(
+                "value_coef", self.value_coef, self.value_coef > 0, "above 0 for advantage=gae"
+            )
+        else:
+            _require("value_coef", self.value_coef, self.value_coef == 0, "0 without advantage=gae")
+            _require(
+                "kl_place", self.kl_place, self.kl_place == "loss", "loss without advantage=gae"
+            )
+
+    @property
+    def uses_values(self) -> bool:
+        """Whether it needs a value head."""
+        return self.advantage == "gae"
+
+
+def _require(key: str, value: Any, fine: bool, expected: str) -> None:
+    if not fine:
+        raise ValueError(f"{key} ({value}) must be {expected}")
+
+
+def _choice(key: str, value: str, choices: Any) -> None:
+    names = get_args(choices)
+    _require(key, value, value in names, f"one of {', '.join(names)}")
+
+
+ALGORITHMS: dict[str, Algorithm] = {
+    # DeepSeekMath, arXiv 2402.03300, without its KL term (there kl_coef 0.04, k3 in the loss).
+    "grpo": Algorithm(
+        advantage="group-outcome",
+        std="unbiased",
+        aggregation="seq-mean-token-mean",
+    ),
+    # Understanding R1-Zero-Like Training, arXiv 2503.20783: neither std nor length divides.
+    "dr-grpo": Algorithm(
+        advantage="group-outcome",
+        std="none",
+        aggregation="seq-mean-token-sum-norm",
+        max_tokens=3000,
+    ),
+    # The loss of DAPO, arXiv 2503.14476: clip-higher and the token mean. Its dynamic sampling and
+    # overlong rewards are choices of the rollout and of the reward.
+    "dapo-loss": Algorithm(
+        advantage="group-outcome",
+        std="unbiased",
+        clip_high=0.28,
+        aggregation="token-mean",
+    ),
+    # PPO as in lm-human-preferences (arXiv 1909.08593), without its KL term (there in the reward).
+    "ppo": Algorithm(
+        advantage="gae",
+        gamma=1.0,
+        lam=0.95,
+        whiten=True,
+        aggregation="token-mean",
+        kl_estimator="k1",
+        kl_place="reward",
+        value_coef=0.1,
+        value_clip=0.2,
+        epochs=4,
+    ),
+}

@@ -1,0 +1,119 @@
+"""The objective of an update: an algorithm's choices applied to the tokens of a micro-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rl.credit import losses
+from rl.credit.algorithms import Algorithm
+
+
+@dataclass(frozen=True, slots=True)
+class TokenScores:
+    """What the model says, now, of n sampled tokens."""
+
+    logprobs: Tensor
+    """``[n]``, under the sampling temperature."""
+    entropy: Tensor
+    """``[n]``, of the distribution that each token was sampled from, in nats."""
+    values: Tensor | None = None
+    """``[n]``, of the state in which each token was sampled; None without a value head."""
+
+
+@dataclass(frozen=True, slots=True)
+class FixedTerms:
+    """What stays as it is during an update, for each of its N sampled tokens; ``[N]`` each."""
+
+    advantages: Tensor
+    old_logprobs: Tensor | None = None
+    """None: the current ones, which is exact while the update is a single optimizer step."""
+    ref_logprobs: Tensor | None = None
+    """Set when the divergence from the reference is part of the loss."""
+    old_values: Tensor | None = None
+    """Set, like ``returns``, when there is a value loss."""
+    returns: Tensor | None = None
+
+    def at(self, tokens: Tensor) -> FixedTerms:
+        """The terms of some tokens, ``[n]`` indices."""
+        return self._map(lambda x: x.index_select(0, tokens))
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> FixedTerms:
+        """The terms on a device, in a type."""
+        return self._map(lambda x: x.to(device=device, dtype=dtype))
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> FixedTerms:
+        old, ref, values, returns = (
+            None if x is None else change(x)
+            for x in (self.old_logprobs, self.ref_logprobs, self.old_values, self.returns)
+        )
+        return FixedTerms(change(self.advantages), old, ref, values, returns)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """A micro-batch's part of an optimizer step."""
+
+    loss: Tensor
+    """A scalar; the parts of a step add up to the step's loss."""
+    sums: dict[str, Tensor]
+    """Sums over tokens of what metrics are the token means of; detached scalars."""
+
+
+def policy_objective(
+    algorithm: Algorithm,
+    scores: TokenScores,
+    fixed: FixedTerms,
+    weights: Tensor,
+    value_weight: float,
+) -> Terms:
+    """The surrogate, plus divergence, minus entropy, plus value loss, as the algorithm chooses.
+
+    Args:
+        algorithm: the row of choices.
+        scores: of the micro-batch's n tokens.
+        fixed: of the same tokens.
+        weights: ``[n]``, from :func:`rl.credit.losses.token_weights` over the whole step.
+        value_weight: 1 / (sampled tokens of the whole step): the value loss is a token mean.
+    """
+    logprobs = scores.logprobs
+    old = logprobs.detach() if fixed.old_logprobs is None else fixed.old_logprobs
+    ratio = losses.log_ratio(logprobs, old).exp()
+    low, high = algorithm.clip_low, algorithm.clip_high
+    per_token = losses.clipped_surrogate(ratio, fixed.advantages, low, high, algorithm.dual_clip)
+    below, above = losses.clip_regions(ratio.detach(), fixed.advantages, low, high)
+    sums = {
+        "entropy": scores.entropy.detach().sum(),
+        "clip_ratio/low_mean": below.sum(),
+        "clip_ratio/high_mean": above.sum(),
+        "clip_ratio/region_mean": (below | above).sum(),
+    }
+    if fixed.ref_logprobs is not None:
+        kl = losses.kl_penalty(logprobs, fixed.ref_logprobs, algorithm.kl_estimator)
+        per_token = per_token + algorithm.kl_coef * kl
+        sums["kl"] = kl.detach().sum()
+    if algorithm.entropy_coef:
+        per_token = per_token - algorithm.entropy_coef * scores.entropy
+    loss = losses.weighted_sum(per_token, weights)
+    if scores.values is not None:
+        assert fixed.old_values is not None and fixed.returns is not None
+        value = losses.value_loss(
+            scores.values, fixed.old_values, fixed.returns, algorithm.value_clip
+        ).sum()
+        loss = loss + algorithm.value_coef * value_weight * value
+        sums["value_loss"] = value.detach()
+    return Terms(loss, sums)
+
+
+def imitation_objective(scores: TokenScores, weights: Tensor) -> Terms:
+    """Cross-entropy of the trained tokens: supervised learning of what they say.
+
+    Args:
+        scores: of the micro-batch's n tokens.
+        weights: ``[n]``, from :func:`rl.credit.losses.token_weights` over the whole step.
+    """
+    loss = losses.weighted_sum(-scores.logprobs, weights)
+    return Terms(loss, {"entropy": scores.entropy.detach().sum()})

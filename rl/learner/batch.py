@@ -1,0 +1,275 @@
+"""From trajectories to tensors: the table of trained tokens, and micro-batches of padded rows.
+
+A batch is two tables. *Rows* are the sequences that the model reads, one for each segment of each
+episode. *Tokens* are what is trained: the sampled tokens of all rows, N in number, ordered by
+episode and then by time. Losses and advantages see tokens only; rows exist for the model.
+
+The token at position t is predicted at position t - 1. That shift is made here, in
+:meth:`_Tables.add_segment`, and nowhere else: everything downstream uses ``source``, the position
+whose hidden state predicts the token (and values the state in which it was sampled).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rl.rollout.trajectory import Segment, Trajectory, TrajectoryGroup
+
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """Rows that go through the model together, padded on the right.
+
+    Nothing masks the padding. In a causal model a position reads only what stands to its left, so
+    padding on the right cannot reach a real position, and only real positions are read.
+    """
+
+    input_ids: Tensor
+    """``[B, T]``."""
+    lengths: Tensor
+    """``[B]``, real tokens of each row."""
+    source: Tensor
+    """``[n]``, indices into the flattened ``[B * T]``: where each token is predicted."""
+    targets: Tensor
+    """``[n]``, the sampled token ids."""
+    tokens: Tensor
+    """``[n]``, indices into the batch's table of tokens."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Sampled tokens."""
+        return len(self.targets)
+
+    def to(self, device: torch.device) -> MicroBatch:
+        """The same, on another device."""
+        return MicroBatch(
+            input_ids=self.input_ids.to(device),
+            lengths=self.lengths.to(device),
+            source=self.source.to(device),
+            targets=self.targets.to(device),
+            tokens=self.tokens.to(device),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The episodes of one update; M episodes, K turns with a token, N sampled tokens."""
+
+    rows: list[Integers]
+    """What the model reads: each row up to, but without, its last sampled token."""
+    row_starts: Integers
+    """``[len(rows) + 1]``: row i owns the tokens from row_starts[i] to row_starts[i + 1]."""
+    source: Integers
+    """``[N]``, position in the token's row whose hidden state predicts it."""
+    targets: Integers
+    """``[N]``, the sampled token ids."""
+    episode_ids: Tensor
+    """``[N]``, the token's episode, non-decreasing."""
+    sampling_logprobs: Tensor
+    """``[N]``, float64."""
+    turn_ends: Tensor
+    """``[K]``, the last sampled token of each turn."""
+    turn_rewards: Tensor
+    """``[K]``, float64."""
+    rewards: Tensor
+    """``[M]``, float64, each episode's return."""
+    group_ids: Tensor
+    """``[M]``."""
+    num_failed: int
+    """Episodes left out because they failed."""
+    num_empty: int
+    """Episodes without a sampled token: they count in their group's baseline only."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Sampled tokens."""
+        return len(self.targets)
+
+    @classmethod
+    def from_groups(
+        cls, groups: Sequence[TrajectoryGroup], rewards: Sequence[float] | None = None
+    ) -> Batch:
+        """The batch of every finished episode of ``groups``.
+
+        Args:
+            groups: the groups of one update.
+            rewards: shaped returns, one for each finished episode in order; what they add to the
+                episode's own return is earned at its last turn. None: the episodes' own.
+
+        Raises:
+            AssertionError: a trajectory's record contradicts itself.
+            ValueError: ``rewards`` has another length, or a sampled token has nothing before it.
+        """
+        finished = [(i, t) for i, group in enumerate(groups) for t in group.finished]
+        own = [trajectory.reward for _, trajectory in finished]
+        if rewards is not None and len(rewards) != len(own):
+            raise ValueError(
+                f"rewards has {len(rewards)} entries for {len(own)} finished episodes: "
+                f"give one for each trajectory of group.finished, in order"
+            )
+        total = own if rewards is None else [float(reward) for reward in rewards]
+        tables = _Tables()
+        for (_, trajectory), shaped, base in zip(finished, total, own, strict=True):
+            trajectory.check()
+            tables.add_trajectory(trajectory, shaped - base)
+        return tables.batch(
+            rewards=total,
+            group_ids=[i for i, _ in finished],
+            num_failed=sum(len(g.trajectories) for g in groups) - len(finished),
+        )
+
+    @classmethod
+    def from_segments(cls, segments: Sequence[Segment]) -> Batch:
+        """The batch of texts to imitate: each segment is a sequence of its own, without reward.
+
+        Raises:
+            ValueError: a trained token has nothing before it.
+        """
+        tables = _Tables()
+        for segment in segments:
+            tables.add_segment(segment)
+            tables.num_episodes += 1
+        count = len(segments)
+        return tables.batch(rewards=[0.0] * count, group_ids=list(range(count)), num_failed=0)
+
+    def per_episode(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Token numbers ``[N]`` as one row for each episode, and their loss_mask: ``[M, L]``."""
+        loss_mask = self._loss_mask()
+        return x.new_zeros(loss_mask.shape).masked_scatter(loss_mask, x), loss_mask
+
+    def _loss_mask(self) -> Tensor:
+        lengths = torch.bincount(self.episode_ids, minlength=len(self.rewards))
+        width = int(lengths.max()) if len(lengths) else 0
+        return torch.arange(width) < lengths[:, None]
+
+    def micro_batches(self, max_tokens: int, episodes: Tensor | None = None) -> list[MicroBatch]:
+        """Cut rows into micro-batches of at most ``max_tokens`` tokens, padding counted.
+
+        Rows of like length go together, longest first, so that little is padded. A row longer than
+        ``max_tokens`` goes alone.
+
+        Args:
+            max_tokens: the bound.
+            episodes: ``[M]`` booleans, which episodes to take. None: all.
+        """
+        owners = self.episode_ids.numpy()[self.row_starts[:-1]]
+        chosen = np.arange(len(self.rows))
+        if episodes is not None:
+            chosen = chosen[episodes.numpy()[owners]]
+        by_length = sorted(chosen.tolist(), key=lambda i: -len(self.rows[i]))
+        return [self._pad(part) for part in _cut(by_length, self.rows, max_tokens)]
+
+    def _pad(self, part: list[int]) -> MicroBatch:
+        width = len(self.rows[part[0]])
+        input_ids = np.zeros((len(part), width), dtype=np.int64)
+        for place, i in enumerate(part):
+            input_ids[place, : len(self.rows[i])] = self.rows[i]
+        spans = [np.arange(self.row_starts[i], self.row_starts[i + 1]) for i in part]
+        tokens = np.concatenate(spans)
+        places = np.repeat(np.arange(len(part)), [len(span) for span in spans])
+        return MicroBatch(
+            input_ids=torch.from_numpy(input_ids),
+            lengths=torch.tensor([len(self.rows[i]) for i in part]),
+            source=torch.from_numpy(places * width + self.source[tokens]),
+            targets=torch.from_numpy(self.targets[tokens]),
+            tokens=torch.from_numpy(tokens),
+        )
+
+
+def _cut(order: Sequence[int], rows: list[Integers], max_tokens: int) -> Iterator[list[int]]:
+    """Parts of ``order`` (longest first) whose padded size is within ``max_tokens``."""
+    part: list[int] = []
+    for i in order:
+        if part and (len(part) + 1) * len(rows[part[0]]) > max_tokens:
+            yield part
+            part = []
+        part.append(i)
+    if part:
+        yield part
+
+
+@dataclass(slots=True)
+class _Tables:
+    """A batch in the making."""
+
+    num_episodes: int = 0
+    num_tokens: int = 0
+    num_empty: int = 0
+    rows: list[Integers] = field(default_factory=list)
+    row_starts: list[int] = field(default_factory=lambda: [0])
+    source: list[Integers] = field(default_factory=list)
+    targets: list[Integers] = field(default_factory=list)
+    episode_ids: list[Integers] = field(default_factory=list)
+    sampling_logprobs: list[NDArray[np.float64]] = field(default_factory=list)
+    turn_ends: list[Integers] = field(default_factory=list)
+    turn_rewards: list[float] = field(default_factory=list)
+
+    def add_trajectory(self, trajectory: Trajectory, extra_reward: float) -> None:
+        """Append an episode; ``extra_reward`` is earned at its last turn."""
+        start = self.num_tokens
+        turn_ids = [self.add_segment(segment) for segment in trajectory.segments]
+        self.num_episodes += 1
+        if self.num_tokens == start:
+            self.num_empty += 1
+            return
+        sampled_turns = np.concatenate(turn_ids)
+        assert (np.diff(sampled_turns) >= 0).all(), "segments are not in the order of time"
+        rewards = [turn.reward for turn in trajectory.turns]
+        rewards[-1] += extra_reward
+        # The last token sampled in the turn; a turn without one is credited to what came before.
+        ends = np.searchsorted(sampled_turns, np.arange(len(rewards)), side="right") - 1
+        self.turn_ends.append(start + ends.clip(min=0))
+        self.turn_rewards.extend(rewards)
+
+    def add_segment(self, segment: Segment) -> Integers:
+        """Append a segment's row and its trained tokens; returns the turns of these."""
+        mask = np.asarray(segment.loss_mask, dtype=bool)
+        mask[: segment.offset] = False  # trained in the parent
+        positions = np.flatnonzero(mask)
+        turn_ids = np.asarray(segment.turn_ids, dtype=np.int64)[positions]
+        if not len(positions):
+            return turn_ids
+        if positions[0] == 0:
+            raise ValueError(
+                "loss_mask is 1 at the first token of a segment, which nothing precedes that could "
+                "predict it: start the segment with a prompt token"
+            )
+        token_ids = np.asarray(segment.token_ids, dtype=np.int64)
+        self.rows.append(token_ids[: positions[-1]])
+        self.source.append(positions - 1)
+        self.targets.append(token_ids[positions])
+        self.episode_ids.append(np.full(len(positions), self.num_episodes, dtype=np.int64))
+        self.sampling_logprobs.append(np.asarray(segment.sampling_logprobs)[positions])
+        self.num_tokens += len(positions)
+        self.row_starts.append(self.num_tokens)
+        return turn_ids
+
+    def batch(self, rewards: list[float], group_ids: list[int], num_failed: int) -> Batch:
+        return Batch(
+            rows=self.rows,
+            row_starts=np.asarray(self.row_starts, dtype=np.int64),
+            source=_joined(self.source),
+            targets=_joined(self.targets),
+            episode_ids=torch.from_numpy(_joined(self.episode_ids)),
+            sampling_logprobs=torch.tensor(
+                [x for part in self.sampling_logprobs for x in part.tolist()], dtype=torch.float64
+            ),
+            turn_ends=torch.from_numpy(_joined(self.turn_ends)),
+            turn_rewards=torch.tensor(self.turn_rewards, dtype=torch.float64),
+            rewards=torch.tensor(rewards, dtype=torch.float64),
+            group_ids=torch.tensor(group_ids, dtype=torch.int64),
+            num_failed=num_failed,
+            num_empty=self.num_empty,
+        )
+
+
+def _joined(parts: list[Integers]) -> Integers:
+    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)

@@ -1,0 +1,275 @@
+"""The learner: from groups of episodes to new weights, one update at a time.
+
+:meth:`Learner.update` reads from top to bottom: a batch; what stays fixed during the update (old
+and reference log-probabilities, values, advantages); then optimizer steps, each over one minibatch
+and summed over its micro-batches.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from rl.credit.algorithms import Algorithm
+from rl.credit.losses import Aggregation, token_weights
+from rl.credit.objective import FixedTerms, imitation_objective, policy_objective
+from rl.learner.batch import Batch, MicroBatch
+from rl.learner.credit import assign_credit
+from rl.learner.metrics import UpdateMetrics
+from rl.learner.model import ScoringModel
+from rl.learner.optimizer import Optimizer, OptimizerConfig
+from rl.rollout.trajectory import Segment, TrajectoryGroup
+
+
+class NonFiniteLoss(RuntimeError):
+    """Raised before the optimizer step that would have spoilt the weights.
+
+    The weights are those after the last good step; ``batch`` is what was being trained on.
+    """
+
+    def __init__(self, message: str, batch: Batch) -> None:
+        super().__init__(message)
+        self.batch = batch
+
+
+class Learner:
+    """Trains ``model`` in place.
+
+    Args:
+        model: the very object that the local policy samples from.
+        algorithm: the row of choices; ``rl.credit.algorithms.ALGORITHMS`` has some.
+        optimizer: how weights change.
+        temperature: that episodes are sampled at.
+        max_tokens_per_micro_batch: most tokens, padding counted, in one forward pass; bounds
+            memory and changes nothing else.
+        seed: of the order of episodes where an update has several minibatches.
+
+    Raises:
+        ValueError: a number is outside its range, or the learner cannot score this kind of model.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        algorithm: Algorithm,
+        optimizer: OptimizerConfig,
+        *,
+        temperature: float = 1.0,
+        max_tokens_per_micro_batch: int = 4096,
+        seed: int = 0,
+    ) -> None:
+        if max_tokens_per_micro_batch < 1:
+            raise ValueError(
+                f"max_tokens_per_micro_batch ({max_tokens_per_micro_batch}) must be >= 1"
+            )
+        self.algorithm = algorithm
+        self.max_tokens_per_micro_batch = max_tokens_per_micro_batch
+        self.num_updates = 0
+        self.num_skipped_updates = 0
+        """Updates without a single token to train."""
+        self.model = ScoringModel(model, temperature, with_values=algorithm.uses_values)
+        self.reference = _frozen_copy(model, temperature) if algorithm.kl_coef > 0 else None
+        """The model as it was at the start; kept only where the algorithm refers to it."""
+        self.optimizer = Optimizer(self.model.parameters(), optimizer)
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def update(
+        self, groups: Sequence[TrajectoryGroup], rewards: Sequence[float] | None = None
+    ) -> dict[str, float]:
+        """Train on the finished episodes of ``groups``.
+
+        Args:
+            groups: the episodes of one update.
+            rewards: shaped returns, one for each finished episode in order; None: their own.
+
+        Returns:
+            The update's metrics. Without any sampled token nothing is trained, which is counted.
+
+        Raises:
+            NonFiniteLoss: before the weights would have been spoilt.
+            ValueError: ``rewards`` has another length than there are finished episodes.
+        """
+        batch = Batch.from_groups(groups, rewards)
+        metrics = UpdateMetrics()
+        if batch.num_tokens == 0:
+            return self._skip(batch, metrics)
+        fixed = self._fixed_terms(batch, metrics)
+        sampling_logprobs = self._on_device(batch.sampling_logprobs)
+        weights_before = self.optimizer.num_steps
+        for episodes in self._minibatches(batch):
+            weights, num_tokens = self._weights(batch, episodes, self.algorithm.aggregation)
+            for micro in self._micro_batches(batch, episodes):
+                scores = self.model.score(micro)
+                if self.optimizer.num_steps == weights_before:
+                    metrics.compare(scores.logprobs, sampling_logprobs[micro.tokens])
+                terms = policy_objective(
+                    self.algorithm,
+                    scores,
+                    fixed.at(micro.tokens),
+                    weights[micro.tokens],
+                    value_weight=1 / num_tokens,
+                )
+                terms.loss.backward()
+                metrics.add(terms, micro.num_tokens)
+            self._step(batch, metrics)
+        return self._finish(batch, metrics)
+
+    def supervised_update(self, segments: Sequence[Segment]) -> dict[str, float]:
+        """Train to say the tokens with loss_mask 1: one optimizer step on their mean cross-entropy.
+
+        Args:
+            segments: texts to imitate; only ``token_ids`` and ``loss_mask`` matter.
+
+        Returns:
+            The update's metrics. Without any trained token nothing is trained, which is counted.
+
+        Raises:
+            NonFiniteLoss: before the weights would have been spoilt.
+            ValueError: a trained token has nothing before it.
+        """
+        batch = Batch.from_segments(segments)
+        metrics = UpdateMetrics()
+        if batch.num_tokens == 0:
+            return self._skip(batch, metrics)
+        everyone = torch.ones(len(batch.rewards), dtype=torch.bool)
+        weights, _ = self._weights(batch, everyone, "token-mean")
+        for micro in self._micro_batches(batch, everyone):
+            terms = imitation_objective(self.model.score(micro), weights[micro.tokens])
+            terms.loss.backward()
+            metrics.add(terms, micro.num_tokens)
+        self._step(batch, metrics)
+        return self._finish(batch, metrics)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a resumed run needs beside the model's own weights, to go on bit for bit."""
+        value_head = self.model.value_head
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "generator": self._generator.get_state(),
+            "num_updates": self.num_updates,
+            "num_skipped_updates": self.num_skipped_updates,
+            "value_head": None if value_head is None else value_head.state_dict(),
+            "reference": None if self.reference is None else self.reference.model.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The inverse of :meth:`state_dict`, for a learner of the same model and algorithm.
+
+        Raises:
+            ValueError: the state is of an algorithm with other parts.
+        """
+        reference = None if self.reference is None else self.reference.model
+        for name, module in (("value_head", self.model.value_head), ("reference", reference)):
+            if (module is None) != (state[name] is None):
+                raise ValueError(
+                    f"the saved learner has {'no ' if state[name] is None else 'a '}{name}, this "
+                    f"one differs: resume with the algorithm that the run was started with"
+                )
+            if module is not None:
+                module.load_state_dict(state[name])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self._generator.set_state(state["generator"])
+        self.num_updates = state["num_updates"]
+        self.num_skipped_updates = state["num_skipped_updates"]
+
+    def _fixed_terms(self, batch: Batch, metrics: UpdateMetrics) -> FixedTerms:
+        """What stays fixed during the update, from the weights as it starts."""
+        algorithm = self.algorithm
+        one_step = algorithm.epochs * algorithm.minibatches == 1
+        kl_in_reward = self.reference is not None and algorithm.kl_place == "reward"
+        recompute = algorithm.old_logprobs == "update" and not one_step
+        old, values, ref = None, None, None
+        if recompute or algorithm.uses_values or kl_in_reward:
+            old, values = self._score_all(self.model, batch)
+        if self.reference is not None:
+            ref, _ = self._score_all(self.reference, batch)
+        credit = assign_credit(algorithm, batch, values, old, ref)
+        metrics.values.update(credit.metrics)
+        fixed = FixedTerms(
+            advantages=credit.advantages,
+            old_logprobs=batch.sampling_logprobs if algorithm.old_logprobs == "sampling" else old,
+            ref_logprobs=None if kl_in_reward else ref,
+            old_values=values,
+            returns=credit.returns,
+        )
+        return fixed.to(self.model.device, self.model.dtype)
+
+    @torch.no_grad()
+    def _score_all(self, model: ScoringModel, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        """Log-probabilities and values of every token, ``[N]`` float64 on the CPU."""
+        logprobs = torch.empty(batch.num_tokens, dtype=torch.float64)
+        values = torch.empty_like(logprobs) if model.value_head is not None else None
+        for micro in batch.micro_batches(self.max_tokens_per_micro_batch):
+            scores = model.score(micro.to(model.device))
+            logprobs[micro.tokens] = scores.logprobs.double().cpu()
+            if values is not None and scores.values is not None:
+                values[micro.tokens] = scores.values.double().cpu()
+        return logprobs, values
+
+    def _minibatches(self, batch: Batch) -> Iterator[Tensor]:
+        """The episodes of each optimizer step: ``[M]`` booleans."""
+        present = batch.episode_ids.unique()
+        parts = min(self.algorithm.minibatches, len(present))
+        for _ in range(self.algorithm.epochs):
+            if parts > 1:
+                present = present[torch.randperm(len(present), generator=self._generator)]
+            for part in present.tensor_split(parts):
+                episodes = torch.zeros(len(batch.rewards), dtype=torch.bool)
+                episodes[part] = True
+                yield episodes
+
+    def _weights(
+        self, batch: Batch, episodes: Tensor, aggregation: Aggregation
+    ) -> tuple[Tensor, int]:
+        """Each token's weight in the step of these episodes (``[N]``), and the step's tokens."""
+        chosen = episodes[batch.episode_ids]
+        weights = torch.zeros(batch.num_tokens, dtype=torch.float64)
+        weights[chosen] = token_weights(
+            batch.episode_ids[chosen], aggregation, self.algorithm.max_tokens
+        )
+        return self._on_device(weights), int(chosen.sum())
+
+    def _micro_batches(self, batch: Batch, episodes: Tensor) -> Iterator[MicroBatch]:
+        for micro in batch.micro_batches(self.max_tokens_per_micro_batch, episodes):
+            yield micro.to(self.model.device)
+
+    def _step(self, batch: Batch, metrics: UpdateMetrics) -> None:
+        grad_norm = self.optimizer.clip_gradients().item()
+        loss = metrics.step_loss.item()
+        if not (math.isfinite(loss) and math.isfinite(grad_norm)):
+            self.optimizer.zero_grad()
+            raise NonFiniteLoss(
+                f"optimizer step {self.optimizer.num_steps + 1} has loss {loss} and gradient norm "
+                f"{grad_norm}: the weights are still those of the step before",
+                batch,
+            )
+        metrics.values["learning_rate"] = self.optimizer.learning_rate
+        self.optimizer.step()
+        metrics.end_step(loss, grad_norm)
+
+    def _skip(self, batch: Batch, metrics: UpdateMetrics) -> dict[str, float]:
+        self.num_skipped_updates += 1
+        return self._finish(batch, metrics)
+
+    def _finish(self, batch: Batch, metrics: UpdateMetrics) -> dict[str, float]:
+        self.num_updates += batch.num_tokens > 0
+        counts = {
+            "num_tokens": float(batch.num_tokens),
+            "failed_episodes": float(batch.num_failed),
+            "empty_episodes": float(batch.num_empty),
+            "skipped_updates": float(self.num_skipped_updates),
+        }
+        return {**metrics.means(), **counts}
+
+    def _on_device(self, x: Tensor) -> Tensor:
+        return x.to(device=self.model.device, dtype=self.model.dtype)
+
+
+def _frozen_copy(model: PreTrainedModel, temperature: float) -> ScoringModel:
+    return ScoringModel(copy.deepcopy(model).requires_grad_(False), temperature)

@@ -1,0 +1,62 @@
+"""The metrics of one update, summed on the device and read once."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rl.credit.objective import Terms
+
+
+class UpdateMetrics:
+    """Sums of an update's metrics; names are TRL's where TRL has one.
+
+    Token means are over the tokens of every optimizer step of the update; ``loss`` and
+    ``grad_norm`` are means over optimizer steps. No number leaves the device before
+    :meth:`means`, except the two that each step is checked by.
+    """
+
+    def __init__(self) -> None:
+        self.values: dict[str, float] = {}
+        """Numbers that are known already and only passed on."""
+        self.step_loss = torch.zeros(())
+        """The loss of the optimizer step under way, so far."""
+        self._num_tokens = 0
+        self._sums: dict[str, Tensor] = {}
+        self._losses: list[float] = []
+        self._norms: list[float] = []
+        self._differences: list[Tensor] = []
+
+    def add(self, terms: Terms, num_tokens: int) -> None:
+        """Add a micro-batch."""
+        self._num_tokens += num_tokens
+        self.step_loss = terms.loss.detach() + self.step_loss.to(terms.loss.device)
+        for name, value in terms.sums.items():
+            self._sums[name] = self._sums[name] + value if name in self._sums else value
+
+    def compare(self, logprobs: Tensor, sampling_logprobs: Tensor) -> None:
+        """Record how far the learner's log-probabilities are from the sampler's, ``[n]`` each."""
+        self._differences.append((logprobs.detach() - sampling_logprobs).abs())
+
+    def end_step(self, loss: float, grad_norm: float) -> None:
+        """An optimizer step has been made."""
+        self._losses.append(loss)
+        self._norms.append(grad_norm)
+        self.step_loss = torch.zeros(())
+
+    def means(self) -> dict[str, float]:
+        """Every metric of the update."""
+        result = dict(self.values)
+        if self._losses:
+            result["loss"] = sum(self._losses) / len(self._losses)
+            result["grad_norm"] = sum(self._norms) / len(self._norms)
+            result["optimizer_steps"] = float(len(self._losses))
+        if self._differences:
+            differences = torch.cat(self._differences)
+            result["sampling/logp_difference_mean"] = differences.mean().item()
+            result["sampling/logp_difference_max"] = differences.max().item()
+        if self._sums:
+            stacked = torch.stack([value.double() for value in self._sums.values()])
+            numbers = (stacked / self._num_tokens).tolist()
+            result.update(zip(self._sums, numbers, strict=True))
+        return result

@@ -1,0 +1,163 @@
+"""The policy's model as the learner sees it: log-probabilities, entropies, values of tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from rl.credit.objective import TokenScores
+from rl.learner.batch import MicroBatch
+from rl.learner.head import token_head
+
+PLAIN_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
+"""Layer types in which a position reads only positions to its left, padded or not."""
+
+
+def load_model(
+    path_or_model: str | Path | PreTrainedModel,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> PreTrainedModel:
+    """A causal language model in evaluation mode, from a folder, a hub id or as it stands.
+
+    It stays in evaluation mode while it is trained: dropout would make the learner's
+    log-probabilities differ from the sampler's.
+
+    Args:
+        path_or_model: a folder in the Hugging Face layout, a hub id, or a model, which is moved.
+        device: where the weights go.
+        dtype: of the weights. The optimizer keeps float32 copies of narrower ones.
+
+    Raises:
+        ValueError: there is no model at the path.
+    """
+    if isinstance(path_or_model, PreTrainedModel):
+        model = path_or_model
+    else:
+        model = _from_pretrained(str(path_or_model), dtype)
+    model.to(device=torch.device(device), dtype=dtype)  # type: ignore[call-arg]
+    model.eval()
+    return model
+
+
+def _from_pretrained(path: str, dtype: torch.dtype) -> PreTrainedModel:
+    local = Path(path).expanduser()
+    if local.is_dir() and not (local / "config.json").is_file():
+        raise ValueError(f"model ({path}) has no config.json: give a folder saved by transformers")
+    try:
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            str(local) if local.is_dir() else path, dtype=dtype
+        )
+    except OSError as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"model ({path}) is neither a folder nor a model that the hub gives: "
+            f"check the path, or the network for a hub id ({reason})"
+        ) from error
+    return model
+
+
+class ScoringModel:
+    """Scores sampled tokens with the weights of ``model``, which is used in place, not copied.
+
+    Args:
+        model: the very object that the local policy samples from.
+        temperature: that tokens are sampled at; 0 (greedy) scores at 1, as policies do.
+        with_values: whether there is a value head: one linear layer in float32 on the model's last
+            hidden state, 0 at the start.
+
+    Raises:
+        ValueError: the model does something between its last hidden state and its logits (capping,
+            scaling) that the head here does not do.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, temperature: float = 1.0, with_values: bool = False
+    ) -> None:
+        if temperature < 0:
+            raise ValueError(f"temperature ({temperature}) must be >= 0")
+        self.model = model
+        self.temperature = temperature or 1.0
+        self.trunk = model.base_model
+        head = model.get_output_embeddings()
+        assert isinstance(head, nn.Linear), "a causal language model ends in a linear layer"
+        self.head = head
+        self.value_head: nn.Linear | None = None
+        if with_values:
+            self.value_head = nn.Linear(
+                head.in_features, 1, device=head.weight.device, dtype=self.dtype
+            )
+            nn.init.zeros_(self.value_head.weight)
+            nn.init.zeros_(self.value_head.bias)
+        self._needs_mask = needs_mask(model)
+        self._check_head()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the head's weights are."""
+        return self.head.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of scores: float32, or float64 for a float64 model."""
+        return torch.promote_types(self.head.weight.dtype, torch.float32)
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Everything that is trained: the model's parameters, then the value head's."""
+        extra = list(self.value_head.parameters()) if self.value_head is not None else []
+        return [p for p in [*self.model.parameters(), *extra] if p.requires_grad]
+
+    def score(self, micro: MicroBatch) -> TokenScores:
+        """Score the micro-batch's tokens. The head is run at the positions that predict one, only.
+
+        Args:
+            micro: on the model's device.
+        """
+        hidden = self._hidden(micro.input_ids, micro.lengths if self._needs_mask else None)
+        hidden = hidden.flatten(0, 1).index_select(0, micro.source)
+        logprobs, entropy = token_head(
+            hidden, self.head.weight, self.head.bias, micro.targets, self.temperature
+        )
+        values = None
+        if self.value_head is not None:
+            values = self.value_head(hidden.to(self.dtype))[:, 0]
+        return TokenScores(logprobs=logprobs, entropy=entropy, values=values)
+
+    def _hidden(self, input_ids: Tensor, lengths: Tensor | None) -> Tensor:
+        mask = None
+        if lengths is not None:
+            mask = (torch.arange(input_ids.shape[1], device=self.device) < lengths[:, None]).long()
+        output = self.trunk(input_ids=input_ids, attention_mask=mask, use_cache=False)
+        hidden: Tensor = output.last_hidden_state
+        return hidden
+
+    @torch.no_grad()
+    def _check_head(self) -> None:
+        """Compare the head here with the model's own on a few tokens."""
+        ids = torch.arange(4, device=self.device)[None] % self.head.out_features
+        theirs = self.model(input_ids=ids, use_cache=False).logits
+        ours = self.head(self._hidden(ids, None))
+        tolerance = 1e-5 if theirs.dtype in (torch.float32, torch.float64) else 2e-2
+        if not torch.allclose(ours, theirs, rtol=tolerance, atol=tolerance * 1e-2):
+            raise ValueError(
+                f"model_type ({self.model.config.model_type}) changes its logits after the last "
+                f"linear layer (capping or scaling), which the learner does not: use a model "
+                f"whose logits are that layer's output (Qwen, Llama, Mistral, GPT-2, ...)"
+            )
+
+
+def needs_mask(model: PreTrainedModel) -> bool:
+    """Whether padding on the right is announced to the model.
+
+    Not to plain causal attention, where the mask would only choose a slower kernel. Announced to
+    everything else: state-space, convolution and linear-attention layers are causal too, but may
+    carry a state over the whole row.
+    """
+    config = model.config.to_dict()
+    layer_types = config.get("layer_types")
+    if layer_types is not None:
+        return not set(layer_types) <= PLAIN_LAYERS
+    return "num_attention_heads" not in config and "n_head" not in config

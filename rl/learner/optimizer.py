@@ -1,0 +1,125 @@
+"""AdamW with warm-up, gradient clipping and float32 copies of narrower weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerConfig:
+    """How weights change.
+
+    Raises:
+        ValueError: a value is outside its range.
+    """
+
+    lr: float = 1e-6
+    """Learning rate after the warm-up; constant."""
+    warmup_steps: int = 0
+    """Optimizer step k has the rate lr * k / warmup_steps until k reaches warmup_steps."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """AdamW's averaging of the gradient and of its square."""
+    weight_decay: float = 0.0
+    """Applied to matrices; not to biases and norms."""
+    max_grad_norm: float = 1.0
+    """The gradient's norm over all parameters is scaled down to this."""
+
+    def __post_init__(self) -> None:
+        for key, value, fine, expected in (
+            ("lr", self.lr, self.lr >= 0, ">= 0"),
+            ("warmup_steps", self.warmup_steps, self.warmup_steps >= 0, ">= 0"),
+            ("betas", self.betas, all(0 <= b < 1 for b in self.betas), "two numbers in [0, 1)"),
+            ("weight_decay", self.weight_decay, self.weight_decay >= 0, ">= 0"),
+            ("max_grad_norm", self.max_grad_norm, self.max_grad_norm > 0, "above 0"),
+        ):
+            if not fine:
+                raise ValueError(f"{key} ({value}) must be {expected}")
+
+
+class Optimizer:
+    """AdamW over ``parameters``, which change in place.
+
+    A weight in bfloat16 has 8 bits: a step of 1e-6 is lost in its rounding. Parameters narrower
+    than float32 therefore have a float32 copy, which is stepped and then rounded into them.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], config: OptimizerConfig) -> None:
+        self.config = config
+        self.num_steps = 0
+        self._parameters = list(parameters)
+        self._stepped = [_full_precision(p) for p in self._parameters]
+        matrices = [p for p in self._stepped if p.ndim >= 2]
+        others = [p for p in self._stepped if p.ndim < 2]
+        self._adamw = torch.optim.AdamW(
+            [
+                {"params": matrices, "weight_decay": config.weight_decay},
+                {"params": others, "weight_decay": 0.0},
+            ],
+            lr=config.lr,
+            betas=config.betas,
+            fused=True,
+        )
+
+    @property
+    def learning_rate(self) -> float:
+        """The rate of the next step."""
+        config = self.config
+        if config.warmup_steps == 0:
+            return config.lr
+        return config.lr * min(1.0, (self.num_steps + 1) / config.warmup_steps)
+
+    def clip_gradients(self) -> Tensor:
+        """Scale the gradient down to ``max_grad_norm``; returns the norm that it had."""
+        for parameter, stepped in zip(self._parameters, self._stepped, strict=True):
+            if stepped is not parameter and parameter.grad is not None:
+                stepped.grad = parameter.grad.to(stepped.dtype)
+                parameter.grad = None
+        return nn.utils.clip_grad_norm_(self._stepped, self.config.max_grad_norm)
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Change the weights by one step and drop the gradient."""
+        for group in self._adamw.param_groups:
+            group["lr"] = self.learning_rate
+        self._adamw.step()
+        for parameter, stepped in zip(self._parameters, self._stepped, strict=True):
+            if stepped is not parameter:
+                parameter.copy_(stepped)
+        self.num_steps += 1
+        self.zero_grad()
+
+    def zero_grad(self) -> None:
+        """Drop the gradient."""
+        for parameter in (*self._parameters, *self._stepped):
+            parameter.grad = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Moments, the count of steps, and the float32 copies (by position) where there are any."""
+        return {
+            "adamw": self._adamw.state_dict(),
+            "num_steps": self.num_steps,
+            "copies": {
+                i: stepped.detach()
+                for i, (p, stepped) in enumerate(zip(self._parameters, self._stepped, strict=True))
+                if stepped is not p
+            },
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The inverse of :meth:`state_dict`, for the same parameters in the same order."""
+        self._adamw.load_state_dict(state["adamw"])
+        self.num_steps = state["num_steps"]
+        for i, copy in state["copies"].items():
+            self._stepped[i].copy_(copy)
+
+
+def _full_precision(parameter: nn.Parameter) -> nn.Parameter:
+    if parameter.dtype in (torch.float32, torch.float64):
+        return parameter
+    return nn.Parameter(parameter.detach().float())
