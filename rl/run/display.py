@@ -1,0 +1,104 @@
+"""What a person sees while a run goes on: a live table on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self, TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+class Display:
+    """Shows a run's progress.
+
+    Args:
+        title: what is trained where.
+        num_steps: steps of the whole run.
+        stream: where to; a terminal gets a live table, everything else a line per step.
+    """
+
+    def __init__(self, title: str, num_steps: int, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._console = Console(file=self._stream, highlight=False)
+        self._title = title
+        self._num_steps = num_steps
+        self._started = time.monotonic()
+        self._rewards: list[float] = []
+        self._last_eval = ""
+        self._live: Live | None = None
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, refresh_per_second=4, transient=False)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def say(self, text: str) -> None:
+        """One line that stays."""
+        self._console.print(text, markup=False, soft_wrap=True)
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """A step is done."""
+        self._rewards.append(metrics.get("reward", 0.0))
+        if "eval/success" in metrics:
+            self._last_eval = f"{metrics['eval/success']:.3f} at step {step}"
+        if self._live is not None:
+            self._live.update(self._table(step, metrics))
+        else:
+            self.say(self._line(step, metrics))
+
+    def _line(self, step: int, metrics: Mapping[str, float]) -> str:
+        parts = [
+            f"step {step}/{self._num_steps}",
+            f"reward {metrics.get('reward', 0.0):.3f}",
+            f"{metrics.get('tokens_per_second', 0.0):.0f} tok/s",
+            f"{metrics.get('step_time', 0.0):.2f} s ({_seconds(metrics)})",
+        ]
+        if "eval/success" in metrics:
+            parts.insert(2, f"validation {metrics['eval/success']:.3f}")
+        return "  ".join(parts)
+
+    def _table(self, step: int, metrics: Mapping[str, float]) -> Table:
+        table = Table.grid(padding=(0, 2))
+        table.title = self._title
+        table.title_justify = "left"
+        elapsed = time.monotonic() - self._started
+        table.add_row("step", f"{step}/{self._num_steps}  {elapsed:.0f} s")
+        table.add_row("", ProgressBar(total=self._num_steps, completed=step, width=40))
+        table.add_row("reward", f"{self._rewards[-1]:.3f}  {sparkline(self._rewards, 40)}")
+        table.add_row("validation", self._last_eval or "not yet")
+        rate = metrics.get("tokens_per_second", 0.0)
+        table.add_row("speed", f"{rate:.0f} sampled tokens/s")
+        table.add_row("seconds", _seconds(metrics))
+        table.add_row("entropy", f"{metrics.get('entropy', float('nan')):.3f}")
+        return table
+
+
+def sparkline(values: list[float], width: int) -> str:
+    """The last ``width`` values as blocks of eight heights, from their least to their greatest."""
+    shown = values[-width:]
+    low, high = min(shown), max(shown)
+    span = (high - low) or 1.0
+    return "".join(BLOCKS[int((v - low) / span * (len(BLOCKS) - 1))] for v in shown)
+
+
+def _seconds(metrics: Mapping[str, float]) -> str:
+    parts = [(k.removeprefix("time/"), v) for k, v in metrics.items() if k.startswith("time/")]
+    return ", ".join(f"{name} {seconds:.2f}" for name, seconds in parts)

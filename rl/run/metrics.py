@@ -1,0 +1,113 @@
+"""Numbers about a step's episodes, under TRL's names where TRL has one."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from agents.completion import FinishReason
+from rl.rollout.trajectory import Trajectory, TrajectoryGroup
+
+Z_95 = 1.959963984540054
+"""Two-sided 95% quantile of the normal distribution."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassRate:
+    """A share of successes with its 95% interval."""
+
+    rate: float
+    low: float
+    high: float
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.rate:.3f} [{self.low:.3f}, {self.high:.3f}] of {self.count}"
+
+
+def pass_rate(successes: Sequence[float]) -> PassRate:
+    """The mean of successes with Wilson's score interval (Wilson 1927, JASA 22, p. 209).
+
+    Raises:
+        ValueError: there is none.
+    """
+    n = len(successes)
+    if n == 0:
+        raise ValueError("a pass rate needs at least one episode")
+    p = fmean(successes)
+    centre = (p + Z_95**2 / (2 * n)) / (1 + Z_95**2 / n)
+    half = Z_95 / (1 + Z_95**2 / n) * math.sqrt(p * (1 - p) / n + Z_95**2 / (4 * n * n))
+    return PassRate(p, max(0.0, centre - half), min(1.0, centre + half), n)
+
+
+def success_of(trajectory: Trajectory, score: str) -> float:
+    """The last turn's ``score``; an episode that ended before it got one did not succeed.
+
+    An environment without a success score (an empty name) is judged by its return.
+    """
+    if not score:
+        return trajectory.reward
+    return trajectory.turns[-1].scores.get(score, 0.0) if trajectory.turns else 0.0
+
+
+def rollout_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
+    """Rewards, lengths, turns, endings and tools over a step's episodes.
+
+    Failed episodes count in ``failures`` and in nothing else.
+    """
+    finished = [t for group in groups for t in group.finished]
+    everyone = [t for group in groups for t in group.trajectories]
+    metrics = {"failures": float(len(everyone) - len(finished))}
+    if not finished:
+        return metrics
+    metrics |= _reward_metrics(groups, finished)
+    lengths = [t.num_sampled for t in finished]
+    turns = [turn for t in finished for turn in t.turns]
+    calls = [call for turn in turns for call in turn.tool_calls]
+    clipped = [
+        t
+        for t in finished
+        if t.turns and t.turns[-1].finish_reason in (FinishReason.LENGTH, FinishReason.CONTEXT_FULL)
+    ]
+    metrics |= {
+        "completions/mean_length": fmean(lengths),
+        "completions/min_length": float(min(lengths)),
+        "completions/max_length": float(max(lengths)),
+        "completions/clipped_ratio": len(clipped) / len(finished),
+        "num_turns": fmean(len(t.turns) for t in finished),
+        "num_sampled_tokens": float(sum(lengths)),
+        "tools/call_frequency": len(calls) / len(finished),
+    }
+    if calls:
+        metrics["tools/failure_frequency"] = fmean(call.error is not None for call in calls)
+    for reason, count in Counter(t.stop_reason for t in finished if t.stop_reason).items():
+        metrics[f"stop_reason/{reason}"] = count / len(finished)
+    return metrics
+
+
+def _reward_metrics(
+    groups: Sequence[TrajectoryGroup], finished: Sequence[Trajectory]
+) -> dict[str, float]:
+    spreads = [
+        stdev(t.reward for t in group.finished) for group in groups if len(group.finished) > 1
+    ]
+    metrics = {"reward": fmean(t.reward for t in finished)}
+    if spreads:
+        metrics["reward_std"] = fmean(spreads)
+        metrics["frac_reward_zero_std"] = fmean(spread == 0 for spread in spreads)
+    metrics |= _means("rewards/", (t.rewards for t in finished), len(finished))
+    last = (t.turns[-1].scores for t in finished if t.turns)
+    metrics |= _means("scores/", last, len(finished))
+    return metrics
+
+
+def _means(prefix: str, records: Iterable[dict[str, float]], count: int) -> dict[str, float]:
+    """The mean of each named number over ``count`` episodes; an absent one counts as 0."""
+    totals: dict[str, float] = defaultdict(float)
+    for record in records:
+        for name, value in record.items():
+            totals[prefix + name] += value
+    return {name: total / count for name, total in totals.items()}
