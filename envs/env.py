@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, cast
 
 import gymnasium
+import numpy as np
 
 from envs.episode import (
     Action,
@@ -116,6 +117,8 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
     """False where ``state`` cannot be copied (a live web service)."""
     max_invalid_actions: int = 3
     """For authors that count them; see StopReason.INVALID_ACTIONS."""
+    success_score: ClassVar[str] = ""
+    """The score that says an episode succeeded (its mean is the pass rate); "": the return."""
     reward_range: tuple[float, float] = (0.0, 1.0)
     """Least and greatest return of an episode."""
     reward_floor: float = 0.0
@@ -159,10 +162,20 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         """
         raise NotImplementedError
 
+    def demonstrator(self, rng: np.random.Generator) -> Callable[[str], str]:
+        """An imperfect author for one episode, from observation to action: warm starts imitate it.
+
+        It may use the task and ``self.state``; it errs often enough to leave something to learn.
+        """
+        raise NotImplementedError
+
     @classmethod
     @asynccontextmanager
     async def open_services(cls, options: EnvOptions) -> AsyncIterator[Mapping[str, Any]]:
-        """Start what all episodes with these options share; closed when the context ends."""
+        """Start what all episodes with these options share; closed when the context ends.
+
+        The same services serve every split.
+        """
         yield {}
 
     # ---- what an author may use ------------------------------------------------------------

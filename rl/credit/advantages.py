@@ -7,13 +7,11 @@ Shapes: ``[N]`` one entry per episode or per turn, ``[B, T]`` one row per episod
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-Std = Literal["unbiased", "biased", "none"]
-"""What centred rewards are divided by: their standard deviation (over n - 1, or over n), or 1."""
+from rl.credit.algorithms import Std
 
 GROUP_EPSILON = 1e-6
 """Added to the standard deviation of a group."""

@@ -8,16 +8,10 @@ micro-batches adds up to the same loss and the same gradient however it is cut.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
-KLEstimator = Literal["k1", "k2", "k3"]
-"""Estimators of the divergence from the reference (Schulman, Approximating KL Divergence, 2020)."""
-
-Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
-"""How a step's token losses become one number; :func:`token_weights` has the denominators."""
+from rl.credit.algorithms import Aggregation, KLEstimator
 
 MAX_LOG_RATIO = 20.0
 """Log-ratios are clamped to plus or minus this: e^20 is finite, and far outside of any clip."""

@@ -16,14 +16,15 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rl.credit.algorithms import Algorithm
-from rl.credit.losses import Aggregation, token_weights
+from rl.credit.algorithms import Aggregation, Algorithm
+from rl.credit.losses import token_weights
 from rl.credit.objective import FixedTerms, imitation_objective, policy_objective
 from rl.learner.batch import Batch, MicroBatch
 from rl.learner.credit import assign_credit
 from rl.learner.metrics import UpdateMetrics
 from rl.learner.model import ScoringModel
-from rl.learner.optimizer import Optimizer, OptimizerConfig
+from rl.learner.optimizer import Optimizer
+from rl.learner.settings import OptimizerConfig
 from rl.rollout.trajectory import Segment, TrajectoryGroup
 
 

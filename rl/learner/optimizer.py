@@ -3,42 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizerConfig:
-    """How weights change.
-
-    Raises:
-        ValueError: a value is outside its range.
-    """
-
-    lr: float = 1e-6
-    """Learning rate after the warm-up; constant."""
-    warmup_steps: int = 0
-    """Optimizer step k has the rate lr * k / warmup_steps until k reaches warmup_steps."""
-    betas: tuple[float, float] = (0.9, 0.95)
-    """AdamW's averaging of the gradient and of its square."""
-    weight_decay: float = 0.0
-    """Applied to matrices; not to biases and norms."""
-    max_grad_norm: float = 1.0
-    """The gradient's norm over all parameters is scaled down to this."""
-
-    def __post_init__(self) -> None:
-        for key, value, fine, expected in (
-            ("lr", self.lr, self.lr >= 0, ">= 0"),
-            ("warmup_steps", self.warmup_steps, self.warmup_steps >= 0, ">= 0"),
-            ("betas", self.betas, all(0 <= b < 1 for b in self.betas), "two numbers in [0, 1)"),
-            ("weight_decay", self.weight_decay, self.weight_decay >= 0, ">= 0"),
-            ("max_grad_norm", self.max_grad_norm, self.max_grad_norm > 0, "above 0"),
-        ):
-            if not fine:
-                raise ValueError(f"{key} ({value}) must be {expected}")
+from rl.learner.settings import OptimizerConfig
 
 
 class Optimizer:
@@ -69,9 +39,11 @@ class Optimizer:
     def learning_rate(self) -> float:
         """The rate of the next step."""
         config = self.config
-        if config.warmup_steps == 0:
-            return config.lr
-        return config.lr * min(1.0, (self.num_steps + 1) / config.warmup_steps)
+        step = self.num_steps + 1
+        warmed = min(1.0, step / config.warmup_steps) if config.warmup_steps else 1.0
+        if not config.decay_steps:
+            return config.lr * warmed
+        return config.lr * warmed * max(0.0, 1 - (step - 1) / config.decay_steps)
 
     def clip_gradients(self) -> Tensor:
         """Scale the gradient down to ``max_grad_norm``; returns the norm that it had."""

@@ -1,0 +1,39 @@
+"""The optimizer's settings: plain values, without torch, for the command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerConfig:
+    """How weights change.
+
+    Raises:
+        ValueError: a value is outside its range.
+    """
+
+    lr: float = 1e-6
+    """Learning rate after the warm-up."""
+    warmup_steps: int = 0
+    """Optimizer step k has the rate lr * k / warmup_steps until k reaches warmup_steps."""
+    decay_steps: int = 0
+    """Optimizer steps over which the rate falls linearly to 0, the warm-up included; 0: never."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """AdamW's averaging of the gradient and of its square."""
+    weight_decay: float = 0.0
+    """Applied to matrices; not to biases and norms."""
+    max_grad_norm: float = 1.0
+    """The gradient's norm over all parameters is scaled down to this."""
+
+    def __post_init__(self) -> None:
+        for key, value, fine, expected in (
+            ("lr", self.lr, self.lr >= 0, ">= 0"),
+            ("warmup_steps", self.warmup_steps, self.warmup_steps >= 0, ">= 0"),
+            ("decay_steps", self.decay_steps, self.decay_steps >= 0, ">= 0"),
+            ("betas", self.betas, all(0 <= b < 1 for b in self.betas), "two numbers in [0, 1)"),
+            ("weight_decay", self.weight_decay, self.weight_decay >= 0, ">= 0"),
+            ("max_grad_norm", self.max_grad_norm, self.max_grad_norm > 0, "above 0"),
+        ):
+            if not fine:
+                raise ValueError(f"{key} ({value}) must be {expected}")
