@@ -1,0 +1,379 @@
+"""Continuous batching: which request stands in which row, and what each step computes."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from agents.completion import Completion, FinishReason, SamplingParams
+from agents.local.forward import Batch, Forward
+from agents.local.sampling import sample, uniforms
+from agents.local.slots import SlotTable
+from agents.local.stops import StopStrings, StopStringTable
+from agents.policy import PolicyFailure
+
+_WORTH_SHARING = 8
+"""A prefix of at least this many tokens is copied from, or waited for in, another row."""
+_FIRST_CAPACITY = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What the engine did since it was made."""
+
+    num_generated_tokens: int
+    num_prefill_tokens: int
+    """Prompt tokens that were computed."""
+    num_saved_tokens: int
+    """Prompt tokens that a cache made needless: of the session's last turn, or of a group."""
+    forward_s: float
+    """Seconds inside the model."""
+    num_steps: int
+    mean_occupancy: float
+    """Rows that decoded per step, of all rows, on average over the steps."""
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One completion under way."""
+
+    prompt_ids: list[int]
+    sampling: SamplingParams
+    session: str | None = None
+    stops: StopStrings | None = None
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    uniforms: Iterator[float] = field(default_factory=lambda: iter(()))
+    slot: Slot | None = None
+
+    def append(self, token_id: int, logprob: float, version: int, context_window: int) -> bool:
+        """Record one sampled token; True when it is the last."""
+        self.token_ids.append(token_id)
+        self.logprobs.append(logprob)
+        self.versions.append(version)
+        if token_id in self.sampling.stop_token_ids:
+            self.finish_reason = FinishReason.STOP_TOKEN
+        elif self.stops is not None and self.stops.completed_by(self.token_ids):
+            self.finish_reason = FinishReason.STOP_STRING
+        elif len(self.token_ids) >= self.sampling.max_tokens:
+            self.finish_reason = FinishReason.LENGTH
+        elif len(self.prompt_ids) + len(self.token_ids) >= context_window:
+            self.finish_reason = FinishReason.CONTEXT_FULL
+        return self.finish_reason is not None
+
+    def completion(self) -> Completion:
+        """The finished completion."""
+        assert self.finish_reason is not None
+        return Completion(
+            tuple(self.token_ids), tuple(self.logprobs), tuple(self.versions), self.finish_reason
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """One row, as the scheduler sees it; its index changes when rows are swapped."""
+
+    index: int
+    request: Request | None = None
+    session: str | None = None
+    """The episode whose tokens it keeps between turns."""
+    last_used: int = 0
+
+
+class Engine:
+    """Runs requests through a model, one step at a time; used by one thread only.
+
+    Rows stand in three regions: ``[0, num_decode)`` decode, ``[num_decode, num_active)`` prefill,
+    the others are idle and keep what they last held until somebody needs the row. A request's
+    prompt is prefilled up to its last token; that one enters as the first token to decode, so
+    logits are computed for decoding rows only.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        forward: Forward,
+        stops: StopStringTable,
+        *,
+        max_slots: int,
+        context_window: int,
+        prefill_tokens: int,
+        seed: int,
+    ) -> None:
+        self.version = 0
+        self.pending: deque[Request] = deque()
+        self._model = model
+        self._forward = forward
+        self._stops = stops
+        self._context_window = context_window
+        self._prefill_tokens = prefill_tokens
+        self._seeds = np.random.default_rng(seed)
+        self._table = SlotTable(max_slots)
+        self._slots = [Slot(index) for index in range(max_slots)]
+        self._sessions: dict[str, Slot] = {}
+        self._num_decode = 0
+        self._num_active = 0
+        self._parameters = list(model.parameters())
+        self._weights = self._fingerprint()
+        self._generated = self._prefilled = self._saved = self._steps = self._decoded = 0
+        self._forward_s = 0.0
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step would do anything."""
+        return bool(self.pending or self._num_active)
+
+    def stats(self) -> Stats:
+        """The counters so far."""
+        rows = max(1, self._steps) * len(self._slots)
+        return Stats(
+            num_generated_tokens=self._generated,
+            num_prefill_tokens=self._prefilled,
+            num_saved_tokens=self._saved,
+            forward_s=self._forward_s,
+            num_steps=self._steps,
+            mean_occupancy=self._decoded / rows,
+        )
+
+    # What callers ask for.
+
+    def submit(self, request: Request) -> None:
+        """Queue a request; it starts when a row is free."""
+        if request.sampling.stop:
+            request.stops = self._stops.get(request.sampling.stop)
+        self.pending.append(request)
+
+    def cancel(self, request: Request) -> None:
+        """Stop a request, wherever it stands; one that is unknown or finished is ignored."""
+        if request.slot is not None:
+            self._release(request.slot)
+        elif request in self.pending:
+            self.pending.remove(request)
+
+    def end(self, session: str) -> None:
+        """The row kept for this episode may be given to any other."""
+        slot = self._sessions.pop(session, None)
+        if slot is not None:
+            slot.session = None
+
+    def abandon(self) -> list[Request]:
+        """Drop and return every request."""
+        dropped = [slot.request for slot in self._slots if slot.request is not None]
+        dropped += self.pending
+        self.pending.clear()
+        for request in dropped:
+            if request.slot is not None:
+                self._release(request.slot)
+        return dropped
+
+    def weights_changed(self, version: int) -> None:
+        """The model has other weights now: nothing cached is true any more.
+
+        Requests under way go on with the new weights, after their tokens are prefilled again.
+        """
+        self.version = version
+        self._parameters = list(self._model.parameters())
+        self._weights = self._fingerprint()
+        self._table.drop()
+        self._forward.refresh()
+        self._num_decode = 0
+        self._promote_ready()
+
+    # One step.
+
+    def step(self) -> list[Request]:
+        """Admit what fits, compute one forward; returns the requests that finished."""
+        if self._fingerprint() != self._weights:
+            raise PolicyFailure(
+                "the model's weights changed while it was generating: call "
+                "load_weights(None, version) after each update, before the next generate",
+                retryable=False,
+            )
+        self._admit()
+        if not self._num_active:
+            return []
+        batch = self._batch()
+        started = time.perf_counter()
+        logits = self._forward.run(batch)
+        sampled = self._sample(logits) if self._num_decode else None
+        self._forward_s += time.perf_counter() - started
+        self._steps += 1
+        self._decoded += self._num_decode
+
+        num_decode, num_chunks = self._num_decode, len(batch.chunk_sizes)
+        self._table.lengths[:num_decode] += 1
+        self._table.lengths[num_decode : num_decode + num_chunks] += batch.chunk_sizes
+        self._prefilled += int(batch.chunk_sizes.sum())
+        finished = self._record(*sampled) if sampled else []
+        self._promote_ready()
+        return finished
+
+    def _admit(self) -> None:
+        """Give rows to pending requests, oldest first."""
+        waiting: deque[Request] = deque()
+        while self.pending and self._num_active < len(self._slots):
+            request = self.pending.popleft()
+            if not self._place(request):
+                waiting.append(request)
+        self.pending = waiting + self.pending
+        self._promote_ready()
+
+    def _place(self, request: Request) -> bool:
+        """Give ``request`` a row; False when it should wait for one that prefills its prompt."""
+        self._reserve(len(request.prompt_ids) + 1)
+        prompt = np.asarray(request.prompt_ids)
+        # The last token is never taken from a cache: decoding it gives the first logits.
+        shared = np.minimum(self._table.common_prefix(prompt), len(prompt) - 1)
+        cached = np.minimum(shared, self._table.lengths)
+        slot = self._own_slot(request.session)
+        if self._forward.shares_rows:
+            donor = int(cached.argmax())
+            promised = int(shared[: self._num_active].max(initial=0))
+            if promised >= cached[donor] + _WORTH_SHARING:
+                return False
+            slot = slot or self._idle_slot()
+            length = int(cached[slot.index])
+            if cached[donor] >= length + _WORTH_SHARING:
+                length = int(cached[donor])
+                self._forward.copy(donor, slot.index, length)
+        else:
+            slot = slot or self._idle_slot()
+            length = int(cached[slot.index])
+            if length < self._table.lengths[slot.index]:
+                length = 0
+                self._forward.clear(slot.index)
+        self._saved += length
+        self._table.fill(slot.index, request.prompt_ids, length)
+        self._occupy(slot, request)
+        return True
+
+    def _own_slot(self, session: str | None) -> Slot | None:
+        """The idle row that keeps this session's tokens."""
+        slot = self._sessions.get(session) if session is not None else None
+        return slot if slot is not None and slot.request is None else None
+
+    def _idle_slot(self) -> Slot:
+        """The idle row that will be missed least: nobody's before an episode's, oldest first."""
+        idle = self._slots[self._num_active :]
+        slot = min(idle, key=lambda slot: (slot.session is not None, slot.last_used))
+        if slot.session is not None:
+            del self._sessions[slot.session]
+            slot.session = None
+        return slot
+
+    def _occupy(self, slot: Slot, request: Request) -> None:
+        slot.request, request.slot = request, slot
+        if request.session is not None:
+            former = self._sessions.get(request.session)
+            if former is not None:
+                former.session = None
+            slot.session = request.session
+            self._sessions[request.session] = slot
+        seed = request.sampling.seed
+        # Drawn here and not on arrival: rows are given in an order that the caller can fix.
+        request.uniforms = uniforms(int(self._seeds.integers(2**63)) if seed is None else seed)
+        self._swap(slot.index, self._num_active)
+        self._num_active += 1
+
+    def _release(self, slot: Slot) -> None:
+        """Take the row out of the active ones; what it holds stays for the next turn."""
+        if slot.index < self._num_decode:
+            self._num_decode -= 1
+            self._swap(slot.index, self._num_decode)
+        self._num_active -= 1
+        self._swap(slot.index, self._num_active)
+        assert slot.request is not None
+        slot.request.slot = None
+        slot.request = None
+        slot.last_used = self._steps
+
+    def _promote_ready(self) -> None:
+        """Move rows whose prompt is in the cache, up to its last token, to the decoding ones."""
+        for index in range(self._num_decode, self._num_active):
+            if self._table.lengths[index] == self._table.known[index] - 1:
+                self._swap(index, self._num_decode)
+                self._num_decode += 1
+
+    def _swap(self, a: int, b: int) -> None:
+        if a != b:
+            self._forward.swap(a, b, int(self._table.lengths[[a, b]].max()))
+            self._table.swap(a, b)
+            first, second = self._slots[a], self._slots[b]
+            first.index, second.index = b, a
+            self._slots[a], self._slots[b] = second, first
+
+    def _reserve(self, length: int) -> None:
+        """Make every row at least ``length`` positions long."""
+        capacity = self._table.capacity
+        if length > capacity:
+            grown = max(_FIRST_CAPACITY, capacity)
+            while grown < length:
+                grown *= 2
+            self._table.grow(grown)
+            self._forward.reserve(grown)
+
+    def _batch(self) -> Batch:
+        """The next token of every decoding row, and as much prefill as one step may take."""
+        table, first = self._table, self._num_decode
+        remaining = (table.known - 1 - table.lengths)[first : self._num_active]
+        # Chunks are padded to the widest of them: take rows while rows x width fits.
+        widest = np.maximum.accumulate(remaining)
+        fits = int((widest * np.arange(1, len(widest) + 1) <= self._prefill_tokens).sum())
+        count = min(len(remaining), max(1, fits))
+        width = min(int(widest[count - 1]), self._prefill_tokens) if count else 0
+        starts = table.lengths[: first + count].copy()
+        self._reserve(int(starts.max()) + max(width, 1) + 1)
+        columns = starts[first:, None] + np.arange(width)
+        return Batch(
+            decode_ids=table.tokens[np.arange(first), starts[:first]],
+            chunk_ids=table.tokens[np.arange(first, first + count)[:, None], columns],
+            chunk_sizes=np.minimum(remaining[:count], width),
+            starts=starts,
+        )
+
+    def _sample(self, logits: torch.Tensor) -> tuple[list[int], list[float]]:
+        """One token and its log-probability for every decoding row."""
+        requests = [slot.request for slot in self._slots[: self._num_decode]]
+        params = [request.sampling for request in requests if request is not None]
+        drawn = sample(
+            logits,
+            [p.temperature for p in params],
+            [p.top_p for p in params],
+            [next(request.uniforms) for request in requests if request is not None],
+        )
+        token_ids, logprobs = drawn.token_ids.tolist(), drawn.logprobs.tolist()
+        if not math.isfinite(sum(logprobs)):
+            raise PolicyFailure(
+                f"weights of version {self.version} give log-probabilities that are not finite: "
+                "the last update broke the model",
+                retryable=False,
+            )
+        return token_ids, logprobs
+
+    def _record(self, token_ids: list[int], logprobs: list[float]) -> list[Request]:
+        """Append the sampled tokens to their requests; returns those that are finished."""
+        self._table.append(token_ids)
+        self._generated += len(token_ids)
+        finished = []
+        decoding = [slot.request for slot in self._slots[: len(token_ids)]]
+        for request, token_id, logprob in zip(decoding, token_ids, logprobs, strict=True):
+            assert request is not None
+            if request.append(token_id, logprob, self.version, self._context_window):
+                finished.append(request)
+        for request in finished:
+            assert request.slot is not None
+            self._release(request.slot)
+        return finished
+
+    def _fingerprint(self) -> list[tuple[int, int]]:
+        """Changes whenever a weight is written in place or put elsewhere."""
+        return [(p.data_ptr(), p._version) for p in self._parameters]

@@ -1,0 +1,85 @@
+"""The exact way through a model's own forward, for architectures that have no thin one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from agents.local.forward import Batch
+
+
+class TransformersForward:
+    """Each row goes through the transformers model by itself, with that model's own cache.
+
+    Slow: nothing is batched, and rows share nothing. Exact: the model sees one sequence without
+    padding, whatever its attention is.
+    """
+
+    kind = "transformers"
+    shares_rows = False
+
+    def __init__(self, model: PreTrainedModel, num_rows: int) -> None:
+        self._model: Any = model
+        self._caches: list[Any] = [None] * num_rows
+
+    def reserve(self, capacity: int) -> None:
+        """The model's caches grow by themselves."""
+
+    def swap(self, a: int, b: int, length: int) -> None:
+        """Exchange two rows."""
+        self._caches[a], self._caches[b] = self._caches[b], self._caches[a]
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Never asked for: these caches cannot be shortened."""
+        raise AssertionError("rows of a transformers cache are not shared")
+
+    def clear(self, row: int) -> None:
+        """The row starts anew."""
+        self._caches[row] = None
+
+    def refresh(self) -> None:
+        """Every cache holds what the former weights computed."""
+        self._caches = [None] * len(self._caches)
+
+    def run(self, batch: Batch) -> Tensor:
+        """Logits of the decoding rows, ``[D, V]`` in fp32."""
+        num_decode = len(batch.decode_ids)
+        with _evaluating(self._model):
+            for index, size in enumerate(batch.chunk_sizes):
+                self._extend(num_decode + index, batch.chunk_ids[index, :size])
+            logits = [
+                self._extend(row, batch.decode_ids[row : row + 1]) for row in range(num_decode)
+            ]
+        if not logits:
+            return torch.empty(0, device=self._model.device)
+        return torch.stack(logits).float()
+
+    def _extend(self, row: int, token_ids: np.ndarray) -> Tensor:
+        """Append tokens to a row; logits ``[V]`` after the last of them."""
+        output = self._model(
+            input_ids=torch.from_numpy(token_ids)[None].to(self._model.device),
+            past_key_values=self._caches[row],
+            use_cache=True,
+        )
+        self._caches[row] = output.past_key_values
+        last: Tensor = output.logits[0, -1]
+        return last
+
+
+@contextmanager
+def _evaluating(model: PreTrainedModel) -> Iterator[None]:
+    """Without dropout, and with each module's own mode put back: the model is the learner's too."""
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

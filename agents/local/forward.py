@@ -1,0 +1,276 @@
+"""The model's forward for a batch of decoding rows and prefill chunks, over a row-wise cache."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import (
+    LlamaForCausalLM,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2ForCausalLM,
+    Qwen3ForCausalLM,
+)
+
+from agents.local.slots import Ints
+
+_THIN = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
+_POSITION_DEPENDENT_ROPE = ("dynamic", "longrope")
+"""Variants whose frequencies change with the longest sequence seen: cached keys go stale."""
+
+
+class Batch(NamedTuple):
+    """What one forward computes: a token for each of the first rows, chunks for the next ones."""
+
+    decode_ids: Ints
+    """``[D]``: the newest token of rows 0 .. D-1."""
+    chunk_ids: Ints
+    """``[P, C]``: tokens of rows D .. D+P-1, right-padded."""
+    chunk_sizes: Ints
+    """``[P]``: how many of the ``C`` are real. Padding is computed and never read."""
+    starts: Ints
+    """``[D + P]``: how many positions of each row are in the cache before this forward."""
+
+
+class Forward(Protocol):
+    """Computes batches and keeps the keys and values of ``R`` rows."""
+
+    kind: str
+    shares_rows: bool
+    """Whether rows can be shortened and copied to one another."""
+
+    def reserve(self, capacity: int) -> None:
+        """Make room for ``capacity`` positions in every row; what is cached stays."""
+        ...
+
+    def run(self, batch: Batch) -> Tensor:
+        """Logits of the decoding rows, ``[D, V]`` in fp32."""
+        ...
+
+    def swap(self, a: int, b: int, length: int) -> None:
+        """Exchange two rows, of which at most ``length`` positions are in use."""
+        ...
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Give row ``target`` the first ``length`` positions of row ``source``."""
+        ...
+
+    def clear(self, row: int) -> None:
+        """The row starts anew."""
+        ...
+
+    def refresh(self) -> None:
+        """The weights changed: whatever was derived from them is made again."""
+        ...
+
+
+def thin_obstacle(model: PreTrainedModel, context_window: int) -> str | None:
+    """Why :class:`ThinForward` would not compute what this model does; None where it does."""
+    if type(model) not in _THIN:
+        return f"the architecture {type(model).__name__} is none of those it knows"
+    config: Any = model.config
+    rope_type = config.rope_parameters["rope_type"]
+    if rope_type in _POSITION_DEPENDENT_ROPE:
+        return f"rotary embeddings of type {rope_type!r} change with the sequence length"
+    window = None if isinstance(model, LlamaForCausalLM) else config.sliding_window
+    if window is not None and window < context_window:
+        return f"attention slides over {window} of {context_window} positions"
+    return None
+
+
+class ThinForward:
+    """A decoder of the Llama family, computed from the modules of the transformers model.
+
+    The modules are called, never copied, so weights that an optimizer changes in place are seen.
+    What is left out is what makes a step slow: mask construction, cache objects, repeated
+    key-value heads. Query heads that share a key-value head are folded into the length axis.
+    """
+
+    kind = "thin"
+    shares_rows = True
+
+    def __init__(self, model: PreTrainedModel, num_rows: int) -> None:
+        self._model: Any = model
+        self._num_rows = num_rows
+        self._layers = list(self._model.model.layers)
+        attention = self._layers[0].self_attn
+        self._head_dim: int = attention.head_dim
+        self._groups: int = attention.num_key_value_groups
+        self._num_kv_heads: int = model.config.num_key_value_heads
+        self._normalises_heads = isinstance(model, Qwen3ForCausalLM)
+        self._allocate(0)
+
+    def _allocate(self, capacity: int) -> None:
+        weight: Tensor = self._model.model.embed_tokens.weight
+        shape = (len(self._layers), self._num_rows, self._num_kv_heads, capacity, self._head_dim)
+        # Zeros: what lies beyond a row's length is masked, and must be finite for that.
+        self._keys = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
+        self._values = torch.zeros_like(self._keys)
+        positions = torch.arange(capacity, device=weight.device)
+        cos, sin = self._model.model.rotary_emb(weight, positions[None])
+        # rotate_half(x) is x rolled by half with its first half negated: the sign goes in here.
+        half = self._head_dim // 2
+        self._cos = cos[0][:, None]
+        self._sin = torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1)[:, None]
+
+    def reserve(self, capacity: int) -> None:
+        """Make room for ``capacity`` positions in every row; what is cached stays."""
+        keys, values = self._keys, self._values
+        self._allocate(capacity)
+        self._keys[:, :, :, : keys.shape[3]] = keys
+        self._values[:, :, :, : values.shape[3]] = values
+
+    def swap(self, a: int, b: int, length: int) -> None:
+        """Exchange two rows, of which at most ``length`` positions are in use."""
+        for cache in (self._keys, self._values):
+            kept = cache[:, a, :, :length].clone()
+            cache[:, a, :, :length] = cache[:, b, :, :length]
+            cache[:, b, :, :length] = kept
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Give row ``target`` the first ``length`` positions of row ``source``."""
+        for cache in (self._keys, self._values):
+            cache[:, target, :, :length] = cache[:, source, :, :length]
+
+    def clear(self, row: int) -> None:
+        """The row starts anew: nothing to do, what lies beyond its length is never read."""
+
+    def refresh(self) -> None:
+        """Only a new dtype or device matters: weights are read where the model keeps them."""
+        weight: Tensor = self._model.model.embed_tokens.weight
+        if (weight.dtype, weight.device) != (self._keys.dtype, self._keys.device):
+            self._allocate(self._keys.shape[3])
+
+    def run(self, batch: Batch) -> Tensor:
+        """Logits of the decoding rows, ``[D, V]`` in fp32."""
+        num_decode = len(batch.decode_ids)
+        at, blocks = self._place(batch)
+        trunk = self._model.model
+        hidden = trunk.embed_tokens(at.token_ids)
+        last = len(self._layers) - 1
+        for index, layer in enumerate(self._layers):
+            query = self._project(index, _norm(layer.input_layernorm, hidden), at)
+            if index == last:
+                # Of the chunks only keys and values are wanted, and these are cached by now.
+                hidden, query = hidden[:num_decode], query[:num_decode]
+                blocks = blocks[:1] if num_decode else []
+            mixed = [self._attend(index, query, block) for block in blocks]
+            if mixed:
+                joined = mixed[0] if len(mixed) == 1 else torch.cat(mixed)
+                hidden = hidden + layer.self_attn.o_proj(joined)
+                hidden = hidden + layer.mlp(_norm(layer.post_attention_layernorm, hidden))
+        logits: Tensor = self._model.lm_head(_norm(trunk.norm, hidden))
+        return logits.float()
+
+    def _place(self, batch: Batch) -> tuple[_Tokens, list[_Block]]:
+        """Where every token of the batch stands in the cache, and what it attends to."""
+        num_decode = len(batch.decode_ids)
+        num_chunks, width = batch.chunk_ids.shape
+        chunk_positions = batch.starts[num_decode:, None] + np.arange(width)
+        row_ids = np.arange(num_decode + num_chunks)
+        packed = np.stack(
+            (
+                np.concatenate((batch.decode_ids, batch.chunk_ids.ravel())),
+                np.concatenate((row_ids[:num_decode], row_ids[num_decode:].repeat(width))),
+                np.concatenate((batch.starts[:num_decode], chunk_positions.ravel())),
+            )
+        )
+        token_ids, rows, positions = torch.from_numpy(packed).to(self._cos.device).unbind()
+        tokens = _Tokens(token_ids, rows, positions, self._cos[positions], self._sin[positions])
+        blocks = []
+        if num_decode:
+            starts = batch.starts[:num_decode]
+            blocks.append(self._block(slice(0, num_decode), positions[:num_decode, None], starts))
+        if num_chunks:
+            span = positions[num_decode:].view(num_chunks, width)
+            starts = batch.starts[num_decode:]
+            blocks.append(self._block(slice(num_decode, len(row_ids)), span, starts))
+        return tokens, blocks
+
+    def _block(self, rows: slice, positions: Tensor, starts: Ints) -> _Block:
+        """The attention of ``rows``, whose tokens stand at ``positions [P, C]``."""
+        num_rows, width = positions.shape
+        length = int(starts.max()) + width
+        if width == 1 and int(starts.min()) + 1 == length:
+            return _Block(rows, width, length, None)
+        visible = torch.arange(length, device=positions.device) <= positions[:, :, None]
+        mask = torch.zeros(visible.shape, dtype=self._keys.dtype, device=positions.device)
+        mask.masked_fill_(~visible, -torch.inf)
+        folded = mask[:, None].expand(num_rows, self._groups, width, length)
+        return _Block(rows, width, length, folded.reshape(num_rows, 1, -1, length))
+
+    def _project(self, index: int, normed: Tensor, at: _Tokens) -> Tensor:
+        """Cache the keys and values of ``normed [N, H]``; its queries ``[N, heads, head_dim]``."""
+        attention = self._layers[index].self_attn
+        heads = (len(normed), -1, self._head_dim)
+        query = attention.q_proj(normed).view(heads)
+        key = attention.k_proj(normed).view(heads)
+        value = attention.v_proj(normed).view(heads)
+        if self._normalises_heads:
+            query, key = _norm(attention.q_norm, query), _norm(attention.k_norm, key)
+        self._keys[index][at.rows, :, at.positions] = _rotate(key, at)
+        self._values[index][at.rows, :, at.positions] = value
+        return _rotate(query, at)
+
+    def _attend(self, index: int, query: Tensor, block: _Block) -> Tensor:
+        """Attention output ``[rows * C, heads * head_dim]`` of the block's tokens."""
+        rows, width = block.rows, block.width
+        count = rows.stop - rows.start
+        folded = (
+            # Each row before these has one token: the first row's number is its first token's.
+            query[rows.start : rows.start + count * width]
+            .view(count, width, self._num_kv_heads, self._groups, self._head_dim)
+            .permute(0, 2, 3, 1, 4)
+            .reshape(count, self._num_kv_heads, self._groups * width, self._head_dim)
+        )
+        mixed = F.scaled_dot_product_attention(
+            folded,
+            self._keys[index, rows, :, : block.length],
+            self._values[index, rows, :, : block.length],
+            attn_mask=block.mask,
+            scale=self._layers[index].self_attn.scaling,
+        )
+        return (
+            mixed.view(count, self._num_kv_heads, self._groups, width, self._head_dim)
+            .permute(0, 3, 1, 2, 4)
+            .reshape(count * width, -1)
+        )
+
+
+class _Tokens(NamedTuple):
+    """The tokens of a batch, flat: ``[N]`` each, and their rotary angles ``[N, 1, head_dim]``."""
+
+    token_ids: Tensor
+    rows: Tensor
+    positions: Tensor
+    cos: Tensor
+    sin: Tensor
+    """The first half negated, see :func:`_rotate`."""
+
+
+class _Block(NamedTuple):
+    """Rows that attend together: ``P`` of them, ``C`` tokens each, to their first positions."""
+
+    rows: slice
+    width: int
+    length: int
+    mask: Tensor | None
+    """``[P, 1, groups * C, length]``, added to the scores; None where every row sees all."""
+
+
+def _norm(module: Any, hidden: Tensor) -> Tensor:
+    weight: Tensor = module.weight
+    return F.rms_norm(hidden, weight.shape, weight, module.variance_epsilon)
+
+
+def _rotate(heads: Tensor, at: _Tokens) -> Tensor:
+    """Rotary embedding (Su et al. 2021, section 3.4.2) of ``[N, heads, head_dim]``.
+
+    ``x * cos + rotate_half(x) * sin``: rotate_half is a roll by half of which the first half is
+    negated, and that sign stands in ``at.sin`` already.
+    """
+    return torch.addcmul(heads * at.cos, heads.roll(heads.shape[-1] // 2, -1), at.sin)

@@ -1,0 +1,234 @@
+"""The thread that owns the engine, and the queue by which everybody else talks to it."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+
+from agents.completion import Completion
+from agents.local.engine import Engine, Request
+from agents.local.waves import Gate
+from agents.policy import PolicyFailure
+
+_T = TypeVar("_T")
+_Outcome = Completion | Exception
+
+
+@dataclass(frozen=True, slots=True)
+class _Submit:
+    request: Request
+    answer: asyncio.Future[Completion]
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    function: Callable[[], Any]
+    done: concurrent.futures.Future[Any]
+
+
+class Worker:
+    """Steps the engine while it has work, obeys commands between steps, answers futures.
+
+    Args:
+        engine: touched by this thread only, from now on.
+        gate: holds requests back in deterministic mode.
+        num_threads: torch threads for the model; those of other threads stay as they are.
+        deadline_s: how long a caller waits for a command, or for the thread to end.
+    """
+
+    def __init__(
+        self, engine: Engine, gate: Gate | None, num_threads: int, deadline_s: float
+    ) -> None:
+        self._engine = engine
+        self._gate = gate
+        self._deadline_s = deadline_s
+        self._commands: queue.SimpleQueue[_Submit | _Call] = queue.SimpleQueue()
+        self._answers: dict[Request, asyncio.Future[Completion]] = {}
+        self._closing = False
+        self._over: PolicyFailure | None = None
+        # Guards the end: no command may slip into the queue after the last look at it.
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="local-policy", daemon=True)
+        self._thread.start()
+        before = torch.get_num_threads()
+        self.call(lambda: torch.set_num_threads(num_threads))
+        # That thread keeps its number; the one which threads to come inherit is put back.
+        torch.set_num_threads(before)
+
+    # For other threads.
+
+    def submit(self, request: Request, answer: asyncio.Future[Completion]) -> None:
+        """Queue a request; ``answer`` belongs to the running loop."""
+        self._put(_Submit(request, answer))
+
+    def cancel(self, request: Request) -> None:
+        """Stop a request whose answer nobody awaits any more."""
+        # A thread that is over has stopped every request.
+        with contextlib.suppress(PolicyFailure):
+            self.post(lambda: self._cancel(request))
+
+    def post(self, function: Callable[[], object]) -> None:
+        """Have the thread call ``function`` before its next step."""
+        self._put(_Call(function, concurrent.futures.Future()))
+
+    def call(self, function: Callable[[], _T]) -> _T:
+        """As :meth:`post`, and wait for what it returns or raises."""
+        done: concurrent.futures.Future[_T] = concurrent.futures.Future()
+        self._put(_Call(function, done))
+        try:
+            return done.result(self._deadline_s)
+        except TimeoutError:
+            raise PolicyFailure(
+                f"the generation thread did not answer within {self._deadline_s:g} s: one step of "
+                "the model takes longer, or hangs",
+                retryable=False,
+            ) from None
+
+    async def close(self) -> None:
+        """End the thread; calls that wait are failed."""
+        if self._over is None:
+            self.post(self._stop)
+        await asyncio.to_thread(self._thread.join, self._deadline_s)
+        if self._thread.is_alive():
+            raise PolicyFailure(
+                f"the generation thread did not end within {self._deadline_s:g} s",
+                retryable=False,
+            )
+
+    def _put(self, command: _Submit | _Call) -> None:
+        with self._lock:
+            if self._over is not None:
+                raise _again(self._over)
+            self._commands.put(command)
+
+    # The thread itself.
+
+    def _run(self) -> None:
+        try:
+            while not self._closing:
+                self._obey()
+                self._open_gate()
+                if self._engine.busy:
+                    self._step()
+            over = PolicyFailure("the policy is closed", retryable=False)
+        except Exception as error:
+            over = PolicyFailure(
+                f"the generation thread failed: {type(error).__name__}: {error}", retryable=False
+            )
+            over.__cause__ = error
+        with self._lock:
+            self._over = over
+        self._fail_everybody(over)
+
+    def _obey(self) -> None:
+        """Run queued commands; wait for one when there is nothing else to do."""
+        while not self._closing:
+            wait = not self._engine.busy
+            patience = self._gate.remaining_s() if self._gate is not None else None
+            try:
+                command = self._commands.get(block=wait, timeout=patience)
+            except queue.Empty:
+                return
+            if isinstance(command, _Submit):
+                self._accept(command)
+            else:
+                try:
+                    command.done.set_result(command.function())
+                # Whatever it raises is the caller's.
+                except Exception as error:
+                    command.done.set_exception(error)
+            if self._gate is not None and self._gate.is_complete:
+                return
+
+    def _accept(self, command: _Submit) -> None:
+        self._answers[command.request] = command.answer
+        if self._gate is None:
+            self._engine.submit(command.request)
+            return
+        try:
+            self._gate.hold(command.request)
+        except ValueError as error:
+            self._deliver([(command.request, error)])
+
+    def _cancel(self, request: Request) -> None:
+        self._answers.pop(request, None)
+        self._engine.cancel(request)
+        if self._gate is not None:
+            self._gate.cancel(request)
+
+    def _stop(self) -> None:
+        self._closing = True
+
+    def _open_gate(self) -> None:
+        """Between two waves: tell the engine which episodes ended, let the next wave in."""
+        if self._gate is None or self._engine.busy:
+            return
+        try:
+            self._gate.check()
+        except PolicyFailure as failure:
+            self._deliver((request, _again(failure)) for request in self._gate.abandon())
+        for session in self._gate.take_ended():
+            self._engine.end(session)
+        for request in self._gate.take_wave():
+            self._engine.submit(request)
+
+    def _step(self) -> None:
+        try:
+            with torch.inference_mode():
+                finished = self._engine.step()
+        except PolicyFailure as failure:
+            # The weights are at fault, not the thread: it can go on with better ones.
+            self._fail_everybody(failure)
+            return
+        self._deliver((request, request.completion()) for request in finished)
+        if self._gate is not None and not self._engine.busy:
+            self._gate.touch()
+
+    def _fail_everybody(self, failure: PolicyFailure) -> None:
+        """Fail every request that is running, queued or held, and on the thread's end commands."""
+        self._engine.abandon()
+        if self._gate is not None:
+            self._gate.abandon()
+        while self._over is not None and not self._commands.empty():
+            command = self._commands.get()
+            if isinstance(command, _Submit):
+                self._answers[command.request] = command.answer
+            else:
+                command.done.set_exception(_again(failure))
+        self._deliver([(request, _again(failure)) for request in self._answers])
+
+    def _deliver(self, outcomes: Iterable[tuple[Request, _Outcome]]) -> None:
+        """Resolve futures in their own loops, with one wake-up per loop."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Any, _Outcome]]] = {}
+        for request, outcome in outcomes:
+            answer = self._answers.pop(request)
+            by_loop.setdefault(answer.get_loop(), []).append((answer, outcome))
+        for loop, resolved in by_loop.items():
+            # A closed loop has nobody waiting in it.
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(_resolve, resolved)
+
+
+def _resolve(resolved: list[tuple[asyncio.Future[Completion], _Outcome]]) -> None:
+    for answer, outcome in resolved:
+        if answer.done():
+            continue
+        if isinstance(outcome, Exception):
+            answer.set_exception(outcome)
+        else:
+            answer.set_result(outcome)
+
+
+def _again(failure: PolicyFailure) -> PolicyFailure:
+    """The same failure for one more caller: an exception object belongs to one traceback."""
+    copy = PolicyFailure(str(failure), retryable=failure.retryable)
+    copy.__cause__ = failure.__cause__
+    return copy
