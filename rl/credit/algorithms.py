@@ -81,9 +81,7 @@ class Algorithm:
         _require("clip_low", self.clip_low, self.clip_low >= 0, ">= 0")
         _require("clip_high", self.clip_high, self.clip_high >= 0, ">= 0")
         c = self.dual_clip
-        _require(
-            "dual_clip", c, c is None or c > 1 + self.clip_high, "above 1 + clip_high, or None"
-        )
+        _require("dual_clip", c, c is None or c > 1, "above 1, or None")
         n = self.max_tokens
         _require("max_tokens", n, n is None or n >= 1, ">= 1, or None")
         if self.aggregation == "seq-mean-token-sum-norm":

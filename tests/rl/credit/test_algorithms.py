@@ -1,0 +1,74 @@
+from dataclasses import fields, replace
+
+import pytest
+
+from rl.credit.algorithms import ALGORITHMS, Algorithm
+
+
+def differences(one, other):
+    a, b = ALGORITHMS[one], ALGORITHMS[other]
+    return {
+        f.name: (getattr(a, f.name), getattr(b, f.name))
+        for f in fields(Algorithm)
+        if getattr(a, f.name) != getattr(b, f.name)
+    }
+
+
+def test_grpo_is_the_paper_without_kl():
+    row = ALGORITHMS["grpo"]
+    assert (row.advantage, row.std, row.kl_coef) == ("group-outcome", "unbiased", 0.0)
+    assert (row.clip_low, row.clip_high, row.dual_clip) == (0.2, 0.2, None)
+    assert row.aggregation == "seq-mean-token-mean"
+    assert (row.epochs, row.minibatches) == (1, 1)
+
+
+def test_dr_grpo_differs_from_grpo_in_its_two_divisors():
+    assert differences("grpo", "dr-grpo") == {
+        "std": ("unbiased", "none"),
+        "aggregation": ("seq-mean-token-mean", "seq-mean-token-sum-norm"),
+        "max_tokens": (None, 3000),
+    }
+
+
+def test_dapo_differs_from_grpo_in_clip_and_mean():
+    assert differences("grpo", "dapo-loss") == {
+        "clip_high": (0.2, 0.28),
+        "aggregation": ("seq-mean-token-mean", "token-mean"),
+    }
+
+
+def test_ppo_row():
+    row = ALGORITHMS["ppo"]
+    assert (row.gamma, row.lam, row.whiten) == (1.0, 0.95, True)
+    assert (row.clip_low, row.clip_high, row.value_clip) == (0.2, 0.2, 0.2)
+    assert (row.value_coef, row.epochs, row.uses_values) == (0.1, 4, True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"gamma": 1.5}, r"gamma \(1.5\) must be from 0 to 1"),
+        ({"lam": -0.1}, r"lam \(-0.1\) must be from 0 to 1"),
+        ({"clip_low": -1.0}, r"clip_low \(-1.0\) must be >= 0"),
+        ({"clip_high": -0.1}, r"clip_high \(-0.1\) must be >= 0"),
+        ({"dual_clip": 1.0}, r"dual_clip \(1.0\) must be above 1, or None"),
+        ({"kl_coef": -1.0}, r"kl_coef \(-1.0\) must be >= 0"),
+        ({"entropy_coef": -1.0}, r"entropy_coef \(-1.0\) must be >= 0"),
+        ({"value_coef": 0.5}, r"value_coef \(0.5\) must be 0 without advantage=gae"),
+        ({"value_clip": 0.0}, r"value_clip \(0.0\) must be above 0, or None"),
+        ({"kl_place": "reward"}, r"kl_place \(reward\) must be loss without advantage=gae"),
+        ({"kl_estimator": "k4"}, r"kl_estimator \(k4\) must be one of k1, k2, k3"),
+        ({"advantage": "gae"}, r"value_coef \(0.0\) must be above 0 for advantage=gae"),
+        ({"advantage": "grpo"}, r"advantage \(grpo\) must be one of group-outcome, group-process"),
+        ({"std": "mean"}, r"std \(mean\) must be one of unbiased, biased, none"),
+        ({"old_logprobs": "now"}, r"old_logprobs \(now\) must be one of update, sampling"),
+        ({"aggregation": "sum"}, r"aggregation \(sum\) must be one of token-mean"),
+        ({"aggregation": "seq-mean-token-sum-norm"}, r"max_tokens \(None\) must be set"),
+        ({"max_tokens": 0}, r"max_tokens \(0\) must be >= 1, or None"),
+        ({"epochs": 0}, r"epochs \(0\) must be >= 1"),
+        ({"minibatches": 0}, r"minibatches \(0\) must be >= 1"),
+    ],
+)
+def test_a_wrong_choice_names_its_key(changes, message):
+    with pytest.raises(ValueError, match=message):
+        replace(ALGORITHMS["grpo"], **changes)

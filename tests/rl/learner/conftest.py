@@ -1,0 +1,90 @@
+"""A model and episodes small enough to check by hand."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from agents.completion import Completion, FinishReason
+from rl.rollout.trajectory import Segment, Trajectory, TrajectoryGroup, Turn
+
+VOCABULARY = 23
+
+
+def build_model(seed=0, dtype=torch.float32, **options):
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=128,
+        bos_token_id=None,
+        eos_token_id=1,
+        pad_token_id=0,
+        **options,
+    )
+    model = LlamaForCausalLM(config)
+    # Larger than the default, so that distributions are far from uniform.
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.normal_(0, 0.3)
+    return model.to(dtype).eval()
+
+
+def build_trajectory(turns, *, seed=0, member=0, logprobs=-3.0, failure=None):
+    """``turns`` is a list of (prompt tokens, sampled tokens, reward)."""
+    generator = np.random.default_rng((seed, member))
+    segment, records = Segment(), []
+    for index, (context, sampled, reward) in enumerate(turns):
+        segment.append_context(generator.integers(2, VOCABULARY, context).tolist(), index)
+        ids = tuple(generator.integers(2, VOCABULARY, sampled).tolist())
+        completion = Completion(
+            ids, (logprobs,) * sampled, (0,) * sampled, FinishReason.STOP_TOKEN
+        )
+        segment.append_completion(completion, index)
+        records.append(Turn("", "", "stop_token", sampled, {"task": reward}))
+    return Trajectory(
+        "test", {}, 0, seed, member, [segment], records, terminated=not failure, failure=failure
+    )
+
+
+def build_group(shapes, *, seed=0):
+    """One trajectory for each entry of ``shapes``."""
+    return TrajectoryGroup(
+        [build_trajectory(turns, seed=seed, member=i) for i, turns in enumerate(shapes)]
+    )
+
+
+@pytest.fixture
+def make_model():
+    return build_model
+
+
+@pytest.fixture
+def make_trajectory():
+    return build_trajectory
+
+
+@pytest.fixture
+def make_group():
+    return build_group
+
+
+@pytest.fixture
+def groups():
+    """Two groups of multi-turn episodes of unequal length."""
+    return [
+        build_group(
+            [
+                [(4, 5, 0.0), (3, 2, 1.0)],
+                [(4, 3, 0.0)],
+                [(4, 7, 0.5), (2, 4, 0.0), (1, 1, 0.25)],
+            ],
+            seed=1,
+        ),
+        build_group([[(6, 2, 1.0)], [(6, 9, 0.0)]], seed=2),
+    ]
