@@ -26,14 +26,11 @@ from chz.blueprint import Castable, ConstructionException
 from chz.factories import MetaFactory
 from chz.tiepin import CastError, type_repr
 
+from rl.errors import UsageError
 from tools.registry import PluginImportError, UnknownNameError, closest
 
 C = TypeVar("C")
 Build = Callable[[Mapping[str, Any]], Any]
-
-
-class UsageError(ValueError):
-    """Raised when a command line or run file is wrong: one line with what, where and the fix."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +162,7 @@ def _chz_class(
             hint, arguments["meta_factory"] = object, _Named(choice)
         elif dataclasses.is_dataclass(hint):
             nested = typing.cast("type[Any]", hint)
-            hint = _chz_class(nested, nested, {})
+            hint = _chz_class(nested, nested, field.metadata.get("defaults", {}))
             arguments["blueprint_unspecified"] = hint
         elif field.name in defaults:
             arguments["default"] = defaults[field.name]

@@ -8,8 +8,11 @@ from typing import Any, Literal
 
 import envs
 from envs.env import EnvOptions
-from rl.cli import Build, Choice, unknown
+from rl.cli import Build, Choice, flatten, unknown
 from rl.credit.algorithms import ALGORITHMS, Algorithm
+from rl.errors import UsageError
+from rl.learner.settings import OptimizerConfig
+from rl.run.plain import to_plain
 
 
 @dataclass(frozen=True)
@@ -59,22 +62,6 @@ class SamplingConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimizerConfig:
-    """AdamW and how much of a batch goes through the model at once."""
-
-    lr: float = 0.0
-    """Learning rate; 0 means 4e-4 for model=tiny and 1e-6 for every other model."""
-    warmup_steps: int = 5
-    """Optimizer steps over which the rate grows linearly to lr."""
-    weight_decay: float = 0.0
-    """Decoupled weight decay."""
-    max_grad_norm: float = 1.0
-    """Gradients are scaled down to this norm."""
-    micro_batch_tokens: int = 16384
-    """Padded tokens per forward; the loss does not depend on it."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class EvalConfig:
     """Held-out evaluation: validation tasks during the run, test tasks before and after it."""
 
@@ -106,8 +93,10 @@ class TrainConfig:
     """Episodes per task."""
     sampling: SamplingConfig
     """How the policy samples."""
-    optimizer: OptimizerConfig
-    """The learner's optimizer."""
+    optimizer: OptimizerConfig = field(metadata={"defaults": {"lr": 0.0, "warmup_steps": 5}})
+    """The learner's optimizer; lr=0 means 4e-4 for model=tiny and 1e-6 for every other model."""
+    micro_batch_tokens: int = 16384
+    """Padded tokens per forward of the learner; the loss does not depend on it."""
     eval: EvalConfig
     """Held-out evaluation."""
     context_length: int = 0
@@ -153,3 +142,30 @@ PRESETS: dict[str, dict[str, str]] = {
     },
 }
 """``preset=smoke`` goes through everything once, in under a minute."""
+
+
+def run_name(config: TrainConfig) -> str:
+    """``config.out`` with {env}, {algo} and {seed} filled in.
+
+    Raises:
+        UsageError: another name stands in braces.
+    """
+    try:
+        return config.out.format(
+            env=config.env.env_id.replace("/", "-"), algo=config.algo.name, seed=config.seed
+        )
+    except (KeyError, IndexError, ValueError) as error:
+        raise UsageError(f"out ({config.out}) may hold {{env}}, {{algo}} and {{seed}}") from error
+
+
+def describe(config: TrainConfig) -> str:
+    """What is trained where, in one line."""
+    return f"{config.env.env_id}, {config.algo.name}, model {config.model}, seed {config.seed}"
+
+
+def as_lines(config: TrainConfig) -> str:
+    """The resolved configuration as the command line would write it, a key per line."""
+    flat = flatten(to_plain(config))
+    names = {"env.env_id": "env", "algo.name": "algo"}
+    rows = [(names.get(k, k).replace("env.options.", "env."), v) for k, v in flat.items()]
+    return "".join(f"{k.replace('algo.row.', 'algo.')}={v}\n" for k, v in rows)

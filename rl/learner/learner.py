@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from rl.credit.algorithms import Aggregation, Algorithm
 from rl.credit.losses import token_weights
 from rl.credit.objective import FixedTerms, imitation_objective, policy_objective
+from rl.errors import RunFailure
 from rl.learner.batch import Batch, MicroBatch
 from rl.learner.credit import assign_credit
 from rl.learner.metrics import UpdateMetrics
@@ -28,7 +29,7 @@ from rl.learner.settings import OptimizerConfig
 from rl.rollout.trajectory import Segment, TrajectoryGroup
 
 
-class NonFiniteLoss(RuntimeError):
+class NonFiniteLoss(RunFailure):
     """Raised before the optimizer step that would have spoilt the weights.
 
     The weights are those after the last good step; ``batch`` is what was being trained on.

@@ -14,7 +14,7 @@ class OptimizerConfig:
     """
 
     lr: float = 1e-6
-    """Learning rate after the warm-up."""
+    """Learning rate after the warm-up; 0 leaves the choice to the run."""
     warmup_steps: int = 0
     """Optimizer step k has the rate lr * k / warmup_steps until k reaches warmup_steps."""
     decay_steps: int = 0

@@ -22,6 +22,7 @@ from agents.policy import Policy, PolicyFailure
 from agents.renderer import Renderer
 from envs.env import EnvOptions, TextEnv
 from envs.episode import EnvFailure, StepResult, StopReason
+from rl.errors import RunFailure
 from rl.rollout.trajectory import ToolCall, Trajectory, TrajectoryGroup, Turn
 
 logger = logging.getLogger(__name__)
@@ -29,7 +30,7 @@ T = TypeVar("T")
 _NOTHING: dict[str, Any] = {"rewards": {}, "scores": {}, "tool_calls": []}
 
 
-class RolloutFailure(RuntimeError):
+class RolloutFailure(RunFailure):
     """Raised when so many episodes failed that going on would hide a broken infrastructure."""
 
 

@@ -5,14 +5,14 @@
     config.json          the resolved configuration
     versions.json        python, packages, commit, device
     metrics.jsonl        one line per step, under TRL's names where TRL has one
-    trajectories/        step-000012.jsonl: every episode, token for token
+    trajectories/        step-000012.jsonl.gz: every episode, token for token
     checkpoints/         step-000020/ in the Hugging Face layout; best/ by validation
     curve.png            reward and validation over the run
 """
 
 from __future__ import annotations
 
-import dataclasses
+import gzip
 import json
 import platform
 import subprocess
@@ -21,8 +21,23 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from rl.cli import flatten
+from rl.errors import UsageError
 from rl.rollout.trajectory import TrajectoryGroup
+from rl.run.plain import to_plain
 
+MAY_CHANGE = (
+    "steps",
+    "eval.",
+    "save_every",
+    "max_seconds",
+    "resume",
+    "out",
+    "device",
+    "threads",
+    "dry_run",
+)
+"""Settings (prefixes of keys) in which a resumed run may differ from the one it goes on from."""
 PACKAGES = ("turnwise", "torch", "transformers", "tokenizers", "gymnasium", "numpy", "chz")
 
 
@@ -33,14 +48,14 @@ class RunFolder:
         path: the folder; made when it does not exist.
 
     Raises:
-        FileExistsError: the folder holds a run and ``resume`` is false.
+        UsageError: the folder holds a run and ``resume`` is false.
     """
 
     def __init__(self, path: Path, *, resume: bool) -> None:
         self.path = path
         self.metrics_path = path / "metrics.jsonl"
         if self.metrics_path.exists() and not resume:
-            raise FileExistsError(
+            raise UsageError(
                 f"{path} holds a run already: go on with resume=auto, or choose another out=..."
             )
         (path / "trajectories").mkdir(parents=True, exist_ok=True)
@@ -57,24 +72,46 @@ class RunFolder:
         with self.metrics_path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
 
+    def check_same_run(self, config: object) -> None:
+        """Refuse to go on with another configuration than the folder's run was started with.
+
+        Raises:
+            UsageError: names what differs. How long, where and how often may differ.
+        """
+        path = self.path / "config.json"
+        if not path.exists():
+            return
+        old = flatten(json.loads(path.read_text(encoding="utf-8")))
+        new = flatten(json.loads(json.dumps(to_plain(config), default=str)))
+        for key in sorted(old.keys() | new.keys()):
+            if old.get(key) != new.get(key) and not key.startswith(MAY_CHANGE):
+                raise UsageError(
+                    f"{self.path} was started with {key}={old.get(key)}, not {new.get(key)}: "
+                    f"go on with the same settings, or choose another out=..."
+                )
+
     def rewind(self, step: int) -> None:
         """Forget what was logged after ``step``: a resumed run does those steps again."""
         kept = [r for r in self.read_metrics() if r["step"] <= step]
         text = "".join(json.dumps(r) + "\n" for r in kept)
         self.metrics_path.write_text(text, encoding="utf-8")
-        for path in (self.path / "trajectories").glob("step-*.jsonl"):
-            if int(path.stem.removeprefix("step-")) > step:
+        for path in (self.path / "trajectories").iterdir():
+            if int(path.name.removeprefix("step-").split(".")[0]) > step:
                 path.unlink()
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """Every line of metrics.jsonl."""
         return read_jsonl(self.metrics_path) if self.metrics_path.exists() else []
 
-    def write_trajectories(self, step: int, groups: Iterable[TrajectoryGroup]) -> None:
-        """Write the episodes of a step, a line each."""
-        lines = (json.dumps(t.to_json()) + "\n" for group in groups for t in group.trajectories)
-        path = self.path / "trajectories" / f"step-{step:06d}.jsonl"
-        path.write_text("".join(lines), encoding="utf-8")
+    def write_trajectories(self, step: int, groups: Iterable[TrajectoryGroup]) -> Path:
+        """Write the episodes of a step, a line each, and return where."""
+        path = self.path / "trajectories" / f"step-{step:06d}.jsonl.gz"
+        # No time stamp: equal runs write equal files.
+        with path.open("wb") as raw, gzip.GzipFile("", "wb", 1, raw, mtime=0) as file:
+            for group in groups:
+                for trajectory in group.trajectories:
+                    file.write(json.dumps(trajectory.to_json()).encode() + b"\n")
+        return path
 
     def _write_json(self, name: str, record: Mapping[str, Any]) -> None:
         text = json.dumps(record, indent=2, sort_keys=True, default=str)
@@ -85,13 +122,6 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """The records of a JSON lines file."""
     with path.open(encoding="utf-8") as file:
         return [json.loads(line) for line in file]
-
-
-def to_plain(value: Any) -> Any:
-    """Nested dataclasses as nested dicts."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    return value
 
 
 def versions() -> dict[str, Any]:

@@ -1,0 +1,137 @@
+"""Conversations to imitate: an environment's imperfect author, or a file of messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import envs
+from agents.completion import Completion, FinishReason
+from agents.renderer import Renderer
+from agents.segment import Segment
+from envs.env import EnvOptions
+
+
+class NoDemonstrations(ValueError):
+    """Raised when an environment has no author to imitate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What an author read, and what it said."""
+
+    observation: str
+    action: str
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A whole episode as text."""
+
+    exchanges: tuple[Exchange, ...]
+    system: str | None = None
+    stop: tuple[str, ...] = ()
+    """An action that ends in one of these was halted there, so no end token follows it."""
+    continues: bool = False
+    """Whether observations after the first continue the author's own message."""
+
+    def texts(self) -> Iterator[str]:
+        """Every text of it, for training a tokenizer."""
+        if self.system:
+            yield self.system
+        for exchange in self.exchanges:
+            yield exchange.observation
+            yield exchange.action
+
+    def to_segment(self, renderer: Renderer) -> Segment:
+        """Its tokens: an author's words have loss_mask 1, all that it read has 0."""
+        segment, ended = Segment(), False
+        for turn, exchange in enumerate(self.exchanges):
+            if turn == 0:
+                messages = [{"role": "system", "content": self.system}] if self.system else []
+                messages.append({"role": "user", "content": exchange.observation})
+                segment.append_context(renderer.start(messages), turn)
+            elif self.continues:
+                segment.append_context(renderer.splice(exchange.observation), turn)
+            else:
+                tokens = renderer.extend(exchange.observation, ended=ended)
+                segment.append_context(tokens, turn)
+            ended = not exchange.action.endswith(self.stop) if self.stop else True
+            tokens = renderer.splice(exchange.action)
+            if ended:
+                tokens = [*tokens, renderer.end_token_ids[0]]
+            segment.append_completion(_said(tokens), turn)
+        return segment
+
+
+def _said(tokens: Sequence[int]) -> Completion:
+    """An author's tokens in the form of a completion; nobody sampled them at a probability."""
+    count = len(tokens)
+    return Completion(tuple(tokens), (0.0,) * count, (0,) * count, FinishReason.STOP_TOKEN)
+
+
+async def demonstrate(
+    env_id: str,
+    options: EnvOptions,
+    services: Mapping[str, Any],
+    tasks: Sequence[int],
+    seed: int,
+    concurrency: int = 32,
+) -> list[Conversation]:
+    """Let the environment's imperfect author play these tasks, one episode each.
+
+    Args:
+        env_id: the environment's full id.
+        options: its options.
+        services: what its episodes share.
+        tasks: indices into the options' split.
+        seed: of the author's errors.
+        concurrency: episodes at once.
+
+    Raises:
+        NoDemonstrations: the environment has no such author.
+    """
+    places = asyncio.Semaphore(concurrency)
+
+    async def one(position: int, task: int) -> Conversation:
+        async with places:
+            rng = np.random.default_rng([seed, position])
+            return await _episode(env_id, options, services, task, rng)
+
+    async with asyncio.TaskGroup() as group:
+        playing = [group.create_task(one(i, task)) for i, task in enumerate(tasks)]
+    return [task.result() for task in playing]
+
+
+async def _episode(
+    env_id: str,
+    options: EnvOptions,
+    services: Mapping[str, Any],
+    task: int,
+    rng: np.random.Generator,
+) -> Conversation:
+    env = envs.make_from(env_id, options, services)
+    observation, _ = await env.areset(seed=int(rng.integers(2**31)), options={"task": task})
+    try:
+        author = env.demonstrator(rng)
+    except NotImplementedError as error:
+        raise NoDemonstrations(
+            f"{env_id} has no demonstrator to warm-start model=tiny from: give model=... a "
+            f"Hugging Face model, or write {type(env).__name__}.demonstrator"
+        ) from error
+    exchanges: list[Exchange] = []
+    # The last action's outcome is read by nobody, so it is not asked for.
+    for turn in range(options.max_turns):
+        action = author(observation)
+        exchanges.append(Exchange(observation, action))
+        if turn + 1 < options.max_turns:
+            result = await env.astep(action)
+            if result.terminated or result.truncated:
+                break
+            observation = result.observation
+    await env.aclose()
+    return Conversation(tuple(exchanges), env.system_prompt, env.stop, env.continues)

@@ -1,0 +1,64 @@
+"""Supervised learning on conversations: next-token cross-entropy on the author's words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from transformers import PreTrainedModel
+
+from agents.segment import Segment
+from rl.credit.algorithms import ALGORITHMS
+from rl.learner.learner import Learner
+from rl.learner.settings import OptimizerConfig
+
+
+def imitate(
+    model: PreTrainedModel,
+    segments: Sequence[Segment],
+    optimizer: OptimizerConfig,
+    *,
+    steps: int,
+    batch_size: int,
+    seed: int,
+    on_step: Callable[[int, float], bool] | None = None,
+) -> list[float]:
+    """Train ``model`` in place to say what the segments' authors said.
+
+    Args:
+        model: a causal language model.
+        segments: conversations; tokens with loss_mask 1 are learned.
+        optimizer: how weights change.
+        steps: optimizer steps.
+        batch_size: conversations per step; each is seen once per pass, in a new order each pass.
+        seed: of the order.
+        on_step: told (step, loss) after each; returns whether to go on.
+
+    Returns:
+        The loss of each step, in nats per token.
+
+    Raises:
+        NonFiniteLoss: before the weights would have been spoilt.
+        ValueError: there is nothing to imitate.
+    """
+    if not segments:
+        raise ValueError("there is no conversation to imitate")
+    learner = Learner(model, ALGORITHMS["grpo"], optimizer)
+    order = shuffled(len(segments), seed, math.ceil(steps * batch_size / len(segments)))
+    losses: list[float] = []
+    for step in range(1, steps + 1):
+        chosen = order[(step - 1) * batch_size : step * batch_size]
+        losses.append(learner.supervised_update([segments[i] for i in chosen])["loss"])
+        if on_step is not None and not on_step(step, losses[-1]):
+            break
+    return losses
+
+
+def shuffled(count: int, seed: int, passes: int) -> list[int]:
+    """``passes`` permutations of 0 .. count-1, one after the other, each its own."""
+    return [
+        int(index)
+        for number in range(passes)
+        for index in np.random.default_rng([seed, number]).permutation(count)
+    ]

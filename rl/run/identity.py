@@ -1,0 +1,29 @@
+"""Whether the four packages are ours: their names are common ones."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+PACKAGES = ("tools", "envs", "agents", "rl")
+
+
+class PackageCollision(ImportError):
+    """Raised when one of the four package names resolves to another distribution."""
+
+
+def check_packages() -> None:
+    """Refuse to go on when an import of ours would get somebody else's package.
+
+    Raises:
+        PackageCollision: names the package and where it was found.
+    """
+    home = Path(__file__).resolve().parents[2]
+    for name in PACKAGES:
+        spec = importlib.util.find_spec(name)
+        found = Path(spec.origin).resolve() if spec is not None and spec.origin else None
+        if found is None or found.parent.parent != home:
+            raise PackageCollision(
+                f"package {name!r} resolves to {found}, not to turnwise's under {home}: "
+                f"start elsewhere, or take the other one off PYTHONPATH"
+            )

@@ -1,0 +1,193 @@
+"""``model=tiny``: a small Qwen3 and its tokenizer, made here from an environment's own text.
+
+No weights are downloaded. A short supervised run on imperfect demonstrations makes the model start
+somewhere: it writes what its sloppy author wrote, errors included, and reinforcement learning does
+the rest. Made once and cached by a hash of everything that it depends on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+import envs
+from agents.renderer import Renderer
+from envs.env import EnvOptions
+from rl.demonstrations import Conversation, demonstrate
+from rl.imitation import imitate
+from rl.learner.settings import OptimizerConfig
+
+CHAT_TEMPLATE = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+SPECIAL_TOKENS = ("<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>")
+
+
+@dataclass(frozen=True)
+class TinyRecipe:
+    """How large the model is and how it is warm-started."""
+
+    vocab_size: int = 512
+    hidden_size: int = 96
+    intermediate_size: int = 256
+    num_layers: int = 3
+    num_heads: int = 3
+    num_kv_heads: int = 1
+    context_length: int = 1024
+    demonstrations: int = 2000
+    steps: int = 260
+    batch_size: int = 32
+    lr: float = 2e-3
+
+
+async def make_tiny(
+    env_id: str,
+    options: EnvOptions,
+    services: Mapping[str, Any],
+    *,
+    seed: int,
+    recipe: TinyRecipe | None = None,
+    say: Callable[[str], None],
+) -> Path:
+    """The folder of the tiny model for an environment; made now unless the cache has it.
+
+    Args:
+        env_id: the environment's full id.
+        options: its training options; demonstrations come from their split.
+        services: what its episodes share.
+        seed: of the demonstrations, the initial weights and the order of imitation.
+        recipe: size and warm start.
+        say: told what is going on.
+
+    Raises:
+        NoDemonstrations: the environment has no author to imitate.
+    """
+    recipe = recipe or TinyRecipe()
+    folder = cache_folder() / _key(env_id, options, seed, recipe)
+    if (folder / "config.json").is_file():
+        say(f"model=tiny: warm start found in {folder}")
+        return folder
+    count = min(recipe.demonstrations, len(envs.make_from(env_id, options, services).tasks))
+    say(f"model=tiny: {count} demonstrations by the environment's imperfect author")
+    conversations = await demonstrate(env_id, options, services, range(count), seed)
+    tokenizer = train_tokenizer(conversations, recipe.vocab_size)
+    model = new_model(tokenizer, recipe, seed)
+    renderer = Renderer(tokenizer)
+    losses = imitate(
+        model,
+        [conversation.to_segment(renderer) for conversation in conversations],
+        OptimizerConfig(lr=recipe.lr, warmup_steps=10, decay_steps=recipe.steps),
+        steps=recipe.steps,
+        batch_size=recipe.batch_size,
+        seed=seed,
+    )
+    say(
+        f"model=tiny: {sum(p.numel() for p in model.parameters()):,} parameters, "
+        f"{recipe.steps} supervised steps, loss {losses[0]:.2f} to {losses[-1]:.2f}"
+    )
+    _publish(folder, model, tokenizer)
+    return folder
+
+
+def cache_folder() -> Path:
+    """Where made models are kept: ``$TURNWISE_CACHE``, or ``turnwise`` in the user's cache."""
+    base = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))
+    return Path(os.environ.get("TURNWISE_CACHE", str(Path(base) / "turnwise"))) / "tiny"
+
+
+def train_tokenizer(
+    conversations: Iterable[Conversation], vocab_size: int
+) -> PreTrainedTokenizerBase:
+    """A byte-level BPE of ``vocab_size`` with every digit a token of its own."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    texts = (text for conversation in conversations for text in conversation.texts())
+    tokenizer.train_from_iterator(texts, trainer)
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|pad|>"
+    )
+    wrapped.chat_template = CHAT_TEMPLATE
+    return wrapped
+
+
+def new_model(
+    tokenizer: PreTrainedTokenizerBase, recipe: TinyRecipe, seed: int
+) -> Qwen3ForCausalLM:
+    """A Qwen3 of the recipe's size with random weights."""
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=recipe.hidden_size,
+        intermediate_size=recipe.intermediate_size,
+        num_hidden_layers=recipe.num_layers,
+        num_attention_heads=recipe.num_heads,
+        num_key_value_heads=recipe.num_kv_heads,
+        head_dim=recipe.hidden_size // recipe.num_heads,
+        max_position_embeddings=recipe.context_length,
+        tie_word_embeddings=True,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+    )
+    # Transformers initialises from torch's global generator: borrowed here and given back.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Qwen3ForCausalLM(config)
+
+
+def _key(env_id: str, options: EnvOptions, seed: int, recipe: TinyRecipe) -> str:
+    """A hash of all that the model depends on, the environment's source included."""
+    package = Path(inspect.getfile(envs.env_type(env_id))).parent
+    sources = {p.name: p.read_text(encoding="utf-8") for p in sorted(package.glob("*.py"))}
+    content = {
+        "env": env_id,
+        "options": asdict(options),
+        "seed": seed,
+        "recipe": asdict(recipe),
+        "template": CHAT_TEMPLATE,
+        "sources": sources,
+        "versions": [torch.__version__, transformers.__version__],
+    }
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode())
+    return f"{env_id}-{digest.hexdigest()[:16]}"
+
+
+def _publish(folder: Path, model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Write the folder so that it appears complete or not at all, whoever else makes the same."""
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    model.save_pretrained(partial)
+    tokenizer.save_pretrained(partial)
+    try:
+        partial.rename(folder)
+    except OSError:
+        # Another run made the same model meanwhile; the two are equal.
+        shutil.rmtree(partial)
