@@ -103,21 +103,24 @@ class Learner:
             return self._skip(batch, metrics)
         fixed = self._fixed_terms(batch, metrics)
         sampling_logprobs = self._on_device(batch.sampling_logprobs)
-        weights_before = self.optimizer.num_steps
+        live = self._live_episodes(batch, fixed.advantages)
+        steps_before = self.optimizer.num_steps
         for episodes in self._minibatches(batch):
             weights, num_tokens = self._weights(batch, episodes, self.algorithm.aggregation)
-            for micro in self._micro_batches(batch, episodes):
-                scores = self.model.score(micro)
-                if self.optimizer.num_steps == weights_before:
+            for micro, has_gradient in self._micro_batches(batch, episodes, live):
+                with torch.set_grad_enabled(has_gradient):
+                    scores = self.model.score(micro)
+                    terms = policy_objective(
+                        self.algorithm,
+                        scores,
+                        fixed.at(micro.tokens),
+                        weights[micro.tokens],
+                        value_weight=1 / num_tokens,
+                    )
+                if has_gradient:
+                    terms.loss.backward()
+                if self.optimizer.num_steps == steps_before:
                     metrics.compare(scores.logprobs, sampling_logprobs[micro.tokens])
-                terms = policy_objective(
-                    self.algorithm,
-                    scores,
-                    fixed.at(micro.tokens),
-                    weights[micro.tokens],
-                    value_weight=1 / num_tokens,
-                )
-                terms.loss.backward()
                 metrics.add(terms, micro.num_tokens)
             self._step(batch, metrics)
         return self._finish(batch, metrics)
@@ -141,7 +144,7 @@ class Learner:
             return self._skip(batch, metrics)
         everyone = torch.ones(len(batch.rewards), dtype=torch.bool)
         weights, _ = self._weights(batch, everyone, "token-mean")
-        for micro in self._micro_batches(batch, everyone):
+        for micro, _ in self._micro_batches(batch, everyone, everyone):
             terms = imitation_objective(self.model.score(micro), weights[micro.tokens])
             terms.loss.backward()
             metrics.add(terms, micro.num_tokens)
@@ -237,9 +240,30 @@ class Learner:
         )
         return self._on_device(weights), int(chosen.sum())
 
-    def _micro_batches(self, batch: Batch, episodes: Tensor) -> Iterator[MicroBatch]:
-        for micro in batch.micro_batches(self.max_tokens_per_micro_batch, episodes):
-            yield micro.to(self.model.device)
+    def _live_episodes(self, batch: Batch, advantages: Tensor) -> Tensor:
+        """Episodes with a gradient: ``[M]`` booleans.
+
+        Where the surrogate is the whole loss, an episode whose advantages are all 0 has none.
+        """
+        row = self.algorithm
+        surrogate_only = not (row.uses_values or row.entropy_coef or row.kl_coef)
+        live = torch.full((len(batch.rewards),), not surrogate_only)
+        live[batch.episode_ids[advantages.cpu() != 0]] = True
+        return live
+
+    def _micro_batches(
+        self, batch: Batch, episodes: Tensor, live: Tensor
+    ) -> Iterator[tuple[MicroBatch, bool]]:
+        """The step's micro-batches, and whether each has a gradient or is scored for metrics only.
+
+        A step in which nothing is live takes its gradient of 0 all the same.
+        """
+        with_gradient = episodes & live
+        if not with_gradient.any():
+            with_gradient = episodes
+        for part, has_gradient in ((with_gradient, True), (episodes & ~with_gradient, False)):
+            for micro in batch.micro_batches(self.max_tokens_per_micro_batch, part):
+                yield micro.to(self.model.device), has_gradient
 
     def _step(self, batch: Batch, metrics: UpdateMetrics) -> None:
         grad_norm = self.optimizer.clip_gradients().item()

@@ -42,9 +42,7 @@ def build_trajectory(turns, *, seed=0, member=0, logprobs=-3.0, failure=None):
     for index, (context, sampled, reward) in enumerate(turns):
         segment.append_context(generator.integers(2, VOCABULARY, context).tolist(), index)
         ids = tuple(generator.integers(2, VOCABULARY, sampled).tolist())
-        completion = Completion(
-            ids, (logprobs,) * sampled, (0,) * sampled, FinishReason.STOP_TOKEN
-        )
+        completion = Completion(ids, (logprobs,) * sampled, (0,) * sampled, FinishReason.STOP_TOKEN)
         segment.append_completion(completion, index)
         records.append(Turn("", "", "stop_token", sampled, {"task": reward}))
     return Trajectory(

@@ -140,10 +140,7 @@ def test_every_token_keeps_its_identity(seed, count, max_tokens):
         segments.append(segment(generator.integers(0, 1000, length).tolist(), mask))
     batch = Batch.from_segments(segments)
     expected = [
-        (s.token_ids[:t], s.token_ids[t])
-        for s in segments
-        for t in range(len(s))
-        if s.loss_mask[t]
+        (s.token_ids[:t], s.token_ids[t]) for s in segments for t in range(len(s)) if s.loss_mask[t]
     ]
     seen = {}
     for micro in batch.micro_batches(max_tokens):

@@ -1,0 +1,102 @@
+"""Advantages as they reach the tokens of a batch of multi-turn episodes."""
+
+import logging
+from dataclasses import replace
+
+import pytest
+import torch
+
+from rl.credit.algorithms import ALGORITHMS
+from rl.learner.batch import Batch
+from rl.learner.credit import assign_credit
+from rl.rollout.trajectory import TrajectoryGroup
+
+GRPO, PPO = ALGORITHMS["grpo"], replace(ALGORITHMS["ppo"], whiten=False)
+
+
+def f64(values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def test_outcomes_reach_every_token_of_the_episode(make_group):
+    group = make_group([[(2, 2, 1.0), (1, 1, 0.0)], [(2, 1, 0.0)], [(2, 2, 0.0)], [(2, 1, 1.0)]])
+    credit = assign_credit(GRPO, Batch.from_groups([group]))
+    a = 0.866024
+    expected = f64([a, a, a, -a, -a, -a, a])
+    torch.testing.assert_close(credit.advantages, expected, atol=6e-7, rtol=0)
+    assert credit.metrics == {"frac_reward_zero_std": 0.0, "groups_of_one": 0.0}
+
+
+def test_failed_members_and_single_ones(make_group, make_trajectory, caplog):
+    failed = make_trajectory([(2, 1, 5.0)], failure="sandbox died")
+    pair = make_group([[(2, 1, 1.0)], [(2, 1, 0.0)]])
+    pair.trajectories.append(failed)
+    single = TrajectoryGroup([make_trajectory([(2, 2, 3.0)]), failed])
+    with caplog.at_level(logging.WARNING):
+        credit = assign_credit(replace(GRPO, std="none"), Batch.from_groups([pair, single]))
+    assert credit.advantages.tolist() == [0.5, -0.5, 0, 0]
+    assert credit.metrics == {"frac_reward_zero_std": 0.5, "groups_of_one": 1.0}
+    assert "1 of 2 groups have one finished episode" in caplog.text
+
+
+def test_process_rewards_of_turns(make_group):
+    group = make_group([[(2, 2, 0.2), (1, 1, 0.8), (1, 1, 1.0)], [(2, 1, 0.4), (1, 2, 0.1)]])
+    row = replace(GRPO, advantage="group-process", std="biased")
+    credit = assign_credit(row, Batch.from_groups([group]))
+    first, second = [1.443376, 1.443376, 2.309401, 1.443376], [-1.443376, -1.154701, -1.154701]
+    torch.testing.assert_close(credit.advantages, f64([*first, *second]), atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("lam", "expected"),
+    [
+        (1, [1, 0.85, 0.7, 0.25, 0.1, 0.15]),
+        (0.95, [0.902573, 0.792182, 0.675981, 0.237875, 0.0925, 0.15]),
+    ],
+)
+def test_gae_over_turns(make_group, lam, expected):
+    """Turns of 3, 2 and 1 sampled tokens with rewards .3, -.2 and 1, beside another episode."""
+    group = make_group([[(2, 3, 0.3), (1, 2, -0.2), (1, 1, 1.0)], [(2, 1, 0.0)]])
+    values = f64([0.10, 0.25, 0.40, 0.55, 0.70, 0.85, 0.3])
+    credit = assign_credit(replace(PPO, lam=lam), Batch.from_groups([group]), values)
+    advantages = f64([*expected, -0.3])
+    torch.testing.assert_close(credit.advantages, advantages, atol=6e-7, rtol=0)
+    torch.testing.assert_close(credit.returns, advantages + values, atol=6e-7, rtol=0)
+
+
+def test_explained_variance(make_group):
+    batch = Batch.from_groups([make_group([[(2, 1, 1.0)], [(2, 1, 3.0)], [(2, 1, 5.0)]])])
+    for values, expected in (
+        ([1, 3, 5], 1.0),
+        ([0, 0, 0], 0.0),
+        ([2, 3, 4], 0.75),
+        ([5, 3, 1], -3),
+    ):
+        credit = assign_credit(PPO, batch, f64(values))
+        assert credit.metrics["explained_variance"] == pytest.approx(expected, abs=1e-12)
+
+
+def test_whitening_is_over_the_tokens_of_the_update(make_group):
+    batch = Batch.from_groups([make_group([[(2, 4, 1.0)]])])
+    row = replace(PPO, whiten=True)
+    credit = assign_credit(row, batch, f64([0.2, 0.4, 0.5, 0.8]))
+    expected = f64([1.066718, 0.300406, -0.036508, -1.330615])
+    torch.testing.assert_close(credit.advantages, expected, atol=6e-7, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("beta", "per_token", "total"),
+    [
+        (0.2, [-0.044629, 0, 1.026706], 0.9820776),
+        (0.02, [-0.004463, 0, 1.002671], 0.9982078),
+    ],
+)
+def test_divergence_in_the_reward(make_group, beta, per_token, total):
+    """InstructGPT: policy [.5, .6, .7], reference [.4, .6, .8], score 1 at the last token."""
+    batch = Batch.from_groups([make_group([[(2, 3, 1.0)]])])
+    old, ref = f64([0.5, 0.6, 0.7]).log(), f64([0.4, 0.6, 0.8]).log()
+    row = replace(PPO, kl_coef=beta, lam=1.0)
+    credit = assign_credit(row, batch, torch.zeros(3, dtype=torch.float64), old, ref)
+    rewards = credit.returns - torch.nn.functional.pad(credit.returns[1:], (0, 1))
+    torch.testing.assert_close(rewards, f64(per_token), atol=6e-7, rtol=0)
+    assert credit.returns[0].item() == pytest.approx(total, abs=6e-8)

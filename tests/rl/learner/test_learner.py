@@ -1,0 +1,361 @@
+"""The learner against direct implementations that score one row at a time with the model itself."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+
+from rl.credit.algorithms import ALGORITHMS
+from rl.learner.learner import Learner, NonFiniteLoss
+from rl.learner.optimizer import OptimizerConfig
+from rl.rollout.trajectory import TrajectoryGroup
+
+GRPO = ALGORITHMS["grpo"]
+NUM_TOKENS = 33
+"""Sampled tokens of the fixture ``groups``."""
+FREE = OptimizerConfig(lr=1e-3, max_grad_norm=1e9)
+
+
+def direct_scores(model, trajectory, temperature=1.0):
+    """Log-probabilities and entropies of the sampled tokens, from the whole table of logits."""
+    (segment,) = trajectory.segments
+    logits = model(input_ids=torch.tensor([segment.token_ids])).logits[0] / temperature
+    log_p = logits.log_softmax(-1)
+    sampled = [t for t, mask in enumerate(segment.loss_mask) if mask]
+    logprobs = torch.stack([log_p[t - 1, segment.token_ids[t]] for t in sampled])
+    entropy = torch.stack([-(log_p[t - 1].exp() * log_p[t - 1]).sum() for t in sampled])
+    return logprobs, entropy
+
+
+def gradients_of(learner, run):
+    """The gradient that ``run`` hands to the optimizer, and what ``run`` returned."""
+    found = []
+
+    def keep():
+        found.append([p.grad.clone() for p in learner.model.parameters()])
+        learner.optimizer.zero_grad()
+
+    learner.optimizer.step = keep
+    result = run()
+    (gradients,) = found
+    return gradients, result
+
+
+def assert_gradients(got, expected, atol=1e-6):
+    for one, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=atol, rtol=1e-4)
+
+
+ADVANTAGES = {  # by hand, from the rewards [1, 0, .75] and [1, 0] of the fixture's two groups
+    "unbiased": [0.800641, -1.120897, 0.320256, 0.707106, -0.707106],
+    "none": [5 / 12, -7 / 12, 1 / 6, 0.5, -0.5],
+}
+
+
+def direct_loss(model, groups, row, temperature=1.0):
+    members = [t for group in groups for t in group.trajectories]
+    num_tokens = sum(t.num_sampled for t in members)
+    total = 0.0
+    for trajectory, advantage in zip(members, ADVANTAGES[row.std], strict=True):
+        logprobs, entropy = direct_scores(model, trajectory, temperature)
+        ratio = (logprobs - logprobs.detach()).exp()
+        loss = (-advantage * ratio - row.entropy_coef * entropy).sum()
+        divisor = {
+            "token-mean": num_tokens,
+            "seq-mean-token-mean": len(members) * len(logprobs),
+            "seq-mean-token-sum-norm": len(members) * (row.max_tokens or 0),
+        }[row.aggregation]
+        total = total + loss / divisor
+    return total
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        GRPO,
+        replace(ALGORITHMS["dr-grpo"], max_tokens=16),
+        ALGORITHMS["dapo-loss"],
+        replace(GRPO, entropy_coef=0.1),
+    ],
+    ids=["grpo", "dr-grpo", "dapo-loss", "entropy"],
+)
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_the_gradient_is_the_direct_one(make_model, groups, row, temperature):
+    model = make_model(dtype=torch.float64)
+    learner = Learner(model, row, FREE, temperature=temperature, max_tokens_per_micro_batch=24)
+    got, metrics = gradients_of(learner, lambda: learner.update(groups))
+    loss = direct_loss(model, groups, row, temperature)
+    expected = torch.autograd.grad(loss, learner.model.parameters())
+    assert_gradients(got, expected)
+    assert metrics["loss"] == pytest.approx(loss.item(), abs=1e-6)
+    norm = torch.stack([g.norm() for g in expected]).norm().item()
+    assert metrics["grad_norm"] == pytest.approx(norm, rel=1e-4)
+
+
+def test_one_turn_is_the_three_line_policy_gradient(make_model, make_group):
+    model = make_model(dtype=torch.float64)
+    group = make_group([[(3, 4, 1.0)], [(3, 4, 0.0)]])
+    learner = Learner(model, replace(GRPO, std="none"), FREE)
+    got, _ = gradients_of(learner, lambda: learner.update([group]))
+    good, bad = (direct_scores(model, t)[0].mean() for t in group.trajectories)
+    loss = -(0.5 * good - 0.5 * bad) / 2
+    assert_gradients(got, torch.autograd.grad(loss, learner.model.parameters()))
+
+
+@pytest.mark.parametrize("max_tokens", [1, 13, 20, 10_000])
+@pytest.mark.parametrize("name", ["grpo", "dr-grpo", "dapo-loss", "ppo"])
+def test_the_cut_into_micro_batches_changes_nothing(make_model, groups, name, max_tokens):
+    row = replace(ALGORITHMS[name], epochs=1)
+    results = []
+    for bound in (10_000, max_tokens):
+        learner = Learner(
+            make_model(dtype=torch.float64), row, FREE, max_tokens_per_micro_batch=bound
+        )
+        results.append(gradients_of(learner, lambda learner=learner: learner.update(groups)))
+    (expected, metrics), (got, cut_metrics) = results
+    assert_gradients(got, expected, atol=1e-7)
+    assert cut_metrics == pytest.approx(metrics, abs=1e-6)
+
+
+def test_the_order_of_episodes_changes_nothing(make_model, groups):
+    turned = [TrajectoryGroup(g.trajectories[::-1]) for g in groups[::-1]]
+    results = []
+    for given in (groups, turned):
+        learner = Learner(make_model(dtype=torch.float64), GRPO, FREE)
+        results.append(gradients_of(learner, lambda learner=learner, g=given: learner.update(g)))
+    assert_gradients(results[0][0], results[1][0], atol=1e-7)
+
+
+def test_observation_tokens_have_exactly_no_gradient(make_model, groups):
+    """Of the last hidden states, those that predict no sampled token get a gradient of 0."""
+    learner = Learner(make_model(), GRPO, FREE)
+    hidden = []
+    score_hidden = learner.model._hidden
+
+    def watched(input_ids, lengths):
+        states = score_hidden(input_ids, lengths)
+        states.retain_grad()
+        hidden.append(states)
+        return states
+
+    learner.model._hidden = watched
+    learner.update(groups)
+    (states,) = hidden
+    reached = (states.grad != 0).any(-1).sum().item()
+    assert reached == NUM_TOKENS
+    assert states.shape[0] * states.shape[1] > NUM_TOKENS
+
+
+def test_what_follows_the_last_action_is_not_even_read(make_model, groups):
+    longer = copy.deepcopy(groups)
+    for group in longer:
+        for trajectory in group.trajectories:
+            trajectory.segments[0].append_context([5, 6, 7], len(trajectory.turns))
+    weights = []
+    for given in (groups, longer):
+        model = make_model()
+        Learner(model, GRPO, OptimizerConfig(lr=1e-3)).update(given)
+        weights.append(model.state_dict())
+    for name, weight in weights[0].items():
+        assert torch.equal(weight, weights[1][name])
+
+
+def test_metrics_of_the_sampler_and_of_entropy(make_model, groups):
+    model = make_model()
+    learner = Learner(model, GRPO, FREE, max_tokens_per_micro_batch=20)
+    members = [t for group in groups for t in group.trajectories]
+    scores = [direct_scores(model, t) for t in members]
+    logprobs, entropy = (torch.cat(x).detach() for x in zip(*scores, strict=True))
+    metrics = learner.update(groups)
+    difference = (logprobs + 3.0).abs()
+    mean, largest = difference.mean().item(), difference.max().item()
+    assert metrics["sampling/logp_difference_mean"] == pytest.approx(mean, rel=1e-4)
+    assert metrics["sampling/logp_difference_max"] == pytest.approx(largest, rel=1e-4)
+    assert metrics["entropy"] == pytest.approx(entropy.mean().item(), rel=1e-5)
+    assert metrics["num_tokens"] == NUM_TOKENS
+    assert metrics["learning_rate"] == 1e-3
+    assert metrics["clip_ratio/region_mean"] == 0
+
+
+def test_ratios_to_the_sampler_are_clipped(make_model, groups):
+    """``old_logprobs="sampling"``: the recorded -3.0 is far from most of the model's."""
+    model = make_model()
+    learner = Learner(model, replace(GRPO, old_logprobs="sampling"), FREE)
+    members = [t for group in groups for t in group.trajectories]
+    low = high = 0
+    total = 0.0
+    for trajectory, advantage in zip(members, ADVANTAGES["unbiased"], strict=True):
+        ratio = (direct_scores(model, trajectory)[0].detach() + 3.0).exp()
+        low += int(((ratio < 0.8) & (advantage < 0)).sum())
+        high += int(((ratio > 1.2) & (advantage > 0)).sum())
+        clipped = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
+        total -= clipped.mean().item() / len(members)
+    metrics = learner.update(groups)
+    assert low > 0
+    assert high > 0
+    assert metrics["clip_ratio/low_mean"] == pytest.approx(low / NUM_TOKENS)
+    assert metrics["clip_ratio/high_mean"] == pytest.approx(high / NUM_TOKENS)
+    assert metrics["clip_ratio/region_mean"] == pytest.approx((low + high) / NUM_TOKENS)
+    assert metrics["loss"] == pytest.approx(total, abs=1e-5)
+
+
+def test_divergence_from_the_initial_model(make_model, groups):
+    model = make_model()
+    before = copy.deepcopy(model)
+    learner = Learner(model, replace(GRPO, kl_coef=0.04), OptimizerConfig(lr=1e-2))
+    assert learner.update(groups)["kl"] == pytest.approx(0, abs=1e-9)
+    members = [t for group in groups for t in group.trajectories]
+    d = torch.cat([direct_scores(model, t)[0] - direct_scores(before, t)[0] for t in members])
+    expected = (torch.exp(-d) - 1 + d).mean().item()
+    assert expected > 1e-3
+    second = learner.update(groups)
+    assert second["kl"] == pytest.approx(expected, rel=1e-3)
+    for name, weight in learner.reference.model.state_dict().items():
+        assert torch.equal(weight, before.state_dict()[name])
+
+
+def test_no_reference_is_kept_without_a_divergence(make_model):
+    assert Learner(make_model(), GRPO, FREE).reference is None
+
+
+def test_old_logprobs_are_those_at_the_start_of_the_update(make_model, groups):
+    """The second epoch's ratios are to the weights before the first, and leave the clip range."""
+    metrics = Learner(make_model(), replace(GRPO, epochs=3), OptimizerConfig(lr=3e-2)).update(
+        groups
+    )
+    assert metrics["optimizer_steps"] == 3
+    assert metrics["clip_ratio/region_mean"] > 0.1
+    one = Learner(make_model(), GRPO, OptimizerConfig(lr=3e-2)).update(groups)
+    assert one["clip_ratio/region_mean"] == 0
+    for name in ("sampling/logp_difference_mean", "sampling/logp_difference_max"):
+        assert metrics[name] == pytest.approx(one[name])
+
+
+def test_each_episode_is_in_one_minibatch_of_each_epoch(make_model, groups):
+    learner = Learner(make_model(), replace(GRPO, epochs=2, minibatches=3), FREE)
+    seen = []
+    score = learner.model.score
+
+    def watched(micro):
+        if torch.is_grad_enabled():
+            seen.extend(micro.tokens.tolist())
+        return score(micro)
+
+    learner.model.score = watched
+    metrics = learner.update(groups)
+    assert metrics["optimizer_steps"] == 6
+    assert sorted(seen[:NUM_TOKENS]) == sorted(seen[NUM_TOKENS:]) == list(range(NUM_TOKENS))
+
+
+def test_a_loss_that_is_not_finite_stops_before_the_step(make_model, groups):
+    model = make_model()
+    learner = Learner(model, GRPO, FREE)
+    with torch.no_grad():
+        model.model.norm.weight[3] = float("inf")
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(NonFiniteLoss, match="optimizer step 1 has loss nan") as caught:
+        learner.update(groups)
+    assert caught.value.batch.num_tokens == NUM_TOKENS
+    for name, weight in model.state_dict().items():
+        assert torch.equal(weight, before[name])
+    assert learner.optimizer.num_steps == 0
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_nothing_to_train_is_skipped_and_counted(make_model, make_trajectory):
+    model = make_model()
+    before = copy.deepcopy(model.state_dict())
+    learner = Learner(model, GRPO, FREE)
+    failed = TrajectoryGroup([make_trajectory([(2, 3, 1.0)], failure="sandbox died")])
+    for count in (1, 2):
+        metrics = learner.update([failed])
+        assert metrics == {
+            "num_tokens": 0.0,
+            "failed_episodes": 1.0,
+            "empty_episodes": 0.0,
+            "skipped_updates": float(count),
+        }
+    assert (learner.num_updates, learner.optimizer.num_steps) == (0, 0)
+    for name, weight in model.state_dict().items():
+        assert torch.equal(weight, before[name])
+
+
+def test_shaped_rewards_replace_the_episodes_own(make_model, groups):
+    metrics = Learner(make_model(), GRPO, FREE).update(groups, rewards=[1.0] * 5)
+    assert metrics["frac_reward_zero_std"] == 1.0
+    assert metrics["grad_norm"] == 0.0
+
+
+def test_imitation_is_the_models_own_cross_entropy(make_model, groups):
+    model = make_model(dtype=torch.float64)
+    learner = Learner(model, GRPO, FREE, max_tokens_per_micro_batch=30)
+    segments = [t.segments[0] for group in groups for t in group.trajectories]
+    got, metrics = gradients_of(learner, lambda: learner.supervised_update(segments))
+    width = max(len(s) for s in segments)
+    ids = torch.tensor([s.token_ids + [0] * (width - len(s)) for s in segments])
+    labels = torch.tensor(
+        [
+            [t if m else -100 for t, m in zip(s.token_ids, s.loss_mask, strict=True)]
+            + [-100] * (width - len(s))
+            for s in segments
+        ]
+    )
+    loss = model(input_ids=ids, labels=labels).loss
+    assert metrics["loss"] == pytest.approx(loss.item(), abs=1e-6)
+    assert_gradients(got, torch.autograd.grad(loss, learner.model.parameters()))
+
+
+def test_imitation_learns_a_text_by_heart(make_model, make_trajectory):
+    learner = Learner(make_model(), GRPO, OptimizerConfig(lr=1e-2))
+    segment = make_trajectory([(4, 10, 0.0)]).segments[0]
+    losses = [learner.supervised_update([segment])["loss"] for _ in range(40)]
+    assert losses[0] > 2
+    assert losses[-1] < 0.05
+    assert learner.supervised_update([])["skipped_updates"] == 1
+
+
+def test_episodes_without_an_advantage_are_scored_without_a_gradient(
+    make_model, groups, make_group
+):
+    """A constant group changes the loss's denominator and the metrics, at no backward pass."""
+    constant = make_group([[(3, 6, 1.0)], [(3, 2, 1.0)]], seed=5)
+    model = make_model(dtype=torch.float64)
+    learner = Learner(model, ALGORITHMS["dapo-loss"], FREE)
+    passes = []
+    score = learner.model.score
+
+    def watched(micro):
+        passes.append((torch.is_grad_enabled(), micro.num_tokens))
+        return score(micro)
+
+    learner.model.score = watched
+    got, metrics = gradients_of(learner, lambda: learner.update([*groups, constant]))
+    assert passes == [(True, NUM_TOKENS), (False, 8)]
+    loss = direct_loss(model, groups, ALGORITHMS["dapo-loss"]) * NUM_TOKENS / (NUM_TOKENS + 8)
+    assert_gradients(got, torch.autograd.grad(loss, learner.model.parameters()))
+    members = [t for group in (*groups, constant) for t in group.trajectories]
+    entropy = torch.cat([direct_scores(model, t)[1] for t in members]).mean()
+    assert metrics["entropy"] == pytest.approx(entropy.item(), abs=1e-6)
+    assert metrics["frac_reward_zero_std"] == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize("changes", [{"entropy_coef": 0.1}, {"kl_coef": 0.1}])
+def test_entropy_and_divergence_reach_episodes_without_an_advantage(
+    make_model, make_group, changes
+):
+    constant = make_group([[(3, 6, 1.0)], [(3, 2, 1.0)]], seed=5)
+    learner = Learner(make_model(), replace(GRPO, **changes), OptimizerConfig(lr=1e-2))
+    learner.optimizer.clip_gradients = lambda: torch.ones(())
+    with torch.no_grad():
+        learner.model.head.weight.mul_(1.2)  # away from the reference
+    learner.update([constant])
+    assert sum(bool(state) for state in learner.optimizer.state_dict()["adamw"]["state"].values())
+    moments = learner.optimizer.state_dict()["adamw"]["state"].values()
+    assert max(state["exp_avg"].abs().max().item() for state in moments) > 1e-6
+
+
+@pytest.mark.parametrize("bound", [0, -3])
+def test_a_micro_batch_holds_at_least_a_token(make_model, bound):
+    with pytest.raises(ValueError, match=rf"max_tokens_per_micro_batch \({bound}\) must be >= 1"):
+        Learner(make_model(), GRPO, FREE, max_tokens_per_micro_batch=bound)

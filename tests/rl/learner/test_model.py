@@ -1,0 +1,175 @@
+import pytest
+import torch
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    MambaConfig,
+    MambaForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from rl.learner.batch import Batch
+from rl.learner.model import ScoringModel, load_model, needs_mask
+from rl.rollout.trajectory import Segment
+
+
+def qwen3(**options):
+    return Qwen3ForCausalLM(
+        Qwen3Config(
+            vocab_size=31,
+            hidden_size=16,
+            intermediate_size=24,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=8,
+            max_position_embeddings=64,
+            tie_word_embeddings=True,
+            **options,
+        )
+    )
+
+
+def gpt2():
+    return GPT2LMHeadModel(
+        GPT2Config(vocab_size=31, n_positions=64, n_embd=16, n_layer=2, n_head=2)
+    )
+
+
+def mamba():
+    return MambaForCausalLM(
+        MambaConfig(vocab_size=31, hidden_size=16, state_size=4, num_hidden_layers=2)
+    )
+
+
+def gemma2():
+    return Gemma2ForCausalLM(
+        Gemma2Config(
+            vocab_size=31,
+            hidden_size=16,
+            intermediate_size=24,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=8,
+            final_logit_softcapping=2.0,
+        )
+    )
+
+
+def built(make):
+    torch.manual_seed(0)
+    model = make()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.normal_(0, 0.3)
+    return load_model(model)
+
+
+def rows(lengths):
+    generator = torch.Generator().manual_seed(1)
+    result = []
+    for length in lengths:
+        ids = torch.randint(2, 31, (length,), generator=generator).tolist()
+        mask = [0, *([1, 1, 0] * length)[: length - 1]]
+        columns = [0.0] * length, [-1] * length, [0] * length
+        result.append(Segment(ids, mask, *columns))
+    return result
+
+
+@pytest.mark.parametrize("make", [qwen3, gpt2, mamba])
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_padding_never_reaches_a_score(make, temperature):
+    """Rows of unequal length together score as each does alone, read from the model's logits."""
+    model = built(make)
+    segments = rows([9, 4, 13])
+    batch = Batch.from_segments(segments)
+    (micro,) = batch.micro_batches(10_000)
+    with torch.no_grad():
+        scores = ScoringModel(model, temperature).score(micro)
+        expected = []
+        for segment in segments:
+            logits = model(input_ids=torch.tensor([segment.token_ids])).logits[0]
+            log_p = (logits / temperature).log_softmax(-1)
+            expected += [
+                log_p[t - 1, segment.token_ids[t]]
+                for t in range(len(segment))
+                if segment.loss_mask[t]
+            ]
+    got = torch.empty(batch.num_tokens)
+    got[micro.tokens] = scores.logprobs
+    torch.testing.assert_close(got, torch.stack(expected), atol=3e-6, rtol=0)
+    assert got.std() > 0.3
+
+
+def test_which_models_are_told_of_padding():
+    assert not needs_mask(qwen3())
+    assert not needs_mask(qwen3(use_sliding_window=True, sliding_window=4, max_window_layers=1))
+    assert not needs_mask(gpt2())
+    assert needs_mask(mamba())
+    hybrid = qwen3()
+    hybrid.config.layer_types = ["linear_attention", "full_attention"]
+    assert needs_mask(hybrid)
+
+
+def test_greedy_sampling_is_scored_at_temperature_one():
+    assert ScoringModel(built(qwen3), temperature=0).temperature == 1.0
+    with pytest.raises(ValueError, match=r"temperature \(-1\) must be >= 0"):
+        ScoringModel(built(qwen3), temperature=-1)
+
+
+def test_a_model_that_caps_its_logits_is_refused():
+    with pytest.raises(ValueError, match=r"model_type \(gemma2\) changes its logits"):
+        ScoringModel(built(gemma2))
+
+
+def test_the_value_head_starts_at_zero_and_sees_where_tokens_are_sampled():
+    model = ScoringModel(built(qwen3), with_values=True)
+    segments = rows([6])
+    (micro,) = Batch.from_segments(segments).micro_batches(100)
+    assert model.score(micro).values.tolist() == [0, 0, 0, 0]
+    with torch.no_grad():
+        model.value_head.weight.normal_()
+        model.value_head.bias.fill_(0.5)
+        hidden = model.trunk(input_ids=torch.tensor([segments[0].token_ids])).last_hidden_state[0]
+        expected = hidden[[0, 1, 3, 4]] @ model.value_head.weight[0] + 0.5
+        torch.testing.assert_close(model.score(micro).values, expected, atol=1e-6, rtol=1e-5)
+    assert len(model.parameters()) == len(list(model.model.parameters())) + 2
+
+
+def test_bfloat16_models_score_in_float32():
+    scorer = ScoringModel(load_model(qwen3(), dtype=torch.bfloat16), with_values=True)
+    (micro,) = Batch.from_segments(rows([6])).micro_batches(100)
+    scores = scorer.score(micro)
+    assert scorer.model.dtype == torch.bfloat16
+    assert {scores.logprobs.dtype, scores.entropy.dtype, scores.values.dtype} == {torch.float32}
+    assert scorer.value_head.weight.dtype == torch.float32
+
+
+def test_a_saved_model_is_loaded(tmp_path):
+    model = qwen3()
+    model.save_pretrained(tmp_path)
+    loaded = load_model(tmp_path)
+    assert not loaded.training
+    assert loaded.dtype == torch.float32
+    for name, weight in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], weight)
+
+
+def test_a_path_without_a_model(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match=r"has no config.json: give a folder saved by"):
+        load_model(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ValueError, match=r"^model \(\./no/such\) is neither a folder") as caught:
+        load_model("./no/such")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_is_used_in_place():
+    model = qwen3()
+    assert load_model(model) is model
+    assert ScoringModel(model).model is model
