@@ -1,0 +1,100 @@
+"""Grading by calls: what passes, what fails, and what is said about it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tools.sandbox import CallTest, Limits, OutcomeKind, make_sandbox
+
+DOUBLE = "def double(x):\n    return 2 * x\n"
+
+
+@pytest.fixture
+async def sandbox():
+    async with make_sandbox(limits=Limits(wall_s=2.0)) as made:
+        yield made
+
+
+async def test_twenty_right_answers_pass_in_one_process(sandbox):
+    source = "import os\npids = set()\n" + DOUBLE.replace(
+        "    return", "    pids.add(os.getpid())\n    assert len(pids) == 1\n    return"
+    )
+    verdict = await sandbox.grade(source, [CallTest((i,), 2 * i) for i in range(20)], "double")
+    assert verdict.passed
+    assert verdict.num_passed == 20
+    assert [o.value for o in verdict.outcomes] == [2 * i for i in range(20)]
+
+
+async def test_a_wrong_answer_is_shown(sandbox):
+    tests = [CallTest((3,), 6), CallTest((4,), 9)]
+    verdict = await sandbox.grade(DOUBLE, tests, "double")
+    assert not verdict.passed
+    assert [o.kind for o in verdict.outcomes] == [OutcomeKind.PASSED, OutcomeKind.WRONG]
+    assert verdict.outcomes[1].value == 8
+
+
+async def test_an_exception_has_type_message_and_line(sandbox):
+    source = "def f(x):\n    y = x\n    raise KeyError('lost')\n"
+    verdict = await sandbox.grade(source, [CallTest((1,), 1)], "f")
+    (outcome,) = verdict.outcomes
+    assert outcome.kind is OutcomeKind.ERROR
+    assert (outcome.error_type, outcome.message, outcome.line) == ("KeyError", "'lost'", 3)
+
+
+async def test_a_submission_that_does_not_load_fails_each_test(sandbox):
+    verdict = await sandbox.grade("def f(x:\n", [CallTest((1,), 1)] * 2, "f")
+    assert not verdict.passed
+    assert [o.error_type for o in verdict.outcomes] == ["SyntaxError"] * 2
+    assert "SyntaxError" in verdict.detail
+
+
+async def test_no_tests_and_no_entry_point_fail(sandbox):
+    assert not (await sandbox.grade(DOUBLE, [], "double")).passed
+    verdict = await sandbox.grade(DOUBLE, [CallTest((1,), 2)], "triple")
+    assert not verdict.passed
+    assert verdict.outcomes[0].message == "no function 'triple'"
+
+
+async def test_a_hang_is_a_timeout_and_ends_the_grade(sandbox):
+    source = "def f(x):\n    while x == 1: pass\n    return x\n"
+    tests = [CallTest((i,), i) for i in range(4)]
+    verdict = await sandbox.grade(source, tests, "f", limits=Limits(wall_s=0.5))
+    assert not verdict.passed
+    assert verdict.outcomes[1].kind is OutcomeKind.TIMEOUT
+    assert {o.kind for o in verdict.outcomes} <= {
+        OutcomeKind.PASSED,
+        OutcomeKind.TIMEOUT,
+        OutcomeKind.NOT_RUN,
+    }
+
+
+async def test_leaving_during_a_call_is_no_pass(sandbox):
+    source = "import os\ndef f(x):\n    os._exit(0)\n"
+    verdict = await sandbox.grade(source, [CallTest((1,), 1)], "f")
+    assert verdict.outcomes[0].kind is OutcomeKind.KILLED
+    assert not verdict.passed
+
+
+async def test_stop_at_first_failure_leaves_the_rest(sandbox):
+    tests = [CallTest((i,), -1) for i in range(5)]
+    verdict = await sandbox.grade(DOUBLE, tests, "double", stop_at_first_failure=True)
+    kinds = sorted(o.kind for o in verdict.outcomes)
+    assert kinds == [OutcomeKind.NOT_RUN] * 4 + [OutcomeKind.WRONG]
+
+
+async def test_a_grade_repeats_exactly(sandbox):
+    source = "calls = []\ndef f(x):\n    calls.append(x)\n    return list(calls)\n"
+    tests = [CallTest((i,), None) for i in range(6)]
+    first = await sandbox.grade(source, tests, "f")
+    second = await sandbox.grade(source, tests, "f")
+    assert [o.value for o in first.outcomes] == [o.value for o in second.outcomes]
+    order = max((o.value for o in first.outcomes), key=len)
+    assert sorted(order) == list(range(6))
+    assert order != list(range(6))
+
+
+async def test_tests_that_cannot_be_sent_are_the_callers_mistake(sandbox):
+    with pytest.raises(ValueError, match=r"tests\[0\].*not builtin data"):
+        await sandbox.grade(DOUBLE, [CallTest((object(),), 1)], "double")
+    with pytest.raises(ValueError, match="entry_point="):
+        await sandbox.grade(DOUBLE, [CallTest((1,), 1)])

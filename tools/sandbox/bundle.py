@@ -1,0 +1,79 @@
+"""The text of everything that runs inside, as one JSON document for a bare interpreter."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+from tools.sandbox.inside.config import Config
+
+_PACKAGES = ("tools", "tools.sandbox", "tools.sandbox.inside")
+# In the order of their imports.
+_MODULES = (
+    "config",
+    "kernel",
+    "codec",
+    "surroundings",
+    "watchdog",
+    "loader",
+    "calls",
+    "asserts",
+    "program",
+    "warden",
+    "zygote",
+)
+
+_BOOTSTRAP = """
+import json, os, sys, types
+fd = int(sys.argv[1])
+os.lseek(fd, 0, 0)
+with open(fd, "rb") as file:
+    bundle = json.load(file)
+for name, source in bundle["modules"]:
+    module = types.ModuleType(name)
+    sys.modules[name] = module
+    parent, _, last = name.rpartition(".")
+    if parent:
+        setattr(sys.modules[parent], last, module)
+    if source is None:
+        module.__path__ = []
+    else:
+        exec(compile(source, "<" + name + ">", "exec"), module.__dict__)
+sys.modules["tools.sandbox.inside.zygote"].main(bundle["settings"])
+"""
+
+
+def command(python: str, bundle_fd: int) -> list[str]:
+    """The command line of a zygote that reads its program from ``bundle_fd``.
+
+    ``-I`` and ``-S``: neither the environment nor installed packages take part.
+    """
+    flags = ["-I", "-S", "-B", "-X", "utf8"]
+    return [python, *flags, "-c", _BOOTSTRAP, str(bundle_fd)]
+
+
+def write(config: Config) -> int:
+    """The bundle as an anonymous file; the caller closes the descriptor."""
+    document = {"modules": _modules(), "settings": json.dumps(asdict(config))}
+    return anonymous_file("zygote", json.dumps(document).encode())
+
+
+def anonymous_file(name: str, content: bytes) -> int:
+    """A descriptor of a file that exists in memory only, positioned at its start."""
+    fd = os.memfd_create(name)
+    with open(fd, "wb", closefd=False) as file:
+        file.write(content)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+@functools.cache
+def _modules() -> list[tuple[str, str | None]]:
+    here = Path(__file__).parent / "inside"
+    modules: list[tuple[str, str | None]] = [(name, None) for name in _PACKAGES]
+    for name in _MODULES:
+        modules.append((f"{_PACKAGES[-1]}.{name}", (here / f"{name}.py").read_text("utf-8")))
+    return modules

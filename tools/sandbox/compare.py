@@ -1,0 +1,49 @@
+"""The judge's own comparison of decoded values with expected ones."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+
+def equal(got: Any, expected: Any, tolerance: float | None = None) -> bool:
+    """``got == expected``; with a tolerance, numbers may differ by it, absolutely or relatively."""
+    if tolerance is None:
+        return bool(got == expected)
+    if isinstance(expected, int | float | complex) and not isinstance(expected, bool):
+        return _close(got, expected, tolerance)
+    if isinstance(expected, list | tuple):
+        return (
+            type(got) is type(expected)
+            and len(got) == len(expected)
+            and all(equal(g, e, tolerance) for g, e in zip(got, expected, strict=True))
+        )
+    if isinstance(expected, dict):
+        return (
+            isinstance(got, dict)
+            and got.keys() == expected.keys()
+            and all(equal(got[key], value, tolerance) for key, value in expected.items())
+        )
+    return bool(got == expected)
+
+
+def _close(got: Any, expected: complex, tolerance: float) -> bool:
+    if not isinstance(got, int | float | complex) or isinstance(got, bool):
+        return False
+    if got == expected:
+        return True
+    try:
+        difference, scale = abs(got - expected), max(abs(got), abs(expected))
+    except OverflowError:  # an integer beyond the range of floats
+        return False
+    # Not below tolerance is not close: a NaN, or two infinities of opposite signs.
+    return math.isfinite(scale) and difference <= tolerance * max(1.0, scale)
+
+
+def same_output(got: str, expected: str) -> bool:
+    """Equal but for white space at the ends of lines and empty lines at the end."""
+    return _lines(got) == _lines(expected)
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.rstrip().split("\n")]

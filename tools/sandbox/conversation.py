@@ -1,0 +1,170 @@
+"""One process inside, and the judge's talk with it over a channel of values."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from tools.sandbox.channel import Channel, ChannelClosed
+from tools.sandbox.inside.codec import CodecError, decode
+from tools.sandbox.results import Outcome, OutcomeKind, RunResult, Status
+from tools.sandbox.zygotes import Reply, Request
+
+if TYPE_CHECKING:
+    from tools.sandbox.sandbox import Sandbox
+
+
+class CandidateFault(Exception):
+    """Raised when the process can answer no more calls; carries the outcome of the current one."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.message)
+        self.outcome = outcome
+
+
+class Conversation:
+    """A running process with a channel. Leaving the context ends it and waits for its death.
+
+    ``result`` is then what its warden reported.
+    """
+
+    def __init__(self, sandbox: Sandbox, request: Request) -> None:
+        self.sandbox = sandbox
+        self.request = request
+        self.channel = Channel()
+        self.result: RunResult | None = None
+        self._reply: asyncio.Task[Reply] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Start it."""
+        self._reply = asyncio.create_task(self._run())
+        return self
+
+    async def _run(self) -> Reply:
+        try:
+            return await self.sandbox.exchange(self.request, self.channel.theirs)
+        finally:
+            self.channel.theirs.close()  # nobody holds it then: whoever reads sees the end
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the channel; a process that was cancelled is killed."""
+        assert self._reply is not None
+        self.channel.close()
+        if kind is not None and issubclass(kind, asyncio.CancelledError):
+            self._reply.cancel()
+            await asyncio.gather(self._reply, return_exceptions=True)
+            return
+        await self.finish()
+
+    async def finish(self) -> RunResult:
+        """What the warden reports once the process is dead.
+
+        Raises:
+            LostError: it reports nothing.
+        """
+        if self.result is None:
+            assert self._reply is not None
+            self.channel.close()
+            self.result = self.sandbox.result(await self._reply, self.request.limits)
+        return self.result
+
+    async def message(self) -> Any:
+        """The next message.
+
+        Raises:
+            CandidateFault: the process ended, or sent what is no message.
+        """
+        assert self._reply is not None
+        try:
+            return await self.channel.receive()
+        except (ChannelClosed, CodecError) as error:
+            raise await self.fault(error) from None
+
+    async def send(self, message: Any) -> None:
+        """Send a message.
+
+        Raises:
+            CandidateFault: the process ended.
+        """
+        try:
+            await self.channel.send(message)
+        except ChannelClosed as error:
+            raise await self.fault(error) from None
+
+    async def fault(self, error: Exception) -> CandidateFault:
+        """The fault that explains why a message failed."""
+        result = await self.finish()
+        if isinstance(error, CodecError):
+            return CandidateFault(Outcome(OutcomeKind.ERROR, message=str(error)))
+        return CandidateFault(ended(result))
+
+
+def ended(result: RunResult) -> Outcome:
+    """The outcome of a test during which the process ended."""
+    kinds = {
+        Status.TIMEOUT: OutcomeKind.TIMEOUT,
+        Status.MEMORY: OutcomeKind.MEMORY,
+        Status.OUTPUT: OutcomeKind.OUTPUT,
+    }
+    how = f"signal {result.signal}" if result.exit_code is None else f"code {result.exit_code}"
+    kind = kinds.get(result.status, OutcomeKind.KILLED)
+    message = result.detail or (
+        f"the process ended during the test ({how})" if kind is OutcomeKind.KILLED else ""
+    )
+    return Outcome(kind, message=message)
+
+
+class Candidate(Conversation):
+    """A submission, loaded and ready to be called."""
+
+    calls = 0
+
+    async def load(self) -> None:
+        """Wait until it is loaded.
+
+        Raises:
+            CandidateFault: it raised, or ended, while it was loaded.
+        """
+        match await self.message():
+            case ["loaded"]:
+                return
+            case ["failed", str(name), str(message), line] if line is None or type(line) is int:
+                raise CandidateFault(Outcome(OutcomeKind.ERROR, None, name, message, line))
+        raise await self._noise()
+
+    async def call(self, name: str, arguments: Any, keywords: Any) -> Outcome:
+        """Call one function with encoded arguments.
+
+        Returns:
+            ``PASSED`` with the decoded value, or ``ERROR``: nothing has been compared yet.
+
+        Raises:
+            CandidateFault: the process can answer no more calls.
+        """
+        self.calls += 1
+        await self.send(["call", self.calls, name, arguments, keywords])
+        answer = await self.message()
+        if not isinstance(answer, list) or answer[-1:] != [self.calls] or self.channel.unread:
+            raise await self._noise()
+        match answer[:-1]:
+            case ["value", encoded]:
+                try:
+                    return Outcome(OutcomeKind.PASSED, decode(encoded))
+                except CodecError as error:
+                    raise await self.fault(error) from None
+            case ["raised", str(kind), str(message), line] if line is None or type(line) is int:
+                return Outcome(OutcomeKind.ERROR, None, kind, message, line)
+            case ["strange", str(message)]:
+                return Outcome(OutcomeKind.ERROR, message=f"the answer cannot be used: {message}")
+            case ["absent", str(absent)]:
+                return Outcome(OutcomeKind.ERROR, None, "NameError", f"no function {absent!r}")
+        raise await self._noise()
+
+    async def _noise(self) -> CandidateFault:
+        return await self.fault(CodecError("the process sent what is not an answer"))

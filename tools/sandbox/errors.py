@@ -1,0 +1,16 @@
+"""What can go wrong that is not the program's doing."""
+
+from __future__ import annotations
+
+
+class SandboxUnavailable(RuntimeError):
+    """Raised when this machine offers no sandbox of the isolation asked for; names the fix."""
+
+
+class SandboxFailure(RuntimeError):
+    """Raised when the sandbox itself failed, twice. Never a verdict: try again or drop the sample.
+
+    Only the judge's side detects it; nothing that a program does can raise it.
+    """
+
+    retryable = True

@@ -1,0 +1,242 @@
+"""The judge: asks, compares, decides. Nothing here runs a line of a submission.
+
+The candidate's process produces values and never verdicts; it holds no expected value, no test and
+no channel whose content is believed. A forged answer is only an answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tools.sandbox.cases import AssertTest, CallTest, StdioTest, Test
+from tools.sandbox.compare import equal, same_output
+from tools.sandbox.conversation import Candidate, CandidateFault, Conversation, ended
+from tools.sandbox.errors import SandboxFailure
+from tools.sandbox.inside.codec import CodecError, encode
+from tools.sandbox.limits import Limits
+from tools.sandbox.results import Outcome, OutcomeKind, Status, Verdict
+from tools.sandbox.zygotes import LostError, Request
+
+if TYPE_CHECKING:
+    from tools.sandbox.sandbox import Sandbox
+
+_NOT_RUN = Outcome(OutcomeKind.NOT_RUN)
+_STDOUT_KEPT = 4000
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What is graded, and how."""
+
+    source: str
+    entry_point: str | None
+    limits: Limits
+    stop_at_first_failure: bool
+
+
+class _Sheet:
+    """Outcomes as they come in, and what speaks against the submission as a whole."""
+
+    def __init__(self, submission: Submission, num_tests: int) -> None:
+        self.outcomes = [_NOT_RUN] * num_tests
+        self.detail = ""
+        self.stdout = ""
+        self._stop = submission.stop_at_first_failure
+
+    def fill(self, index: int, outcome: Outcome) -> bool:
+        """Enter an outcome; whether to go on."""
+        self.outcomes[index] = outcome
+        return outcome.passed or not self._stop
+
+    @property
+    def open(self) -> bool:
+        """Whether further tests are to be run."""
+        return not self._stop or all(
+            o.passed or o.kind is OutcomeKind.NOT_RUN for o in self.outcomes
+        )
+
+
+async def grade(sandbox: Sandbox, submission: Submission, tests: Sequence[Test]) -> Verdict:
+    """See ``Sandbox.grade``."""
+    _check(submission, tests)
+    started = time.monotonic()
+    async with sandbox.slots:
+        try:
+            sheet = await _grade(sandbox, submission, tests)
+        except LostError:
+            try:
+                sheet = await _grade(sandbox, submission, tests)
+            except LostError as error:
+                raise SandboxFailure(f"{sandbox.backend}: {error}") from None
+    passed = bool(tests) and not sheet.detail and all(o.passed for o in sheet.outcomes)
+    return Verdict(
+        passed=passed,
+        outcomes=tuple(sheet.outcomes),
+        wall_s=time.monotonic() - started,
+        isolation=sandbox.isolation,
+        backend=sandbox.backend,
+        limits_enforced_by=sandbox.limits_enforced_by,
+        detail=sheet.detail if tests else "no tests",
+        stdout=sheet.stdout,
+    )
+
+
+def _check(submission: Submission, tests: Sequence[Test]) -> None:
+    for index, test in enumerate(tests):
+        if not isinstance(test, CallTest | StdioTest | AssertTest):
+            raise ValueError(
+                f"tests[{index}] ({type(test).__name__}) must be a CallTest, a StdioTest or an "
+                "AssertTest"
+            )
+        if not isinstance(test, CallTest):
+            continue
+        if not submission.entry_point:
+            raise ValueError(f"tests[{index}] is a CallTest: name its function by entry_point=")
+        try:
+            encode((test.args, dict(test.kwargs), test.expected))
+        except CodecError as error:
+            raise ValueError(f"tests[{index}]: {error}") from None
+
+
+async def _grade(sandbox: Sandbox, submission: Submission, tests: Sequence[Test]) -> _Sheet:
+    sheet = _Sheet(submission, len(tests))
+    order = list(range(len(tests)))
+    # The order is a function of the submission, so a grade repeats exactly.
+    digest = hashlib.sha256(submission.source.encode("utf-8", "surrogatepass")).digest()
+    random.Random(digest).shuffle(order)
+    calls = [i for i in order if isinstance(tests[i], CallTest)]
+    asserts = [i for i in order if isinstance(tests[i], AssertTest)]
+    if calls:
+        await _grade_calls(sandbox, submission, tests, calls, sheet)
+    if asserts and sheet.open:
+        await _grade_asserts(sandbox, submission, tests, asserts, sheet)
+    for index in order:
+        test = tests[index]
+        if isinstance(test, StdioTest) and sheet.open:
+            sheet.fill(index, await _grade_stdio(sandbox, submission, test))
+    return sheet
+
+
+async def _grade_calls(
+    sandbox: Sandbox,
+    submission: Submission,
+    tests: Sequence[Test],
+    order: list[int],
+    sheet: _Sheet,
+) -> None:
+    """All calls, one at a time, in one process."""
+    request = Request("calls", submission.source, submission.limits)
+    current: int | None = None
+    async with Candidate(sandbox, request) as candidate:
+        try:
+            await candidate.load()
+            for current in order:
+                test = tests[current]
+                assert isinstance(test, CallTest) and submission.entry_point
+                arguments, keywords = encode(test.args), encode(dict(test.kwargs))
+                answer = await candidate.call(submission.entry_point, arguments, keywords)
+                if not sheet.fill(current, _compared(answer, test)):
+                    break
+        except CandidateFault as fault:
+            _enter_fault(sheet, current, fault)
+    _close(sheet, candidate)
+
+
+def _compared(answer: Outcome, test: CallTest) -> Outcome:
+    if not answer.passed or equal(answer.value, test.expected, test.tolerance):
+        return answer
+    return replace(answer, kind=OutcomeKind.WRONG)
+
+
+def _enter_fault(sheet: _Sheet, current: int | None, fault: CandidateFault) -> None:
+    """A process that is gone fails the test it was at; the later ones stay ``not_run``."""
+    outcome = fault.outcome
+    if current is not None:
+        sheet.fill(current, outcome)
+        return
+    what = f"{outcome.error_type}: {outcome.message}".strip(": ") or outcome.kind
+    where = f" (line {outcome.line})" if outcome.line else ""
+    sheet.detail = f"the submission does not load: {what}{where}"
+    sheet.outcomes = [outcome if o.kind is OutcomeKind.NOT_RUN else o for o in sheet.outcomes]
+
+
+def _close(sheet: _Sheet, candidate: Candidate) -> None:
+    """Judge the process as a whole once it is dead."""
+    result = candidate.result
+    assert result is not None
+    sheet.stdout = sheet.stdout or result.stdout[:_STDOUT_KEPT]
+    if result.status is not Status.OK and not sheet.detail:
+        outcome = ended(result)
+        sheet.detail = f"the process ended badly: {outcome.kind} {outcome.message}".strip()
+
+
+async def _grade_asserts(
+    sandbox: Sandbox,
+    submission: Submission,
+    tests: Sequence[Test],
+    order: list[int],
+    sheet: _Sheet,
+) -> None:
+    """Test code in one process, the submission in another; the judge carries values between."""
+    candidate = Candidate(sandbox, Request("calls", submission.source, submission.limits))
+    examiner = Conversation(sandbox, Request("asserts", "", submission.limits))
+    async with candidate, examiner:
+        try:
+            await candidate.load()
+        except CandidateFault as fault:
+            _enter_fault(sheet, None, fault)
+        else:
+            for index in order:
+                test = tests[index]
+                assert isinstance(test, AssertTest)
+                outcome, alive = await _examine(candidate, examiner, submission, test)
+                if not sheet.fill(index, outcome) or not alive:
+                    break
+    _close(sheet, candidate)
+
+
+async def _examine(
+    candidate: Candidate, examiner: Conversation, submission: Submission, test: AssertTest
+) -> tuple[Outcome, bool]:
+    """One piece of test code, and whether both processes can go on."""
+    try:
+        await examiner.send(["test", 0, test.setup, test.code, submission.entry_point])
+        while True:
+            match await examiner.message():
+                case ["call", str(name), arguments, keywords]:
+                    answer = await candidate.call(name, arguments, keywords)
+                    await examiner.send(_relayed(answer))
+                case ["passed", 0]:
+                    return Outcome(OutcomeKind.PASSED), True
+                case [str(kind), str(name), str(message), line, 0]:
+                    return Outcome(OutcomeKind(kind), None, name, message, line), True
+                case other:
+                    raise LostError(f"the process of the tests sent {str(other)[:200]}")
+    except CandidateFault as fault:
+        # Of the candidate or, where the test code itself takes too long, of the examiner.
+        return fault.outcome, False
+
+
+def _relayed(answer: Outcome) -> list[object]:
+    if answer.passed:
+        return ["value", encode(answer.value)]
+    return ["raised", answer.error_type, answer.message]
+
+
+async def _grade_stdio(sandbox: Sandbox, submission: Submission, test: StdioTest) -> Outcome:
+    """A fresh process for each input."""
+    request = Request("program", submission.source, submission.limits, test.stdin.encode())
+    result = sandbox.result(await sandbox.exchange(request), submission.limits)
+    if result.status is Status.ERROR:
+        last = result.stderr.rstrip().rpartition("\n")[2]
+        kind, _, message = last.partition(": ")
+        return Outcome(OutcomeKind.ERROR, result.stdout, kind, message)
+    if result.status is not Status.OK:
+        return replace(ended(result), value=result.stdout)
+    right = same_output(result.stdout, test.stdout)
+    return Outcome(OutcomeKind.PASSED if right else OutcomeKind.WRONG, result.stdout)

@@ -1,0 +1,174 @@
+"""Values as bytes and back, for a channel whose other end is not trusted.
+
+Only builtin data exists on the wire: None, bool, int, float, complex, str, bytes, list, tuple,
+dict, set, frozenset. A subclass travels as its builtin base, so an ``__eq__`` or ``__hash__`` of
+the sender's making never reaches the receiver. Everything is JSON with tags; integers and floats
+are hexadecimal, so they are exact and take linear time.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any
+
+MAX_DEPTH = 40
+MAX_FRAME = 1 << 20
+"""Bytes of one frame, its length prefix not counted."""
+_MAX_EQUAL_HASHES = 100
+
+
+class CodecError(ValueError):
+    """Raised for a value that cannot travel, and for bytes that are no frame of this codec."""
+
+
+def encode(value: Any, depth: int = 0) -> Any:
+    """``value`` as JSON data.
+
+    Raises:
+        CodecError: the value, or one inside it, is not builtin data, or nests deeper than
+            ``MAX_DEPTH`` (a list that contains itself does).
+    """
+    if value is None or value is True or value is False:
+        return value
+    if depth > MAX_DEPTH:
+        raise CodecError(f"nested deeper than {MAX_DEPTH}")
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return ["i", int.__format__(value, "x")]
+    if isinstance(value, float):
+        return ["f", float.hex(value)]
+    for base, tag in _SEQUENCES:
+        if isinstance(value, base):
+            return [tag, [encode(item, depth + 1) for item in base.__iter__(value)]]
+    if isinstance(value, dict):
+        pairs = dict.items(value)
+        return ["d", [[encode(k, depth + 1), encode(v, depth + 1)] for k, v in pairs]]
+    if isinstance(value, bytes):
+        return ["b", bytes.hex(value)]
+    if isinstance(value, complex):
+        return ["c", [float.hex(value.real), float.hex(value.imag)]]
+    raise CodecError(f"a value of type {type(value).__name__} is not builtin data")
+
+
+_SEQUENCES: tuple[tuple[Any, str], ...] = (
+    (list, "l"),
+    (tuple, "t"),
+    (set, "s"),
+    (frozenset, "z"),
+)
+
+
+def decode(data: Any) -> Any:
+    """The value that ``encode`` made ``data`` from.
+
+    Raises:
+        CodecError: ``data`` is not of this codec, or its keys are built to collide.
+    """
+    try:
+        return _decode(data, 0)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise CodecError(f"malformed value: {error}") from None
+
+
+def _decode(data: Any, depth: int) -> Any:
+    if data is None or isinstance(data, bool | str):
+        return data
+    if depth > MAX_DEPTH + 1:
+        raise CodecError(f"nested deeper than {MAX_DEPTH}")
+    if type(data) is not list or len(data) != 2 or type(data[0]) is not str:
+        raise CodecError("not a tagged value")
+    tag, body = data
+    if tag in _DECODE_TEXT and type(body) is str:
+        return _DECODE_TEXT[tag](body)
+    if type(body) is not list:
+        raise CodecError("not a tagged value")
+    if tag == "d":
+        if any(type(pair) is not list or len(pair) != 2 for pair in body):
+            raise CodecError("a dict is pairs")
+        keys = _distinct([_decode(pair[0], depth + 1) for pair in body])
+        return dict(zip(keys, [_decode(pair[1], depth + 1) for pair in body], strict=True))
+    if tag == "c" and len(body) == 2 and all(type(part) is str for part in body):
+        return complex(float.fromhex(body[0]), float.fromhex(body[1]))
+    items = [_decode(item, depth + 1) for item in body]
+    if tag == "l":
+        return items
+    if tag == "t":
+        return tuple(items)
+    if tag == "s":
+        return set(_distinct(items))
+    if tag == "z":
+        return frozenset(_distinct(items))
+    raise CodecError(f"unknown tag {tag[:8]!r}")
+
+
+_DECODE_TEXT: dict[str, Callable[[str], Any]] = {
+    "i": lambda text: int(text, 16),
+    "f": float.fromhex,
+    "b": bytes.fromhex,
+}
+
+
+def _distinct(keys: list[Any]) -> list[Any]:
+    # A table of keys with one hash takes quadratic time: refuse it before it is built.
+    if len(keys) - len({hash(key) for key in keys}) > _MAX_EQUAL_HASHES:
+        raise CodecError("too many keys have equal hashes")
+    return keys
+
+
+def pack(message: Any) -> bytes:
+    """A frame: four bytes of length, then JSON.
+
+    Raises:
+        CodecError: the frame would be larger than ``MAX_FRAME``.
+    """
+    body = json.dumps(message, separators=(",", ":")).encode()
+    if len(body) > MAX_FRAME:
+        raise CodecError(f"a value of {len(body)} bytes exceeds {MAX_FRAME}")
+    return struct.pack("!I", len(body)) + body
+
+
+def unpack(body: bytes) -> Any:
+    """The message of a frame, its length prefix taken off.
+
+    Raises:
+        CodecError: not JSON, or nested beyond reason.
+    """
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise CodecError(f"malformed frame: {type(error).__name__}") from None
+
+
+def send_message(channel: socket.socket, message: Any) -> None:
+    """Send one frame on a blocking socket."""
+    channel.sendall(pack(message))
+
+
+def receive_message(channel: socket.socket) -> Any:
+    """The next message of a blocking socket.
+
+    Raises:
+        EOFError: the other end is gone.
+    """
+    (length,) = struct.unpack("!I", receive_exactly(channel, 4))
+    return unpack(receive_exactly(channel, length))
+
+
+def receive_exactly(channel: socket.socket, count: int) -> bytes:
+    """``count`` bytes of a blocking socket.
+
+    Raises:
+        EOFError: the other end is gone before that.
+    """
+    parts = []
+    while count:
+        part = channel.recv(min(count, 1 << 18))
+        if not part:
+            raise EOFError("the other end of the channel is closed")
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)

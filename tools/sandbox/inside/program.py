@@ -1,0 +1,226 @@
+"""The program's own process: confines itself, waits for a job, becomes the program."""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import gc
+import json
+import os
+import resource
+import signal
+import socket
+import struct
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import Any, NoReturn, TextIO
+
+from tools.sandbox.inside import asserts, calls, kernel, loader
+from tools.sandbox.inside.codec import receive_exactly
+from tools.sandbox.inside.config import Config
+from tools.sandbox.inside.surroundings import Place
+
+READY = b"R"
+_NICE = 5
+_STACK_MB = 8
+_ADDRESS_SPACE_SLACK_MB = 512
+"""Address space beyond the memory limit, for mappings that hold little: libraries, stacks."""
+
+
+def main(
+    config: Config,
+    place: Place,
+    task_limit: int,
+    talk: socket.socket,
+    stdio: tuple[int, int, int],
+) -> NoReturn:
+    """Confine this process, tell the warden, run what it sends, exit.
+
+    Args:
+        config: settings of the generation.
+        place: the run's folder and user.
+        task_limit: RLIMIT_NPROC that ``config.processes`` amounts to.
+        talk: to the warden.
+        stdio: descriptors that become 0, 1 and 2.
+    """
+    for target, fd in enumerate(stdio):
+        os.dup2(fd, target)
+    try:
+        os.dup2(talk.fileno(), 3)
+        talk.detach()
+        kernel.close_descriptors_from(4)
+        talk = socket.socket(fileno=3)
+        _confine(config, place)
+        talk.sendall(READY)
+        request, blobs, channel = _receive(talk)
+    except EOFError:
+        os._exit(0)  # no job came: the sandbox closes
+    except BaseException as error:
+        os.write(2, f"{type(error).__name__}: {error}".encode())
+        os._exit(1)
+    talk.close()
+    _limit(request, config, task_limit)
+    for name, data in zip(request["files"], blobs[1:], strict=True):
+        path = Path(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    _settle(place.folder)
+    source = blobs[0].decode()
+    if request["mode"] == "program":
+        _run_program(source)
+    elif request["mode"] == "calls":
+        calls.serve(socket.socket(fileno=channel), source)
+    else:
+        asserts.serve(socket.socket(fileno=channel))
+    _exit(0)
+
+
+def _confine(config: Config, place: Place) -> None:
+    os.chdir(place.folder)
+    namespaced = config.isolation == "namespaces"
+    if namespaced:
+        os.setsid()
+    else:
+        os.setpgid(0, 0)
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.umask(0o022)
+    for limit, value in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_MEMLOCK, 64 << 10),
+        (resource.RLIMIT_NOFILE, 128),
+        (resource.RLIMIT_FSIZE, config.disk_mb << 20),
+        (resource.RLIMIT_STACK, _STACK_MB << 20),
+        (resource.RLIMIT_MSGQUEUE, 0),
+        (resource.RLIMIT_RTPRIO, 0),
+        (resource.RLIMIT_NICE, 0),
+    ):
+        _lower(limit, value)
+    os.nice(_NICE)
+    if place.uid is not None:
+        os.setgroups([])
+        os.setresgid(place.uid, place.uid, place.uid)
+        os.setresuid(place.uid, place.uid, place.uid)
+    kernel.die_with_parent()
+    kernel.no_new_privileges()
+    if config.isolation == "restricted":
+        kernel.restrict_paths(_path_rules(config, place))
+    kernel.set_dumpable(True)
+    if config.seccomp:
+        kernel.install_filter(bytes.fromhex(config.seccomp))
+
+
+def _path_rules(config: Config, place: Place) -> list[tuple[str, int]]:
+    read = kernel.LANDLOCK_READ | kernel.LANDLOCK_LIST | kernel.LANDLOCK_EXECUTE
+    use = kernel.LANDLOCK_READ | kernel.LANDLOCK_WRITE
+    return [
+        (place.folder, kernel.LANDLOCK_ALL),
+        *((path, read) for path in config.readable),
+        *((f"/dev/{name}", use) for name in ("null", "zero", "full", "random", "urandom")),
+    ]
+
+
+def _lower(limit: int, value: int, hard: int | None = None) -> None:
+    """Set a limit and its ceiling, never above a ceiling that is there already."""
+    ceiling = resource.getrlimit(limit)[1]
+    wanted = value if hard is None else hard
+    if ceiling != resource.RLIM_INFINITY:
+        wanted = min(wanted, ceiling)
+    resource.setrlimit(limit, (min(value, wanted), wanted))
+
+
+def _receive(talk: socket.socket) -> tuple[dict[str, Any], list[bytes], int]:
+    """The job: its header, source and files, and the descriptor of its channel (or -1)."""
+    prefix, fds, _, _ = socket.recv_fds(talk, 4, 1)
+    if not prefix:
+        raise EOFError
+    if len(prefix) < 4:
+        prefix += receive_exactly(talk, 4 - len(prefix))
+    (length,) = struct.unpack("!I", prefix)
+    request = json.loads(receive_exactly(talk, length))
+    return request, [receive_exactly(talk, n) for n in request["sizes"]], fds[0] if fds else -1
+
+
+def _limit(request: dict[str, Any], config: Config, task_limit: int) -> None:
+    memory = request["memory_mb"] << 20
+    _lower(resource.RLIMIT_AS, memory + (_ADDRESS_SPACE_SLACK_MB << 20))
+    _lower(resource.RLIMIT_DATA, memory)
+    _lower(resource.RLIMIT_CPU, request["cpu_s"], hard=request["cpu_s"] + 1)
+    _lower(resource.RLIMIT_NPROC, task_limit - config.processes + request["processes"])
+
+
+def _settle(folder: str) -> None:
+    """Give the process what a freshly started interpreter has."""
+    os.environ.clear()
+    os.environ.update(
+        PATH="/usr/local/bin:/usr/bin:/bin",
+        HOME=folder,
+        TMPDIR=folder,
+        LANG="C.UTF-8",
+        MALLOC_ARENA_MAX="2",
+        PYTHONDONTWRITEBYTECODE="1",
+    )
+    # `site` is not loaded, but programs rely on these three.
+    import _sitebuiltins
+
+    builtins.exit = _sitebuiltins.Quitter("exit", "Ctrl-D")
+    builtins.quit = _sitebuiltins.Quitter("quit", "Ctrl-D")
+    builtins.help = _sitebuiltins._Helper()
+    sys.argv = [loader.FILENAME]
+    sys.path.insert(0, folder)
+    stdin = _text(0, "r", "surrogateescape")
+    stdout = _text(1, "w", "surrogateescape")
+    stderr = _text(2, "w", "backslashreplace")
+    vars(sys).update(stdin=stdin, stdout=stdout, stderr=stderr)
+    vars(sys).update(__stdin__=stdin, __stdout__=stdout, __stderr__=stderr)
+    for name in [n for n in sys.modules if n == "tools" or n.startswith("tools.")]:
+        del sys.modules[name]
+    gc.enable()
+
+
+def _text(fd: int, mode: str, errors: str) -> TextIO:
+    stream: Any = open(fd, mode, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115
+    if fd == 2:
+        stream.reconfigure(line_buffering=True)
+    return stream  # type: ignore[no-any-return]
+
+
+def _run_program(source: str) -> NoReturn:
+    code = 0
+    try:
+        loader.load(source, "__main__")
+    except SystemExit as error:
+        code = _exit_code(error)
+    except BaseException as error:
+        error.__traceback__ = loader.own_frames(error.__traceback__)
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = 1
+    _exit(code)
+
+
+def _exit_code(error: SystemExit) -> int:
+    if error.code is None:
+        return 0
+    if isinstance(error.code, int):
+        return error.code & 0xFF
+    sys.stderr.write(f"{error.code}\n")
+    return 1
+
+
+def _exit(code: int) -> NoReturn:
+    """End as the interpreter does, except that memory is not given back page by page."""
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        main_module = sys.modules.get("__main__")
+        if main_module is not None:
+            main_module.__dict__.clear()  # destructors of globals run, and may still print
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BaseException:
+        traceback.print_exc()
+        code = code or 120
+    os._exit(code)

@@ -1,0 +1,138 @@
+"""Where a run happens: its namespaces and mounts, or its folder."""
+
+# Plain os calls: relative to the working directory, and once per run.
+# ruff: noqa: PTH101, PTH106, PTH108, PTH116
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.sandbox.inside import kernel
+from tools.sandbox.inside.config import Config
+
+SANDBOX_ID = 1000
+"""The user and group id of everything inside namespaces."""
+MAX_FILES = 4096
+"""Files and folders that a run may have at once."""
+_SHARED_MEMORY_MB = 16
+_NEIGHBOUR_TASKS = 32
+"""Slack for tasks that the same user starts elsewhere after a run's limit was set."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """The folder a run works in, and the user it works as."""
+
+    folder: str
+    uid: int | None
+    """None: the uid stays as it is."""
+    private: bool
+    """True: a file system of its own, which vanishes with the run."""
+
+
+def enter_namespaces(config: Config) -> None:
+    """Make a fresh /tmp, /dev/shm and /proc, then give up every capability.
+
+    The caller is process 1 of new pid, mount and user namespaces.
+    """
+    kernel.die_with_parent()
+    # A process that is not dumpable may not write its own id maps.
+    kernel.set_dumpable(True)
+    for name, text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{SANDBOX_ID} {SANDBOX_ID} 1"),
+        ("gid_map", f"{SANDBOX_ID} {SANDBOX_ID} 1"),
+    ):
+        Path("/proc/self", name).write_text(text)
+    safe = kernel.MS_NOSUID | kernel.MS_NODEV
+    size = f"size={config.disk_mb}m,nr_inodes={MAX_FILES},mode=0700"
+    kernel.mount("tmpfs", "/tmp", safe, size)
+    kernel.mount(
+        "tmpfs",
+        "/dev/shm",
+        safe | kernel.MS_NOEXEC,
+        f"size={_SHARED_MEMORY_MB}m,nr_inodes=256,mode=0700",
+    )
+    kernel.mount("proc", "/proc", safe | kernel.MS_NOEXEC | kernel.MS_RDONLY, "subset=pid")
+    kernel.drop_capabilities()
+    kernel.set_dumpable(False)
+
+
+def make_place(config: Config) -> Place:
+    """The run's own folder: the private /tmp, or a fresh one below the scratch folder."""
+    if config.isolation == "namespaces":
+        return Place("/tmp", uid=None, private=True)
+    os.setsid()
+    kernel.adopt_orphans()
+    folder = Path(config.scratch) / secrets.token_hex(8)
+    folder.mkdir(mode=0o700)
+    uid = None
+    if config.uids:
+        uid = config.first_uid + os.getpid() % config.uids
+        os.chown(folder, uid, uid)
+    return Place(str(folder), uid=uid, private=False)
+
+
+def remove_place(place: Place) -> None:
+    """Delete the folder of a run whose processes are all dead."""
+    if place.private:
+        return
+    os.chdir(place.folder)
+    # By descent, not by path: a tree may be deeper than the longest path.
+    below: list[tuple[str, list[str]]] = [("", _empty_here())]
+    while below:
+        name, folders = below[-1]
+        if folders:
+            inner = folders.pop()
+            os.chdir(inner)
+            below.append((inner, _empty_here()))
+            continue
+        below.pop()
+        if below:
+            os.chdir("..")
+            os.rmdir(name)
+    os.chdir("/")
+    os.rmdir(place.folder)
+
+
+def _empty_here() -> list[str]:
+    """Delete the files of the working directory; the names of its folders, made enterable."""
+    os.chmod(".", stat.S_IRWXU)
+    folders = []
+    with os.scandir(".") as entries:
+        for entry in list(entries):
+            if entry.is_dir(follow_symlinks=False):
+                os.chmod(entry.name, stat.S_IRWXU)
+                folders.append(entry.name)
+            else:
+                os.unlink(entry.name)
+    return folders
+
+
+def task_limit(config: Config) -> int:
+    """RLIMIT_NPROC for the run: how many tasks its user may have, as the kernel counts them."""
+    if config.isolation == "namespaces":
+        return config.processes + 1  # the warden is of the same user and namespace
+    if config.uids:
+        return config.processes
+    slack = _NEIGHBOUR_TASKS + 4 * (os.cpu_count() or 1)
+    return _tasks_of(os.getuid()) + slack + config.processes
+
+
+def _tasks_of(uid: int) -> int:
+    total = 0
+    with os.scandir("/proc") as entries:
+        for entry in entries:
+            if not entry.name.isdigit():
+                continue
+            try:
+                status = os.stat(f"/proc/{entry.name}/task")
+            except (FileNotFoundError, PermissionError):
+                continue
+            if status.st_uid == uid:
+                total += status.st_nlink - 2
+    return total

@@ -1,0 +1,297 @@
+"""The trusted owner of one run: sets its surroundings up, supervises it, kills it, reports."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from tools.sandbox.inside import kernel, program, surroundings, watchdog
+from tools.sandbox.inside.codec import receive_exactly
+from tools.sandbox.inside.config import Config
+
+_TICK_S = 0.025
+_SET_UP_S = 10.0
+"""Seconds that a step of set-up may take before the warden gives up."""
+_PIPE_CHUNK = 1 << 16
+
+
+class _Stopped(BaseException):
+    """The zygote is gone: kill the run, wipe its folder, report to nobody."""
+
+
+def main(config: Config, control: socket.socket, tell: Callable[[], None]) -> NoReturn:
+    """Serve one run and exit.
+
+    Args:
+        config: settings of the generation.
+        control: where jobs arrive, shared with the other waiting wardens.
+        tell: called when ready for a job, and again when one was taken.
+    """
+    status = 1
+    try:
+        _serve(config, control, tell)
+        status = 0
+    except _Stopped:
+        status = 0
+    except BaseException as error:
+        complain(error)
+    finally:
+        os._exit(status)
+
+
+def complain(error: BaseException) -> None:
+    """Tell the judge why this process ends; it reads standard error when a run gets no reply."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"sandbox set-up failed: {type(error).__name__}: {error}\n".encode())
+
+
+def _serve(config: Config, control: socket.socket, tell: Callable[[], None]) -> None:
+    if config.isolation == "namespaces":
+        surroundings.enter_namespaces(config)
+    else:
+        signal.signal(signal.SIGTERM, _stop)
+        kernel.die_with_parent(signal.SIGTERM)
+    place = surroundings.make_place(config)
+    child = None
+    try:
+        child = _fork_program(config, place, control)
+        tell()
+        message, fds, _, _ = socket.recv_fds(control, 16, 2)
+        if not message:
+            return
+        tell()
+        job = socket.socket(fileno=fds[0])
+        with contextlib.suppress(EOFError, ConnectionError):  # the judge lost interest
+            result = _supervise(config, child, job, fds[1:], place)
+            if result is not None:
+                job.settimeout(_SET_UP_S)
+                job.sendall(result)
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if child is not None:
+            _kill_everything(config, child)
+        surroundings.remove_place(place)
+
+
+def _stop(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise _Stopped
+
+
+@dataclass
+class _Stream:
+    """One output of the program, kept up to a cap."""
+
+    fd: int
+    cap: int = 0
+    kept: bytearray = field(default_factory=bytearray)
+    truncated: bool = False
+    closed: bool = False
+
+    def drain(self) -> None:
+        """Read what is there, without waiting."""
+        while not self.closed and not self.truncated:
+            try:
+                data = os.read(self.fd, _PIPE_CHUNK)
+            except BlockingIOError:
+                return
+            if not data:
+                self.closed = True
+            self.kept += data
+            if len(self.kept) > self.cap:
+                del self.kept[self.cap :]
+                self.truncated = True
+
+
+@dataclass
+class _Child:
+    """The program's own process and the ends of its pipes."""
+
+    pid: int
+    pidfd: int
+    talk: socket.socket
+    stdin: int
+    stdout: _Stream
+    stderr: _Stream
+    status: int | None = None
+    """Its wait status, once it was reaped."""
+    cpu_s: float = 0.0
+    max_rss_kb: int = 0
+
+
+def _fork_program(config: Config, place: surroundings.Place, control: socket.socket) -> _Child:
+    """Fork the program's process and wait until it is confined."""
+    inputs, outputs, errors = os.pipe(), os.pipe(), os.pipe()
+    mine, theirs = socket.socketpair()
+    task_limit = surroundings.task_limit(config)
+    pid = os.fork()
+    if pid == 0:
+        control.close()
+        program.main(config, place, task_limit, theirs, (inputs[0], outputs[1], errors[1]))
+    for fd in (inputs[0], outputs[1], errors[1]):
+        os.close(fd)
+    theirs.close()
+    for fd in (inputs[1], outputs[0], errors[0]):
+        os.set_blocking(fd, False)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    mine.settimeout(_SET_UP_S)
+    child = _Child(
+        pid=pid,
+        pidfd=os.pidfd_open(pid),
+        talk=mine,
+        stdin=inputs[1],
+        stdout=_Stream(outputs[0]),
+        stderr=_Stream(errors[0]),
+    )
+    if mine.recv(1) != program.READY:
+        child.stderr.cap = 4096
+        child.stderr.drain()
+        raise RuntimeError(child.stderr.kept.decode(errors="replace") or "no answer")
+    return child
+
+
+def _supervise(
+    config: Config, child: _Child, job: socket.socket, channel: list[int], place: surroundings.Place
+) -> bytes | None:
+    """Run the job to its end; the reply for the judge, or None when the judge went away."""
+    job.settimeout(_SET_UP_S)
+    (length,) = struct.unpack("!I", receive_exactly(job, 4))
+    head = receive_exactly(job, length)
+    request = json.loads(head)
+    stdin = receive_exactly(job, request["stdin_size"])
+    body = receive_exactly(job, sum(request["sizes"]))
+    child.stdout.cap = child.stderr.cap = request["output_kb"] * 1024
+    started = time.monotonic()
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError, TimeoutError):
+        socket.send_fds(child.talk, [struct.pack("!I", length)], channel)
+        child.talk.sendall(head + body)
+    child.talk.close()
+    for fd in channel:
+        os.close(fd)
+    guard = watchdog.Watchdog(
+        config, place, memory_mb=request["memory_mb"], disk_mb=request["disk_mb"]
+    )
+    verdict = _watch(child, job, stdin, started + request["wall_s"], guard)
+    wall_s = time.monotonic() - started
+    _kill_everything(config, child)
+    if verdict == "gone":
+        return None
+    child.stdout.drain()
+    child.stderr.drain()
+    if verdict == "" and (child.stdout.truncated or child.stderr.truncated):
+        verdict = "output"
+    return _reply(child, verdict, guard.reason, wall_s)
+
+
+def _watch(
+    child: _Child, job: socket.socket, stdin: bytes, deadline: float, guard: watchdog.Watchdog
+) -> str:
+    """Until the program's own process ends: "", or why the run must be ended now."""
+    poller = select.poll()
+    for fd in (child.pidfd, child.stdout.fd, child.stderr.fd, job.fileno()):
+        poller.register(fd, select.POLLIN)
+    poller.register(child.stdin, select.POLLOUT)
+    unsent = memoryview(stdin)
+    while True:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            return "timeout"
+        events = dict(poller.poll(1000 * min(_TICK_S, remaining)))
+        if job.fileno() in events:
+            return "gone"
+        for stream in (child.stdout, child.stderr):
+            if stream.fd in events:
+                stream.drain()
+                if stream.truncated:
+                    return "output"
+                if stream.closed:
+                    poller.unregister(stream.fd)
+        if child.stdin in events:
+            unsent = _feed(child.stdin, unsent)
+            if not unsent:
+                poller.unregister(child.stdin)
+                os.close(child.stdin)
+                child.stdin = -1
+        _reap(child, os.WNOHANG)
+        if child.status is not None:
+            return ""
+        trouble = guard.tick()
+        if trouble:
+            return trouble
+
+
+def _feed(fd: int, unsent: memoryview) -> memoryview:
+    """Write what the pipe takes; nothing is left once the reader is gone."""
+    if not unsent:
+        return unsent
+    try:
+        return unsent[os.write(fd, unsent[:_PIPE_CHUNK]) :]
+    except BlockingIOError:
+        return unsent
+    except BrokenPipeError:
+        return unsent[:0]
+
+
+def _reap(child: _Child, options: int) -> None:
+    """Collect the dead; with options 0, wait until nobody is left."""
+    while True:
+        try:
+            pid, status, usage = os.wait4(-1, options)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        if pid == child.pid:
+            child.status = status
+        child.cpu_s += usage.ru_utime + usage.ru_stime
+        child.max_rss_kb = max(child.max_rss_kb, usage.ru_maxrss)
+
+
+def _kill_everything(config: Config, child: _Child) -> None:
+    """Kill every process of the run and wait until all are gone."""
+    if config.isolation == "namespaces":
+        # One atomic pass over this pid namespace: no fork slips through.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGKILL)
+        _reap(child, 0)
+        return
+    while True:
+        # The leader's id stays reserved while the group has members, so it names nobody else.
+        if child.status is None or watchdog.descendants():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+        for pid in watchdog.descendants():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        _reap(child, os.WNOHANG)
+        if not watchdog.descendants():
+            return
+        time.sleep(0.0005)
+
+
+def _reply(child: _Child, verdict: str, reason: str, wall_s: float) -> bytes:
+    status = child.status or 0
+    signalled = os.WIFSIGNALED(status)
+    head: dict[str, Any] = {
+        "ended": verdict,
+        "reason": reason,
+        "exit_code": None if signalled else os.waitstatus_to_exitcode(status),
+        "signal": os.WTERMSIG(status) if signalled else None,
+        "wall_s": wall_s,
+        "cpu_s": child.cpu_s,
+        "max_rss_kb": child.max_rss_kb,
+        "stdout_truncated": child.stdout.truncated,
+        "stderr_truncated": child.stderr.truncated,
+        "sizes": [len(child.stdout.kept), len(child.stderr.kept)],
+    }
+    body = json.dumps(head).encode()
+    return struct.pack("!I", len(body)) + body + child.stdout.kept + child.stderr.kept

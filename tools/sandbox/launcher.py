@@ -1,0 +1,31 @@
+"""How a zygote is started: the one thing in which backends differ."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Protocol
+
+from tools.sandbox.limits import Limits
+
+LEVELS = ("none", "restricted", "namespaces")
+"""Isolation, weakest first."""
+
+
+class Launcher(Protocol):
+    """A backend: starts zygotes of one isolation level."""
+
+    backend: str
+    isolation: str
+    enforced_by: str
+    """What holds the limits of memory and processes."""
+
+    def launch(
+        self, limits: Limits, idle: int, control_fd: int, stderr_fd: int
+    ) -> subprocess.Popen[bytes]:
+        """Start a zygote that takes jobs from ``control_fd``. It dies with this thread.
+
+        Raises:
+            OSError: it cannot be started.
+            SandboxUnavailable: something it needs is missing; the message names the fix.
+        """
+        ...

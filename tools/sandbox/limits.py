@@ -1,0 +1,74 @@
+"""What one program may use."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of one run; the defaults fit small test programs.
+
+    A sandbox is made with limits, and one run may be given others: time and output as it likes,
+    memory and processes lower only, disk not at all (the file system is mounted beforehand).
+
+    Raises:
+        ValueError: a limit is outside its range.
+    """
+
+    wall_s: float = 5.0
+    """Seconds from the start of the program to its end."""
+    cpu_s: float | None = None
+    """Processor seconds of each process, rounded up to whole ones; None: as ``wall_s``."""
+    memory_mb: int = 256
+    """MiB of all processes of the run together; also what one of them can allocate."""
+    processes: int = 16
+    """Processes and threads alive at once, the program itself included."""
+    output_kb: int = 1024
+    """KiB of standard output, and again of standard error; more ends the run."""
+    disk_mb: int = 64
+    """MiB of files in the run's own folder; also the largest size of one file."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is None and field.name == "cpu_s":
+                continue
+            low, high = _RANGES[field.name]
+            if not (math.isfinite(value) and low <= value <= high):
+                raise ValueError(f"limits.{field.name} ({value}) must be in [{low}, {high}]")
+
+    @property
+    def cpu_seconds(self) -> int:
+        """Whole processor seconds that one process may use."""
+        return math.ceil(self.wall_s if self.cpu_s is None else self.cpu_s)
+
+    def check_within(self, outer: Limits) -> None:
+        """These limits of one run must fit the sandbox's.
+
+        Raises:
+            ValueError: memory or processes are above the sandbox's, or disk differs.
+        """
+        for name in ("memory_mb", "processes"):
+            inner, bound = getattr(self, name), getattr(outer, name)
+            if inner > bound:
+                raise ValueError(
+                    f"limits.{name} ({inner}) of a run must not exceed the sandbox's ({bound}): "
+                    "make the sandbox with the higher limit"
+                )
+        if self.disk_mb != outer.disk_mb:
+            raise ValueError(
+                f"limits.disk_mb ({self.disk_mb}) of a run must equal the sandbox's "
+                f"({outer.disk_mb}): make the sandbox with that limit"
+            )
+
+
+_RANGES: dict[str, tuple[float, float]] = {
+    "wall_s": (0.05, 3600),
+    "cpu_s": (0.05, 3600),
+    "memory_mb": (32, 1 << 20),
+    "processes": (1, 4096),
+    "output_kb": (1, 1 << 16),
+    "disk_mb": (1, 1 << 16),
+}

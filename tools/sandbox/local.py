@@ -1,0 +1,113 @@
+"""Backends without namespaces: ``landlock``, and ``unsafe-local``, which confines nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+from tools.sandbox import bundle, interpreter, seccomp
+from tools.sandbox.errors import SandboxUnavailable
+from tools.sandbox.inside import kernel
+from tools.sandbox.inside.config import Config
+from tools.sandbox.limits import Limits
+
+_MIN_LANDLOCK_ABI = 6
+"""The first that keeps signals and abstract sockets inside (Linux 6.12)."""
+_READABLE = (
+    *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64"),
+    *("/etc/ld.so.cache", "/etc/localtime"),
+)
+# Where root lets each run be a user of its own: beyond all ids in use, or, inside a container that
+# has but 65536 of them, between those of people and those of services.
+_UID_RANGES = ((700_000, 1 << 22), (20_000, 40_000))
+
+
+class LocalLauncher:
+    """Starts zygotes as plain processes. Each run has a folder of its own below a common one."""
+
+    def __init__(self, python: str | None, *, confined: bool) -> None:
+        self.backend = "landlock" if confined else "unsafe-local"
+        self.isolation = "restricted" if confined else "none"
+        self.enforced_by = "rlimit+watchdog"
+        self._python = python
+
+    def launch(
+        self, limits: Limits, idle: int, control_fd: int, stderr_fd: int
+    ) -> subprocess.Popen[bytes]:
+        """See ``Launcher``."""
+        python = interpreter.find(self._python)
+        confined = self.isolation == "restricted"
+        if confined and kernel.landlock_abi() < _MIN_LANDLOCK_ABI:
+            raise SandboxUnavailable(
+                f"landlock: the kernel offers version {kernel.landlock_abi()}, "
+                f"{_MIN_LANDLOCK_ABI} is needed (Linux 6.12 with CONFIG_SECURITY_LANDLOCK)"
+            )
+        first_uid, uids = _own_uids() if confined and os.geteuid() == 0 else (0, 0)
+        if uids and not python.reachable:
+            raise SandboxUnavailable(
+                f"landlock: python ({python.path}) lies in a folder closed to other users, and "
+                "root runs programs as one: pass python= one that everybody may read"
+            )
+        scratch = _make_scratch()
+        config = Config(
+            isolation=self.isolation,
+            control_fd=control_fd,
+            parent_pid=os.getpid(),
+            idle=idle,
+            memory_mb=limits.memory_mb,
+            processes=limits.processes,
+            disk_mb=limits.disk_mb,
+            seccomp=seccomp.assemble(restricted=True).hex() if confined else "",
+            readable=(python.prefix, *_READABLE),
+            scratch=str(scratch),
+            first_uid=first_uid,
+            uids=uids,
+        )
+        bundle_fd = bundle.write(config)
+        try:
+            return subprocess.Popen(
+                bundle.command(python.path, bundle_fd),
+                env={"MALLOC_ARENA_MAX": "2"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr_fd,
+                pass_fds=[control_fd, bundle_fd],
+                cwd="/",
+                start_new_session=True,
+            )
+        except BaseException:
+            scratch.rmdir()
+            raise
+        finally:
+            os.close(bundle_fd)
+
+
+def _make_scratch() -> Path:
+    """The common folder, in memory where possible; the zygote removes it when it ends."""
+    shared_memory = Path("/dev/shm")
+    usable = shared_memory.is_dir() and os.access(shared_memory, os.W_OK | os.X_OK)
+    parent = shared_memory if usable else Path(tempfile.gettempdir())
+    scratch = Path(tempfile.mkdtemp(prefix="turnwise-sandbox-", dir=parent))
+    scratch.chmod(0o711)  # each run enters its own folder, nobody lists them
+    return scratch
+
+
+def _own_uids() -> tuple[int, int]:
+    """First and number of the user ids that runs may take, one each.
+
+    Raises:
+        SandboxUnavailable: this user namespace has too few.
+    """
+    mapped = [
+        (int(inside), int(inside) + int(count))
+        for inside, _, count in map(str.split, Path("/proc/self/uid_map").read_text().splitlines())
+    ]
+    for first, count in _UID_RANGES:
+        if any(low <= first and first + count <= high for low, high in mapped):
+            return first, count
+    raise SandboxUnavailable(
+        "landlock: root needs spare user ids to run programs as (see /proc/self/uid_map): "
+        "start this as another user than root"
+    )

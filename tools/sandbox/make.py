@@ -1,0 +1,78 @@
+"""Which backend: the one that was asked for, or the strongest that works here."""
+
+from __future__ import annotations
+
+import platform
+import sys
+import warnings
+from collections.abc import Callable
+
+from tools.sandbox.bwrap import BwrapLauncher
+from tools.sandbox.launcher import LEVELS, Launcher
+from tools.sandbox.limits import Limits
+from tools.sandbox.local import LocalLauncher
+from tools.sandbox.sandbox import Sandbox
+
+# Strongest first.
+BACKENDS: dict[str, Callable[[str | None], Launcher]] = {
+    "bwrap": BwrapLauncher,
+    "landlock": lambda python: LocalLauncher(python, confined=True),
+    "unsafe-local": lambda python: LocalLauncher(python, confined=False),
+}
+UNSAFE = "unsafe-local"
+
+
+def make_sandbox(
+    backend: str = "auto",
+    limits: Limits | None = None,
+    *,
+    min_isolation: str | None = None,
+    workers: int | None = None,
+    python: str | None = None,
+) -> Sandbox:
+    """A sandbox for ``async with``; entering it runs a canary program through the whole chain.
+
+    Args:
+        backend: "bwrap" (isolation "namespaces"), "landlock" ("restricted"), "unsafe-local"
+            ("none": for programs that you trust), or "auto": the strongest of the first two that
+            works here.
+        limits: of each run.
+        min_isolation: weakest isolation to accept; None: "restricted" for "auto", and whatever it
+            has for a backend that is named.
+        workers: runs in flight at once; None: twice the number of cores.
+        python: path of the interpreter that runs programs; None: this one. Installed packages are
+            not seen by programs.
+
+    Raises:
+        ValueError: an unknown backend or level, or a backend below ``min_isolation``.
+    """
+    if backend != "auto" and backend not in BACKENDS:
+        raise ValueError(f"backend ({backend!r}) must be one of auto, {', '.join(BACKENDS)}")
+    if min_isolation is not None and min_isolation not in LEVELS:
+        raise ValueError(f"min_isolation ({min_isolation!r}) must be one of {', '.join(LEVELS)}")
+    names = [n for n in BACKENDS if n != UNSAFE] if backend == "auto" else [backend]
+    launchers = [BACKENDS[name](python) for name in names]
+    if min_isolation is not None:
+        floor = LEVELS.index(min_isolation)
+        launchers = [one for one in launchers if LEVELS.index(one.isolation) >= floor]
+        if not launchers:
+            raise ValueError(
+                f"backend ({backend!r}) has an isolation below min_isolation "
+                f"({min_isolation!r}): name a stronger backend or lower the level"
+            )
+    if backend == UNSAFE:
+        warnings.warn(
+            "unsafe-local runs programs unconfined, with all rights of this user",
+            UserWarning,
+            stacklevel=2,
+        )
+    return Sandbox(launchers, limits or Limits(), workers)
+
+
+def unsupported() -> str:
+    """Why no confining backend can work on this machine, or ""."""
+    if sys.platform != "linux":
+        return f"programs are confined on Linux only (this is {sys.platform})"
+    if platform.machine() != "x86_64":
+        return f"the system-call filter knows x86_64 only (this is {platform.machine()})"
+    return ""

@@ -1,0 +1,274 @@
+"""The sandbox that users hold: runs programs, grades submissions, bounds what is in flight."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
+from types import TracebackType
+
+from tools.sandbox import grade as grading
+from tools.sandbox.canary import CANARY, EXPECTED
+from tools.sandbox.cases import Test
+from tools.sandbox.errors import SandboxFailure, SandboxUnavailable
+from tools.sandbox.launcher import Launcher
+from tools.sandbox.limits import Limits
+from tools.sandbox.results import RunResult, Verdict, status_of
+from tools.sandbox.zygotes import LostError, Reply, Request, Zygotes
+
+_log = logging.getLogger(__name__)
+
+_MAX_IDLE = 4
+_MAX_WORKERS = 128
+RECYCLE_AFTER = 2000
+"""Runs after which a zygote is replaced: its address layout and hash seed are shared by them."""
+
+
+class Sandbox:
+    """Runs Python programs in isolated processes. Made by ``make_sandbox``, used in ``async with``.
+
+    One asyncio loop uses it, with as many concurrent callers as it likes; they are served in the
+    order of their coming.
+    """
+
+    def __init__(self, launchers: Sequence[Launcher], limits: Limits, workers: int | None) -> None:
+        cores = len(os.sched_getaffinity(0))
+        self.limits = limits
+        self.workers = min(2 * cores, _MAX_WORKERS) if workers is None else workers
+        if not 1 <= self.workers <= _MAX_WORKERS:
+            raise ValueError(f"workers ({workers}) must be in [1, {_MAX_WORKERS}]")
+        self._launchers = launchers
+        self._launcher = launchers[0]
+        self._zygotes: Zygotes | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._slots = asyncio.Semaphore(self.workers)
+
+    @property
+    def backend(self) -> str:
+        """The backend's name."""
+        return self._launcher.backend
+
+    @property
+    def isolation(self) -> str:
+        """The level: "namespaces", "restricted" or "none"."""
+        return self._launcher.isolation
+
+    @property
+    def limits_enforced_by(self) -> str:
+        """What holds the limits of memory and processes."""
+        return self._launcher.enforced_by
+
+    async def __aenter__(self) -> Sandbox:
+        """Start it. See ``start``."""
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        await self.close()
+
+    async def start(self) -> None:
+        """Start the first backend that runs a canary program and confines it.
+
+        Raises:
+            SandboxUnavailable: none does.
+            RuntimeError: it was started before.
+        """
+        if self._loop is not None:
+            raise RuntimeError("this sandbox was started before: make a new one")
+        self._loop = asyncio.get_running_loop()
+        refusals: list[str] = []
+        for launcher in self._launchers:
+            self._launcher = launcher
+            try:
+                await self._start_backend()
+            except SandboxUnavailable as error:
+                refusals.append(str(error))
+                continue
+            if refusals:
+                _log.warning(
+                    "sandbox: %s with isolation %s, because: %s",
+                    self.backend,
+                    self.isolation,
+                    "; ".join(refusals),
+                )
+            return
+        raise SandboxUnavailable(
+            f"no sandbox works here: {'; '.join(refusals)}. `python -m tools.sandbox doctor` "
+            "tells what to do"
+        )
+
+    async def _start_backend(self) -> None:
+        zygotes = Zygotes(
+            self._launcher,
+            self.limits,
+            idle=min(_MAX_IDLE, self.workers),
+            recycle_after=RECYCLE_AFTER,
+        )
+        try:
+            await zygotes.start()
+            self._zygotes = zygotes
+            if self.isolation != "none":
+                await self._sing()
+        except BaseException:
+            self._zygotes = None
+            await zygotes.close()
+            raise
+
+    async def _sing(self) -> None:
+        """Run the canary."""
+        try:
+            result = await self.run(CANARY)
+        except SandboxFailure as error:
+            raise SandboxUnavailable(str(error)) from None
+        if result.stdout != EXPECTED:
+            found = ", ".join((result.stdout.splitlines() or [result.stderr])[:-1])
+            raise SandboxUnavailable(
+                f"{self.backend} does not confine a program ({found or result.status}: "
+                f"{result.stderr[-300:]})"
+            )
+
+    async def close(self) -> None:
+        """End every process of the sandbox; runs in flight fail."""
+        zygotes, self._zygotes = self._zygotes, None
+        if zygotes is not None:
+            await zygotes.close()
+
+    async def run(
+        self,
+        source: str,
+        stdin: str = "",
+        files: Mapping[str, str | bytes] | None = None,
+        limits: Limits | None = None,
+    ) -> RunResult:
+        """Run ``source`` as a program, alone in a sandbox; every process of it is dead after.
+
+        Args:
+            source: Python, run as ``__main__``; only the standard library can be imported.
+            stdin: what it reads.
+            files: relative path -> content, written into its working directory before.
+            limits: instead of the sandbox's.
+
+        Raises:
+            SandboxFailure: the sandbox failed, twice.
+            ValueError: a path leads out of the working directory, or limits exceed the sandbox's.
+        """
+        request = Request(
+            "program", source, self._limits(limits), _utf8(stdin), _checked_files(files or {})
+        )
+        async with self._slots:
+            return self.result(await self.exchange(request), request.limits)
+
+    async def grade(
+        self,
+        source: str,
+        tests: Sequence[Test],
+        entry_point: str | None = None,
+        *,
+        limits: Limits | None = None,
+        stop_at_first_failure: bool = False,
+    ) -> Verdict:
+        """Test a submission. It never sees an expected value, and says nothing but values.
+
+        All calls of one submission share one process and its limits. No tests: not passed.
+
+        Args:
+            source: the submission.
+            tests: of any kinds; run in an order that only ``source`` decides.
+            entry_point: the function that ``CallTest`` calls.
+            limits: instead of the sandbox's, for each process.
+            stop_at_first_failure: leave the rest ``not_run``.
+
+        Raises:
+            SandboxFailure: the sandbox failed, twice.
+            ValueError: a call test without entry point, or with values that are not builtin data.
+        """
+        return await grading.grade(
+            self,
+            grading.Submission(source, entry_point, self._limits(limits), stop_at_first_failure),
+            tests,
+        )
+
+    @property
+    def slots(self) -> asyncio.Semaphore:
+        """One for each run or grade in flight."""
+        return self._slots
+
+    async def exchange(self, request: Request, channel: socket.socket | None = None) -> Reply:
+        """One job, tried again once when it has no channel (a conversation cannot be repeated).
+
+        Raises:
+            SandboxFailure: no reply.
+            LostError: no reply to a job with a channel.
+        """
+        zygotes = self._usable()
+        if channel is not None:
+            return await zygotes.run(request, channel)
+        try:
+            return await zygotes.run(request, None)
+        except LostError:
+            try:
+                return await zygotes.run(request, None)
+            except LostError as error:
+                raise SandboxFailure(f"{self.backend}: {error}") from None
+
+    def result(self, reply: Reply, limits: Limits) -> RunResult:
+        """A warden's reply in the words of users."""
+        head = reply.head
+        stderr = reply.stderr.decode(errors="replace")
+        return RunResult(
+            status=status_of(head, stderr, limits.cpu_seconds),
+            stdout=reply.stdout.decode(errors="replace"),
+            stderr=stderr,
+            exit_code=head["exit_code"],
+            signal=head["signal"],
+            wall_s=head["wall_s"],
+            cpu_s=head["cpu_s"],
+            max_rss_mb=head["max_rss_kb"] / 1024,
+            isolation=self.isolation,
+            backend=self.backend,
+            limits_enforced_by=self.limits_enforced_by,
+            stdout_truncated=head["stdout_truncated"],
+            stderr_truncated=head["stderr_truncated"],
+            detail=head["reason"],
+        )
+
+    def _limits(self, limits: Limits | None) -> Limits:
+        if limits is None:
+            return self.limits
+        limits.check_within(self.limits)
+        return limits
+
+    def _usable(self) -> Zygotes:
+        if self._loop is None or self._zygotes is None:
+            state = "not started: use `async with`" if self._loop is None else "closed"
+            raise RuntimeError(f"the sandbox is {state}")
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError(
+                "the sandbox belongs to another event loop: make one sandbox for each loop"
+            )
+        return self._zygotes
+
+
+def _utf8(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _checked_files(files: Mapping[str, str | bytes]) -> tuple[tuple[str, bytes], ...]:
+    checked = []
+    for name, content in files.items():
+        path = PurePosixPath(name)
+        if path.is_absolute() or not path.parts or ".." in path.parts or "\0" in name:
+            raise ValueError(
+                f"files[{name!r}] must be a relative path inside the working directory"
+            )
+        checked.append((str(path), content if isinstance(content, bytes) else _utf8(content)))
+    return tuple(checked)

@@ -1,0 +1,157 @@
+"""The system-call filter: which calls a program may make, as a classic BPF program.
+
+Unknown calls are refused (ENOSYS), known dangerous ones are denied (EPERM). Numbers are those of
+x86-64; on another architecture the sandbox refuses to start.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from collections.abc import Iterable
+
+_AUDIT_ARCH_X86_64 = 0xC000003E
+_FIRST_UNKNOWN = 463
+"""Numbers from here on are newer than this table; x32 numbers lie above it as well."""
+
+# struct seccomp_data: nr, arch, instruction_pointer, args[6] (low halves first).
+_NR, _ARCH, _ARGS = 0, 4, 16
+_LOAD, _AND = 0x20, 0x54
+_JEQ, _JGE, _JSET, _RET = 0x15, 0x35, 0x45, 0x06
+
+_KILL, _ALLOW, _ERRNO = 0x80000000, 0x7FFF0000, 0x00050000
+_DENY = _ERRNO | errno.EPERM
+_UNKNOWN = _ERRNO | errno.ENOSYS
+_IGNORE = _ERRNO | 0
+"""Answers success without doing anything."""
+
+Instruction = tuple[int, int, int, int]
+
+# Mounting, namespaces, foreign processes, kernel objects without a namespace, kernel interfaces
+# with a history of privilege bugs, memory that no limit sees, and every kind of socket.
+_DENIED = frozenset(
+    {
+        *(29, 30, 31, 64, 65, 66, 67, 68, 69, 70, 71, 220),  # System V shm, sem, msg
+        *(41, 42, 43, 49, 50, 288),  # socket, connect, accept, bind, listen, accept4
+        *(101, 103),  # ptrace, syslog
+        *(126, 133, 134, 135, 136, 139),  # capset, mknod, uselib, personality, ustat, sysfs
+        *range(153, 157),  # vhangup, modify_ldt, pivot_root, _sysctl
+        *(159, 161, 163, 164, 165, 166, 167, 168, 169, 170, 171, 172, 173),  # adjtimex to ioperm
+        *range(174, 186),  # modules, quotactl, nfsservctl and unimplemented ones
+        *(206, 207, 208, 209, 210),  # io_setup to io_cancel
+        *(212, 216, 227, 236, 237, 238, 239),  # remap_file_pages, clock_settime, mempolicy
+        *range(240, 247),  # POSIX message queues, kexec_load; 247 is waitid
+        *(248, 249, 250, 251, 256, 259),  # keyrings, ioprio_set, migrate_pages, mknodat
+        *(272, 278, 279, 298, 300, 301, 303, 304, 305, 308),  # unshare to setns
+        *(310, 311, 312, 313, 314, 317, 319, 320, 321, 323),  # process_vm_* to userfaultfd
+        *range(425, 434),  # io_uring, the mount interface
+        *(438, 440, 442, 443, 444, 445, 446, 447, 448, 450),  # pidfd_getfd to mempolicy
+        *range(457, 462),  # statmount, listmount, lsm attributes
+    }
+)
+
+# Without a private mount table and user namespace these reach the host: Landlock does not govern
+# attributes of files (chmod to inotify), and a shared user id lets one process tune another.
+_DENIED_RESTRICTED = frozenset(
+    {
+        *(90, 91, 92, 93, 94, 132, 235, 260, 261, 268, 280, 452),  # chmod, chown, utime families
+        *(188, 189, 190, 197, 198, 199, 254),  # extended attributes, inotify_add_watch
+        *(109, 112),  # setpgid, setsid: the run stays one process group
+        *(142, 144),  # sched_setparam, sched_setscheduler
+    }
+)
+
+_NEW_NAMESPACES = 0x7E020000
+_AF_UNIX, _STREAM, _SEQPACKET, _SOCKET_TYPE = 1, 1, 5, 0xF
+_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+_BUFFER_SIZES = (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF and their FORCE forms
+
+
+def _load_arg(index: int, *, high: bool = False) -> Instruction:
+    return (_LOAD, 0, 0, _ARGS + 8 * index + 4 * high)
+
+
+def _one_of(values: Iterable[int], action: int) -> list[Instruction]:
+    """``action`` when the loaded word is one of ``values``, else allow."""
+    program: list[Instruction] = []
+    for value in values:
+        program += [(_JEQ, 0, 1, value), (_RET, 0, 0, action)]
+    return [*program, (_RET, 0, 0, _ALLOW)]
+
+
+def _zero_only(argument: int) -> list[Instruction]:
+    """Allow when the 32-bit argument is 0 (the caller itself)."""
+    return [
+        _load_arg(argument),
+        (_JEQ, 0, 1, 0),
+        (_RET, 0, 0, _ALLOW),
+        (_RET, 0, 0, _DENY),
+    ]
+
+
+_CHECKED: dict[int, list[Instruction]] = {
+    16: [_load_arg(1), *_one_of((_TIOCSTI, _TIOCLINUX), _DENY)],  # ioctl
+    # socketpair: a datagram pair could be connected again, to a path or an abstract address.
+    53: [
+        _load_arg(0),
+        (_JEQ, 1, 0, _AF_UNIX),
+        (_RET, 0, 0, _DENY),
+        _load_arg(1),
+        (_AND, 0, 0, _SOCKET_TYPE),
+        (_JEQ, 2, 0, _STREAM),
+        (_JEQ, 1, 0, _SEQPACKET),
+        (_RET, 0, 0, _DENY),
+        (_RET, 0, 0, _ALLOW),
+    ],
+    # setsockopt: larger buffers would be kernel memory that no limit of a process counts.
+    54: [_load_arg(2), *_one_of(_BUFFER_SIZES, _IGNORE)],
+    56: [  # clone
+        _load_arg(0),
+        (_JSET, 0, 1, _NEW_NAMESPACES),
+        (_RET, 0, 0, _DENY),
+        (_RET, 0, 0, _ALLOW),
+    ],
+    302: _zero_only(0),  # prlimit64
+    435: [(_RET, 0, 0, _UNKNOWN)],  # clone3 hides its flags behind a pointer; libc falls back
+}
+_CHECKED_RESTRICTED: dict[int, list[Instruction]] = {
+    141: _zero_only(1),  # setpriority
+    203: _zero_only(0),  # sched_setaffinity
+}
+
+
+def assemble(*, restricted: bool) -> bytes:
+    """The filter as an array of ``struct sock_filter``.
+
+    Args:
+        restricted: for a run that shares the host's mounts and user ids (Landlock).
+    """
+    leaves: dict[int, list[Instruction]] = {n: [(_RET, 0, 0, _DENY)] for n in _DENIED}
+    leaves |= _CHECKED
+    if restricted:
+        leaves |= {n: [(_RET, 0, 0, _DENY)] for n in _DENIED_RESTRICTED} | _CHECKED_RESTRICTED
+    allow: list[Instruction] = [(_RET, 0, 0, _ALLOW)]
+    ranges: list[tuple[int, list[Instruction]]] = []
+    for number in range(_FIRST_UNKNOWN):
+        leaf = leaves.get(number, allow)
+        if not ranges or ranges[-1][1] != leaf:
+            ranges.append((number, leaf))
+    ranges.append((_FIRST_UNKNOWN, [(_RET, 0, 0, _UNKNOWN)]))
+    program = [
+        (_LOAD, 0, 0, _ARCH),
+        (_JEQ, 1, 0, _AUDIT_ARCH_X86_64),
+        (_RET, 0, 0, _KILL),
+        (_LOAD, 0, 0, _NR),
+        *_tree(ranges),
+    ]
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
+
+
+def _tree(ranges: list[tuple[int, list[Instruction]]]) -> list[Instruction]:
+    """A balanced search over ranges of numbers, each given by its first number and its leaf."""
+    if len(ranges) == 1:
+        return ranges[0][1]
+    middle = len(ranges) // 2
+    left, right = _tree(ranges[:middle]), _tree(ranges[middle:])
+    assert len(left) <= 255, "a conditional jump of classic BPF reaches 255 instructions"
+    return [(_JGE, len(left), 0, ranges[middle][0]), *left, *right]

@@ -1,0 +1,291 @@
+"""The judge's end of zygotes: start, hand jobs over, notice death, replace."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from tools.sandbox.errors import SandboxFailure, SandboxUnavailable
+from tools.sandbox.launcher import Launcher
+from tools.sandbox.limits import Limits
+
+_START_S = 30.0
+_GRACE_S = 10.0
+"""Seconds beyond a run's own limit before the sandbox counts as broken."""
+_MAX_BAD_STARTS = 3
+_STDERR_KEPT = 2000
+
+
+@dataclass(frozen=True)
+class Request:
+    """One job for a warden."""
+
+    mode: str
+    """"program", "calls" or "asserts"."""
+    source: str
+    limits: Limits
+    stdin: bytes = b""
+    files: tuple[tuple[str, bytes], ...] = ()
+
+    def encode(self) -> bytes:
+        """The job as a warden reads it."""
+        source = self.source.encode("utf-8", "surrogatepass")
+        blobs = [source, *(content for _, content in self.files)]
+        head = {
+            "mode": self.mode,
+            "wall_s": self.limits.wall_s,
+            "cpu_s": self.limits.cpu_seconds,
+            "memory_mb": self.limits.memory_mb,
+            "processes": self.limits.processes,
+            "disk_mb": self.limits.disk_mb,
+            "output_kb": self.limits.output_kb,
+            "files": [name for name, _ in self.files],
+            "stdin_size": len(self.stdin),
+            "sizes": [len(blob) for blob in blobs],
+        }
+        body = json.dumps(head).encode()
+        return b"".join([struct.pack("!I", len(body)), body, self.stdin, *blobs])
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a warden reports after the last process of its run is dead."""
+
+    head: dict[str, Any]
+    stdout: bytes
+    stderr: bytes
+
+
+class LostError(Exception):
+    """Raised when a warden vanished or stayed silent: nothing is known about its run."""
+
+
+class Zygote:
+    """One generation of wardens."""
+
+    def __init__(self, launcher: Launcher, limits: Limits, idle: int) -> None:
+        self.served = 0
+        self.running = 0
+        self.dead = False
+        self._loop = asyncio.get_running_loop()
+        # Sequenced packets: each message goes whole to one of the wardens that wait.
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control.setblocking(False)
+        self._errors, their_errors = os.pipe()
+        os.set_blocking(self._errors, False)
+        os.set_blocking(their_errors, False)  # a full pipe must not hold up a warden
+        try:
+            self._process = launcher.launch(limits, idle, theirs.fileno(), their_errors)
+        except BaseException:
+            self._control.close()
+            os.close(self._errors)
+            raise
+        finally:
+            theirs.close()
+            os.close(their_errors)
+        self._pidfd = os.pidfd_open(self._process.pid)
+        self._ended = self._loop.create_future()
+        self._loop.add_reader(self._pidfd, self._on_end)
+
+    async def start(self) -> None:
+        """Wait until a confined process waits for a job.
+
+        Raises:
+            LostError: it did not come to that; the message has its last words.
+        """
+        try:
+            async with asyncio.timeout(_START_S):
+                message = await self._loop.sock_recv(self._control, 16)
+        except (TimeoutError, ConnectionError) as error:
+            raise LostError(f"no answer: {error!r}; {self.last_words()}") from None
+        if message != b"ready":
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_START_S):
+                    await asyncio.shield(self._ended)
+            raise LostError(self.last_words())
+
+    def last_words(self) -> str:
+        """What the zygote and its wardens wrote to standard error."""
+        try:
+            data = os.read(self._errors, 1 << 16)
+        except BlockingIOError:
+            data = b""
+        return data.decode(errors="replace").strip()[-_STDERR_KEPT:] or "no message"
+
+    async def run(self, request: Request, channel: socket.socket | None) -> Reply:
+        """One job, start to end. Cancelling it kills the run.
+
+        Args:
+            request: the job.
+            channel: the program's end of a channel of values, where the mode has one.
+
+        Raises:
+            LostError: no reply: the sandbox broke, or the whole machine stalls.
+        """
+        self.served += 1
+        self.running += 1
+        mine, theirs = socket.socketpair()
+        mine.setblocking(False)
+        try:
+            fds = [theirs.fileno()] + ([channel.fileno()] if channel is not None else [])
+            socket.send_fds(self._control, [b"job"], fds)
+            theirs.close()
+            if channel is not None:
+                channel.close()  # the program alone holds it now: its death is seen
+            async with asyncio.timeout(request.limits.wall_s + _GRACE_S):
+                await self._loop.sock_sendall(mine, request.encode())
+                return await self._receive(mine)
+        except (OSError, EOFError) as error:  # TimeoutError is one
+            raise LostError(f"{type(error).__name__}: {error}; {self.last_words()}") from None
+        finally:
+            theirs.close()
+            mine.close()
+            self.running -= 1
+
+    async def _receive(self, sock: socket.socket) -> Reply:
+        (length,) = struct.unpack("!I", await self._exactly(sock, 4))
+        head = json.loads(await self._exactly(sock, length))
+        stdout = await self._exactly(sock, head["sizes"][0])
+        return Reply(head, stdout, await self._exactly(sock, head["sizes"][1]))
+
+    async def _exactly(self, sock: socket.socket, count: int) -> bytes:
+        parts = []
+        while count:
+            part = await self._loop.sock_recv(sock, min(count, 1 << 18))
+            if not part:
+                raise EOFError("the warden is gone")
+            parts.append(part)
+            count -= len(part)
+        return b"".join(parts)
+
+    def _on_end(self) -> None:
+        self._loop.remove_reader(self._pidfd)
+        self._process.wait()
+        self.dead = True
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    async def close(self) -> None:
+        """Close the control socket, whereupon everything inside ends; wait for it."""
+        self._control.close()
+        try:
+            async with asyncio.timeout(_GRACE_S):
+                await asyncio.shield(self._ended)
+        except TimeoutError:
+            self._process.send_signal(signal.SIGKILL)
+            await self._ended
+        finally:
+            if not self.dead:  # cancelled while waiting
+                self._loop.remove_reader(self._pidfd)
+                self._process.kill()
+                self._process.wait()
+                self.dead = True
+            os.close(self._pidfd)
+            os.close(self._errors)
+
+
+class Zygotes:
+    """The current zygote, replaced after so many runs and when it dies."""
+
+    def __init__(
+        self, launcher: Launcher, limits: Limits, *, idle: int, recycle_after: int
+    ) -> None:
+        self._launcher = launcher
+        self._limits = limits
+        self._idle = idle
+        self._recycle_after = recycle_after
+        self._current: Zygote | None = None
+        self._retired: list[Zygote] = []
+        self._replacing: asyncio.Task[None] | None = None
+        self._lock = asyncio.Lock()
+        self._bad_starts = 0
+
+    async def start(self) -> None:
+        """Start the first zygote.
+
+        Raises:
+            SandboxUnavailable: it does not start; the message has its last words.
+        """
+        try:
+            self._current = await self._spawn()
+        except (LostError, OSError) as error:
+            raise SandboxUnavailable(f"{self._launcher.backend} does not start: {error}") from None
+
+    async def _spawn(self) -> Zygote:
+        zygote = Zygote(self._launcher, self._limits, self._idle)
+        try:
+            await zygote.start()
+        except BaseException:
+            await zygote.close()
+            raise
+        return zygote
+
+    async def run(self, request: Request, channel: socket.socket | None) -> Reply:
+        """One job on the current zygote.
+
+        Raises:
+            LostError: no reply.
+            SandboxFailure: no zygote starts any more.
+        """
+        zygote = await self._living()
+        try:
+            return await zygote.run(request, channel)
+        finally:
+            await self._tidy()
+
+    async def _living(self) -> Zygote:
+        async with self._lock:
+            zygote = self._current
+            if zygote is None or zygote.dead:
+                if zygote is not None:
+                    self._retired.append(zygote)
+                zygote = await self._respawn()
+            elif zygote.served >= self._recycle_after and self._replacing is None:
+                self._replacing = asyncio.create_task(self._replace())
+            return zygote
+
+    async def _respawn(self) -> Zygote:
+        if self._bad_starts >= _MAX_BAD_STARTS:
+            raise SandboxFailure(
+                f"the sandbox did not start {self._bad_starts} times in a row: make a new one"
+            )
+        try:
+            self._current = await self._spawn()
+        except (LostError, OSError) as error:
+            self._bad_starts += 1
+            raise LostError(f"the sandbox does not start again: {error}") from None
+        self._bad_starts = 0
+        return self._current
+
+    async def _replace(self) -> None:
+        try:
+            fresh = await self._spawn()
+        except (LostError, OSError):
+            return  # the old one goes on; the next run tries again
+        finally:
+            self._replacing = None
+        if self._current is not None:
+            self._retired.append(self._current)
+        self._current = fresh
+
+    async def _tidy(self) -> None:
+        for zygote in [z for z in self._retired if z.running == 0]:
+            self._retired.remove(zygote)
+            await zygote.close()
+
+    async def close(self) -> None:
+        """End every zygote and everything in it."""
+        if self._replacing is not None:
+            self._replacing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._replacing
+        remaining = [*self._retired, *([self._current] if self._current else [])]
+        self._retired, self._current = [], None
+        await asyncio.gather(*(zygote.close() for zygote in remaining))
