@@ -1,9 +1,10 @@
-"""What a training run is: plain frozen dataclasses, read by the command line of ``rl.train``."""
+"""What a run is: plain frozen dataclasses, which the commands' ``key=value`` lines fill in."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, Literal
 
 import envs
@@ -76,29 +77,15 @@ class EvalConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig:
-    """Train a language model in an environment by reinforcement learning."""
+class RunConfig:
+    """What every command that plays episodes must know."""
 
     env: EnvChoice = field(metadata={"choice": ENV})
     """The environment, by id or bare name; its options follow as env.KEY."""
-    algo: AlgorithmChoice = field(metadata={"choice": ALGORITHM})
-    """The algorithm, a row of docs/algorithms.md; its choices follow as algo.KEY."""
     model: str = "tiny"
     """A Hugging Face id or folder; "tiny" is made and warm-started here, without a download."""
-    steps: int = 120
-    """Learner updates."""
-    prompts: int = 32
-    """Tasks per step."""
-    group_size: int = 8
-    """Episodes per task."""
     sampling: SamplingConfig
     """How the policy samples."""
-    optimizer: OptimizerConfig = field(metadata={"defaults": {"lr": 0.0, "warmup_steps": 5}})
-    """The learner's optimizer; lr=0 means 4e-4 for model=tiny and 1e-6 for every other model."""
-    micro_batch_tokens: int = 16384
-    """Padded tokens per forward of the learner; the loss does not depend on it."""
-    eval: EvalConfig
-    """Held-out evaluation."""
     context_length: int = 0
     """Tokens per episode; 0 means the model's own window."""
     seed: int = 0
@@ -111,6 +98,33 @@ class TrainConfig:
     """Weights' type; auto is float32 on a CPU and bfloat16 on a GPU."""
     threads: int = 1
     """CPU threads of the policy and the learner; they take turns."""
+    allow_unsafe: bool = False
+    """Whether a sandbox without isolation may run programs."""
+    dry_run: bool = False
+    """Print the resolved configuration and stop."""
+
+    def __post_init__(self) -> None:
+        _at_least_one(self, "threads")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(RunConfig):
+    """Train a language model in an environment by reinforcement learning."""
+
+    algo: AlgorithmChoice = field(metadata={"choice": ALGORITHM})
+    """The algorithm, a row of docs/algorithms.md; its choices follow as algo.KEY."""
+    steps: int = 120
+    """Learner updates."""
+    prompts: int = 32
+    """Tasks per step."""
+    group_size: int = 8
+    """Episodes per task."""
+    optimizer: OptimizerConfig = field(metadata={"defaults": {"lr": 0.0, "warmup_steps": 5}})
+    """The learner's optimizer; lr=0 means 4e-4 for model=tiny and 1e-6 for every other model."""
+    micro_batch_tokens: int = 16384
+    """Padded tokens per forward of the learner; the loss does not depend on it."""
+    eval: EvalConfig
+    """Held-out evaluation."""
     out: str = "runs/{env}-{algo}-{seed}"
     """The run's folder."""
     resume: Literal["no", "auto"] = "no"
@@ -119,15 +133,61 @@ class TrainConfig:
     """Steps between checkpoints; the last step is always saved."""
     max_seconds: float = 0.0
     """Stop after this many seconds of training, cleanly; 0 for no limit."""
-    allow_unsafe: bool = False
-    """Whether a sandbox without isolation may run programs."""
-    dry_run: bool = False
-    """Print the resolved configuration and stop."""
 
     def __post_init__(self) -> None:
-        for key in ("steps", "prompts", "group_size", "threads", "save_every"):
-            if getattr(self, key) < 1:
-                raise ValueError(f"{key} ({getattr(self, key)}) must be >= 1")
+        super().__post_init__()
+        _at_least_one(self, "steps", "prompts", "group_size", "save_every", "micro_batch_tokens")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SFTConfig(RunConfig):
+    """Train a language model to say what the authors of conversations said."""
+
+    data: str = "demonstrations"
+    """"demonstrations": the environment's imperfect author; or a file of {"messages": [...]}."""
+    demonstrations: int = 2000
+    """How many episodes its author plays."""
+    steps: int = 260
+    """Optimizer steps."""
+    batch_size: int = 32
+    """Conversations per step."""
+    optimizer: OptimizerConfig = field(metadata={"defaults": {"lr": 1e-3, "warmup_steps": 10}})
+    """The learner's optimizer."""
+    test_tasks: int = 512
+    """Test tasks played before and after; 0: none."""
+    out: str = "runs/{env}-sft-{seed}"
+    """The folder; the model is saved under checkpoints/last."""
+    max_seconds: float = 0.0
+    """Stop after this many seconds of training; 0 for no limit."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _at_least_one(self, "steps", "batch_size", "demonstrations")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateConfig(RunConfig):
+    """Measure how often a model succeeds in an environment."""
+
+    split: Literal["train", "validation", "test"] = "test"
+    """Which tasks."""
+    tasks: int = 512
+    """How many of them."""
+    episodes: int = 1
+    """Episodes per task."""
+    out: str = ""
+    """A folder for the episodes and the result; empty: nothing is written."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _at_least_one(self, "tasks", "episodes")
+
+
+def _at_least_one(config: RunConfig, *keys: str) -> None:
+    for key in keys:
+        value = getattr(config, key)
+        if value < 1:
+            raise ValueError(f"{key} ({value}) must be >= 1")
 
 
 PRESETS: dict[str, dict[str, str]] = {
@@ -144,26 +204,20 @@ PRESETS: dict[str, dict[str, str]] = {
 """``preset=smoke`` goes through everything once, in under a minute."""
 
 
-def run_name(config: TrainConfig) -> str:
-    """``config.out`` with {env}, {algo} and {seed} filled in.
+def run_path(out: str, config: RunConfig, algo: str = "") -> Path:
+    """``out`` with {env}, {algo} and {seed} filled in.
 
     Raises:
         UsageError: another name stands in braces.
     """
+    names = {"env": config.env.env_id.replace("/", "-"), "algo": algo, "seed": config.seed}
     try:
-        return config.out.format(
-            env=config.env.env_id.replace("/", "-"), algo=config.algo.name, seed=config.seed
-        )
+        return Path(out.format(**names)).expanduser()
     except (KeyError, IndexError, ValueError) as error:
-        raise UsageError(f"out ({config.out}) may hold {{env}}, {{algo}} and {{seed}}") from error
+        raise UsageError(f"out ({out}) may hold {{env}}, {{algo}} and {{seed}}") from error
 
 
-def describe(config: TrainConfig) -> str:
-    """What is trained where, in one line."""
-    return f"{config.env.env_id}, {config.algo.name}, model {config.model}, seed {config.seed}"
-
-
-def as_lines(config: TrainConfig) -> str:
+def as_lines(config: RunConfig) -> str:
     """The resolved configuration as the command line would write it, a key per line."""
     flat = flatten(to_plain(config))
     names = {"env.env_id": "env", "algo.name": "algo"}

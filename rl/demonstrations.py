@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -102,9 +104,7 @@ async def demonstrate(
             rng = np.random.default_rng([seed, position])
             return await _episode(env_id, options, services, task, rng)
 
-    async with asyncio.TaskGroup() as group:
-        playing = [group.create_task(one(i, task)) for i, task in enumerate(tasks)]
-    return [task.result() for task in playing]
+    return await asyncio.gather(*(one(i, task) for i, task in enumerate(tasks)))
 
 
 async def _episode(
@@ -135,3 +135,35 @@ async def _episode(
             observation = result.observation
     await env.aclose()
     return Conversation(tuple(exchanges), env.system_prompt, env.stop, env.continues)
+
+
+def read_conversations(path: str) -> list[Conversation]:
+    """Conversations from JSON lines of ``{"messages": [{"role": ..., "content": ...}, ...]}``.
+
+    Raises:
+        ValueError: a line is not such a conversation; names the file and the line.
+    """
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise ValueError(f'data ({path}) must be "demonstrations" or a file of JSON lines')
+    conversations = []
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            conversations.append(_from_messages(json.loads(line)["messages"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f'{path}, line {number}: expected {{"messages": [...]}} with user and assistant '
+                f"messages in turn, after at most one system message ({error})"
+            ) from error
+    return conversations
+
+
+def _from_messages(messages: Sequence[Mapping[str, str]]) -> Conversation:
+    system = messages[0]["content"] if messages[0]["role"] == "system" else None
+    rest = messages[1:] if system is not None else messages
+    roles = [message["role"] for message in rest]
+    if not rest or len(rest) % 2 or roles != ["user", "assistant"] * (len(rest) // 2):
+        raise ValueError(f"the roles are {roles}")
+    texts = [message["content"] for message in rest]
+    pairs = zip(texts[::2], texts[1::2], strict=True)
+    return Conversation(tuple(Exchange(user, said) for user, said in pairs), system)

@@ -8,7 +8,6 @@ before and after.
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -16,28 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agents.policy import PolicyFailure
-from envs.episode import EnvFailure
-from rl.cli import parse
-from rl.config import PRESETS, TrainConfig, as_lines, describe, run_name
-from rl.errors import RunFailure, UsageError
+from rl.command import INTERRUPTED, run_command
+from rl.config import PRESETS, TrainConfig, run_path
 from rl.run.folder import RunFolder
-from rl.run.identity import PackageCollision, check_packages
-from tools.sandbox.errors import SandboxUnavailable
 
 if TYPE_CHECKING:
     from rl.run.metrics import PassRate
     from rl.trainer import Trainer
-
-EXPECTED_ERRORS = (
-    UsageError,
-    RunFailure,
-    PackageCollision,
-    SandboxUnavailable,
-    EnvFailure,
-    PolicyFailure,
-)
-"""What ends a run with one line; everything else is a bug and shows its traceback."""
 
 
 @dataclass
@@ -45,8 +29,8 @@ class Outcome:
     """How a run ended."""
 
     folder: Path
-    step: int
-    finished: bool
+    step: int = 0
+    finished: bool = False
     """False when it was stopped before its last step."""
     before: PassRate | None = None
     """Success on test tasks before the first step."""
@@ -59,7 +43,7 @@ async def train(config: TrainConfig) -> Outcome:
 
     Raises:
         UsageError: the folder holds a run and resume is "no", or a setting is wrong.
-        NonFiniteLoss: the loss is not finite; the last good checkpoint is kept, the batch dumped.
+        NonFiniteLoss: the loss is not finite; the good weights are saved, the episodes as well.
         RolloutFailure: too many episodes failed for reasons that are not the policy's.
     """
     # These load torch, which `--help` and a mistyped key should not have to wait for.
@@ -69,23 +53,25 @@ async def train(config: TrainConfig) -> Outcome:
     from rl.run.interrupt import Interrupt
     from rl.run.ledger import Ledger
     from rl.run.metrics import rollout_metrics
-    from rl.trainer import open_trainer
+    from rl.stage import open_stage
+    from rl.trainer import Trainer
 
-    folder = RunFolder(Path(run_name(config)), resume=config.resume == "auto")
-    folder.check_same_run(config)
-    ledger = Ledger()
-    with Display(run_name(config), config.steps) as display, Interrupt() as interrupt:
+    title = f"{config.env.env_id}, {config.algo.name}, model {config.model}, seed {config.seed}"
+    folder = RunFolder(run_path(config.out, config, config.algo.name), config)
+    outcome, ledger = Outcome(folder.path), Ledger()
+    with Display(title, config.steps) as display, Interrupt() as interrupt:
         display.say(f"run folder: {folder.path}")
-        async with open_trainer(config, folder, display.say) as trainer:
-            outcome = Outcome(folder.path, 0, finished=False)
-            started = time.monotonic()
+        async with (
+            open_stage(config, display.say) as stage,
+            Trainer(config, folder, stage) as trainer,
+        ):
             if trainer.restore():
                 display.say(f"resumed after step {trainer.progress.step}")
             else:
-                folder.write_config(config, trainer.facts())
-                outcome.before = await _test(trainer, folder, 0, display.say)
-                await _validate(trainer, folder, {"step": 0})
-            earlier = trainer.progress.seconds
+                folder.write_config(config, stage.facts())
+                outcome.before = await _test(trainer, "before training", display.say)
+                folder.log({"step": 0, "eval/success": await trainer.validate()})
+            started = time.monotonic() - trainer.progress.seconds
 
             for step in range(trainer.progress.step + 1, config.steps + 1):
                 began = time.perf_counter()
@@ -94,73 +80,53 @@ async def train(config: TrainConfig) -> Outcome:
                 if groups is None:
                     break
                 metrics: dict[str, Any] = {"step": step} | rollout_metrics(groups)
-                with ledger.part("learn"):
-                    try:
-                        metrics |= await trainer.learn(groups)
-                    except NonFiniteLoss as error:
-                        error.add_note(f"its episodes: {trainer.dump(groups, step)}")
-                        raise
-                trainer.progress.step = step
-                trainer.progress.seconds = earlier + time.monotonic() - started
                 with ledger.part("write"):
-                    folder.write_trajectories(step, groups)
+                    written = folder.write_trajectories(step, groups)
+                try:
+                    with ledger.part("learn"):
+                        metrics |= await trainer.learn(groups)
+                except NonFiniteLoss as error:
+                    trainer.save()
+                    error.add_note(f"the episodes are in {written}")
+                    raise
                 metrics["step_time"] = time.perf_counter() - began
                 metrics["tokens_per_second"] = metrics["num_sampled_tokens"] / metrics["step_time"]
-                last = step == config.steps or interrupt.asked or _time_is_up(config, trainer)
+                trainer.progress.step = step
+                trainer.progress.seconds = time.monotonic() - started
+                last = step == config.steps or _time_is_up(config, trainer)
                 if last or step % config.eval.every == 0:
                     with ledger.part("validate"):
-                        await _validate(trainer, folder, metrics)
+                        metrics["eval/success"] = await trainer.validate()
                 if last or step % config.save_every == 0:
                     with ledger.part("save"):
-                        trainer.save(step)
+                        trainer.save()
                 metrics |= ledger.take()
                 folder.log(metrics)
                 display.step(step, metrics)
-                if last:
+                if last or interrupt.asked:
                     break
 
             outcome.step = trainer.progress.step
             outcome.finished = not interrupt.asked
-            if interrupt.asked:
-                trainer.save(outcome.step)
-                display.say(f"stopped after step {outcome.step}; go on with resume=auto")
-            else:
+            if outcome.finished:
                 trainer.load_best()
-                outcome.after = await _test(trainer, folder, outcome.step, display.say)
-            draw_curve(folder.read_metrics(), folder.path / "curve.png", describe(config))
+                best = f"best weights by validation (step {trainer.progress.best_step})"
+                outcome.after = await _test(trainer, best, display.say)
+            else:
+                trainer.save()
+                display.say(f"stopped after step {outcome.step}; go on with resume=auto")
+            draw_curve(folder.read_metrics(), folder.path / "curve.png", title)
     return outcome
 
 
-async def _validate(trainer: Trainer, folder: RunFolder, metrics: dict[str, Any]) -> None:
-    """Measure success on validation tasks into ``metrics`` and keep the weights if they are best.
-
-    At step 0 the measurement is logged at once; later it goes with the step's own record.
-    """
-    rate = await trainer.evaluate("validation", trainer.config.eval.tasks)
-    metrics["eval/success"] = rate.rate
-    trainer.save_best(rate.rate)
-    if metrics["step"] == 0:
-        folder.log(metrics)
-
-
-async def _test(
-    trainer: Trainer, folder: RunFolder, step: int, say: Callable[[str], None]
-) -> PassRate | None:
+async def _test(trainer: Trainer, weights: str, say: Callable[[str], None]) -> PassRate | None:
     """Measure success on test tasks, log it and say it."""
     if trainer.config.eval.test_tasks == 0:
         return None
-    rate = await trainer.evaluate("test", trainer.config.eval.test_tasks)
-    when = f"best weights (step {trainer.progress.best_step})" if step else "before training"
-    say(f"test tasks, {when}: {trainer.success_score or 'return'} {rate}")
-    folder.log(
-        {
-            "step": step,
-            "test/success": rate.rate,
-            "test/success_low": rate.low,
-            "test/success_high": rate.high,
-            "test/tasks": rate.count,
-        }
-    )
+    rate = await trainer.test()
+    say(f"test tasks, {weights}: {trainer.stage.success_score or 'return'} {rate}")
+    record = {"step": trainer.progress.step, "test/success": rate.rate, "test/tasks": rate.count}
+    trainer.folder.log(record | {"test/success_low": rate.low, "test/success_high": rate.high})
     return rate
 
 
@@ -169,26 +135,14 @@ def _time_is_up(config: TrainConfig, trainer: Trainer) -> bool:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line. Returns the exit code: 0, 1 for a failure, 130 when interrupted."""
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    try:
-        check_packages()
-        config = parse(
-            TrainConfig,
-            sys.argv[1:] if argv is None else argv,
-            command="python -m rl.train",
-            presets=PRESETS,
-        )
-        if config.dry_run:
-            sys.stdout.write(as_lines(config))
-            return 0
-        outcome = asyncio.run(train(config))
-    except EXPECTED_ERRORS as error:
-        notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
-        sys.stderr.write(f"error: {error}{notes}\n")
-        return 1
+    """The command line. Returns the exit code."""
+    return run_command("rl.train", TrainConfig, PRESETS, _run, argv)
+
+
+def _run(config: TrainConfig) -> int:
+    outcome = asyncio.run(train(config))
     sys.stdout.write(f"run: {outcome.folder}\n")
-    return 0 if outcome.finished else 130
+    return 0 if outcome.finished else INTERRUPTED
 
 
 if __name__ == "__main__":

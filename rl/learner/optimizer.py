@@ -1,4 +1,4 @@
-"""AdamW with warm-up, gradient clipping and float32 copies of narrower weights."""
+"""AdamW with warm-up and decay, gradient clipping and float32 copies of narrower weights."""
 
 from __future__ import annotations
 

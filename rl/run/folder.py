@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from rl.cli import flatten
+from rl.config import TrainConfig
 from rl.errors import UsageError
 from rl.rollout.trajectory import TrajectoryGroup
 from rl.run.plain import to_plain
@@ -46,23 +47,27 @@ class RunFolder:
 
     Args:
         path: the folder; made when it does not exist.
+        config: of the run; a folder that holds another run's is refused.
 
     Raises:
-        UsageError: the folder holds a run and ``resume`` is false.
+        UsageError: the folder holds a run and the configuration does not say to resume it, or it
+            was started with other settings.
     """
 
-    def __init__(self, path: Path, *, resume: bool) -> None:
+    def __init__(self, path: Path, config: TrainConfig) -> None:
         self.path = path
         self.metrics_path = path / "metrics.jsonl"
-        if self.metrics_path.exists() and not resume:
-            raise UsageError(
-                f"{path} holds a run already: go on with resume=auto, or choose another out=..."
-            )
-        (path / "trajectories").mkdir(parents=True, exist_ok=True)
         self.checkpoints = path / "checkpoints"
+        if self.metrics_path.exists():
+            if config.resume == "no":
+                raise UsageError(
+                    f"{path} holds a run already: go on with resume=auto, or choose another out=..."
+                )
+            self._check_same_run(config)
+        (path / "trajectories").mkdir(parents=True, exist_ok=True)
         self.checkpoints.mkdir(exist_ok=True)
 
-    def write_config(self, config: object, extra: Mapping[str, Any]) -> None:
+    def write_config(self, config: TrainConfig, extra: Mapping[str, Any]) -> None:
         """Record the resolved configuration and the versions of everything that matters."""
         self._write_json("config.json", to_plain(config))
         self._write_json("versions.json", {**versions(), **extra})
@@ -72,7 +77,7 @@ class RunFolder:
         with self.metrics_path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
 
-    def check_same_run(self, config: object) -> None:
+    def _check_same_run(self, config: TrainConfig) -> None:
         """Refuse to go on with another configuration than the folder's run was started with.
 
         Raises:
@@ -106,16 +111,20 @@ class RunFolder:
     def write_trajectories(self, step: int, groups: Iterable[TrajectoryGroup]) -> Path:
         """Write the episodes of a step, a line each, and return where."""
         path = self.path / "trajectories" / f"step-{step:06d}.jsonl.gz"
-        # No time stamp: equal runs write equal files.
-        with path.open("wb") as raw, gzip.GzipFile("", "wb", 1, raw, mtime=0) as file:
-            for group in groups:
-                for trajectory in group.trajectories:
-                    file.write(json.dumps(trajectory.to_json()).encode() + b"\n")
+        write_trajectories(path, groups)
         return path
 
     def _write_json(self, name: str, record: Mapping[str, Any]) -> None:
         text = json.dumps(record, indent=2, sort_keys=True, default=str)
         (self.path / name).write_text(text + "\n", encoding="utf-8")
+
+
+def write_trajectories(path: Path, groups: Iterable[TrajectoryGroup]) -> None:
+    """Write episodes as compressed JSON lines; equal episodes make equal files."""
+    with path.open("wb") as raw, gzip.GzipFile("", "wb", 1, raw, mtime=0) as file:
+        for group in groups:
+            for trajectory in group.trajectories:
+                file.write(json.dumps(trajectory.to_json()).encode() + b"\n")
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:

@@ -1,0 +1,67 @@
+"""What every command of ``rl`` does around its work: parse, refuse, say errors in one line."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from agents.policy import PolicyFailure
+from envs.episode import EnvFailure
+from rl.cli import parse
+from rl.config import RunConfig, as_lines
+from rl.errors import RunFailure, UsageError
+from rl.run.identity import PackageCollision, check_packages
+from tools.sandbox.errors import SandboxUnavailable
+
+FAILED, INTERRUPTED = 1, 130
+"""Exit codes beside 0."""
+EXPECTED_ERRORS = (
+    UsageError,
+    RunFailure,
+    PackageCollision,
+    SandboxUnavailable,
+    EnvFailure,
+    PolicyFailure,
+)
+"""What ends a command with one line; everything else is a bug and shows its traceback."""
+
+C = TypeVar("C", bound=RunConfig)
+
+
+def run_command(
+    module: str,
+    config_type: type[C],
+    presets: Mapping[str, Mapping[str, str]],
+    work: Callable[[C], int],
+    argv: Sequence[str] | None,
+) -> int:
+    """Parse the command line of ``python -m module`` and do its work.
+
+    Args:
+        module: for the help.
+        config_type: what the command line fills in.
+        presets: named settings.
+        work: what the command does; returns its exit code.
+        argv: the words after the module; None: this process's.
+
+    Returns:
+        The exit code.
+    """
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    words = sys.argv[1:] if argv is None else argv
+    try:
+        check_packages()
+        config = parse(config_type, words, command=f"python -m {module}", presets=presets)
+        if config.dry_run:
+            sys.stdout.write(as_lines(config))
+            return 0
+        return work(config)
+    except EXPECTED_ERRORS as error:
+        notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
+        sys.stderr.write(f"error: {error}{notes}\n")
+        return FAILED
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return INTERRUPTED

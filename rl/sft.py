@@ -1,0 +1,115 @@
+"""``python -m rl.sft env=code-sandbox``: supervised learning on conversations.
+
+The conversations are an environment's demonstrations, or a file of chat messages; only the words
+of the assistant are learned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rl.command import run_command
+from rl.config import SFTConfig, run_path
+from rl.errors import UsageError
+
+if TYPE_CHECKING:
+    from rl.demonstrations import Conversation
+    from rl.stage import Stage
+
+
+async def finetune(config: SFTConfig) -> dict[str, object]:
+    """Train as ``config`` says and save the model.
+
+    Returns:
+        The losses at both ends, success on test tasks before and after, and where the model is.
+
+    Raises:
+        UsageError: the data or the model is not what the settings say.
+        NonFiniteLoss: before the weights would have been spoilt; nothing is saved.
+    """
+    from rl.imitation import imitate
+    from rl.learner.checkpoint import save_checkpoint
+    from rl.stage import open_stage
+
+    folder = run_path(config.out, config)
+    async with open_stage(config, _say) as stage:
+        segments = [c.to_segment(stage.renderer) for c in await _conversations(config, stage)]
+        before = await _test(config, stage)
+        started = time.monotonic()
+
+        def go_on(step: int, loss: float) -> bool:
+            if step % 50 == 0:
+                _say(f"step {step}/{config.steps}  loss {loss:.4f}")
+            return not 0 < config.max_seconds <= time.monotonic() - started
+
+        losses = await asyncio.to_thread(
+            imitate,
+            stage.model,
+            segments,
+            config.optimizer,
+            steps=config.steps,
+            batch_size=config.batch_size,
+            seed=config.seed,
+            on_step=go_on,
+        )
+        seconds = time.monotonic() - started
+        stage.policy.load_weights(None, stage.policy.version + 1)
+        after = await _test(config, stage)
+        saved = folder / "checkpoints" / "last"
+        save_checkpoint(saved, stage.model, stage.tokenizer)
+    return {
+        "model": str(saved),
+        "steps": len(losses),
+        "seconds": seconds,
+        "first_loss": losses[0],
+        "last_loss": losses[-1],
+        "before": before,
+        "after": after,
+    }
+
+
+async def _conversations(config: SFTConfig, stage: Stage) -> list[Conversation]:
+    from rl.demonstrations import demonstrate, read_conversations
+
+    if config.data != "demonstrations":
+        try:
+            return read_conversations(config.data)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+    env_id, options = config.env.env_id, config.env.options
+    count = min(config.demonstrations, len(stage.collector("train", 1.0).make_env().tasks))
+    return await demonstrate(env_id, options, stage.services, range(count), config.seed)
+
+
+async def _test(config: SFTConfig, stage: Stage) -> float | None:
+    from rl.stage import TEST
+
+    if config.test_tasks == 0:
+        return None
+    temperature = config.sampling.temperature
+    rate, _ = await stage.evaluate("test", config.test_tasks, TEST, temperature)
+    _say(f"test tasks: {stage.success_score or 'return'} {rate}")
+    return rate.rate
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line. Returns the exit code."""
+    return run_command("rl.sft", SFTConfig, {}, _run, argv)
+
+
+def _run(config: SFTConfig) -> int:
+    sys.stdout.write(json.dumps(asyncio.run(finetune(config))) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

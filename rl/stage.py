@@ -1,0 +1,139 @@
+"""Where episodes are played: an environment's services, a model, and the policy that samples."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
+
+import envs
+from agents.completion import SamplingParams
+from agents.local import LocalPolicy
+from agents.renderer import Renderer
+from rl.config import RunConfig
+from rl.errors import UsageError
+from rl.learner.model import load_model
+from rl.rollout.collector import Collector, EpisodeLimits
+from rl.rollout.trajectory import TrajectoryGroup
+from rl.run.metrics import PassRate, pass_rate, success_of
+from rl.tiny import make_tiny
+
+TRAIN, VALIDATION, TEST, EVALUATE = 0, 1, 2, 3
+"""First number after the seed in a collection's seed key: no two kinds share random numbers."""
+
+
+@dataclass
+class Stage:
+    """Everything that playing episodes needs; made by :func:`open_stage`."""
+
+    config: RunConfig
+    services: Mapping[str, Any]
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    policy: LocalPolicy
+    renderer: Renderer
+
+    @property
+    def success_score(self) -> str:
+        """The environment's score that says an episode succeeded."""
+        return envs.env_type(self.config.env.env_id).success_score
+
+    def collector(self, split: str, temperature: float) -> Collector:
+        """Whoever plays episodes of a split at a temperature."""
+        config = self.config
+        window: int = self.model.config.max_position_embeddings
+        return Collector(
+            config.env.env_id,
+            dataclasses.replace(config.env.options, split=split),
+            self.services,
+            policy=self.policy,
+            renderer=self.renderer,
+            sampling=SamplingParams(temperature=temperature, max_tokens=config.sampling.max_tokens),
+            limits=EpisodeLimits(context_length=min(config.context_length or window, window)),
+        )
+
+    async def evaluate(
+        self, split: str, num_tasks: int, kind: int, temperature: float, episodes: int = 1
+    ) -> tuple[PassRate, list[TrajectoryGroup]]:
+        """Play the first ``num_tasks`` tasks of a split, ``episodes`` times each.
+
+        The same sampling seeds every time: two evaluations differ by their weights alone.
+        """
+        collector = self.collector(split, temperature)
+        tasks = range(min(num_tasks, len(collector.make_env().tasks)))
+        groups = await collector.collect(tasks, episodes, (self.config.seed, kind))
+        finished = [t for group in groups for t in group.finished]
+        return pass_rate([success_of(t, self.success_score) for t in finished]), groups
+
+    def facts(self) -> dict[str, Any]:
+        """What a run depends on beside its configuration."""
+        return {
+            "device": str(self.model.device),
+            "dtype": str(self.model.dtype),
+            "num_parameters": sum(p.numel() for p in self.model.parameters()),
+            "forward": self.policy.forward_kind,
+            "services": {name: str(service) for name, service in self.services.items()},
+            "template_difference": self.renderer.difference,
+        }
+
+
+@asynccontextmanager
+async def open_stage(config: RunConfig, say: Callable[[str], None]) -> AsyncIterator[Stage]:
+    """Open the environment's services, load or make the model, and start the policy.
+
+    Raises:
+        UsageError: the model does not exist, or a setting contradicts it.
+    """
+    transformers_logging.disable_progress_bar()
+    torch.set_num_threads(config.threads)
+    env_id, options = config.env.env_id, config.env.options
+    async with AsyncExitStack() as stack:
+        # Until here and no further, a ValueError is about what the user asked for.
+        try:
+            services = await stack.enter_async_context(envs.env_type(env_id).open_services(options))
+            path = config.model
+            if path == "tiny":
+                path = str(await make_tiny(env_id, options, services, seed=config.seed, say=say))
+            model = load_model(path, device=device_of(config), dtype=dtype_of(config))
+            tokenizer = AutoTokenizer.from_pretrained(path)
+            renderer = Renderer(tokenizer)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        if renderer.difference is not None:
+            say(f"chat template: {renderer.difference}")
+        policy = LocalPolicy(
+            model,
+            tokenizer,
+            max_slots=config.sampling.slots,
+            seed=config.seed,
+            deterministic=config.deterministic,
+        )
+        stack.push_async_callback(policy.close)
+        yield Stage(config, services, model, tokenizer, policy, renderer)
+
+
+def device_of(config: RunConfig) -> torch.device:
+    """The configured device; auto is the GPU where there is one.
+
+    Raises:
+        UsageError: torch knows no such device.
+    """
+    if config.device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.device(config.device)
+    except RuntimeError as error:
+        raise UsageError(f"device ({config.device}) must be auto, cpu, cuda or cuda:N") from error
+
+
+def dtype_of(config: RunConfig) -> torch.dtype:
+    """The configured type of weights; auto is bfloat16 on a GPU and float32 elsewhere."""
+    if config.dtype != "auto":
+        return {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]
+    return torch.bfloat16 if device_of(config).type == "cuda" else torch.float32
