@@ -1,4 +1,5 @@
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 
@@ -72,3 +73,26 @@ def test_ppo_row():
 def test_a_wrong_choice_names_its_key(changes, message):
     with pytest.raises(ValueError, match=message):
         replace(ALGORITHMS["grpo"], **changes)
+
+
+def test_the_documentation_shows_the_table():
+    """Every choice has a line; a dash stands where the choice does not matter to the row."""
+    page = Path(__file__).resolve().parents[3] / "docs" / "algorithms.md"
+    table = [line for line in page.read_text().split("\n\n")[2].splitlines() if "`" in line]
+    columns = [[c.strip() for c in line.strip("|").split("|")] for line in table]
+    names = [name.strip("`") for name in columns[0][1:]]
+    assert names == list(ALGORITHMS)
+    documented = set()
+    for keys, *shown in columns[1:]:
+        choices = [key.strip("` ") for key in keys.split(",")]
+        documented.update(choices)
+        for name, text in zip(names, shown, strict=True):
+            if text == "–":
+                continue
+            for key, part in zip(choices, text.split(","), strict=True):
+                value = getattr(ALGORITHMS[name], key)
+                part = part.strip("* ")
+                words = {"True": "yes", "False": "no", "None": "none"}
+                expected = words.get(str(value), str(value).removesuffix(".0"))
+                assert part == expected, (name, key)
+    assert documented == {f.name for f in fields(Algorithm)}

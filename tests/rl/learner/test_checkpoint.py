@@ -12,7 +12,7 @@ from rl.learner import checkpoint
 from rl.learner.checkpoint import load_trainer_state, save_checkpoint
 from rl.learner.learner import Learner
 from rl.learner.model import load_model
-from rl.learner.optimizer import OptimizerConfig
+from rl.learner.settings import OptimizerConfig
 
 GRPO, PPO = ALGORITHMS["grpo"], ALGORITHMS["ppo"]
 CONFIG = OptimizerConfig(lr=1e-2, warmup_steps=3)

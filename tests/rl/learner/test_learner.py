@@ -8,7 +8,7 @@ import torch
 
 from rl.credit.algorithms import ALGORITHMS
 from rl.learner.learner import Learner, NonFiniteLoss
-from rl.learner.optimizer import OptimizerConfig
+from rl.learner.settings import OptimizerConfig
 from rl.rollout.trajectory import TrajectoryGroup
 
 GRPO = ALGORITHMS["grpo"]

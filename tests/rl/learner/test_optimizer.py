@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from rl.learner.optimizer import Optimizer, OptimizerConfig
+from rl.learner.optimizer import Optimizer
+from rl.learner.settings import OptimizerConfig
 
 
 def parameters(dtype=torch.float32):
@@ -49,6 +50,15 @@ def test_the_rate_warms_up_linearly():
         optimizer.step()
     assert rates == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4, 0.4])
     torch.testing.assert_close(params[1].detach(), torch.full((4,), 1 - 1.8), atol=1e-5, rtol=0)
+
+
+def test_the_rate_decays_to_zero():
+    optimizer = Optimizer(parameters(), OptimizerConfig(lr=1.0, warmup_steps=2, decay_steps=4))
+    rates = []
+    for _ in range(6):
+        rates.append(optimizer.learning_rate)
+        optimizer.step()
+    assert rates == pytest.approx([0.5, 0.75, 0.5, 0.25, 0, 0])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -101,6 +111,7 @@ def test_a_saved_optimizer_goes_on_bit_for_bit(dtype):
     [
         ({"lr": -1.0}, r"lr \(-1.0\) must be >= 0"),
         ({"warmup_steps": -1}, r"warmup_steps \(-1\) must be >= 0"),
+        ({"decay_steps": -1}, r"decay_steps \(-1\) must be >= 0"),
         ({"betas": (0.9, 1.0)}, r"betas \(\(0.9, 1.0\)\) must be two numbers in \[0, 1\)"),
         ({"weight_decay": -0.1}, r"weight_decay \(-0.1\) must be >= 0"),
         ({"max_grad_norm": 0.0}, r"max_grad_norm \(0.0\) must be above 0"),

@@ -8,7 +8,7 @@ import torch
 from agents.completion import Completion, FinishReason
 from rl.credit.algorithms import ALGORITHMS
 from rl.learner.learner import Learner
-from rl.learner.optimizer import OptimizerConfig
+from rl.learner.settings import OptimizerConfig
 from rl.rollout.trajectory import Segment, Trajectory, TrajectoryGroup, Turn
 
 PPO = ALGORITHMS["ppo"]
