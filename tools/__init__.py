@@ -1,1 +1,23 @@
-"""Tools that agents call, and what runs behind them."""
+"""Tools that agents call, and what runs behind them.
+
+``@tools.tool`` makes one of a function, ``tools.make("search", ...)`` one by name.
+"""
+
+from tools.function import FunctionTool, tool
+from tools.registration import make, names, register
+from tools.tool import BadArguments, Tool, ToolContext, ToolFailure, ToolResult
+
+__all__ = [
+    "BadArguments",
+    "FunctionTool",
+    "Tool",
+    "ToolContext",
+    "ToolFailure",
+    "ToolResult",
+    "make",
+    "names",
+    "register",
+    "tool",
+]
+
+register("search", "tools.search:search_tool")

@@ -1,0 +1,59 @@
+"""One episode from its first observation to its end, with a plain policy over text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from envs.env import TextEnv
+from envs.episode import StepResult
+
+TextPolicy = Callable[[str], str]
+"""From observation to action, for one episode."""
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What happened in an episode."""
+
+    first: str
+    """The first observation."""
+    info: dict[str, Any]
+    """The reset's info."""
+    actions: tuple[str, ...]
+    steps: tuple[StepResult, ...]
+    """One per action."""
+
+    @property
+    def reward(self) -> float:
+        """The return: the sum of the steps' rewards."""
+        return sum(step.reward for step in self.steps)
+
+
+async def aplay(
+    env: TextEnv[Any, Any], policy: TextPolicy, *, seed: int | None = None, task: int | None = None
+) -> Played:
+    """Play one episode through the asynchronous face."""
+    options = None if task is None else {"task": task}
+    first, info = await env.areset(seed=seed, options=options)
+    observation, actions, steps = first, list[str](), list[StepResult]()
+    while not steps or not (steps[-1].terminated or steps[-1].truncated):
+        actions.append(policy(observation))
+        steps.append(await env.astep(actions[-1]))
+        observation = steps[-1].observation
+    return Played(first, info, tuple(actions), tuple(steps))
+
+
+def play(
+    env: TextEnv[Any, Any], policy: TextPolicy, *, seed: int | None = None, task: int | None = None
+) -> Played:
+    """Play one episode through Gymnasium's face."""
+    options = None if task is None else {"task": task}
+    first, info = env.reset(seed=seed, options=options)
+    observation, actions, steps = first, list[str](), list[StepResult]()
+    while not steps or not (steps[-1].terminated or steps[-1].truncated):
+        actions.append(policy(observation))
+        steps.append(env.step(actions[-1]))
+        observation = steps[-1].observation
+    return Played(first, info, tuple(actions), tuple(steps))

@@ -1,0 +1,1 @@
+"""Rewards and scores over text: pure functions."""

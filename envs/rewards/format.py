@@ -1,0 +1,51 @@
+"""Formats of a whole answer, tags and all: what is wrong with a text, or its answer."""
+
+from __future__ import annotations
+
+
+def research_format(text: str) -> str | None:
+    r"""What breaks ReSearch's format, or None where nothing does.
+
+    Right is: at least one ``<think>``, each with its ``</think>``; after each ``<search>``, in
+    this order, ``</search>``, ``<result>`` and ``</result>``; and exactly one ``<answer>`` with
+    its ``</answer>``, a ``\boxed{...}`` between them (arXiv:2503.19470, section 2.3; the order of
+    the search tags follows the authors' code).
+    """
+    if text.count("<think>") != text.count("</think>"):
+        return "<think> and </think> are not in pairs"
+    if "<think>" not in text:
+        return "there is no <think>"
+    if text.count("<answer>") != 1 or text.count("</answer>") != 1:
+        return "there is not exactly one <answer> ... </answer>"
+    at = text.find("<search>")
+    while at >= 0:
+        closed, result = text.find("</search>", at), text.find("<result>", at)
+        if not at < closed < result:
+            return "after a <search> there is no </search> and then a <result>"
+        at = text.find("</result>", result)
+        if at < 0:
+            return "after a <result> there is no </result>"
+        at = text.find("<search>", at)
+    if boxed_answer(text) is None:
+        return r"there is no \boxed{...} inside <answer> ... </answer>"
+    return None
+
+
+def boxed_answer(text: str) -> str | None:
+    r"""What the last ``\boxed{...}`` between ``<answer>`` and ``</answer>`` holds, stripped.
+
+    None where there is no such thing. Braces inside are balanced: ``\boxed{\frac{1}{2}}`` holds
+    ``\frac{1}{2}``.
+    """
+    _, found, rest = text.rpartition("<answer>")
+    answer, closed, _ = rest.partition("</answer>")
+    start = answer.rfind(r"\boxed{")
+    if not found or not closed or start < 0:
+        return None
+    start += len(r"\boxed{")
+    depth = 1
+    for at in range(start, len(answer)):
+        depth += {"{": 1, "}": -1}.get(answer[at], 0)
+        if depth == 0:
+            return answer[start:at].strip()
+    return None

@@ -1,0 +1,1 @@
+"""search-qa: questions about people who do not exist, answered by searching."""

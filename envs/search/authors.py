@@ -1,0 +1,99 @@
+"""Authors of whole episodes: the gold one, and a careless one for warm starts.
+
+An author is a policy for one episode, from observation to action. It knows the question, what
+its searches returned, and no more.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from envs.search.world import World
+
+_QUESTION = re.compile(r"What is the (\w+) of (?:the (\w+) of )?(\w+)\?")
+_FACT = re.compile(r"The \w+ of \w+ is (\w+)\.")
+
+
+@dataclass(frozen=True, slots=True)
+class Carelessness:
+    """How often an author takes each short cut; every one leaves the format right.
+
+    With the defaults about three answers in ten are right.
+    """
+
+    guess: float = 0.05
+    """Answers at once, with some value of the right kind."""
+    name_only: float = 0.6
+    """A search is for the person alone: one of all passages about the person is found."""
+    one_hop: float = 0.6
+    """The second hop is left out: answers with the friend's or teacher's name."""
+
+
+class GoldAuthor:
+    """Reads the question, searches hop by hop, answers with the last value read."""
+
+    def __init__(self) -> None:
+        self._relations: list[str] = []
+        """What is still to be looked up, in order."""
+        self._lead = ""
+        """What separates an action from the result before it."""
+
+    def __call__(self, observation: str) -> str:
+        """The next action.
+
+        Raises:
+            ValueError: the observation is neither a question of this world nor a passage of it.
+        """
+        question, fact = _QUESTION.search(observation), _FACT.search(observation)
+        if question is not None:
+            attribute, link, person = question.groups()
+            self._relations = [attribute] if link is None else [link, attribute]
+            self._lead = ""
+            return self._open(person)
+        if fact is None:
+            raise ValueError(f"{observation!r} is neither a question of this world nor a passage")
+        self._lead = " "
+        return self._search(fact[1]) if self._relations else self._answer(fact[1])
+
+    def _open(self, person: str) -> str:
+        """The first action, ``_relations`` being known."""
+        return self._search(person)
+
+    def _query(self, relation: str, person: str) -> str:
+        return f"{relation} of {person}"
+
+    def _search(self, person: str) -> str:
+        query = self._query(self._relations.pop(0), person)
+        return f"{self._lead}<think> </think> <search> {query} </search>"
+
+    def _answer(self, value: str) -> str:
+        return f"{self._lead}<think> </think> <answer> \\boxed{{{value}}} </answer>"
+
+
+class CarelessAuthor(GoldAuthor):
+    """As the gold author, with short cuts.
+
+    Args:
+        world: where guesses come from.
+        rng: draws the short cuts.
+        how: how often each is taken.
+    """
+
+    def __init__(self, world: World, rng: np.random.Generator, how: Carelessness) -> None:
+        super().__init__()
+        self._world, self._rng, self._how = world, rng, how
+
+    def _open(self, person: str) -> str:
+        if self._rng.random() < self._how.guess:
+            values = self._world.inventory(self._relations[-1])
+            return self._answer(values[int(self._rng.integers(len(values)))])
+        if len(self._relations) == 2 and self._rng.random() < self._how.one_hop:
+            self._relations.pop()
+        return self._search(person)
+
+    def _query(self, relation: str, person: str) -> str:
+        careless = self._rng.random() < self._how.name_only
+        return person if careless else super()._query(relation, person)

@@ -1,0 +1,197 @@
+"""``@tools.tool``: a tool from a typed, documented function, checked when it is made."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+import textwrap
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, get_type_hints, overload
+
+from tools.tool import BadArguments, Tool, ToolContext, ToolFailure, ToolResult
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+Answer = str | ToolResult
+ToolFunction = Callable[..., Answer | Awaitable[Answer]]
+
+_SECTION = re.compile(r"^(Args|Returns|Raises|Yields|Example|Examples|Note|Notes):\s*$", re.M)
+_CONTEXT = "context"
+
+
+class FunctionTool(Tool):
+    """A tool whose work a function does; made by :func:`tool`.
+
+    Args:
+        function: plain or async; returns a ``str`` or a :class:`ToolResult`.
+        name: what the model calls it; the function's own name where None.
+        blocking: True runs a plain function in a thread, so that it stalls nobody.
+
+    Raises:
+        ValueError: an annotation or a description is missing, or the parameters' kind or return
+            type will not do; says which.
+    """
+
+    def __init__(
+        self, function: ToolFunction, *, name: str | None = None, blocking: bool = False
+    ) -> None:
+        self.name = name or function.__name__
+        self._function = function
+        self._is_async = inspect.iscoroutinefunction(function)
+        self._blocking = blocking
+        if blocking and self._is_async:
+            raise self._wrong("is async, so blocking=True means nothing: drop one of the two")
+        hints = self._hints()
+        self.description, described = self._docstring(set(hints))
+        self._model = self._arguments_model(hints, described)
+        self.parameters = self._model.model_json_schema()
+        # The model's class name says nothing to anyone who reads the schema.
+        del self.parameters["title"]
+
+    async def __call__(
+        self, arguments: Mapping[str, Any], context: ToolContext | None = None
+    ) -> ToolResult:
+        """Check the arguments and run the function; see :class:`Tool`."""
+        from pydantic import ValidationError
+
+        context = context or ToolContext()
+        try:
+            checked = self._model.model_validate(dict(arguments))
+        except ValidationError as error:
+            return self._mistake(self._explain(error))
+        # Not model_dump: an argument that is a model of its own stays one.
+        values = {name: getattr(checked, name) for name in type(checked).model_fields}
+        if self._wants_context:
+            values[_CONTEXT] = context
+        try:
+            answer = await self._run(values, context.timeout_s)
+        except BadArguments as error:
+            return self._mistake(str(error))
+        except ToolFailure:
+            raise
+        # The function is foreign code: whatever else it raises is its fault, not the model's.
+        except Exception as error:
+            raise ToolFailure(
+                f"tool {self.name!r} failed: {type(error).__name__}: {error}", retryable=False
+            ) from error
+        return answer if isinstance(answer, ToolResult) else ToolResult(answer, data=answer)
+
+    async def _run(self, values: dict[str, Any], timeout_s: float) -> Answer:
+        timer = asyncio.timeout(timeout_s)
+        try:
+            async with timer:
+                if self._blocking:
+                    answer = await asyncio.to_thread(self._function, **values)
+                else:
+                    answer = self._function(**values)
+                return await answer if inspect.isawaitable(answer) else answer
+        except TimeoutError as error:
+            if not timer.expired():
+                raise
+            raise ToolFailure(
+                f"tool {self.name!r} took longer than timeout_s ({timeout_s:g} s)", retryable=True
+            ) from error
+
+    def _mistake(self, message: str) -> ToolResult:
+        return ToolResult(f"Error: {message}", error=message)
+
+    def _explain(self, error: Any) -> str:
+        """Pydantic's findings in one line that a model can act on."""
+        found = "; ".join(
+            f"{'.'.join(str(part) for part in issue['loc'])}: {issue['msg']}"
+            for issue in error.errors()
+        )
+        takes = ", ".join(self.parameters.get("properties", {})) or "no arguments"
+        return f"{self.name}: {found}. It takes: {takes}."
+
+    def _wrong(self, problem: str) -> ValueError:
+        return ValueError(f"tool {self.name!r}: the function {problem}")
+
+    def _hints(self) -> dict[str, Any]:
+        """Parameter name -> type, the context left out."""
+        try:
+            hints = get_type_hints(self._function, include_extras=True)
+        except NameError as error:
+            raise self._wrong(f"has an annotation that does not resolve: {error}") from error
+        parameters = inspect.signature(self._function).parameters
+        for parameter in parameters.values():
+            if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+                raise self._wrong(f"takes {parameter}: a model can only give named arguments")
+            if parameter.name not in hints:
+                raise self._wrong(f"has no type for {parameter.name!r}: annotate it")
+        returns = hints.pop("return", None)
+        if returns not in (str, ToolResult, Answer):
+            raise self._wrong(f"must be annotated to return str or ToolResult, not {returns}")
+        self._wants_context = hints.pop(_CONTEXT, None) is not None
+        return hints
+
+    def _docstring(self, names: set[str]) -> tuple[str, dict[str, str]]:
+        """The description, and one for each parameter, from a Google docstring."""
+        text = inspect.getdoc(self._function)
+        if not text:
+            raise self._wrong("has no docstring: it is what the model reads")
+        parts = _SECTION.split(text)
+        sections = dict(zip(parts[1::2], parts[2::2], strict=True))
+        described: dict[str, str] = {}
+        entries = textwrap.dedent(sections.get("Args", "").strip("\n"))
+        for entry in re.split(r"\n(?=\S)", entries):
+            name, colon, description = entry.partition(":")
+            if colon:
+                described[name.split("(")[0].strip()] = " ".join(description.split())
+        described.pop(_CONTEXT, None)
+        missing = sorted(names - {name for name, words in described.items() if words})
+        if missing:
+            raise self._wrong(f"does not describe {missing[0]!r} in its docstring's Args")
+        extra = sorted(set(described) - names)
+        if extra:
+            raise self._wrong(f"describes {extra[0]!r}, which is not a parameter")
+        return parts[0].strip(), described
+
+    def _arguments_model(
+        self, hints: Mapping[str, Any], described: Mapping[str, str]
+    ) -> type[BaseModel]:
+        # Imported here: it takes longer than everything else that ``import tools`` does.
+        from pydantic import ConfigDict, Field, create_model
+
+        parameters = inspect.signature(self._function).parameters
+        fields: dict[str, Any] = {}
+        for name, hint in hints.items():
+            default = parameters[name].default
+            required = default is inspect.Parameter.empty
+            fields[name] = (
+                hint,
+                Field(... if required else default, description=described[name]),
+            )
+        model: type[BaseModel] = create_model(
+            self.name, __config__=ConfigDict(extra="forbid"), **fields
+        )
+        return model
+
+
+@overload
+def tool(function: ToolFunction, /) -> FunctionTool: ...
+
+
+@overload
+def tool(
+    *, name: str | None = None, blocking: bool = False
+) -> Callable[[ToolFunction], FunctionTool]: ...
+
+
+def tool(
+    function: ToolFunction | None = None, /, *, name: str | None = None, blocking: bool = False
+) -> FunctionTool | Callable[[ToolFunction], FunctionTool]:
+    """Make a tool of a function: ``@tool`` or ``@tool(blocking=True)``.
+
+    The parameters' types become the JSON Schema, the Google docstring the descriptions. A
+    parameter called ``context`` is given the :class:`ToolContext` and hidden from the model.
+    Raise :class:`BadArguments` for what the caller should do better.
+
+    Raises:
+        ValueError: a type or a description is missing.
+    """
+    if function is not None:
+        return FunctionTool(function, name=name, blocking=blocking)
+    return lambda wrapped: FunctionTool(wrapped, name=name, blocking=blocking)

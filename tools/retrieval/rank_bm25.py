@@ -1,0 +1,100 @@
+"""The ``rank-bm25`` backend: the small reference, for up to some ten thousand passages.
+
+Scores are BM25+ (Lv & Zhai, "Lower-Bounding Term Frequency Normalization", CIKM 2011, eq. 9): the
+sum over the terms t that query and passage share, each as often as the query says it, of
+
+    idf(t) * (delta + (k1 + 1) tf / (k1 (1 - b + b |d| / avgdl) + tf)),  idf(t) = ln((N + 1) / df)
+
+with k1 = 1.5, b = 0.75, delta = 1. Unlike Okapi's, its idf is positive in the smallest library.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+from rank_bm25 import BM25Plus
+
+from tools.retrieval.passage import Passage
+
+_WORD = re.compile(r"\w+")
+_STOP_TEXT = """
+a an and are as at be but by for from had has have he her his how i in is it its of on or she that
+the their they this to was were what when where which who why will with
+"""
+STOP_WORDS = frozenset(_STOP_TEXT.split())
+
+
+def tokenize(text: str) -> list[str]:
+    """Lower-case words, without a possessive 's and without the commonest English words."""
+    words = _WORD.findall(text.lower().replace("'s", "").replace("’s", ""))
+    return [word for word in words if word not in STOP_WORDS]
+
+
+class RankBM25:
+    """BM25+ over passages held in memory. Deterministic: equal scores are ordered by id.
+
+    Args:
+        passages: what may be found; their ids must differ.
+
+    Raises:
+        ValueError: there are no passages, two have the same id, or no passage has a word.
+    """
+
+    def __init__(self, passages: Iterable[Passage]) -> None:
+        # Sorted by id, so that a stable sort by score leaves ties in that order.
+        self._passages = sorted(passages, key=lambda passage: passage.id)
+        repeated = [i for i, n in Counter(p.id for p in self._passages).items() if n > 1]
+        if repeated:
+            raise ValueError(f"passage id {repeated[0]!r} is used more than once: make ids unique")
+        words = [tokenize(f"{passage.title} {passage.text}") for passage in self._passages]
+        if not any(words):
+            raise ValueError("the library has no passage with a word in it: nothing can be found")
+        self._index = BM25Plus(words)
+        self._weights: dict[str, tuple[NDArray[np.intp], NDArray[np.float64]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._passages)
+
+    async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        """At most ``k`` passages for each query that share a word with it, best first.
+
+        Raises:
+            ValueError: ``k`` is less than 1.
+        """
+        if k < 1:
+            raise ValueError(f"k ({k}) must be >= 1")
+        return await asyncio.to_thread(lambda: [self._find(query, k) for query in queries])
+
+    def _find(self, query: str, k: int) -> list[Passage]:
+        scores = np.zeros(len(self._passages))
+        for term in tokenize(query):
+            found, weights = self._term(term)
+            scores[found] += weights
+        # Of all that matches, only what may be among the best k is sorted.
+        matches = np.flatnonzero(scores)
+        if len(matches) > k:
+            least = np.partition(scores[matches], -k)[-k]
+            matches = matches[scores[matches] >= least]
+        best = matches[np.argsort(-scores[matches], kind="stable")][:k]
+        return [replace(self._passages[i], score=float(scores[i])) for i in best]
+
+    def _term(self, term: str) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+        """Which passages hold ``term``, and what it adds to the score of each."""
+        known = self._weights.get(term)
+        if known is None:
+            if term not in self._index.idf:
+                # Unknown words are not remembered: there is no end to them.
+                return np.empty(0, np.intp), np.empty(0)
+            # The library scores one term at a time, over all passages; the sum is over terms.
+            # It gives passages without the term idf * delta, which the formula gives to none.
+            scores = self._index.get_scores([term])
+            held = np.array([term in counts for counts in self._index.doc_freqs])
+            found = np.flatnonzero(held)
+            known = self._weights[term] = (found, scores[found])
+        return known

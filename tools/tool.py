@@ -1,0 +1,63 @@
+"""The contract of a tool: named, described, typed, called with arguments, answering in text."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+class ToolFailure(RuntimeError):
+    """Raised when a tool cannot answer for reasons that are not its caller's. Never a reward."""
+
+    def __init__(self, message: str, *, retryable: bool) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+
+
+class BadArguments(ValueError):
+    """Raised inside a tool whose arguments make no sense; the message is shown to the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """What a call may know about the episode that makes it."""
+
+    session: str = ""
+    """Names the episode, for tools that keep something from call to call."""
+    timeout_s: float = 60.0
+    """A call that takes longer fails (ToolFailure, retryable)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What a call answers."""
+
+    text: str
+    """What the model reads, also after a mistake of its own."""
+    data: Any = None
+    """The same as plain data, for environments and records."""
+    error: str | None = None
+    """What the caller did wrong; None where nothing."""
+    cost: float = 0.0
+    """What the call cost, in the tool's own unit (money, credits)."""
+
+
+class Tool(ABC):
+    """Something an agent can call. :func:`tools.tool` makes one from a function."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    """JSON Schema (an object) of the arguments."""
+
+    @abstractmethod
+    async def __call__(
+        self, arguments: Mapping[str, Any], context: ToolContext | None = None
+    ) -> ToolResult:
+        """Do it. Arguments that do not fit the schema become a result with an ``error``.
+
+        Raises:
+            ToolFailure: the tool, not its caller, is at fault.
+        """
