@@ -30,7 +30,7 @@ class Stats:
 
     num_generated_tokens: int
     num_prefill_tokens: int
-    """Prompt tokens that were computed."""
+    """Prompt tokens that had to be computed."""
     num_saved_tokens: int
     """Prompt tokens that a cache made needless: of the session's last turn, or of a group."""
     forward_s: float
@@ -124,7 +124,7 @@ class Engine:
         self._num_active = 0
         self._parameters = list(model.parameters())
         self._weights = self._fingerprint()
-        self._generated = self._prefilled = self._saved = self._steps = self._decoded = 0
+        self._generated = self._computed = self._saved = self._steps = self._decoded = 0
         self._forward_s = 0.0
 
     @property
@@ -137,7 +137,7 @@ class Engine:
         rows = max(1, self._steps) * len(self._slots)
         return Stats(
             num_generated_tokens=self._generated,
-            num_prefill_tokens=self._prefilled,
+            num_prefill_tokens=self._computed,
             num_saved_tokens=self._saved,
             forward_s=self._forward_s,
             num_steps=self._steps,
@@ -212,7 +212,6 @@ class Engine:
         num_decode, num_chunks = self._num_decode, len(batch.chunk_sizes)
         self._table.lengths[:num_decode] += 1
         self._table.lengths[num_decode : num_decode + num_chunks] += batch.chunk_sizes
-        self._prefilled += int(batch.chunk_sizes.sum())
         finished = self._record(*sampled) if sampled else []
         self._promote_ready()
         return finished
@@ -252,6 +251,7 @@ class Engine:
                 length = 0
                 self._forward.clear(slot.index)
         self._saved += length
+        self._computed += len(request.prompt_ids) - length
         self._table.fill(slot.index, request.prompt_ids, length)
         self._occupy(slot, request)
         return True

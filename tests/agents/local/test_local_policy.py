@@ -1,0 +1,310 @@
+"""The local policy against the transformers model itself: tokens, log-probabilities, weights."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+import torch
+
+from agents.completion import FinishReason, SamplingParams
+from agents.policy import PolicyFailure
+
+FAMILIES = ["qwen3", "qwen2", "llama", "mistral", "mistral-sliding", "gpt2"]
+
+
+def reference_logprobs(model, prompt, completion, temperature):
+    """What one uncached forward of the transformers model says of every sampled token."""
+    tokens = torch.tensor([*prompt, *completion.token_ids])
+    with torch.no_grad():
+        logits = model(tokens[None]).logits[0, len(prompt) - 1 : -1].float()
+    scaled = logits / (temperature or 1.0)
+    return scaled.log_softmax(-1)
+
+
+def assert_exact(model, prompt, completion, params, tolerance=1e-4):
+    expected = reference_logprobs(model, prompt, completion, params.temperature)
+    chosen = expected.gather(-1, torch.tensor(completion.token_ids)[:, None])[:, 0]
+    assert (chosen - torch.tensor(completion.logprobs)).abs().max() < tolerance
+    assert chosen.mean() < -0.5, "log-probabilities near 0 would make this check empty"
+    for row, token in zip(expected, completion.token_ids, strict=True):
+        # The nucleus: what is strictly likelier than the token has not reached top_p yet.
+        likelier = row[row > row[token] + 1e-4].exp().sum()
+        assert likelier < params.top_p
+    return chosen
+
+
+def random_prompts(lengths, seed=1):
+    rng = random.Random(seed)
+    return [[rng.randrange(256) for _ in range(length)] for length in lengths]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_greedy_completions_equal_generate(family, make_policy, make_model):
+    model = make_model(family)
+    policy = make_policy(model, max_slots=4)
+    prompts = random_prompts([1, 3, 40, 17, 90, 5])
+    params = [SamplingParams(temperature=0.0, max_tokens=12 + i) for i in range(len(prompts))]
+    completions = await asyncio.gather(*map(policy.generate, prompts, params))
+    for prompt, param, completion in zip(prompts, params, completions, strict=True):
+        output = model.generate(
+            torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+            do_sample=False,
+            max_new_tokens=param.max_tokens,
+            pad_token_id=0,
+        )
+        assert output[0, len(prompt) :].tolist() == list(completion.token_ids)
+        assert completion.finish_reason is FinishReason.LENGTH
+        assert_exact(model, prompt, completion, param)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "llama", "gpt2"])
+async def test_logprobs_over_episodes_equal_a_full_forward(family, make_policy, make_model):
+    """Groups with one prompt, several turns, mixed parameters, fewer slots than episodes."""
+    model = make_model(family)
+    policy = make_policy(model, max_slots=5)
+    groups = random_prompts([30, 12, 45])
+
+    async def play(prompt, member):
+        rng = random.Random(f"{prompt}{member}")
+        context = list(prompt)
+        for turn in range(3):
+            params = SamplingParams(
+                temperature=rng.choice([0.0, 0.7, 1.0, 1.5]),
+                top_p=rng.choice([1.0, 0.9, 0.5]),
+                max_tokens=rng.randrange(1, 16),
+                seed=member * 10 + turn,
+            )
+            completion = await policy.generate(context, params, f"{len(prompt)}/{member}")
+            assert_exact(model, context, completion, params)
+            await asyncio.sleep(rng.random() * 0.005)
+            context += completion.token_ids
+            context += [rng.randrange(256) for _ in range(rng.randrange(1, 12))]
+        policy.end(f"{len(prompt)}/{member}")
+
+    await asyncio.gather(*(play(prompt, member) for prompt in groups for member in range(4)))
+    stats = policy.stats()
+    assert stats.num_generated_tokens > 100
+    if family != "gpt2":
+        assert stats.num_saved_tokens > stats.num_prefill_tokens
+
+
+async def test_the_families_that_are_fast(make_policy):
+    kinds = {family: make_policy(family).forward_kind for family in FAMILIES}
+    slow = {"gpt2", "mistral-sliding"}
+    assert kinds == {f: "transformers" if f in slow else "thin" for f in FAMILIES}
+
+
+async def test_the_slow_way_says_so_once(make_policy, caplog):
+    make_policy("gpt2")
+    assert [r.levelname for r in caplog.records] == ["WARNING"]
+    assert "GPT2LMHeadModel" in caplog.text
+
+
+async def test_dropout_of_a_training_model_is_off_and_its_mode_is_kept(make_policy, make_model):
+    model = make_model("gpt2")
+    model.train()
+    model.lm_head.eval()
+    before = [module.training for module in model.modules()]
+    policy = make_policy(model)
+    params = SamplingParams(max_tokens=8)
+    completion = await policy.generate([1, 2, 3], params)
+    assert [module.training for module in model.modules()] == before
+    model.eval()
+    assert_exact(model, [1, 2, 3], completion, params)
+
+
+async def test_weights_changed_in_place_are_seen(make_policy, make_model):
+    model = make_model("qwen3")
+    policy = make_policy(model)
+    params = SamplingParams(max_tokens=10)
+    first = await policy.generate(list(range(40)), params, "a")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    model(torch.arange(20)[None], labels=torch.arange(20)[None]).loss.backward()
+    optimizer.step()
+    policy.load_weights(None, 7)
+    assert policy.version == 7
+    longer = [*range(40), *first.token_ids, 5]
+    second = await policy.generate(longer, params, "a")
+    assert first.versions == (0,) * 10
+    assert second.versions == (7,) * 10
+    assert_exact(model, longer, second, params)
+    # The update was large enough for stale keys and values to show.
+    assert (reference_logprobs(model, range(40), first, 1.0)
+            .gather(-1, torch.tensor(first.token_ids)[:, None])[:, 0]
+            - torch.tensor(first.logprobs)).abs().max() > 0.1
+
+
+async def test_weights_changed_without_a_word_are_refused(make_policy, make_model):
+    model = make_model("qwen3")
+    policy = make_policy(model)
+    await policy.generate([1], SamplingParams(max_tokens=1))
+    with torch.no_grad():
+        model.lm_head.weight.mul_(2.0)
+    with pytest.raises(PolicyFailure, match=r"load_weights\(None, version\)"):
+        await policy.generate([1], SamplingParams(max_tokens=1))
+    policy.load_weights(None, 1)
+    completion = await policy.generate([1], SamplingParams(max_tokens=1))
+    assert completion.versions == (1,)
+
+
+async def test_weights_by_name_are_copied(make_policy, make_model):
+    model, other = make_model("qwen3"), make_model("qwen3")
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(1.3)
+    policy = make_policy(model)
+    weights = {k: v for k, v in other.state_dict().items() if k != "lm_head.weight"}  # tied
+    policy.load_weights(weights, 3)
+    params = SamplingParams(max_tokens=6)
+    completion = await policy.generate([9, 8, 7], params)
+    assert completion.versions == (3,) * 6
+    assert_exact(other, [9, 8, 7], completion, params)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda w: w.pop("model.norm.weight"), "lack 'model.norm.weight'"),
+        (lambda w: w.update(extra=torch.zeros(1)), "name 'extra'"),
+        (lambda w: w.update({"model.norm.weight": torch.zeros(3)}), r"shape \(3,\)"),
+    ],
+)
+async def test_weights_that_do_not_fit_are_refused_whole(make_policy, make_model, change, message):
+    model = make_model("qwen3")
+    policy = make_policy(model)
+    weights = {name: torch.zeros_like(tensor) for name, tensor in model.state_dict().items()}
+    change(weights)
+    with pytest.raises(ValueError, match=message):
+        policy.load_weights(weights, 1)
+    assert policy.version == 0
+    assert all(parameter.abs().sum() > 0 for parameter in model.parameters())
+
+
+async def test_new_weights_in_mid_completion_take_over_from_the_next_token(
+    make_policy, make_model
+):
+    model = make_model("qwen3")
+    policy = make_policy(model)
+    params = SamplingParams(max_tokens=200)
+    prompt = list(range(30))
+    call = asyncio.create_task(policy.generate(prompt, params))
+    while policy.stats().num_generated_tokens < 20:
+        await asyncio.sleep(0.001)
+    other = {name: tensor * 1.2 for name, tensor in model.state_dict().items()}
+    old = make_model("qwen3")
+    policy.load_weights(other, 1)
+    completion = await call
+    change = completion.versions.index(1)
+    assert completion.versions == (0,) * change + (1,) * (200 - change)
+    assert change >= 20
+    rows = torch.arange(200)
+    token_ids, logprobs = torch.tensor(completion.token_ids), torch.tensor(completion.logprobs)
+    before = reference_logprobs(old, prompt, completion, 1.0)[rows, token_ids]
+    after = reference_logprobs(model, prompt, completion, 1.0)[rows, token_ids]
+    assert (before - logprobs)[:change].abs().max() < 1e-4
+    assert (after - logprobs)[change:].abs().max() < 1e-4
+
+
+async def test_broken_weights_are_an_error_and_not_a_token(make_policy, make_model):
+    model = make_model("qwen3")
+    policy = make_policy(model)
+    with torch.no_grad():
+        model.model.norm.weight.fill_(float("nan"))
+    policy.load_weights(None, 4)
+    with pytest.raises(PolicyFailure, match="version 4 give log-probabilities that are not finite"):
+        await policy.generate([1, 2], SamplingParams())
+
+
+async def test_half_precision_stays_near_the_model(make_policy, make_model):
+    model = make_model("qwen3").to(torch.bfloat16)
+    policy = make_policy(model)
+    params = SamplingParams(max_tokens=40)
+    prompt = list(range(50))
+    completion = await policy.generate(prompt, params)
+    expected = reference_logprobs(model, prompt, completion, 1.0)
+    chosen = expected[torch.arange(40), torch.tensor(completion.token_ids)]
+    error = (chosen - torch.tensor(completion.logprobs)).abs()
+    assert error.mean() < 0.05
+    # fp32 log-probabilities: bf16 ones would all be multiples of 2^-7 between -2 and -4.
+    assert any(abs(x * 128 - round(x * 128)) > 1e-3 for x in completion.logprobs)
+
+
+async def test_a_model_that_moved_to_another_dtype_is_followed(make_policy, make_model):
+    model = make_model("llama")
+    policy = make_policy(model)
+    params = SamplingParams(max_tokens=5)
+    await policy.generate([1, 2, 3], params, "a")
+    model.to(torch.float64)
+    policy.load_weights(None, 1)
+    completion = await policy.generate([1, 2, 3, 4], params, "a")
+    assert_exact(model, [1, 2, 3, 4], completion, params)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "params", "message"),
+    [
+        ([], SamplingParams(), "prompt_ids is empty"),
+        ([1] * 257, SamplingParams(), "257 tokens, the context window 256"),
+        ([1, 259], SamplingParams(), "holds 259, the model has tokens 0 to 258"),
+        ([-1], SamplingParams(), "holds -1"),
+        ([1], SamplingParams(stop=("",)), "empty string"),
+    ],
+)
+async def test_wrong_requests_say_what_is_wrong(make_policy, prompt, params, message):
+    with pytest.raises(ValueError, match=message):
+        await make_policy().generate(prompt, params)
+
+
+async def test_no_slots_are_refused(make_policy):
+    with pytest.raises(ValueError, match=r"max_slots \(0\)"):
+        make_policy(max_slots=0)
+
+
+async def test_a_full_context_ends_the_completion(make_policy):
+    policy = make_policy()
+    params = SamplingParams(max_tokens=50)
+    completion = await policy.generate([1] * 250, params)
+    assert len(completion.token_ids) == 6
+    assert completion.finish_reason is FinishReason.CONTEXT_FULL
+    none_left = await policy.generate([1] * 256, params)
+    assert none_left.token_ids == ()
+    assert none_left.finish_reason is FinishReason.CONTEXT_FULL
+
+
+async def test_stop_tokens_end_a_completion_and_are_kept(make_policy):
+    policy = make_policy()
+    free = await policy.generate([5, 6], SamplingParams(max_tokens=30, seed=3))
+    stop = free.token_ids[12]
+    halted = await policy.generate(
+        [5, 6], SamplingParams(max_tokens=30, seed=3, stop_token_ids=(stop,))
+    )
+    assert halted.finish_reason is FinishReason.STOP_TOKEN
+    assert halted.token_ids == free.token_ids[: free.token_ids.index(stop) + 1]
+
+
+async def test_one_seed_gives_one_completion_whatever_else_is_in_the_batch(make_policy):
+    policy = make_policy(max_slots=8)
+    prompt = list(range(20))
+    params = SamplingParams(max_tokens=25, seed=11)
+    alone = await policy.generate(prompt, params)
+    others = [policy.generate([i] * (i + 1), SamplingParams(max_tokens=30)) for i in range(20)]
+    crowd = await asyncio.gather(policy.generate(prompt, params), *others)
+    assert crowd[0].token_ids == alone.token_ids
+    other_seeds = await asyncio.gather(
+        *(policy.generate(prompt, SamplingParams(max_tokens=25, seed=s)) for s in range(5))
+    )
+    assert len({c.token_ids for c in [alone, *other_seeds]}) == 6
+
+
+async def test_without_a_seed_the_policy_s_own_decides(make_policy):
+    params = SamplingParams(max_tokens=20)
+    runs = []
+    for seed in (0, 0, 1):
+        policy = make_policy(seed=seed)
+        runs.append([(await policy.generate([1], params)).token_ids for _ in range(2)])
+    assert runs[0] == runs[1]
+    assert runs[0] != runs[2]
+    assert runs[0][0] != runs[0][1]
