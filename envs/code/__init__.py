@@ -1,0 +1,1 @@
+"""Programs as actions: the task describes a function, hidden tests grade it."""

@@ -1,0 +1,255 @@
+"""Millions of small programming tasks, held out by construction.
+
+A composition (which filters, maps and reduction, without their constants) belongs to exactly one
+split, by a hash of its name: no composition that is tested was ever trained on, whatever the seed.
+Task ``i`` is computed from (split, i, seed) alone; nothing is scanned or stored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import accumulate, combinations, permutations, product
+from typing import NamedTuple
+
+from envs.code.grammar import CONSTANTS, FILTERS, MAPS, REDUCTIONS, Recipe, Step, Value
+
+NUM_TASKS = {"train": 1_000_000, "validation": 1024, "test": 4096}
+NUM_PUBLIC, NUM_HIDDEN = 3, 8
+MIN_DISTINCT_OUTPUTS = 6
+"""A task whose tests have fewer different outputs is dropped: a constant could pass too many."""
+
+# Pairs of filters of which one implies or excludes the other, whatever their constants.
+_REDUNDANT = {
+    ("even", "odd"),
+    ("positive", "negative"),
+    ("positive", "above"),
+    ("negative", "above"),
+    ("negative", "below"),
+}
+# A composition comes at most this often in one pass over a split, so that those with many
+# constants (up to 8 ** 4) do not crowd out the others.
+_MOST_PER_PASS = 64
+_NUMBERS = range(-9, 21)
+# The maps whose constant a single output can show, and the value that they must act on for it.
+_SHOWS_AT = {"add": 0, "subtract": 0, "multiply": 1}
+
+
+class Composition(NamedTuple):
+    """A recipe without its constants."""
+
+    filters: tuple[str, ...]
+    maps: tuple[str, ...]
+    reduction: str
+
+    @property
+    def split(self) -> str:
+        """The one split that it belongs to: 10% test, 10% validation, by a fixed hash."""
+        name = f"{'+'.join(self.filters)}|{'+'.join(self.maps)}|{self.reduction}"
+        bucket = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest()) % 10
+        return {0: "test", 1: "validation"}.get(bucket, "train")
+
+    @property
+    def num_recipes(self) -> int:
+        """How many choices of constants it has."""
+        takes = [Step(name).takes_constant for name in self.filters + self.maps]
+        return len(CONSTANTS) ** sum(takes)
+
+    def recipe(self, number: int) -> Recipe:
+        """The recipe with the ``number``-th choice of constants."""
+        digits = iter(_digits(number))
+        bare = Recipe(tuple(map(Step, self.filters)), tuple(map(Step, self.maps)), self.reduction)
+        return bare.with_constants(lambda _: CONSTANTS[next(digits)])
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedTask:
+    """One drawn task: what it says, and what its tests are."""
+
+    recipe: Recipe
+    description: str
+    """The recipe in English; with a ``?`` where the constant is withheld."""
+    public: tuple[tuple[list[int], Value], ...]
+    """(argument, expected) pairs that an agent may see the results of; all short lists."""
+    hidden: tuple[tuple[list[int], Value], ...]
+    """(argument, expected) pairs that only grade; the empty list is the first."""
+
+
+class GeneratedTasks(Sequence[GeneratedTask]):
+    """The tasks of one split.
+
+    Args:
+        split: "train", "validation" or "test".
+        seed: another seed has other constants and other test inputs, over the same compositions.
+        withhold: withhold the constant of the last map from the description. A first attempt
+            has to guess it; the first public test's expected output is the constant itself.
+    """
+
+    def __init__(self, split: str, seed: int = 0, *, withhold: bool = False) -> None:
+        self.split = split
+        self.seed = seed
+        self.withhold = withhold
+
+    def __len__(self) -> int:
+        return NUM_TASKS[self.split]
+
+    def __getitem__(self, index: int) -> GeneratedTask:  # type: ignore[override]
+        """Task ``index``.
+
+        Raises:
+            IndexError: out of range.
+        """
+        if not 0 <= index < len(self):
+            raise IndexError(f"task {index} of split {self.split!r}: 0 to {len(self) - 1}")
+        for recipe in self._candidates(index):
+            task = draw_tests(recipe, self.seed, withhold=self.withhold)
+            if task is not None:
+                return task
+        raise AssertionError("candidates never end")
+
+    def _candidates(self, index: int) -> Iterator[Recipe]:
+        """Recipes for one index, in order of preference; no two indices share one.
+
+        Position ``p`` of a shuffled list of (composition, choice of constants) belongs to index
+        ``p % len(self)``. After a whole pass the list goes on with further constants.
+        """
+        compositions, starts = _table(self.split, self.withhold)
+        position = index
+        while True:
+            lap, place = divmod(position, starts[-1])
+            slot = _shuffled(place, starts[-1], f"{self.seed}/{self.split}")
+            row = bisect_right(starts, slot) - 1
+            composition = compositions[row]
+            number = slot - starts[row] + lap * _MOST_PER_PASS
+            size = composition.num_recipes
+            # Only the training split may come back to a recipe, after all its constants.
+            if number < size or self.split == "train":
+                yield composition.recipe(_shuffled(number % size, size, f"{self.seed}/{row}"))
+            position += len(self)
+
+
+def draw_tests(recipe: Recipe, seed: int, *, withhold: bool = False) -> GeneratedTask | None:
+    """The recipe's tests, or None where it makes no good task.
+
+    Good means: the outputs differ enough, and leaving out any one step is caught by a hidden
+    test. Inputs that also catch a filter's constant off by one are preferred.
+    """
+    description = (recipe.withholding(recipe.maps[-1]) if withhold else recipe).describe()
+    rng = random.Random(f"{seed}/{recipe.describe()}")
+    keeps = Recipe(recipe.filters, (), "list")
+    kept = keeps.run(_NUMBERS)
+    if not isinstance(kept, list) or not kept:
+        return None
+    short = [_draw_list(rng, kept, 1, 3) for _ in range(12)]
+    long = [_draw_list(rng, kept, 3, 8) for _ in range(16)]
+    omissions = [recipe.without(step) for step in recipe.steps]
+    mistakes = omissions + list(_near_misses(recipe))
+    public = _telling(short, recipe, mistakes, NUM_PUBLIC)
+    hidden = [[], *_telling(long, recipe, mistakes, NUM_HIDDEN - 1)]
+    if withhold:
+        probe = _probe(recipe)
+        if probe is None:
+            return None
+        public = [probe, *public[:-1]]
+    outputs = {repr(recipe.run(xs)) for xs in public + hidden}
+    inert = any(all(m.run(xs) == recipe.run(xs) for xs in hidden) for m in omissions)
+    if inert or len(outputs) < MIN_DISTINCT_OUTPUTS:
+        return None
+    return GeneratedTask(
+        recipe,
+        description,
+        tuple((xs, recipe.run(xs)) for xs in public),
+        tuple((xs, recipe.run(xs)) for xs in hidden),
+    )
+
+
+def _near_misses(recipe: Recipe) -> Iterator[Recipe]:
+    for index, (name, constant) in enumerate(recipe.filters):
+        for near in (constant - 1, constant + 1) if constant is not None else ():
+            moved = (*recipe.filters[:index], Step(name, near), *recipe.filters[index + 1 :])
+            yield Recipe(moved, recipe.maps, recipe.reduction)
+
+
+def _telling(
+    inputs: Sequence[list[int]], recipe: Recipe, mistakes: Sequence[Recipe], count: int
+) -> list[list[int]]:
+    """The ``count`` inputs that together tell the recipe from most of its mistakes (greedily)."""
+    outputs = [recipe.run(xs) for xs in inputs]
+    caught = [
+        {i for i, mistake in enumerate(mistakes) if mistake.run(xs) != output}
+        for xs, output in zip(inputs, outputs, strict=True)
+    ]
+    left = set(range(len(mistakes)))
+    remaining = list(range(len(inputs)))
+    chosen: list[list[int]] = []
+    for _ in range(count):
+        best = max(remaining, key=lambda place: len(caught[place] & left))
+        remaining.remove(best)
+        left -= caught[best]
+        chosen.append(inputs[best])
+    return chosen
+
+
+def _probe(recipe: Recipe) -> list[int] | None:
+    """A one-element list for which the last map's output is its constant, or minus it."""
+    *before, last = recipe.maps
+    inner = Recipe(recipe.filters, tuple(before), "list")
+    for x in sorted(range(-20, 41), key=abs):
+        if inner.run([x]) == [_SHOWS_AT[last.name]]:
+            return [x]
+    return None
+
+
+def _draw_list(rng: random.Random, kept: list[int], shortest: int, longest: int) -> list[int]:
+    """Half of the numbers are ones that the filters keep: few multiples of 9 come by chance."""
+    length = rng.randint(shortest, longest)
+    return [rng.choice(kept if rng.random() < 0.5 else _NUMBERS) for _ in range(length)]
+
+
+@cache
+def _table(split: str, withhold: bool) -> tuple[list[Composition], list[int]]:
+    """A split's compositions, and where each one's slots start; the last entry is the total."""
+    filter_sets = [
+        chosen
+        for count in range(3)
+        for chosen in combinations(FILTERS, count)
+        if chosen not in _REDUNDANT
+    ]
+    map_lists = [chosen for count in range(3) for chosen in permutations(MAPS, count)]
+    compositions = [
+        composition
+        for parts in product(filter_sets, map_lists, REDUCTIONS)
+        if (composition := Composition(*parts)).split == split
+        and (composition.filters or composition.maps)
+        and (not withhold or (composition.maps and composition.maps[-1] in _SHOWS_AT))
+    ]
+    sizes = [min(composition.num_recipes, _MOST_PER_PASS) for composition in compositions]
+    return compositions, [0, *accumulate(sizes)]
+
+
+def _digits(number: int) -> Iterator[int]:
+    while True:
+        number, digit = divmod(number, len(CONSTANTS))
+        yield digit
+
+
+def _shuffled(place: int, size: int, key: str) -> int:
+    """Where ``place`` goes in a pseudo-random permutation of ``range(size)``.
+
+    Each round is a bijection of the enclosing power of two (an odd multiplier, then folding the
+    high half onto the low one); what falls outside the range is permuted again.
+    """
+    bits = (size - 1).bit_length()
+    mask = (1 << bits) - 1
+    words = hashlib.blake2b(key.encode(), digest_size=48).digest()
+    keys = [int.from_bytes(words[i : i + 8]) for i in range(0, 48, 8)]
+    while True:
+        for multiplier, offset in zip(keys[::2], keys[1::2], strict=True):
+            place = (place * (multiplier | 1) + offset) & mask
+            place ^= place >> (bits // 2 + 1)
+        if place < size:
+            return place
