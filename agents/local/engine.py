@@ -165,15 +165,11 @@ class Engine:
         if slot is not None:
             slot.session = None
 
-    def abandon(self) -> list[Request]:
-        """Drop and return every request."""
-        dropped = [slot.request for slot in self._slots if slot.request is not None]
-        dropped += self.pending
+    def abandon(self) -> None:
+        """Drop every request."""
         self.pending.clear()
-        for request in dropped:
-            if request.slot is not None:
-                self._release(request.slot)
-        return dropped
+        for slot in self._slots[: self._num_active]:
+            self._release(slot)
 
     def weights_changed(self, version: int) -> None:
         """The model has other weights now: nothing cached is true any more.

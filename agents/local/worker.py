@@ -59,7 +59,7 @@ class Worker:
         self._thread = threading.Thread(target=self._run, name="local-policy", daemon=True)
         self._thread.start()
         before = torch.get_num_threads()
-        self.call(lambda: torch.set_num_threads(num_threads))
+        self.call(lambda: _set_num_threads(num_threads))
         # That thread keeps its number; the one which threads to come inherit is put back.
         torch.set_num_threads(before)
 
@@ -113,11 +113,12 @@ class Worker:
 
     def _run(self) -> None:
         try:
-            while not self._closing:
-                self._obey()
-                self._open_gate()
-                if self._engine.busy:
-                    self._step()
+            with torch.inference_mode():
+                while not self._closing:
+                    self._obey()
+                    self._open_gate()
+                    if self._engine.busy:
+                        self._step()
             over = PolicyFailure("the policy is closed", retryable=False)
         except Exception as error:
             over = PolicyFailure(
@@ -126,6 +127,12 @@ class Worker:
             over.__cause__ = error
         with self._lock:
             self._over = over
+        while not self._commands.empty():
+            command = self._commands.get()
+            if isinstance(command, _Submit):
+                self._answers[command.request] = command.answer
+            else:
+                command.done.set_exception(_again(over))
         self._fail_everybody(over)
 
     def _obey(self) -> None:
@@ -182,10 +189,12 @@ class Worker:
 
     def _step(self) -> None:
         try:
-            with torch.inference_mode():
-                finished = self._engine.step()
+            finished = self._engine.step()
         except PolicyFailure as failure:
             # The weights are at fault, not the thread: it can go on with better ones.
+            self._engine.abandon()
+            if self._gate is not None:
+                self._gate.abandon()
             self._fail_everybody(failure)
             return
         self._deliver((request, request.completion()) for request in finished)
@@ -193,16 +202,6 @@ class Worker:
             self._gate.touch()
 
     def _fail_everybody(self, failure: PolicyFailure) -> None:
-        """Fail every request that is running, queued or held, and on the thread's end commands."""
-        self._engine.abandon()
-        if self._gate is not None:
-            self._gate.abandon()
-        while self._over is not None and not self._commands.empty():
-            command = self._commands.get()
-            if isinstance(command, _Submit):
-                self._answers[command.request] = command.answer
-            else:
-                command.done.set_exception(_again(failure))
         self._deliver([(request, _again(failure)) for request in self._answers])
 
     def _deliver(self, outcomes: Iterable[tuple[Request, _Outcome]]) -> None:
@@ -215,6 +214,12 @@ class Worker:
             # A closed loop has nobody waiting in it.
             if not loop.is_closed():
                 loop.call_soon_threadsafe(_resolve, resolved)
+
+
+def _set_num_threads(count: int) -> None:
+    # Asked first: a thread's first use of torch otherwise takes the process's number afterwards.
+    torch.get_num_threads()
+    torch.set_num_threads(count)
 
 
 def _resolve(resolved: list[tuple[asyncio.Future[Completion], _Outcome]]) -> None:

@@ -132,9 +132,12 @@ async def test_weights_changed_in_place_are_seen(make_policy, make_model):
     assert second.versions == (7,) * 10
     assert_exact(model, longer, second, params)
     # The update was large enough for stale keys and values to show.
-    assert (reference_logprobs(model, range(40), first, 1.0)
-            .gather(-1, torch.tensor(first.token_ids)[:, None])[:, 0]
-            - torch.tensor(first.logprobs)).abs().max() > 0.1
+    assert (
+        reference_logprobs(model, range(40), first, 1.0).gather(
+            -1, torch.tensor(first.token_ids)[:, None]
+        )[:, 0]
+        - torch.tensor(first.logprobs)
+    ).abs().max() > 0.1
 
 
 async def test_weights_changed_without_a_word_are_refused(make_policy, make_model):
@@ -183,9 +186,7 @@ async def test_weights_that_do_not_fit_are_refused_whole(make_policy, make_model
     assert all(parameter.abs().sum() > 0 for parameter in model.parameters())
 
 
-async def test_new_weights_in_mid_completion_take_over_from_the_next_token(
-    make_policy, make_model
-):
+async def test_new_weights_in_mid_completion_take_over_from_the_next_token(make_policy, make_model):
     model = make_model("qwen3")
     policy = make_policy(model)
     params = SamplingParams(max_tokens=200)

@@ -1,0 +1,134 @@
+"""Deterministic mode: timing changes nothing, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+
+import pytest
+
+from agents.completion import SamplingParams
+from agents.local import Limits
+from agents.local.engine import Request
+from agents.local.waves import Gate
+from agents.policy import PolicyFailure
+
+
+def ask(session):
+    return Request([1], SamplingParams(), session)
+
+
+def test_a_wave_has_the_announced_order_whatever_the_order_of_arrival():
+    gate = Gate(10.0)
+    gate.announce(["a", "b", "c"])
+    requests = {name: ask(name) for name in "abc"}
+    for name in "cab":
+        assert gate.take_wave() == []
+        gate.hold(requests[name])
+    assert gate.take_wave() == [requests[name] for name in "abc"]
+    assert gate.take_wave() == []
+
+
+def test_an_ended_episode_is_waited_for_no_more_and_reported_once():
+    gate = Gate(10.0)
+    gate.announce(["a", "b"])
+    gate.hold(ask("b"))
+    gate.end("a")
+    gate.end("unknown")
+    assert gate.take_ended() == ["a"]
+    assert gate.take_ended() == []
+    assert [r.session for r in gate.take_wave()] == ["b"]
+
+
+def test_a_cancelled_request_leaves_its_episode_announced():
+    gate = Gate(10.0)
+    gate.announce(["a"])
+    first, second = ask("a"), ask("a")
+    gate.hold(first)
+    gate.cancel(second)
+    with pytest.raises(ValueError, match="'a' asks twice at once"):
+        gate.hold(second)
+    gate.cancel(first)
+    assert not gate.is_complete
+    gate.hold(second)
+    assert gate.take_wave() == [second]
+
+
+def test_the_deadline_runs_only_while_somebody_is_held_up():
+    gate = Gate(0.05)
+    gate.announce(["a", "b", "c"])
+    assert gate.remaining_s() is None
+    gate.hold(ask("b"))
+    remaining = gate.remaining_s()
+    assert remaining is not None
+    assert 0 < remaining <= 0.05
+    gate.check()
+    time.sleep(0.06)
+    with pytest.raises(PolicyFailure, match="2 episodes that neither ask nor end: a, c;"):
+        gate.check()
+
+
+async def play_all(policy, timing_seed):
+    """Nine episodes of one to four turns whose tools answer in an order that the seed changes."""
+    timing = random.Random(timing_seed)
+    names = [f"e{i}" for i in range(9)]
+    policy.begin(names)
+
+    async def play(index, name):
+        content = random.Random(index)
+        context = [content.randrange(256) for _ in range(20 if index < 5 else 33)]
+        if index % 3 == 0:
+            context = list(range(25))  # a group: prompts that are shared
+        record = []
+        for turn in range(1 + index % 4):
+            await asyncio.sleep(timing.random() * 0.02)
+            params = SamplingParams(
+                max_tokens=content.randrange(3, 14),
+                top_p=content.choice([1.0, 0.8]),
+                seed=content.choice([None, index * 100 + turn]),
+            )
+            completion = await policy.generate(context, params, name)
+            record.append(completion)
+            context = [*context, *completion.token_ids, content.randrange(256)]
+        await asyncio.sleep(timing.random() * 0.02)
+        policy.end(name)
+        return record
+
+    tasks = [asyncio.create_task(play(i, name)) for i, name in enumerate(names)]
+    return await asyncio.gather(*tasks)
+
+
+async def test_two_runs_agree_bit_for_bit(make_policy):
+    runs = []
+    for timing_seed in range(3):
+        policy = make_policy(max_slots=4, deterministic=True, seed=5)
+        runs.append([await play_all(policy, timing_seed * 10 + step) for step in range(2)])
+    # Completions compare by value: tokens and the last bit of every log-probability.
+    assert runs[0] == runs[1] == runs[2]
+    assert runs[0][0] != runs[0][1]
+    other = await play_all(make_policy(max_slots=4, deterministic=True, seed=6), 0)
+    assert other != runs[0][0]
+
+
+async def test_episodes_that_were_not_announced_are_refused(make_policy):
+    policy = make_policy(deterministic=True)
+    policy.begin(["a"])
+    for session in (None, "b"):
+        with pytest.raises(ValueError, match="call begin"):
+            await policy.generate([1], SamplingParams(max_tokens=1), session)
+    completion = await policy.generate([1], SamplingParams(max_tokens=1), "a")
+    assert len(completion.token_ids) == 1
+
+
+async def test_a_missing_episode_is_named_when_the_wave_has_waited_long_enough(make_policy):
+    policy = make_policy(deterministic=True, limits=Limits(wave_s=0.1))
+    policy.begin(["a", "b", "slow"])
+    calls = [policy.generate([1], SamplingParams(max_tokens=2), name) for name in "ab"]
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [PolicyFailure] * 2
+    assert "1 episodes that neither ask nor end: slow;" in str(outcomes[0])
+    # The others can go on once the missing one is taken out.
+    policy.end("slow")
+    calls = [policy.generate([1], SamplingParams(max_tokens=2), name) for name in "ab"]
+    assert [len(c.token_ids) for c in await asyncio.gather(*calls)] == [2, 2]
