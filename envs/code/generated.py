@@ -16,8 +16,21 @@ from functools import cache
 from itertools import accumulate, combinations, permutations, product
 from typing import NamedTuple
 
-from envs.code.grammar import CONSTANTS, FILTERS, MAPS, REDUCTIONS, Recipe, Step, Value
+from envs.code.grammar import (
+    CONSTANTS,
+    ENTRY_POINT,
+    FILTERS,
+    MAPS,
+    REDUCTIONS,
+    Recipe,
+    Step,
+    Value,
+)
+from envs.code.task import CodeTask
+from tools.sandbox import CallTest
 
+PROMPT = f"Write {ENTRY_POINT}(xs) in Python: "
+"""Stands before every description."""
 NUM_TASKS = {"train": 1_000_000, "validation": 1024, "test": 4096}
 NUM_PUBLIC, NUM_HIDDEN = 3, 8
 MIN_DISTINCT_OUTPUTS = 6
@@ -57,7 +70,7 @@ class Composition(NamedTuple):
     def num_recipes(self) -> int:
         """How many choices of constants it has."""
         takes = [Step(name).takes_constant for name in self.filters + self.maps]
-        return len(CONSTANTS) ** sum(takes)
+        return int(len(CONSTANTS) ** sum(takes))
 
     def recipe(self, number: int) -> Recipe:
         """The recipe with the ``number``-th choice of constants."""
@@ -78,8 +91,22 @@ class GeneratedTask:
     hidden: tuple[tuple[list[int], Value], ...]
     """(argument, expected) pairs that only grade; the empty list is the first."""
 
+    def as_code_task(self) -> CodeTask:
+        """The task in the form that episodes use."""
 
-class GeneratedTasks(Sequence[GeneratedTask]):
+        def tests(pairs: tuple[tuple[list[int], Value], ...]) -> tuple[CallTest, ...]:
+            return tuple(CallTest((xs,), expected) for xs, expected in pairs)
+
+        return CodeTask(
+            prompt=PROMPT + self.description,
+            entry_point=ENTRY_POINT,
+            public=tests(self.public),
+            hidden=tests(self.hidden),
+            reference=self.recipe.program(),
+        )
+
+
+class GeneratedTasks:
     """The tasks of one split.
 
     Args:
@@ -97,8 +124,16 @@ class GeneratedTasks(Sequence[GeneratedTask]):
     def __len__(self) -> int:
         return NUM_TASKS[self.split]
 
-    def __getitem__(self, index: int) -> GeneratedTask:  # type: ignore[override]
-        """Task ``index``.
+    def __getitem__(self, index: int) -> CodeTask:
+        """Task ``index`` in the form that episodes use.
+
+        Raises:
+            IndexError: out of range.
+        """
+        return self.draw(index).as_code_task()
+
+    def draw(self, index: int) -> GeneratedTask:
+        """Task ``index``, with its recipe.
 
         Raises:
             IndexError: out of range.

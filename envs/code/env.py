@@ -1,0 +1,211 @@
+"""``code-sandbox-v0``: write a function, read what the public tests say, repair it.
+
+A turn's program runs on the public tests. When it passes them, or no turn is left, the hidden
+tests grade it and the episode is over; else the agent reads the first public test that failed and
+may try again. With ``max_turns=1`` it is a contextual bandit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from envs.code.authors import GoldAuthor, SloppyAuthor
+from envs.code.feedback import blank, feedback
+from envs.code.generated import GeneratedTasks
+from envs.code.grader import CachedGrader
+from envs.code.rows import row_tasks
+from envs.code.task import CodeTask, extract_program
+from envs.env import EnvOptions, Tasks, TextEnv
+from envs.episode import Action, EnvFailure, Reply, finish, go_on
+from tools.sandbox import Limits, Outcome, OutcomeKind, SandboxFailure, Test, Verdict, make_sandbox
+
+GENERATED = "generated"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeSandboxOptions(EnvOptions):
+    """Which tasks, what is told, what is rewarded, and how programs run."""
+
+    tasks: str = GENERATED
+    """"generated", or rows in the layout of MBPP or HumanEval: a path to .jsonl, .jsonl.gz or
+    .parquet, or a Hugging Face hub id."""
+    hide: str = "none"
+    """Generated tasks: "constant" withholds one number from the description, so that a first
+    attempt must guess it and the feedback tells it; "none" withholds nothing."""
+    feedback: str = "tests"
+    """"tests": the first public test that failed; "blank": the same sentence without its values,
+    to measure what the feedback is worth."""
+    hidden_tests: str = "all"
+    """"all": 1 if every test passes, public and hidden, else 0; "fraction": the share of hidden
+    tests that pass."""
+    format_reward: float = 0.0
+    """Paid at the end if the last program loads and answers at least one test."""
+    turn_cost: float = 0.0
+    """Subtracted for each turn after the first."""
+    sandbox: str = "auto"
+    """The sandbox's backend; see ``tools.sandbox.make_sandbox``."""
+    wall_s: float = 5.0
+    """Seconds that one program may run, all its tests together."""
+    memory_mb: int = 256
+    """MiB that one program may use."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, known in (
+            ("hide", ("none", "constant")),
+            ("feedback", ("tests", "blank")),
+            ("hidden_tests", ("all", "fraction")),
+        ):
+            value = getattr(self, name)
+            if value not in known:
+                raise ValueError(f"{name} ({value!r}) must be one of {', '.join(known)}")
+        for name in ("format_reward", "turn_cost"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} ({getattr(self, name)}) must be >= 0")
+        if self.hide == "constant" and self.tasks != GENERATED:
+            raise ValueError(
+                f"hide ('constant') is for generated tasks: with tasks ({self.tasks!r}) leave it "
+                f"at 'none'"
+            )
+        if self.hide == "constant" and self.max_turns < 2:
+            raise ValueError(
+                f"hide ('constant') needs max_turns ({self.max_turns}) >= 2: the first attempt "
+                f"has to guess"
+            )
+
+
+@dataclass(slots=True)
+class CodeState:
+    """An episode's state: everything else follows from the next action."""
+
+    task: CodeTask
+
+
+class CodeSandboxEnv(TextEnv[CodeTask, CodeState]):
+    """Programs graded by hidden tests; see the module's docstring for the protocol."""
+
+    Options = CodeSandboxOptions
+    success_score = "passed"
+
+    def __init__(
+        self, options: CodeSandboxOptions, services: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(options, _tasks(options), services)
+        self.reward_range = (
+            -options.turn_cost * (options.max_turns - 1),
+            1.0 + options.format_reward,
+        )
+
+    @classmethod
+    @asynccontextmanager
+    async def open_services(cls, options: EnvOptions) -> AsyncIterator[Mapping[str, Any]]:
+        """One sandbox, with its verdicts remembered."""
+        chosen = cast(CodeSandboxOptions, options)
+        limits = Limits(wall_s=chosen.wall_s, memory_mb=chosen.memory_mb)
+        async with make_sandbox(chosen.sandbox, limits) as sandbox:
+            grader = CachedGrader(sandbox)
+            try:
+                yield {"sandbox": grader}
+            finally:
+                await grader.close()
+
+    def begin(self, task: CodeTask) -> str:
+        """The task's description."""
+        self.state = CodeState(task)
+        return task.prompt
+
+    async def turn(self, action: Action) -> Reply:
+        """The first public test that the program fails, or the end."""
+        task, source = self.state.task, self._source(action)
+        if self.turns_left == 1:
+            verdict = await self._grade(source, task.public + task.hidden)
+            count = len(task.public)
+            outcomes = verdict.outcomes
+            return self._finished(verdict.passed, outcomes[:count], outcomes[count:])
+        # The hidden tests run in a process of their own: a program could remember their arguments
+        # and return them to a public test, whose result is shown.
+        public = await self._grade(source, task.public)
+        if public.passed:
+            hidden = await self._grade(source, task.hidden)
+            return self._finished(hidden.passed, public.outcomes, hidden.outcomes)
+        told = blank(task) if self._chosen.feedback == "blank" else feedback(task, public)
+        scores = {"public_passed": _share(public.outcomes), "passed": 0.0}
+        return go_on(told, {"turn_cost": self._turn_cost()}, scores=scores)
+
+    def gold_policy(self) -> Callable[[str], str]:
+        """Generated tasks: reads the description and, where it must, the feedback.
+
+        Rows: their own reference solution, which no agent sees; nothing else is sure to pass.
+        """
+        if self._chosen.tasks == GENERATED:
+            return GoldAuthor()
+        return lambda _: _reference(self.state.task)
+
+    def demonstrator(self, rng: np.random.Generator) -> Callable[[str], str]:
+        """Generated tasks only: an author that forgets second steps and guesses."""
+        if self._chosen.tasks != GENERATED:
+            raise NotImplementedError("rows have no imperfect author")
+        return SloppyAuthor(rng)
+
+    @property
+    def _chosen(self) -> CodeSandboxOptions:
+        return cast(CodeSandboxOptions, self.options)
+
+    def _source(self, action: str) -> str:
+        """What is run: the prelude does not turn an empty answer into a program."""
+        program = extract_program(action)
+        return self.state.task.prelude + program if program.strip() else ""
+
+    async def _grade(self, source: str, tests: tuple[Test, ...]) -> Verdict:
+        sandbox = await self.service("sandbox")
+        try:
+            verdict = await sandbox.grade(source, tests, self.state.task.entry_point)
+        except SandboxFailure as error:
+            raise EnvFailure(f"{self.env_id}: {error}", retryable=True) from error
+        return cast(Verdict, verdict)
+
+    def _turn_cost(self) -> float:
+        first = self.turns_left == self.options.max_turns
+        return 0.0 if first else 0.0 - self._chosen.turn_cost
+
+    def _finished(
+        self, passed: bool, public: Sequence[Outcome], hidden: Sequence[Outcome]
+    ) -> Reply:
+        """The end, after the last program: every test passed or not, and their outcomes."""
+        options = self._chosen
+        share = _share(hidden)
+        answered = any(
+            o.kind in (OutcomeKind.PASSED, OutcomeKind.WRONG) for o in [*public, *hidden]
+        )
+        rewards = {
+            "hidden_tests": float(passed) if options.hidden_tests == "all" else share,
+            "format": options.format_reward * answered,
+            "turn_cost": self._turn_cost(),
+        }
+        scores = {
+            "public_passed": _share(public),
+            "hidden_passed": share,
+            "passed": float(passed),
+        }
+        return finish(rewards, scores=scores)
+
+
+def _tasks(options: CodeSandboxOptions) -> Tasks[CodeTask]:
+    if options.tasks == GENERATED:
+        return GeneratedTasks(options.split, options.seed, withhold=options.hide == "constant")
+    return row_tasks(options.tasks, options.split)
+
+
+def _share(outcomes: Sequence[Outcome]) -> float:
+    return sum(outcome.passed for outcome in outcomes) / len(outcomes)
+
+
+def _reference(task: CodeTask) -> str:
+    if task.reference is None:
+        raise ValueError("this row has no reference solution for a gold policy to write")
+    return task.reference

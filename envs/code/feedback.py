@@ -1,0 +1,71 @@
+"""What an agent reads after its program was run on the public tests."""
+
+from __future__ import annotations
+
+from envs.code.task import CodeTask
+from tools.sandbox import AssertTest, CallTest, Outcome, OutcomeKind, StdioTest, Test, Verdict
+
+LONGEST_VALUE = 200
+"""Characters shown of one value, input or message."""
+
+_ENDINGS = {
+    OutcomeKind.TIMEOUT: "ran out of time",
+    OutcomeKind.MEMORY: "ran out of memory",
+    OutcomeKind.OUTPUT: "printed too much",
+    OutcomeKind.KILLED: "ended the process",
+    OutcomeKind.NOT_RUN: "was not run",
+}
+
+
+def feedback(task: CodeTask, verdict: Verdict) -> str:
+    """The first public test that failed: what was run, what came out, what was expected.
+
+    Where each one passed and the program failed as a whole (it ends with an error), that.
+    """
+    failed = [
+        (test, outcome)
+        for test, outcome in zip(task.public, verdict.outcomes, strict=True)
+        if not outcome.passed
+    ]
+    if not failed:
+        return verdict.detail
+    # Tests run in any order, and one that ends the process leaves others without a run.
+    ran = [pair for pair in failed if pair[1].kind is not OutcomeKind.NOT_RUN]
+    return _line(task, *(ran or failed)[0])
+
+
+def blank(task: CodeTask) -> str:
+    """The same sentence with every value taken out: what a control experiment shows instead."""
+    return f"{task.entry_point}(?) returned ?, expected ?"
+
+
+def _line(task: CodeTask, test: Test, outcome: Outcome) -> str:
+    match test:
+        case CallTest():
+            arguments = [repr(value) for value in test.args]
+            arguments += [f"{name}={value!r}" for name, value in test.kwargs.items()]
+            call = f"{task.entry_point}({_short(', '.join(arguments))})"
+            said = f"returned {_short(repr(outcome.value))}"
+            return f"{call} {_happened(outcome, said)}, expected {_short(repr(test.expected))}"
+        case AssertTest():
+            return f"{_short(test.code)}: {_happened(outcome, 'failed')}"
+        case StdioTest():
+            said = f"printed {_short(repr(outcome.value))}"
+            given = f"on input {_short(repr(test.stdin))} it"
+            return f"{given} {_happened(outcome, said)}, expected {_short(repr(test.stdout))}"
+
+
+def _happened(outcome: Outcome, wrong: str) -> str:
+    if outcome.kind is OutcomeKind.WRONG:
+        return wrong
+    if outcome.kind is OutcomeKind.ERROR:
+        error = ": ".join(part for part in (outcome.error_type, outcome.message) if part)
+        # A syntax error's own message ends in its line.
+        told = outcome.line is None or f"line {outcome.line}" in outcome.message
+        where = "" if told else f" (line {outcome.line})"
+        return f"raised {_short(error)}{where}"
+    return _ENDINGS[outcome.kind]
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."

@@ -1,0 +1,83 @@
+"""Verdicts for many episodes: equal programs for equal tests are run once."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Protocol
+
+from tools.sandbox import Test, Verdict
+
+
+class Grades(Protocol):
+    """What an environment needs of a sandbox."""
+
+    async def grade(
+        self, source: str, tests: Sequence[Test], entry_point: str | None = None
+    ) -> Verdict:
+        """Test a submission; see ``tools.sandbox.Sandbox.grade``."""
+        ...
+
+
+class CachedGrader:
+    """A sandbox that remembers its verdicts.
+
+    Members of a group write many equal programs. Those in flight share one run; a run that the
+    sandbox failed is forgotten, so the next asker tries again.
+
+    Args:
+        sandbox: grades what is not remembered.
+        size: verdicts kept, least recently asked for dropped first.
+    """
+
+    def __init__(self, sandbox: Grades, size: int = 8192) -> None:
+        if size < 1:
+            raise ValueError(f"size ({size}) must be >= 1")
+        self._sandbox = sandbox
+        self._size = size
+        self._verdicts: OrderedDict[bytes, asyncio.Task[Verdict]] = OrderedDict()
+        self.num_asked = 0
+        self.num_run = 0
+
+    async def grade(
+        self, source: str, tests: Sequence[Test], entry_point: str | None = None
+    ) -> Verdict:
+        """As the sandbox's own.
+
+        Raises:
+            SandboxFailure: the sandbox failed.
+        """
+        self.num_asked += 1
+        content = repr((source, tuple(tests), entry_point))
+        key = hashlib.sha256(content.encode("utf-8", "surrogatepass")).digest()
+        run = self._verdicts.get(key)
+        if run is None:
+            self.num_run += 1
+            run = asyncio.create_task(self._sandbox.grade(source, tests, entry_point))
+            self._verdicts[key] = run
+            run.add_done_callback(lambda done: self._forget_failure(key, done))
+        self._verdicts.move_to_end(key)
+        self._shrink()
+        # Shielded: an asker that gives up must not take the answer from the others.
+        return await asyncio.shield(run)
+
+    async def close(self) -> None:
+        """Cancel what is in flight and forget everything."""
+        running = [run for run in self._verdicts.values() if not run.done()]
+        self._verdicts.clear()
+        for run in running:
+            run.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    def _forget_failure(self, key: bytes, run: asyncio.Task[Verdict]) -> None:
+        # Asking for the exception also marks it as seen, should every asker have given up.
+        if (run.cancelled() or run.exception() is not None) and self._verdicts.get(key) is run:
+            del self._verdicts[key]
+
+    def _shrink(self) -> None:
+        """Drop the oldest verdicts; a run in flight stays, it is bounded by its askers."""
+        for key in list(self._verdicts)[: max(0, len(self._verdicts) - self._size)]:
+            if self._verdicts[key].done():
+                del self._verdicts[key]

@@ -1,0 +1,169 @@
+"""Rows of data sets: JSON lines, Parquet, a folder of them, a Hugging Face hub id, or a list.
+
+A row is a plain dict. A file's name may say which split its rows belong to (``train``,
+``validation``, ``test``, as on the hub); :func:`split_of` falls back on it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
+SPLITS = ("train", "validation", "test")
+
+Row = dict[str, Any]
+
+_HUB_ID = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(?::(?P<config>[\w.-]+))?")
+_SPLIT_WORDS = {"train": "train", "validation": "validation", "valid": "validation", "test": "test"}
+
+
+class DatasetUnavailable(RuntimeError):
+    """Raised when a data set cannot be fetched: no network, no such repository, no access."""
+
+
+def load_rows(
+    source: str | Path | Iterable[Mapping[str, Any]], required: Sequence[str] = ()
+) -> list[Row]:
+    """Every row of a source.
+
+    Args:
+        source: a path to a file or folder of ``.jsonl``, ``.jsonl.gz`` or ``.parquet``; a hub id,
+            ``owner/name`` or ``owner/name:config``; or the rows themselves.
+        required: columns that every row must have.
+
+    Returns:
+        The rows in order. A row without a ``split`` whose file's name tells one gets it.
+
+    Raises:
+        ValueError: no such file, no rows, a broken row or a missing column; names all three.
+        DatasetUnavailable: the hub does not give it.
+    """
+    if isinstance(source, str | Path):
+        rows = [row for file in _files(source) for row in _read(file, required)]
+    else:
+        rows = list(_checked(((f"row {i}", row) for i, row in enumerate(source, 1)), required))
+    if not rows:
+        raise ValueError(f"{source}: has no rows")
+    return rows
+
+
+def split_of(row: Mapping[str, Any], key: str, where: str) -> str:
+    """The split of a row: its ``split`` column, else by a hash of ``key`` (80, 10, 10 percent).
+
+    Args:
+        row: the row.
+        key: what names it within its data set.
+        where: what names it in a message.
+
+    Raises:
+        ValueError: the column holds something else.
+    """
+    if "split" in row:
+        named = str(row["split"])
+        if named not in SPLITS:
+            raise ValueError(f"{where}: split ({named!r}) must be one of {', '.join(SPLITS)}")
+        return named
+    bucket = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=4).digest()) % 10
+    return {0: "test", 1: "validation"}.get(bucket, "train")
+
+
+def _files(source: str | Path) -> list[Path]:
+    path = Path(source).expanduser()
+    if path.is_file():
+        if not path.name.endswith(SUFFIXES):
+            raise ValueError(f"{path}: expected a file that ends in {', '.join(SUFFIXES)}")
+        return [path]
+    if path.is_dir():
+        found = sorted(file for file in path.rglob("*") if file.name.endswith(SUFFIXES))
+        if not found:
+            raise ValueError(f"{path}: no file in this folder ends in {', '.join(SUFFIXES)}")
+        return found
+    match = _HUB_ID.fullmatch(str(source))
+    if match and not path.name.endswith(SUFFIXES):
+        return _download(match["repository"], match["config"])
+    raise ValueError(f"{source}: no such file or folder, and no hub id (owner/name)")
+
+
+def _download(repository: str, config: str | None) -> list[Path]:
+    """The files of a hub data set, or of one folder of it, from the cache or the hub."""
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise DatasetUnavailable(
+            f"{repository}: needs huggingface-hub: pip install 'turnwise[data]', or give a file"
+        ) from error
+    try:
+        listed = huggingface_hub.HfApi().list_repo_files(repository, repo_type="dataset")
+        names = [name for name in listed if name.endswith(SUFFIXES)]
+        folders = sorted({name.partition("/")[0] for name in names if "/" in name})
+        if config is None and len(folders) > 1:
+            raise ValueError(
+                f"{repository}: has {', '.join(folders)}: choose one, {repository}:{folders[0]}"
+            )
+        wanted = [name for name in names if config is None or name.startswith(f"{config}/")]
+        if not wanted:
+            raise ValueError(f"{repository}: has no {config or 'data'} files; it has {listed}")
+        return [
+            Path(huggingface_hub.hf_hub_download(repository, name, repo_type="dataset"))
+            for name in sorted(wanted)
+        ]
+    except (OSError, httpx.HTTPError) as error:
+        raise DatasetUnavailable(f"{repository}: {error}") from error
+
+
+def _read(file: Path, required: Sequence[str]) -> Iterator[Row]:
+    words = re.split(r"[^a-z]+", file.name.lower())
+    told = next((_SPLIT_WORDS[word] for word in words if word in _SPLIT_WORDS), None)
+    rows = _parquet_rows(file) if file.suffix == ".parquet" else _json_rows(file)
+    for row in _checked(rows, required):
+        if told is not None:
+            row.setdefault("split", told)
+        yield row
+
+
+def _checked(
+    rows: Iterable[tuple[str, Mapping[str, Any]]], required: Sequence[str]
+) -> Iterator[Row]:
+    for where, row in rows:
+        for column in required:
+            if column not in row:
+                has = ", ".join(row)
+                raise ValueError(f"{where}: no column {column!r}; it has {has or 'none'}")
+        yield dict(row)
+
+
+def _json_rows(file: Path) -> Iterator[tuple[str, Row]]:
+    opened = gzip.open if file.suffix == ".gz" else open
+    with opened(file, "rt", encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise ValueError(f"{file}, line {number}: not JSON ({error})") from error
+            if not isinstance(row, dict):
+                raise ValueError(f"{file}, line {number}: expected an object, got {line[:40]!r}")
+            yield f"{file}, line {number}", row
+
+
+def _parquet_rows(file: Path) -> Iterator[tuple[str, Row]]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ValueError(f"{file}: needs pyarrow: pip install 'turnwise[data]'") from error
+    try:
+        table = pyarrow.parquet.read_table(file)
+    except pyarrow.ArrowInvalid as error:
+        raise ValueError(f"{file}: not a Parquet file ({error})") from error
+    for number, row in enumerate(table.to_pylist(), 1):
+        yield f"{file}, row {number}", row
