@@ -32,17 +32,19 @@ from tools.sandbox import CallTest
 PROMPT = f"Write {ENTRY_POINT}(xs) in Python: "
 """Stands before every description."""
 NUM_TASKS = {"train": 1_000_000, "validation": 1024, "test": 4096}
+NUM_WITHHELD_TASKS = {"train": 1_000_000, "validation": 256, "test": 1024}
 NUM_PUBLIC, NUM_HIDDEN = 3, 8
 MIN_DISTINCT_OUTPUTS = 6
 """A task whose tests have fewer different outputs is dropped: a constant could pass too many."""
 
-# Pairs of filters of which one implies or excludes the other, whatever their constants.
+# Pairs of filters of which one implies or excludes the other, for most constants or all.
 _REDUNDANT = {
     ("even", "odd"),
     ("positive", "negative"),
     ("positive", "above"),
     ("negative", "above"),
     ("negative", "below"),
+    ("above", "below"),
 }
 # A composition comes at most this often in one pass over a split, so that those with many
 # constants (up to 8 ** 4) do not crowd out the others.
@@ -122,7 +124,7 @@ class GeneratedTasks:
         self.withhold = withhold
 
     def __len__(self) -> int:
-        return NUM_TASKS[self.split]
+        return (NUM_WITHHELD_TASKS if self.withhold else NUM_TASKS)[self.split]
 
     def __getitem__(self, index: int) -> CodeTask:
         """Task ``index`` in the form that episodes use.
@@ -144,7 +146,7 @@ class GeneratedTasks:
             task = draw_tests(recipe, self.seed, withhold=self.withhold)
             if task is not None:
                 return task
-        raise AssertionError("candidates never end")
+        raise AssertionError(f"no good task for index {index}: the split is too small")
 
     def _candidates(self, index: int) -> Iterator[Recipe]:
         """Recipes for one index, in order of preference; no two indices share one.
@@ -153,8 +155,8 @@ class GeneratedTasks:
         ``p % len(self)``. After a whole pass the list goes on with further constants.
         """
         compositions, starts = _table(self.split, self.withhold)
-        position = index
-        while True:
+        most = len(CONSTANTS) ** 4
+        for position in range(index, starts[-1] * most // _MOST_PER_PASS, len(self)):
             lap, place = divmod(position, starts[-1])
             slot = _shuffled(place, starts[-1], f"{self.seed}/{self.split}")
             row = bisect_right(starts, slot) - 1
@@ -164,7 +166,6 @@ class GeneratedTasks:
             # Only the training split may come back to a recipe, after all its constants.
             if number < size or self.split == "train":
                 yield composition.recipe(_shuffled(number % size, size, f"{self.seed}/{row}"))
-            position += len(self)
 
 
 def draw_tests(recipe: Recipe, seed: int, *, withhold: bool = False) -> GeneratedTask | None:
@@ -180,7 +181,7 @@ def draw_tests(recipe: Recipe, seed: int, *, withhold: bool = False) -> Generate
     if not isinstance(kept, list) or not kept:
         return None
     short = [_draw_list(rng, kept, 1, 3) for _ in range(12)]
-    long = [_draw_list(rng, kept, 3, 8) for _ in range(16)]
+    long = [_draw_list(rng, kept, 2, 8) for _ in range(16)]
     omissions = [recipe.without(step) for step in recipe.steps]
     mistakes = omissions + list(_near_misses(recipe))
     public = _telling(short, recipe, mistakes, NUM_PUBLIC)
