@@ -13,4 +13,7 @@ class SandboxFailure(RuntimeError):
     Only the judge's side detects it; nothing that a program does can raise it.
     """
 
-    retryable = True
+    def __init__(self, message: str, *, retryable: bool = True) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+        """False: this sandbox is broken for good; make a new one."""

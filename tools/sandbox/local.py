@@ -89,7 +89,7 @@ def _make_scratch() -> Path:
     shared_memory = Path("/dev/shm")
     usable = shared_memory.is_dir() and os.access(shared_memory, os.W_OK | os.X_OK)
     parent = shared_memory if usable else Path(tempfile.gettempdir())
-    scratch = Path(tempfile.mkdtemp(prefix="turnwise-sandbox-", dir=parent))
+    scratch = Path(tempfile.mkdtemp(prefix=f"turnwise-sandbox-{os.getpid()}-", dir=parent))
     scratch.chmod(0o711)  # each run enters its own folder, nobody lists them
     return scratch
 

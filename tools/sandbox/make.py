@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import platform
-import sys
 import warnings
 from collections.abc import Callable
 
@@ -67,12 +65,3 @@ def make_sandbox(
             stacklevel=2,
         )
     return Sandbox(launchers, limits or Limits(), workers)
-
-
-def unsupported() -> str:
-    """Why no confining backend can work on this machine, or ""."""
-    if sys.platform != "linux":
-        return f"programs are confined on Linux only (this is {sys.platform})"
-    if platform.machine() != "x86_64":
-        return f"the system-call filter knows x86_64 only (this is {platform.machine()})"
-    return ""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import platform
 import socket
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from types import TracebackType
@@ -21,6 +23,7 @@ from tools.sandbox.zygotes import LostError, Reply, Request, Zygotes
 
 _log = logging.getLogger(__name__)
 
+_SUPPORTED = ("linux", "x86_64")
 _MAX_IDLE = 4
 _MAX_WORKERS = 128
 RECYCLE_AFTER = 2000
@@ -107,6 +110,11 @@ class Sandbox:
         )
 
     async def _start_backend(self) -> None:
+        if self.isolation != "none" and (sys.platform, platform.machine()) != _SUPPORTED:
+            raise SandboxUnavailable(
+                f"{self.backend} works on Linux on x86_64 only (this is {sys.platform} on "
+                f"{platform.machine()})"
+            )
         zygotes = Zygotes(
             self._launcher,
             self.limits,

@@ -202,7 +202,8 @@ class Zygotes:
         self._idle = idle
         self._recycle_after = recycle_after
         self._current: Zygote | None = None
-        self._retired: list[Zygote] = []
+        self._retired: list[Zygote] = []  # replaced, with runs still in flight
+        self._closing: set[asyncio.Task[None]] = set()
         self._replacing: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
         self._bad_starts = 0
@@ -238,14 +239,13 @@ class Zygotes:
         try:
             return await zygote.run(request, channel)
         finally:
-            await self._tidy()
+            self._tidy()
 
     async def _living(self) -> Zygote:
         async with self._lock:
             zygote = self._current
             if zygote is None or zygote.dead:
-                if zygote is not None:
-                    self._retired.append(zygote)
+                self._retire()
                 zygote = await self._respawn()
             elif zygote.served >= self._recycle_after and self._replacing is None:
                 self._replacing = asyncio.create_task(self._replace())
@@ -254,7 +254,9 @@ class Zygotes:
     async def _respawn(self) -> Zygote:
         if self._bad_starts >= _MAX_BAD_STARTS:
             raise SandboxFailure(
-                f"the sandbox did not start {self._bad_starts} times in a row: make a new one"
+                f"{self._launcher.backend} did not start {self._bad_starts} times in a row: "
+                "make a new sandbox",
+                retryable=False,
             )
         try:
             self._current = await self._spawn()
@@ -271,14 +273,22 @@ class Zygotes:
             return  # the old one goes on; the next run tries again
         finally:
             self._replacing = None
-        if self._current is not None:
-            self._retired.append(self._current)
+        self._retire()
         self._current = fresh
 
-    async def _tidy(self) -> None:
+    def _retire(self) -> None:
+        if self._current is not None:
+            self._retired.append(self._current)
+            self._current = None
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """Close replaced zygotes whose last run is over, beside whatever else happens."""
         for zygote in [z for z in self._retired if z.running == 0]:
             self._retired.remove(zygote)
-            await zygote.close()
+            task = asyncio.create_task(zygote.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
         """End every zygote and everything in it."""
@@ -288,4 +298,4 @@ class Zygotes:
                 await self._replacing
         remaining = [*self._retired, *([self._current] if self._current else [])]
         self._retired, self._current = [], None
-        await asyncio.gather(*(zygote.close() for zygote in remaining))
+        await asyncio.gather(*(zygote.close() for zygote in remaining), *self._closing)

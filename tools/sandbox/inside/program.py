@@ -196,7 +196,10 @@ def _run_program(source: str) -> NoReturn:
         code = _exit_code(error)
     except BaseException as error:
         error.__traceback__ = loader.own_frames(error.__traceback__)
-        sys.excepthook(type(error), error, error.__traceback__)
+        if sys.excepthook is sys.__excepthook__:
+            traceback.print_exception(error)  # finds the program's lines, unlike the hook in C
+        else:
+            sys.excepthook(type(error), error, error.__traceback__)
         code = 1
     _exit(code)
 

@@ -1,0 +1,57 @@
+"""Sandboxes for tests: one for each backend and module, kept over the module's tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tools.sandbox import Limits, Sandbox, SandboxUnavailable, interpreter, make_sandbox
+
+
+def readable_python() -> str | None:
+    """An interpreter that runs may use without mounts; None: the one that runs the tests."""
+    if interpreter.find(None).reachable:
+        return None
+    for path in ("/usr/bin/python3", "/usr/local/bin/python3"):
+        if Path(path).exists() and os.access(path, os.X_OK):
+            return path
+    pytest.skip("root's interpreter is closed to other users and there is no other")
+
+
+@pytest.fixture(scope="session")
+def python_for():
+    """Backend name -> ``python=`` for ``make_sandbox``."""
+    return lambda backend: readable_python() if backend == "landlock" else None
+
+
+async def started(backend: str, python: str | None) -> Sandbox:
+    """A running sandbox, or a skip where this machine has no such backend."""
+    made = make_sandbox(backend, Limits(wall_s=5.0, memory_mb=256), python=python)
+    try:
+        await made.start()
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+    return made
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["bwrap", "landlock"])
+async def either(request, python_for):
+    """A sandbox of each backend that works here."""
+    made = await started(request.param, python_for(request.param))
+    yield made
+    await made.close()
+
+
+@pytest_asyncio.fixture(
+    scope="module",
+    loop_scope="module",
+    params=["bwrap", pytest.param("landlock", marks=pytest.mark.slow)],
+)
+async def mostly_bwrap(request, python_for):
+    """As ``either``, for many cases that hardly depend on the backend."""
+    made = await started(request.param, python_for(request.param))
+    yield made
+    await made.close()

@@ -1,0 +1,278 @@
+"""The sandbox as a resource: queue, death and replacement, loops, what it leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tools.sandbox import CallTest, Limits, SandboxFailure, Status, make_sandbox
+from tools.sandbox import sandbox as sandbox_module
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(params=["bwrap", "landlock"])
+def make(request, python_for):
+    """``make_sandbox`` for a backend; the test that enters it is skipped where it cannot work."""
+
+    def made(**options):
+        return make_sandbox(request.param, python=python_for(request.param), **options)
+
+    return made
+
+
+def children(pid: int | None = None) -> list[int]:
+    found: list[int] = []
+    for task in Path(f"/proc/{pid or os.getpid()}/task").iterdir():
+        try:
+            direct = [int(child) for child in (task / "children").read_text().split()]
+        except OSError:
+            continue
+        for child in direct:
+            try:
+                found += [child, *children(child)]
+            except OSError:
+                continue
+    return found
+
+
+def own_scratch() -> list[Path]:
+    return list(Path("/dev/shm").glob(f"turnwise-sandbox-{os.getpid()}-*"))
+
+
+@pytest.mark.parametrize("runs", [60, pytest.param(300, marks=pytest.mark.slow)])
+async def test_runs_leave_nothing(make, tmp_path, monkeypatch, runs):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    programs = [
+        "print(1)",
+        "1 / 0",
+        "import os; os._exit(3)",
+        "import os, time\nfor _ in range(5):\n    if os.fork() == 0: time.sleep(60)",
+        "print('x' * (3 << 20))",
+        "import threading, time\n"
+        "for _ in range(3): threading.Thread(target=time.sleep, args=(9,), daemon=True).start()",
+        "open('f', 'w').write('x')",
+        "import time; time.sleep(60)",
+    ]
+    limits = Limits(wall_s=0.3)
+    async with make() as sandbox:
+        await asyncio.gather(*(sandbox.run(p, limits=limits) for p in programs))
+        await asyncio.sleep(0.3)
+        before = len(children()), len(list(Path("/proc/self/fd").iterdir()))
+        mounts = Path("/proc/self/mounts").read_text()
+
+        async def one(number: int) -> None:
+            if number % 10 == 0:
+                await sandbox.grade("def f(x): return x", [CallTest((1,), 1)], "f")
+            elif number % 50 == 1:
+                await sandbox.run(programs[-1], limits=limits)
+            else:
+                await sandbox.run(programs[number % 7])
+
+        await asyncio.gather(*map(one, range(runs)))
+        await asyncio.sleep(0.3)
+        after = len(children()), len(list(Path("/proc/self/fd").iterdir()))
+        assert after[0] <= before[0] + 1  # a waiting warden more or less
+        assert after[1] == before[1]
+        assert Path("/proc/self/mounts").read_text() == mounts
+        waiting = sum(len(list(folder.iterdir())) for folder in own_scratch())
+        assert waiting <= 5
+    assert children() == []
+    assert own_scratch() == []
+    assert list(tmp_path.iterdir()) == []
+
+
+JUDGE = """
+import asyncio, sys
+from tools.sandbox import Limits, make_sandbox
+PROGRAM = '''
+import ctypes, os, time
+ctypes.CDLL(None).prctl(15, b"tw-orphan")
+for n in range(2):
+    if os.fork() == 0: break
+time.sleep(60)
+'''
+async def main():
+    python = sys.argv[2] or None
+    async with make_sandbox(sys.argv[1], Limits(wall_s=50), python=python, workers=4) as sandbox:
+        runs = asyncio.gather(*(sandbox.run(PROGRAM) for _ in range(4)))
+        await asyncio.sleep(1.0)
+        print("up", flush=True)
+        await runs
+asyncio.run(main())
+"""
+
+
+def running(name: str) -> int:
+    """How many processes of this machine call themselves ``name``."""
+    count = 0
+    for comm in Path("/proc").glob("[0-9]*/comm"):
+        try:
+            count += comm.read_text().strip() == name
+        except OSError:
+            continue
+    return count
+
+
+@pytest.mark.parametrize("backend", ["bwrap", "landlock"])
+def test_nothing_outlives_a_killed_judge(backend, python_for):
+    judge = subprocess.Popen(
+        [sys.executable, "-c", JUDGE, backend, python_for(backend) or ""],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )
+    try:
+        if judge.stdout.readline() != b"up\n":
+            pytest.skip(judge.stderr.read().decode()[-300:])
+        deadline = time.monotonic() + 10
+        while running("tw-orphan") < 12 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert running("tw-orphan") == 12
+        below = children(judge.pid)
+        judge.kill()
+        judge.wait()
+        killed = time.monotonic()
+        while any(Path(f"/proc/{pid}").exists() for pid in below):
+            assert time.monotonic() - killed < 2.0
+            time.sleep(0.01)
+        assert running("tw-orphan") == 0
+        assert not list(Path("/dev/shm").glob(f"turnwise-sandbox-{judge.pid}-*"))
+    finally:
+        judge.kill()
+        judge.communicate()
+
+
+async def test_no_more_run_at_once_than_workers_and_in_order(make):
+    async with make(workers=2) as sandbox:
+        done: list[int] = []
+
+        async def one(number: int) -> float:
+            await sandbox.run("import time; time.sleep(0.1)")
+            done.append(number)
+            return time.monotonic()
+
+        started = time.monotonic()
+        await asyncio.gather(*map(one, range(8)))
+        assert time.monotonic() - started >= 0.4
+        assert all(abs(number - place) <= 1 for place, number in enumerate(done))
+
+
+async def test_a_cancelled_run_is_killed(make):
+    async with make() as sandbox:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.4):
+                await sandbox.run("import time; time.sleep(60)", limits=Limits(wall_s=60))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.4):
+                await sandbox.grade(
+                    "import time\ndef f(): time.sleep(60)",
+                    [CallTest((), 1)],
+                    "f",
+                    limits=Limits(wall_s=60),
+                )
+        await asyncio.sleep(0.3)
+        assert len(children()) <= 2 * 4 + 3  # the waiting ones, the zygote and its launcher
+        assert (await sandbox.run("print(1)")).status is Status.OK
+
+
+async def test_a_dead_zygote_is_replaced_and_its_runs_are_repeated(make):
+    async with make() as sandbox:
+        run = asyncio.create_task(sandbox.run("import time; time.sleep(0.6); print('again')"))
+        grade = asyncio.create_task(
+            sandbox.grade("import time\ndef f(): time.sleep(0.6)\n", [CallTest((), None)], "f")
+        )
+        await asyncio.sleep(0.3)
+        os.kill(children()[0], signal.SIGKILL)
+        assert (await run).stdout == "again\n"
+        assert (await grade).passed
+
+
+async def test_failing_twice_is_a_failure_and_no_verdict(make):
+    sleeper = "import ctypes, time; ctypes.CDLL(None).prctl(15, b'tw-sleeper'); time.sleep(9)"
+    async with make() as sandbox:
+
+        async def killing():
+            while True:
+                await asyncio.sleep(0.05)
+                # A program that sleeps is there: whatever is first in the tree goes.
+                if running("tw-sleeper"):
+                    os.kill(children()[0], signal.SIGKILL)
+                    while running("tw-sleeper"):
+                        await asyncio.sleep(0.01)
+
+        killer = asyncio.create_task(killing())
+        with pytest.raises(SandboxFailure) as caught:
+            await sandbox.grade(
+                f"def f():\n    {sleeper}", [CallTest((), 1)], "f", limits=Limits(wall_s=20)
+            )
+        assert caught.value.retryable
+        with pytest.raises(SandboxFailure):
+            await sandbox.run(sleeper, limits=Limits(wall_s=20))
+        killer.cancel()
+        assert (await sandbox.run("print(1)")).status is Status.OK
+
+
+async def test_zygotes_are_recycled(make, monkeypatch):
+    monkeypatch.setattr(sandbox_module, "RECYCLE_AFTER", 20)
+    async with make() as sandbox:
+        first = children()[0]
+        results = await asyncio.gather(*(sandbox.run("print(1)") for _ in range(100)))
+        assert all(result.stdout == "1\n" for result in results)
+        await asyncio.sleep(0.2)
+        await sandbox.run("print(1)")
+        assert first not in children()
+    assert children() == []
+
+
+async def test_closed_and_unstarted_sandboxes_say_so(make):
+    sandbox = make()
+    with pytest.raises(RuntimeError, match="not started"):
+        await sandbox.run("print(1)")
+    async with sandbox:
+        pass
+    with pytest.raises(RuntimeError, match="closed"):
+        await sandbox.run("print(1)")
+    with pytest.raises(RuntimeError, match="started before"):
+        await sandbox.start()
+
+
+def test_another_loop_is_an_error(make):
+    async def begin():
+        sandbox = make()
+        await sandbox.start()
+        return sandbox
+
+    with asyncio.Runner() as one, asyncio.Runner() as other:
+        sandbox = one.run(begin())
+        with pytest.raises(RuntimeError, match="another event loop"):
+            other.run(sandbox.run("print(1)"))
+        one.run(sandbox.close())
+
+
+async def test_limits_of_one_run(make):
+    async with make(limits=Limits(memory_mb=128, processes=4)) as sandbox:
+        forks = (
+            "import os, time\nn = 0\ntry:\n    while True:\n        n += 1\n"
+            "        if os.fork() == 0: time.sleep(9)\nexcept OSError: print(n)"
+        )
+        if sandbox.backend == "bwrap":
+            assert (await sandbox.run(forks)).stdout == "4\n"
+            few = Limits(memory_mb=128, processes=2)
+            assert (await sandbox.run(forks, limits=few)).stdout == "2\n"
+        big = "block = bytearray(80 << 20)\nprint('fits')"
+        assert (await sandbox.run(big)).stdout == "fits\n"
+        little = Limits(memory_mb=64, processes=4)
+        assert (await sandbox.run(big, limits=little)).status is Status.MEMORY
+        with pytest.raises(ValueError, match=r"limits.memory_mb \(256\).*\(128\)"):
+            await sandbox.run(big, limits=Limits())
+        with pytest.raises(ValueError, match="disk_mb"):
+            await sandbox.run(big, limits=Limits(memory_mb=64, processes=1, disk_mb=1))

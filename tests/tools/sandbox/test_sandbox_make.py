@@ -1,0 +1,125 @@
+"""Choosing a backend: what is refused, what falls back and says so, what is reported."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools.sandbox import Limits, SandboxUnavailable, bwrap, canary, make_sandbox
+from tools.sandbox import sandbox as sandbox_module
+from tools.sandbox.inside import kernel
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+def test_mistakes_are_named():
+    with pytest.raises(ValueError, match=r"backend \('docker'\) must be one of auto, bwrap"):
+        make_sandbox("docker")
+    with pytest.raises(ValueError, match=r"min_isolation \('full'\)"):
+        make_sandbox(min_isolation="full")
+    with pytest.raises(ValueError, match="below min_isolation"):
+        make_sandbox("landlock", min_isolation="namespaces")
+    with pytest.raises(ValueError, match="workers"):
+        make_sandbox(workers=0)
+    with pytest.raises(ValueError, match=r"limits.wall_s \(0\) must be in"):
+        Limits(wall_s=0)
+    with pytest.raises(ValueError, match=r"limits.memory_mb \(nan\)"):
+        Limits(memory_mb=float("nan"))
+
+
+async def test_a_backend_that_fails_falls_back_and_says_so(monkeypatch, caplog, python_for):
+    def refuse():
+        raise SandboxUnavailable("bwrap is not installed: install it")
+
+    monkeypatch.setattr(bwrap, "find_bwrap", refuse)
+    with caplog.at_level(logging.WARNING, "tools.sandbox"):
+        try:
+            async with make_sandbox(python=python_for("landlock")) as sandbox:
+                result = await sandbox.run("print(1)")
+        except SandboxUnavailable as error:
+            pytest.skip(str(error))
+    assert (result.backend, result.isolation) == ("landlock", "restricted")
+    (record,) = caplog.records
+    assert "landlock with isolation restricted" in record.getMessage()
+    assert "bwrap is not installed" in record.getMessage()
+
+
+async def test_nothing_weaker_is_taken_than_asked_for(monkeypatch):
+    def refuse():
+        raise SandboxUnavailable("bwrap is not installed: install it")
+
+    monkeypatch.setattr(bwrap, "find_bwrap", refuse)
+    with pytest.raises(SandboxUnavailable, match="bwrap is not installed"):
+        await make_sandbox(min_isolation="namespaces").start()
+
+
+async def test_where_nothing_works_the_error_names_each_reason(monkeypatch):
+    def refuse():
+        raise SandboxUnavailable("bwrap is not installed: install it")
+
+    monkeypatch.setattr(bwrap, "find_bwrap", refuse)
+    monkeypatch.setattr(kernel, "landlock_abi", lambda: 4)
+    with pytest.raises(SandboxUnavailable) as caught:
+        await make_sandbox().start()
+    assert "bwrap is not installed" in str(caught.value)
+    assert "offers version 4, 6 is needed" in str(caught.value)
+    assert "doctor" in str(caught.value)
+
+
+async def test_a_backend_that_does_not_confine_is_refused(monkeypatch):
+    monkeypatch.setattr(
+        sandbox_module, "CANARY", canary.CANARY.replace('open("/etc/passwd")', 'open("/dev/null")')
+    )
+    with pytest.raises(SandboxUnavailable, match=r"does not confine.*reading /etc/passwd"):
+        await make_sandbox("bwrap").start()
+
+
+async def test_another_machine_architecture_is_refused(monkeypatch):
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    with pytest.raises(SandboxUnavailable, match="on x86_64 only"):
+        await make_sandbox().start()
+
+
+def test_a_setuid_bwrap_is_refused(monkeypatch, tmp_path):
+    binary = tmp_path / "bwrap"
+    binary.write_text("")
+    binary.chmod(0o4755)
+    monkeypatch.setattr("shutil.which", lambda name: str(binary))
+    with pytest.raises(SandboxUnavailable, match="setuid"):
+        bwrap.find_bwrap()
+
+
+async def test_an_interpreter_that_does_not_run_is_named(tmp_path):
+    with pytest.raises(SandboxUnavailable, match="does not run"):
+        await make_sandbox("bwrap", python=str(tmp_path / "python")).start()
+
+
+def test_unsafe_local_warns_and_marks_its_results():
+    with pytest.warns(UserWarning, match="unconfined"):
+        made = make_sandbox("unsafe-local")
+    assert (made.backend, made.isolation) == ("unsafe-local", "none")
+
+
+def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, cwd=REPOSITORY, timeout=60
+    )
+
+
+def test_the_doctor_lists_every_backend():
+    done = run_python("-m", "tools.sandbox", "doctor")
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines[:3]] == ["bwrap", "landlock", "unsafe-local"]
+    assert done.returncode == (0 if "works; a run takes" in done.stdout else 1)
+
+
+def test_importing_it_loads_nothing_heavy():
+    code = (
+        "import sys, tools.sandbox\nheavy = {'torch', 'pydantic', 'numpy', 'transformers'}\n"
+        "print(sorted(sys.modules.keys() & heavy))"
+    )
+    assert run_python("-c", code).stdout == "[]\n"
