@@ -50,6 +50,8 @@ _REDUNDANT = {
 # constants (up to 8 ** 4) do not crowd out the others.
 _MOST_PER_PASS = 64
 _NUMBERS = range(-9, 21)
+# More than half of the candidates are good, or a third where a constant is withheld.
+_MOST_ATTEMPTS = 1000
 # The maps whose constant a single output can show, and the value that they must act on for it.
 _SHOWS_AT = {"add": 0, "subtract": 0, "multiply": 1}
 
@@ -152,13 +154,12 @@ class GeneratedTasks:
         """Recipes for one index, in order of preference; no two indices share one.
 
         Position ``p`` of a shuffled list of (composition, choice of constants) belongs to index
-        ``p % len(self)``. After a whole pass the list goes on with further constants.
+        ``p % len(self)``. Each further pass over the list has an order and constants of its own.
         """
         compositions, starts = _table(self.split, self.withhold)
-        most = len(CONSTANTS) ** 4
-        for position in range(index, starts[-1] * most // _MOST_PER_PASS, len(self)):
-            lap, place = divmod(position, starts[-1])
-            slot = _shuffled(place, starts[-1], f"{self.seed}/{self.split}")
+        for attempt in range(_MOST_ATTEMPTS):
+            lap, place = divmod(index + attempt * len(self), starts[-1])
+            slot = _shuffled(place, starts[-1], f"{self.seed}/{self.split}/{lap}")
             row = bisect_right(starts, slot) - 1
             composition = compositions[row]
             number = slot - starts[row] + lap * _MOST_PER_PASS
