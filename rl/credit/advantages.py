@@ -122,7 +122,7 @@ def gae(
 def whiten(x: Tensor, loss_mask: Tensor) -> Tensor:
     """Shift and scale to mean 0 and unbiased variance 1 over the positions with loss_mask 1.
 
-    Fewer than two positions have no variance: they are only shifted.
+    A single position becomes 0.
 
     Args:
         x: any shape.
@@ -135,8 +135,8 @@ def whiten(x: Tensor, loss_mask: Tensor) -> Tensor:
     kept = x[mask]
     centred = kept - kept.sum() / max(kept.numel(), 1)
     variance = centred.square().sum() / max(kept.numel() - 1, 1)
-    scale = torch.rsqrt(variance + WHITEN_EPSILON) if kept.numel() > 1 else 1.0
-    return torch.zeros_like(x).masked_scatter(mask, centred * scale)
+    whitened = centred * torch.rsqrt(variance + WHITEN_EPSILON)
+    return torch.zeros_like(x).masked_scatter(mask, whitened)
 
 
 def _columns(loss_mask: Tensor) -> Tensor:

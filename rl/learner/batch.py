@@ -231,9 +231,7 @@ class _Tables:
 
     def add_segment(self, segment: Segment) -> Integers:
         """Append a segment's row and its trained tokens; returns the turns of these."""
-        mask = np.asarray(segment.loss_mask, dtype=bool)
-        mask[: segment.offset] = False  # trained in the parent
-        positions = np.flatnonzero(mask)
+        positions = np.flatnonzero(segment.loss_mask)
         turn_ids = np.asarray(segment.turn_ids, dtype=np.int64)[positions]
         if not len(positions):
             return turn_ids

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rl.credit.advantages import gae, group_advantages, suffix_sums, whiten
+from rl.credit.advantages import GroupAdvantages, gae, group_advantages, suffix_sums, whiten
 from rl.credit.algorithms import Algorithm
 from rl.credit.losses import kl_penalty
 from rl.learner.batch import Batch
@@ -58,31 +58,31 @@ def assign_credit(
 
 def _from_outcomes(algorithm: Algorithm, batch: Batch) -> Credit:
     grouped = group_advantages(batch.rewards, batch.group_ids, algorithm.std)
-    if grouped.num_singletons:
-        logger.warning(
-            "%d of %d groups have one finished episode: its advantage is 0, nothing is learnt "
-            "from it",
-            grouped.num_singletons,
-            grouped.num_groups,
-        )
-    metrics = {
-        "frac_reward_zero_std": (grouped.num_constant + grouped.num_singletons)
-        / max(grouped.num_groups, 1),
-        "groups_of_one": float(grouped.num_singletons),
-    }
-    return Credit(grouped.advantages[batch.episode_ids], None, metrics)
+    return Credit(grouped.advantages[batch.episode_ids], None, _group_metrics(grouped, "episode"))
 
 
 def _from_turns(algorithm: Algorithm, batch: Batch) -> Credit:
     groups = batch.group_ids[batch.episode_ids[batch.turn_ends]]
     grouped = group_advantages(batch.turn_rewards, groups, algorithm.std)
     steps, loss_mask = batch.per_episode(_at_turn_ends(batch, grouped.advantages))
-    metrics = {
-        "frac_reward_zero_std": (grouped.num_constant + grouped.num_singletons)
-        / max(grouped.num_groups, 1),
-        "groups_of_one": float(grouped.num_singletons),
+    advantages = suffix_sums(steps, loss_mask)[loss_mask]
+    return Credit(advantages, None, _group_metrics(grouped, "turn"))
+
+
+def _group_metrics(grouped: GroupAdvantages, member: str) -> dict[str, float]:
+    """What the groups were like; says so when some had nothing to compare."""
+    singletons, groups = grouped.num_singletons, grouped.num_groups
+    if singletons:
+        logger.warning(
+            "%d of %d groups have one finished %s: its advantage is 0, nothing is learnt from it",
+            singletons,
+            groups,
+            member,
+        )
+    return {
+        "frac_reward_zero_std": (grouped.num_constant + singletons) / max(groups, 1),
+        "groups_of_one": float(singletons),
     }
-    return Credit(suffix_sums(steps, loss_mask)[loss_mask], None, metrics)
 
 
 def _from_values(

@@ -32,7 +32,7 @@ def load_model(
         dtype: of the weights. The optimizer keeps float32 copies of narrower ones.
 
     Raises:
-        ValueError: there is no model at the path.
+        ValueError: there is no model at the path, or its files are incomplete.
     """
     if isinstance(path_or_model, PreTrainedModel):
         model = path_or_model
@@ -51,12 +51,12 @@ def _from_pretrained(path: str, dtype: torch.dtype) -> PreTrainedModel:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             str(local) if local.is_dir() else path, dtype=dtype
         )
-    except OSError as error:
+    except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(
-            f"model ({path}) is neither a folder nor a model that the hub gives: "
-            f"check the path, or the network for a hub id ({reason})"
-        ) from error
+        problem = "cannot be loaded from its folder"
+        if not local.is_dir():
+            problem = "is neither a folder nor a model that the hub gives: check the path or the id"
+        raise ValueError(f"model ({path}) {problem} ({reason})") from error
     return model
 
 

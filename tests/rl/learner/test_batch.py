@@ -93,10 +93,10 @@ def test_a_turn_without_tokens_is_credited_to_what_came_before():
 
 
 def test_shaped_rewards_are_earned_at_the_last_turn(groups):
-    shaped = [1.0, 0.0, 0.75, 1.0, -0.5]
+    shaped = [1.5, 0.0, 0.75, 1.0, -0.5]
     batch = Batch.from_groups(groups, shaped)
     assert batch.rewards.tolist() == shaped
-    assert batch.turn_rewards.tolist() == [0, 1, 0, 0.5, 0, 0.25, 1, -0.5]
+    assert batch.turn_rewards.tolist() == [0, 1.5, 0, 0.5, 0, 0.25, 1, -0.5]
     with pytest.raises(ValueError, match="2 entries for 5 finished episodes"):
         Batch.from_groups(groups, [0.0, 1.0])
 

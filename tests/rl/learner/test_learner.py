@@ -263,6 +263,39 @@ def test_a_loss_that_is_not_finite_stops_before_the_step(make_model, groups):
     assert all(p.grad is None for p in model.parameters())
 
 
+def test_a_gradient_that_is_not_finite_stops_before_the_step(make_model, groups):
+    learner = Learner(make_model(), GRPO, FREE)
+    learner.model.parameters()[0].register_hook(lambda grad: grad * float("inf"))
+    with pytest.raises(NonFiniteLoss, match=r"has loss -?\d.* and gradient norm nan"):
+        learner.update(groups)
+    assert learner.optimizer.num_steps == 0
+
+
+def test_a_broken_score_without_a_gradient_stops_it_too(make_model, groups, make_group):
+    """A token that only an episode with advantage 0 reads has an embedding of NaN."""
+    constant = make_group([[(3, 6, 1.0)], [(3, 2, 1.0)]], seed=5)
+    read = {t for g in groups for e in g.trajectories for t in e.segments[0].token_ids}
+    prompt = constant.trajectories[0].segments[0].token_ids
+    prompt[0] = (set(range(1, 23)) - read).pop()
+    model = make_model()
+    learner = Learner(model, GRPO, FREE)
+    with torch.no_grad():
+        model.model.embed_tokens.weight[prompt[0]] = float("nan")
+    with pytest.raises(NonFiniteLoss, match=r"has loss nan and gradient norm \d"):
+        learner.update([*groups, constant])
+
+
+def test_a_step_in_which_nothing_is_live_has_a_gradient_of_zero(make_model, groups):
+    learner = Learner(make_model(), GRPO, FREE)
+    learner.update(groups)
+    state = learner.optimizer.state_dict()["adamw"]["state"]
+    before = [moments["exp_avg"].clone() for moments in state.values()]
+    assert learner.update(groups, rewards=[1.0] * 5)["grad_norm"] == 0
+    after = [moments["exp_avg"] for moments in state.values()]
+    for old, new in zip(before, after, strict=True):
+        torch.testing.assert_close(new, 0.9 * old)
+
+
 def test_nothing_to_train_is_skipped_and_counted(make_model, make_trajectory):
     model = make_model()
     before = copy.deepcopy(model.state_dict())
@@ -340,19 +373,31 @@ def test_episodes_without_an_advantage_are_scored_without_a_gradient(
     assert metrics["frac_reward_zero_std"] == pytest.approx(1 / 3)
 
 
-@pytest.mark.parametrize("changes", [{"entropy_coef": 0.1}, {"kl_coef": 0.1}])
-def test_entropy_and_divergence_reach_episodes_without_an_advantage(
-    make_model, make_group, changes
+@pytest.mark.parametrize(
+    "row",
+    [
+        replace(GRPO, entropy_coef=0.1),
+        replace(GRPO, kl_coef=0.1),
+        replace(ALGORITHMS["ppo"], epochs=1, whiten=False),
+    ],
+    ids=["entropy", "divergence", "values"],
+)
+def test_what_else_is_in_the_loss_reaches_episodes_without_an_advantage(
+    make_model, groups, make_group, row
 ):
-    constant = make_group([[(3, 6, 1.0)], [(3, 2, 1.0)]], seed=5)
-    learner = Learner(make_model(), replace(GRPO, **changes), OptimizerConfig(lr=1e-2))
-    learner.optimizer.clip_gradients = lambda: torch.ones(())
-    with torch.no_grad():
-        learner.model.head.weight.mul_(1.2)  # away from the reference
-    learner.update([constant])
-    assert sum(bool(state) for state in learner.optimizer.state_dict()["adamw"]["state"].values())
-    moments = learner.optimizer.state_dict()["adamw"]["state"].values()
-    assert max(state["exp_avg"].abs().max().item() for state in moments) > 1e-6
+    nothing = make_group([[(3, 6, 0.0)], [(3, 2, 0.0)]], seed=5)
+    learner = Learner(make_model(), row, FREE)
+    trained = []
+    score = learner.model.score
+
+    def watched(micro):
+        if torch.is_grad_enabled():
+            trained.extend(micro.tokens.tolist())
+        return score(micro)
+
+    learner.model.score = watched
+    learner.update([*groups, nothing])
+    assert sorted(trained) == list(range(NUM_TOKENS + 8))
 
 
 @pytest.mark.parametrize("bound", [0, -3])

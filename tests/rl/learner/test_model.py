@@ -116,6 +116,23 @@ def test_which_models_are_told_of_padding():
     assert needs_mask(hybrid)
 
 
+@pytest.mark.parametrize(
+    ("make", "expected"), [(qwen3, None), (mamba, [[1] * 11, [1] * 8 + [0] * 3])]
+)
+def test_they_are_told_of_it(make, expected):
+    scorer = ScoringModel(built(make))
+    trunk, masks = scorer.trunk, []
+
+    def watched(input_ids, attention_mask, use_cache):
+        masks.append(attention_mask)
+        return trunk(input_ids=input_ids, attention_mask=attention_mask, use_cache=use_cache)
+
+    scorer.trunk = watched
+    (micro,) = Batch.from_segments(rows([12, 9])).micro_batches(100)
+    scorer.score(micro)
+    assert [None if mask is None else mask.tolist() for mask in masks] == [expected]
+
+
 def test_greedy_sampling_is_scored_at_temperature_one():
     assert ScoringModel(built(qwen3), temperature=0).temperature == 1.0
     with pytest.raises(ValueError, match=r"temperature \(-1\) must be >= 0"):
@@ -163,6 +180,10 @@ def test_a_saved_model_is_loaded(tmp_path):
 def test_a_path_without_a_model(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"has no config.json: give a folder saved by"):
         load_model(tmp_path)
+    qwen3().config.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"cannot be loaded from its folder \(") as caught:
+        load_model(tmp_path)
+    assert "\n" not in str(caught.value)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(ValueError, match=r"^model \(\./no/such\) is neither a folder") as caught:
         load_model("./no/such")
