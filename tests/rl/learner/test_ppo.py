@@ -67,6 +67,45 @@ def test_the_first_step_is_the_direct_one(make_model, groups):
     assert metrics["explained_variance"] == pytest.approx(explained.item(), abs=1e-5)
 
 
+def test_denominators_are_those_of_the_minibatch(make_model, groups):
+    """One episode in each step, weights that stay, values of 0: the loss is known by hand."""
+    row = replace(PPO, epochs=1, minibatches=5, whiten=False)
+    learner = Learner(make_model(), row, OptimizerConfig(lr=0.0))
+    losses, squares = [], []
+    for trajectory in (t for group in groups for t in group.trajectories):
+        rewards = []
+        for turn in trajectory.turns:
+            rewards += [0.0] * (turn.num_tokens - 1) + [turn.reward]
+        advantages = loop_gae(rewards, [0.0] * len(rewards), 1.0, 0.95)
+        half = [0.5 * a**2 for a in advantages]
+        losses.append((-sum(advantages) + 0.1 * sum(half)) / len(rewards))
+        squares += half
+    metrics = learner.update(groups)
+    assert metrics["optimizer_steps"] == 5
+    assert metrics["loss"] == pytest.approx(sum(losses) / 5, rel=1e-5)
+    assert metrics["value_loss"] == pytest.approx(sum(squares) / len(squares), rel=1e-5)
+
+
+def test_a_divergence_in_the_reward_is_not_in_the_loss_as_well(make_model, groups):
+    """It is measured once, as the update starts: k1, the mean of log pi - log reference."""
+    model, reference = make_model(), make_model()
+    row = replace(PPO, kl_coef=0.1, epochs=2)
+    learner = Learner(model, row, OptimizerConfig(lr=1e-2))
+    assert learner.update(groups)["kl"] == pytest.approx(0, abs=1e-7)
+    differences = []
+    for trajectory in (t for group in groups for t in group.trajectories):
+        (segment,) = trajectory.segments
+        ids = torch.tensor([segment.token_ids])
+        now, then = (m(input_ids=ids).logits[0].log_softmax(-1) for m in (model, reference))
+        for t, mask in enumerate(segment.loss_mask):
+            if mask:
+                token = segment.token_ids[t]
+                differences.append((now[t - 1, token] - then[t - 1, token]).item())
+    expected = sum(differences) / len(differences)
+    assert abs(expected) > 1e-2
+    assert learner.update(groups)["kl"] == pytest.approx(expected, rel=1e-3)
+
+
 GOOD = 7
 """The token that is rewarded."""
 
