@@ -52,10 +52,10 @@ class TinyRecipe:
     num_heads: int = 3
     num_kv_heads: int = 1
     context_length: int = 1024
-    demonstrations: int = 2000
-    steps: int = 260
+    demonstrations: int = 3000
+    steps: int = 500
     batch_size: int = 32
-    lr: float = 2e-3
+    lr: float = 3e-3
 
 
 async def make_tiny(
@@ -91,7 +91,7 @@ async def make_tiny(
     tokenizer = train_tokenizer(conversations, recipe.vocab_size)
     model = new_model(tokenizer, recipe, seed)
     renderer = Renderer(tokenizer)
-    losses = imitate(
+    losses = await imitate(
         model,
         [conversation.to_segment(renderer) for conversation in conversations],
         OptimizerConfig(lr=recipe.lr, warmup_steps=10, decay_steps=recipe.steps),

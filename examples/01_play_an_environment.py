@@ -1,0 +1,28 @@
+"""Play one episode of each built-in environment with its gold policy, through Gymnasium's face.
+
+Run with: python examples/01_play_an_environment.py
+"""
+
+from __future__ import annotations
+
+import envs
+
+
+def main() -> None:
+    for name in envs.ids():
+        env = envs.make(name)
+        observation, _ = env.reset(seed=0)
+        policy = env.gold_policy()
+        print(f"=== {name}\n{observation}")
+        ended = False
+        while not ended:
+            action = policy(observation)
+            observation, reward, terminated, truncated, info = env.step(action)
+            ended = terminated or truncated
+            print(f"--- action\n{action}\n--- observation\n{observation}")
+        print(f"--- reward {reward:g} from {info['rewards']}\n")
+        env.close()
+
+
+if __name__ == "__main__":
+    main()
