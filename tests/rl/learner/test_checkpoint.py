@@ -71,6 +71,16 @@ def test_an_interrupted_save_leaves_the_old_one(make_model, tmp_path, monkeypatc
     assert [path.name for path in tmp_path.iterdir()] == ["last"]
 
 
+def test_what_a_dead_process_left_is_removed(make_model, tmp_path):
+    for name in (".last.tmp", ".last.old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "half.safetensors").write_bytes(b"x")
+    for step in (1, 2):
+        save_checkpoint(tmp_path / "last", make_model(), trainer_state={"step": step})
+    assert [path.name for path in tmp_path.iterdir()] == ["last"]
+    assert not (tmp_path / "last" / "half.safetensors").exists()
+
+
 def test_everything_is_on_the_disk_before_it_has_its_name(make_model, tmp_path, monkeypatch):
     folder = tmp_path / "last"
     flushed = []

@@ -203,10 +203,13 @@ def test_ratios_to_the_sampler_are_clipped(make_model, groups):
 def test_divergence_from_the_initial_model(make_model, groups):
     model = make_model()
     before = copy.deepcopy(model)
-    learner = Learner(model, replace(GRPO, kl_coef=0.04), OptimizerConfig(lr=1e-2))
+    row, config = replace(GRPO, kl_coef=0.04), OptimizerConfig(lr=1e-2)
+    learner = Learner(model, row, config, temperature=0.6)
     assert learner.update(groups)["kl"] == pytest.approx(0, abs=1e-9)
     members = [t for group in groups for t in group.trajectories]
-    d = torch.cat([direct_scores(model, t)[0] - direct_scores(before, t)[0] for t in members])
+    d = torch.cat(
+        [direct_scores(model, t, 0.6)[0] - direct_scores(before, t, 0.6)[0] for t in members]
+    )
     expected = (torch.exp(-d) - 1 + d).mean().item()
     assert expected > 1e-3
     second = learner.update(groups)
