@@ -4,6 +4,7 @@
 twins ``areset`` and ``astep``.
 """
 
+from envs.checker import CheckFailed, CheckReport, check_env
 from envs.env import EnvOptions, Snapshot, Tasks, TextEnv
 from envs.episode import (
     Action,
@@ -30,6 +31,8 @@ from envs.registration import (
 
 __all__ = [
     "Action",
+    "CheckFailed",
+    "CheckReport",
     "EnvFailure",
     "EnvOptions",
     "EnvToolCall",
@@ -41,6 +44,7 @@ __all__ = [
     "StopReason",
     "Tasks",
     "TextEnv",
+    "check_env",
     "cut",
     "env_type",
     "finish",

@@ -79,7 +79,8 @@ class _Episode:
 
     task_index: int
     turns: int = 0
-    over: bool = False
+    over: bool = True
+    """No action may be taken: it ended or failed, or is waiting for its begin or its turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +221,8 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         """Give back what the environment opened itself."""
         if self._lease.opened:
             loop_thread.run(self.aclose())
+        else:
+            self._lease.forgo()
 
     # ---- the asynchronous face -------------------------------------------------------------
 
@@ -324,12 +327,19 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         return self.tasks[index]
 
     def _opened(self, observation: str) -> tuple[str, dict[str, Any]]:
-        return observation, {"task": self._running().task_index}
+        episode = self._running()
+        episode.over = False
+        return observation, {"task": episode.task_index}
 
     def _admit(self, action: str) -> Action:
         episode = self._running()
         if episode.over:
-            raise OrderError(f"{self.env_id}: the episode is over: call reset")
+            raise OrderError(
+                f"{self.env_id or type(self).__name__}: the episode is over, or a step of it is "
+                f"still running: call reset, or await the step"
+            )
+        # Until it is settled: a turn that raises, or is cancelled, ends the episode.
+        episode.over = True
         return action if isinstance(action, Action) else Action(action)
 
     def _settle(self, reply: Reply) -> StepResult:
@@ -364,10 +374,13 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
 
     async def _bounded(self, answer: Awaitable[T]) -> T:
         limit = self.options.step_timeout_s
+        timer = asyncio.timeout(limit)
         try:
-            async with asyncio.timeout(limit):
+            async with timer:
                 return await answer
         except TimeoutError as error:
+            if not timer.expired():
+                raise  # The author's own.
             raise EnvFailure(
                 f"{self.env_id}: a turn waited longer than step_timeout_s ({limit:g} s)",
                 retryable=True,

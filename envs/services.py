@@ -61,6 +61,8 @@ class ServiceLease:
         """
         if self._injected is not None:
             return self._injected
+        if self._closed:
+            raise RuntimeError(f"{self._env_type.__name__} is closed: make a new one")
         own = self._own
         loop = asyncio.get_running_loop()
         if own.loop is None:
@@ -84,10 +86,23 @@ class ServiceLease:
         return twin
 
     async def close(self) -> None:
-        """Give the claim up; the last one closes what was opened. Closing twice is harmless."""
-        if self._closed:
-            return
-        self._closed = True
-        self._own.holders -= 1
-        if self._own.holders == 0:
-            await self._own.stack.aclose()
+        """Give the claim up; the last one closes what was opened. Closing twice is harmless.
+
+        Raises:
+            RuntimeError: the services were opened on another loop, which has to close them.
+        """
+        own = self._own
+        if self.opened and own.loop is not asyncio.get_running_loop():
+            raise RuntimeError(
+                f"{self._env_type.__name__}'s services were opened on another event loop: await "
+                f"aclose() there"
+            )
+        self.forgo()
+        if own.holders == 0:
+            await own.stack.aclose()
+
+    def forgo(self) -> None:
+        """Give the claim up where nothing was opened, so that nothing has to be closed."""
+        if not self._closed:
+            self._closed = True
+            self._own.holders -= 1

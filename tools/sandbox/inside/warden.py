@@ -178,7 +178,11 @@ def _supervise(
     for fd in channel:
         os.close(fd)
     guard = watchdog.Watchdog(
-        config, place, memory_mb=request["memory_mb"], disk_mb=request["disk_mb"]
+        config,
+        place,
+        memory_mb=request["memory_mb"],
+        disk_mb=request["disk_mb"],
+        processes=request["processes"],
     )
     verdict = _watch(child, job, stdin, started + request["wall_s"], guard)
     wall_s = time.monotonic() - started

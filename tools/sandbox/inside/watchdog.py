@@ -21,12 +21,15 @@ _SHARE = 8
 class Watchdog:
     """Looks at a run now and then and says when it uses too much."""
 
-    def __init__(self, config: Config, place: Place, *, memory_mb: int, disk_mb: int) -> None:
+    def __init__(
+        self, config: Config, place: Place, *, memory_mb: int, disk_mb: int, processes: int
+    ) -> None:
         self.reason = ""
         self._namespaced = config.isolation == "namespaces"
         self._place = place
         self._memory = memory_mb << 20
         self._disk = disk_mb << 20
+        self._processes = processes
         self._next = 0.0
 
     def tick(self) -> str:
@@ -41,6 +44,10 @@ class Watchdog:
 
     def _look(self) -> str:
         members = _namespace_members() if self._namespaced else descendants()
+        # The kernel's limit is exact only where a run has a user of its own.
+        if len(set(members)) > self._processes:
+            self.reason = f"more than {self._processes} processes"
+            return "killed"
         # Pages shared with the zygote count in each process's RSS: the exact sum, which is slower
         # to get, decides.
         if _sum(members, _resident) > self._memory:

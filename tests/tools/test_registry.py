@@ -1,0 +1,148 @@
+"""One registry for tools, environments and rewards: lazy plug-ins, broken ones, near misses."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import textwrap
+
+import pytest
+
+import tools
+from tools.registry import PluginImportError, Registry, UnknownNameError, closest
+
+GROUP = "turnwise.test-things"
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Install a distribution: its entry points in GROUP and its one module."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def _install(dist: str, entry_points: dict[str, str], source: str = "", group: str = GROUP):
+        info = tmp_path / f"{dist}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {dist}\nVersion: 1.0\n")
+        lines = [f"[{group}]", *(f"{name} = {value}" for name, value in entry_points.items())]
+        (info / "entry_points.txt").write_text("\n".join(lines))
+        module = dist.replace("-", "_")
+        (tmp_path / f"{module}.py").write_text(textwrap.dedent(source))
+        importlib.invalidate_caches()
+        monkeypatch.delitem(sys.modules, module, raising=False)
+
+    return _install
+
+
+@pytest.fixture
+def registry():
+    return Registry("thing", GROUP)
+
+
+def test_plugins_are_listed_without_being_imported(install, registry):
+    install("nice-things", {"nice": "nice_things:THING"}, "THING = [1, 2]")
+    assert registry.names() == ["nice"]
+    assert "nice_things" not in sys.modules
+    assert registry.get("nice") == [1, 2]
+    assert registry.get("nice") is registry.get("nice")
+
+
+def test_a_broken_plugin_is_named_and_breaks_nothing_else(install, registry):
+    install("bad-things", {"bad": "bad_things:THING"}, "import no_such_module_anywhere")
+    install("odd-things", {"odd": "odd_things:MISSING"}, "THING = 1")
+    install("good-things", {"good": "good_things:THING"}, "THING = 3")
+    assert registry.names() == ["bad", "good", "odd"]
+    with pytest.raises(PluginImportError, match="no_such_module_anywhere") as error:
+        registry.get("bad")
+    for word in ("'bad'", "bad-things", "bad_things:THING", "nothing else is affected"):
+        assert word in str(error.value)
+    with pytest.raises(PluginImportError, match="odd-things"):
+        registry.get("odd")
+    assert registry.get("good") == 3
+
+
+def test_what_this_process_registers_wins_over_plugins(install, registry):
+    install("other-things", {"mine": "other_things:THING"}, "THING = 'theirs'")
+    ours = object()
+    registry.register("mine", ours)
+    assert registry.names() == ["mine"]
+    assert registry.get("mine") is ours
+
+
+def test_a_name_is_given_once(registry):
+    thing, other = object(), object()
+    registry.register("a", thing)
+    registry.register("a", thing)
+    with pytest.raises(ValueError, match="thing 'a' is registered already"):
+        registry.register("a", other)
+    registry.register("b", "json:dumps")
+    registry.register("b", "json:dumps")
+    with pytest.raises(ValueError, match="thing 'b' is registered already"):
+        registry.register("b", "json:loads")
+    with pytest.raises(ValueError, match="thing 'b' is registered already"):
+        registry.register("b", other)
+    with pytest.raises(ValueError, match="must be 'module:attribute'"):
+        registry.register("c", "json.dumps")
+
+
+def test_an_unknown_name_lists_what_exists(registry):
+    registry.register("calculator", 1)
+    registry.register("search", 2)
+    with pytest.raises(UnknownNameError) as error:
+        registry.get("calculater")
+    message = str(error.value)
+    assert "Did you mean 'calculator'?" in message
+    assert "Known: calculator, search." in message
+    assert GROUP in message
+    with pytest.raises(UnknownNameError, match=r"'zzz'\. Known"):
+        registry.get("zzz")
+
+
+def test_closest_needs_some_likeness():
+    assert closest("serach", ["search", "other"]) == "search"
+    assert closest("qqqq", ["search"]) is None
+
+
+def test_tools_by_name_find_plugins_and_check_options(install, monkeypatch):
+    import tools.registration as registration
+
+    # A fresh registry, since the process's own one has read its entry points already.
+    monkeypatch.setattr(registration, "_registry", Registry("tool", "turnwise.tools"))
+    source = '''
+        import tools
+
+        @tools.tool
+        def shout(text: str) -> str:
+            """Shout.
+
+            Args:
+                text: What.
+            """
+            return text.upper()
+
+        def loudly(times: int, mark: str = "!"):
+            return shout
+
+        def wrong():
+            return "no tool"
+    '''
+    names = {name: f"shout_tools:{name}" for name in ("shout", "loudly", "wrong")}
+    install("shout-tools", names, source, group="turnwise.tools")
+    assert tools.names() == ["loudly", "shout", "wrong"]
+    shout = tools.make("shout")
+    assert shout.name == "shout"
+    assert tools.make("loudly", times=2) is shout
+    with pytest.raises(TypeError, match="has no options, yet 'x' was given"):
+        tools.make("shout", x=1)
+    with pytest.raises(TypeError, match=r"no option 'marc'. Did you mean 'mark'\? Known: times, m"):
+        tools.make("loudly", times=1, marc="?")
+    with pytest.raises(TypeError, match="needs the option 'times'"):
+        tools.make("loudly")
+    with pytest.raises(TypeError, match="made 'no tool', which is not a Tool"):
+        tools.make("wrong")
+    tools.register("number", 7)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="neither a Tool nor something that makes one"):
+        tools.make("number")
+
+
+def test_built_in_tools_are_known():
+    assert "search" in tools.names()
