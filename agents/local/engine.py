@@ -17,6 +17,7 @@ from agents.local.forward import Batch, Forward
 from agents.local.sampling import sample, uniforms
 from agents.local.slots import SlotTable
 from agents.local.stops import StopStrings, StopStringTable
+from agents.local.weights import WeightWatch
 from agents.policy import PolicyFailure
 
 _WORTH_SHARING = 8
@@ -34,7 +35,7 @@ class Stats:
     num_saved_tokens: int
     """Prompt tokens that a cache made needless: of the session's last turn, or of a group."""
     forward_s: float
-    """Seconds inside the model."""
+    """Seconds in the model and the sampler."""
     num_steps: int
     mean_occupancy: float
     """Rows that decoded per step, of all rows, on average over the steps."""
@@ -111,7 +112,6 @@ class Engine:
     ) -> None:
         self.version = 0
         self.pending: deque[Request] = deque()
-        self._model = model
         self._forward = forward
         self._stops = stops
         self._context_window = context_window
@@ -122,8 +122,7 @@ class Engine:
         self._sessions: dict[str, Slot] = {}
         self._num_decode = 0
         self._num_active = 0
-        self._parameters = list(model.parameters())
-        self._weights = self._fingerprint()
+        self._weights = WeightWatch(model)
         self._generated = self._computed = self._saved = self._steps = self._decoded = 0
         self._forward_s = 0.0
 
@@ -177,8 +176,7 @@ class Engine:
         Requests under way go on with the new weights, after their tokens are prefilled again.
         """
         self.version = version
-        self._parameters = list(self._model.parameters())
-        self._weights = self._fingerprint()
+        self._weights.accept()
         self._table.drop()
         self._forward.refresh()
         self._num_decode = 0
@@ -188,12 +186,7 @@ class Engine:
 
     def step(self) -> list[Request]:
         """Admit what fits, compute one forward; returns the requests that finished."""
-        if self._fingerprint() != self._weights:
-            raise PolicyFailure(
-                "the model's weights changed while it was generating: call "
-                "load_weights(None, version) after each update, before the next generate",
-                retryable=False,
-            )
+        self._check_weights()
         self._admit()
         if not self._num_active:
             return []
@@ -201,6 +194,7 @@ class Engine:
         started = time.perf_counter()
         logits = self._forward.run(batch)
         sampled = self._sample(logits) if self._num_decode else None
+        self._check_weights()
         self._forward_s += time.perf_counter() - started
         self._steps += 1
         self._decoded += self._num_decode
@@ -211,6 +205,14 @@ class Engine:
         finished = self._record(*sampled) if sampled else []
         self._promote_ready()
         return finished
+
+    def _check_weights(self) -> None:
+        if self._weights.changed():
+            raise PolicyFailure(
+                "the model's weights changed under the policy: update them while nothing is "
+                "generated, and call load_weights(None, version) before the next generate",
+                retryable=False,
+            )
 
     def _admit(self) -> None:
         """Give rows to pending requests, oldest first."""
@@ -369,7 +371,3 @@ class Engine:
             assert request.slot is not None
             self._release(request.slot)
         return finished
-
-    def _fingerprint(self) -> list[tuple[int, int]]:
-        """Changes whenever a weight is written in place or put elsewhere."""
-        return [(p.data_ptr(), p._version) for p in self._parameters]

@@ -50,7 +50,8 @@ class TransformersForward:
     def run(self, batch: Batch) -> Tensor:
         """Logits of the decoding rows, ``[D, V]`` in fp32."""
         num_decode = len(batch.decode_ids)
-        with _evaluating(self._model):
+        # Not inference mode: what the model may keep for itself must stay usable in training.
+        with torch.inference_mode(False), torch.no_grad(), _evaluating(self._model):
             for index, size in enumerate(batch.chunk_sizes):
                 self._extend(num_decode + index, batch.chunk_ids[index, :size])
             logits = [

@@ -96,12 +96,12 @@ class ThinForward:
     def __init__(self, model: PreTrainedModel, num_rows: int) -> None:
         self._model: Any = model
         self._num_rows = num_rows
-        self._layers = list(self._model.model.layers)
-        attention = self._layers[0].self_attn
+        self._layers = [_Layer.of(layer, model) for layer in self._model.model.layers]
+        attention = self._model.model.layers[0].self_attn
         self._head_dim: int = attention.head_dim
         self._groups: int = attention.num_key_value_groups
+        self._scaling: float = attention.scaling
         self._num_kv_heads: int = model.config.num_key_value_heads
-        self._normalises_heads = isinstance(model, Qwen3ForCausalLM)
         self._allocate(0)
 
     def _allocate(self, capacity: int) -> None:
@@ -153,7 +153,7 @@ class ThinForward:
         hidden = trunk.embed_tokens(at.token_ids)
         last = len(self._layers) - 1
         for index, layer in enumerate(self._layers):
-            query = self._project(index, _norm(layer.input_layernorm, hidden), at)
+            query = self._project(index, _norm(layer.attention_norm, hidden), at)
             if index == last:
                 # Of the chunks only keys and values are wanted, and these are cached by now.
                 hidden, query = hidden[:num_decode], query[:num_decode]
@@ -161,8 +161,8 @@ class ThinForward:
             mixed = [self._attend(index, query, block) for block in blocks]
             if mixed:
                 joined = mixed[0] if len(mixed) == 1 else torch.cat(mixed)
-                hidden = hidden + layer.self_attn.o_proj(joined)
-                hidden = hidden + layer.mlp(_norm(layer.post_attention_layernorm, hidden))
+                hidden = hidden + layer.o_proj(joined)
+                hidden = hidden + layer.mlp(_norm(layer.mlp_norm, hidden))
         logits: Tensor = self._model.lm_head(_norm(trunk.norm, hidden))
         return logits.float()
 
@@ -205,13 +205,13 @@ class ThinForward:
 
     def _project(self, index: int, normed: Tensor, at: _Tokens) -> Tensor:
         """Cache the keys and values of ``normed [N, H]``; its queries ``[N, heads, head_dim]``."""
-        attention = self._layers[index].self_attn
+        layer = self._layers[index]
         heads = (len(normed), -1, self._head_dim)
-        query = attention.q_proj(normed).view(heads)
-        key = attention.k_proj(normed).view(heads)
-        value = attention.v_proj(normed).view(heads)
-        if self._normalises_heads:
-            query, key = _norm(attention.q_norm, query), _norm(attention.k_norm, key)
+        query = layer.q_proj(normed).view(heads)
+        key = layer.k_proj(normed).view(heads)
+        value = layer.v_proj(normed).view(heads)
+        if layer.q_norm is not None:
+            query, key = _norm(layer.q_norm, query), _norm(layer.k_norm, key)
         self._keys[index][at.rows, :, at.positions] = _rotate(key, at)
         self._values[index][at.rows, :, at.positions] = value
         return _rotate(query, at)
@@ -232,12 +232,44 @@ class ThinForward:
             self._keys[index, rows, :, : block.length],
             self._values[index, rows, :, : block.length],
             attn_mask=block.mask,
-            scale=self._layers[index].self_attn.scaling,
+            scale=self._scaling,
         )
         return (
             mixed.view(count, self._num_kv_heads, self._groups, width, self._head_dim)
             .permute(0, 3, 1, 2, 4)
             .reshape(count * width, -1)
+        )
+
+
+class _Layer(NamedTuple):
+    """The modules of one decoder layer: looked up once, a module's attributes being slow."""
+
+    attention_norm: Any
+    q_proj: Any
+    k_proj: Any
+    v_proj: Any
+    o_proj: Any
+    q_norm: Any
+    """With ``k_norm``: of each head; None where the architecture has neither."""
+    k_norm: Any
+    mlp_norm: Any
+    mlp: Any
+
+    @classmethod
+    def of(cls, layer: Any, model: PreTrainedModel) -> _Layer:
+        """The modules of ``layer`` of ``model``."""
+        attention = layer.self_attn
+        normalises_heads = isinstance(model, Qwen3ForCausalLM)
+        return cls(
+            attention_norm=layer.input_layernorm,
+            q_proj=attention.q_proj,
+            k_proj=attention.k_proj,
+            v_proj=attention.v_proj,
+            o_proj=attention.o_proj,
+            q_norm=attention.q_norm if normalises_heads else None,
+            k_norm=attention.k_norm if normalises_heads else None,
+            mlp_norm=layer.post_attention_layernorm,
+            mlp=layer.mlp,
         )
 
 

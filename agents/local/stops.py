@@ -59,7 +59,9 @@ class StopStringTable:
             # Decoded alone, a token may lose the space that it begins with.
             return frozenset(range(self._vocab_size))
         if not self._texts:
-            self._texts = [_decode(self._tokenizer, [i]) for i in range(self._vocab_size)]
+            # Models may have more rows than their tokenizer has tokens: those bring no text.
+            known = min(self._vocab_size, len(self._tokenizer))
+            self._texts = [_decode(self._tokenizer, [i]) for i in range(known)]
         # Outside ASCII a character may be spread over tokens, which decode to U+FFFD when alone.
         signs = character if character.isascii() else character + "\ufffd"
         return frozenset(

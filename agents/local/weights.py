@@ -1,11 +1,49 @@
-"""Copying named weights into a model, all of them or none."""
+"""Weights that others write: noticing it, and copying named ones in, all of them or none."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 
 import torch
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from transformers import PreTrainedModel
+
+
+class WeightWatch:
+    """Notices that somebody wrote into the weights of a model which generates from them."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model = model
+        self.accept()
+        # Fused optimizers write past the tensors' version counters; every optimizer calls this.
+        mine = weakref.ref(self)
+
+        def stepped(optimizer: Optimizer, args: object, kwargs: object) -> None:
+            watch = mine()
+            if watch is not None:
+                watch._note(optimizer)
+
+        weakref.finalize(self, register_optimizer_step_post_hook(stepped).remove)
+
+    def accept(self) -> None:
+        """The weights are right as they are now."""
+        self._parameters = list(self._model.parameters())
+        self._ids = {id(parameter) for parameter in self._parameters}
+        self._stepped = False
+        self._prints = self._fingerprints()
+
+    def changed(self) -> bool:
+        """Whether a weight was written or put elsewhere since the last :meth:`accept`."""
+        return self._stepped or self._fingerprints() != self._prints
+
+    def _note(self, optimizer: Optimizer) -> None:
+        groups = optimizer.param_groups
+        if any(id(parameter) in self._ids for group in groups for parameter in group["params"]):
+            self._stepped = True
+
+    def _fingerprints(self) -> list[tuple[int, int]]:
+        return [(parameter.data_ptr(), parameter._version) for parameter in self._parameters]
 
 
 def check_weights(model: PreTrainedModel, weights: Mapping[str, torch.Tensor]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 
 import pytest
@@ -121,7 +122,7 @@ async def test_weights_changed_in_place_are_seen(make_policy, make_model):
     policy = make_policy(model)
     params = SamplingParams(max_tokens=10)
     first = await policy.generate(list(range(40)), params, "a")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
     model(torch.arange(20)[None], labels=torch.arange(20)[None]).loss.backward()
     optimizer.step()
     policy.load_weights(None, 7)
@@ -140,12 +141,37 @@ async def test_weights_changed_in_place_are_seen(make_policy, make_model):
     ).abs().max() > 0.1
 
 
-async def test_weights_changed_without_a_word_are_refused(make_policy, make_model):
-    model = make_model("qwen3")
-    policy = make_policy(model)
-    await policy.generate([1], SamplingParams(max_tokens=1))
+def scale_in_place(model):
     with torch.no_grad():
         model.lm_head.weight.mul_(2.0)
+
+
+def move(model):
+    model.model.norm.weight.data = model.model.norm.weight.data.clone()
+
+
+def optimizer_step(model, **options):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, **options)
+    model(torch.arange(20)[None], labels=torch.arange(20)[None]).loss.backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        scale_in_place,
+        move,
+        optimizer_step,
+        # A fused optimizer does not count up the tensors' versions.
+        functools.partial(optimizer_step, fused=True),
+    ],
+)
+async def test_weights_changed_without_a_word_are_refused(make_policy, make_model, change):
+    model = make_model("qwen3")
+    policy = make_policy(model)
+    optimizer_step(make_model("qwen3"))  # another model's
+    await policy.generate([1], SamplingParams(max_tokens=1))
+    change(model)
     with pytest.raises(PolicyFailure, match=r"load_weights\(None, version\)"):
         await policy.generate([1], SamplingParams(max_tokens=1))
     policy.load_weights(None, 1)
@@ -184,6 +210,17 @@ async def test_weights_that_do_not_fit_are_refused_whole(make_policy, make_model
         policy.load_weights(weights, 1)
     assert policy.version == 0
     assert all(parameter.abs().sum() > 0 for parameter in model.parameters())
+
+
+async def test_an_update_while_generating_is_refused(make_policy, make_model):
+    model = make_model("qwen3")
+    policy = make_policy(model)
+    call = asyncio.create_task(policy.generate([1], SamplingParams(max_tokens=250)))
+    while policy.stats().num_generated_tokens < 5:
+        await asyncio.sleep(0.001)
+    optimizer_step(model, fused=True)
+    with pytest.raises(PolicyFailure, match="while nothing is generated"):
+        await call
 
 
 async def test_new_weights_in_mid_completion_take_over_from_the_next_token(make_policy, make_model):
