@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from tools.sandbox import AssertTest, Limits, make_sandbox
 
@@ -111,14 +112,17 @@ def mbpp(folder: Path) -> list[Task]:
     return tasks
 
 
-@pytest.fixture(params=["sample", pytest.param("all", marks=pytest.mark.slow)])
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest.fixture(scope="module", params=["sample", pytest.param("all", marks=pytest.mark.slow)])
 def tasks(request, data_dir):
     every = human_eval(data_dir) + mbpp(data_dir)
     assert len(every) == 164 + 419
     return every if request.param == "all" else every[:: len(every) // 24]
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def sandbox():
     # Generous: the machine may be busy, and a slow right answer must not count as wrong.
     async with make_sandbox(limits=Limits(wall_s=20.0)) as made:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import pytest
+import pytest_asyncio
 
 from tools.sandbox import CallTest, Limits, OutcomeKind, make_sandbox
 
 DOUBLE = "def double(x):\n    return 2 * x\n"
 
 
-@pytest.fixture
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def sandbox():
     async with make_sandbox(limits=Limits(wall_s=2.0)) as made:
         yield made

@@ -18,7 +18,7 @@ from tools.sandbox import sandbox as sandbox_module
 REPOSITORY = Path(__file__).resolve().parents[3]
 
 
-@pytest.fixture(params=["bwrap", "landlock"])
+@pytest.fixture(params=["bwrap", pytest.param("landlock", marks=pytest.mark.slow)])
 def make(request, python_for):
     """``make_sandbox`` for a backend; the test that enters it is skipped where it cannot work."""
 

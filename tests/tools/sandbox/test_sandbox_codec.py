@@ -1,0 +1,198 @@
+"""The codec: what travels, what does not, and what a hostile sender can do to the receiver."""
+
+from __future__ import annotations
+
+import json
+import math
+import socket
+import threading
+import time
+from collections import Counter, OrderedDict, namedtuple
+from enum import IntEnum
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tools.sandbox.inside.codec import (
+    MAX_DEPTH,
+    MAX_FRAME,
+    CodecError,
+    decode,
+    encode,
+    pack,
+    receive_message,
+    send_message,
+    unpack,
+)
+
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.complex_numbers(allow_nan=False)
+    | st.text(st.characters())  # lone surrogates included
+    | st.binary()
+)
+keys = st.none() | st.booleans() | st.integers() | st.text() | st.binary()
+values = st.recursive(
+    scalars,
+    lambda inner: (
+        st.lists(inner)
+        | st.lists(inner).map(tuple)
+        | st.dictionaries(keys, inner)
+        | st.sets(keys)
+        | st.frozensets(keys)
+    ),
+    max_leaves=20,
+)
+
+
+def typed(value):
+    """A form in which 1, 1.0 and True differ, as do [1] and (1,), and 0.0 and -0.0."""
+    if isinstance(value, list | tuple):
+        return type(value), [typed(item) for item in value]
+    if isinstance(value, dict):
+        return dict, [(typed(k), typed(v)) for k, v in value.items()]
+    if isinstance(value, set | frozenset):
+        return type(value), {typed(item) for item in value}
+    return type(value), repr(value)
+
+
+@settings(deadline=None)
+@given(values)
+def test_builtin_data_come_back_exactly(value):
+    frame = pack(encode(value))
+    assert typed(decode(unpack(frame[4:]))) == typed(value)
+
+
+def test_special_floats_come_back():
+    assert math.isnan(decode(encode(math.nan)))
+    assert decode(encode([math.inf, -math.inf])) == [math.inf, -math.inf]
+    assert math.copysign(1, decode(encode(-0.0))) == -1
+
+
+def test_the_wire_form_is_json_with_exact_numbers():
+    assert json.loads(pack(encode([True, 255, -2, 0.5, ("a", None)]))[4:]) == [
+        "l",
+        [True, ["i", "ff"], ["i", "-2"], ["f", "0x1.0000000000000p-1"], ["t", ["a", None]]],
+    ]
+
+
+class Liar(int):
+    def __eq__(self, other):
+        return True
+
+    __hash__ = int.__hash__
+
+
+class Level(IntEnum):
+    HIGH = 3
+
+
+@pytest.mark.parametrize(
+    ("value", "base"),
+    [
+        (Liar(4), 4),
+        (Level.HIGH, 3),
+        (Counter("aab"), {"a": 2, "b": 1}),
+        (OrderedDict(a=1), {"a": 1}),
+        (namedtuple("P", "x y")(1, 2), (1, 2)),
+        (type("S", (str,), {"__eq__": lambda s, o: True})("x"), "x"),
+        (type("L", (list,), {"__iter__": lambda s: iter([9])})([1]), [1]),
+    ],
+)
+def test_a_subclass_travels_as_its_base(value, base):
+    assert typed(decode(encode(value))) == typed(base)
+
+
+@pytest.mark.parametrize("value", [object(), range(3), iter([]), print, int, Ellipsis, bytearray()])
+def test_what_is_not_builtin_data_does_not_travel(value):
+    with pytest.raises(CodecError, match="not builtin data"):
+        encode([value])
+
+
+def test_depth_and_size_are_bounded():
+    nested: object = 0
+    for _ in range(MAX_DEPTH):
+        nested = [nested]
+    assert decode(encode(nested)) == nested
+    with pytest.raises(CodecError, match="deeper"):
+        encode([nested])
+    loop: list = []
+    loop.append(loop)
+    with pytest.raises(CodecError, match="deeper"):
+        encode(loop)
+    with pytest.raises(CodecError, match="exceeds"):
+        pack(encode("x" * MAX_FRAME))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        0,
+        1.5,
+        {},
+        {"a": 1},
+        [],
+        ["i"],
+        ["i", 3],
+        ["i", "zz"],
+        ["i", ""],
+        ["i", "1", "2"],
+        ["f", "x"],
+        ["f", "0x1p99999"],
+        ["b", "0"],
+        ["q", []],
+        ["d", [["a"]]],
+        ["d", [[["l", []], 1]]],
+        ["s", [["l", []]]],
+        ["s", [["d", []]]],
+        ["c", ["0x0p0"]],
+        [["i", "1"], "1"],
+        ["l", "text"],
+        ["l", {"0": 1}],
+    ],
+)
+def test_what_is_not_of_this_codec_is_refused(data):
+    with pytest.raises(CodecError):
+        decode(data)
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[" * 100_000, b"9" * 10_000, b"nan"])
+def test_bytes_that_are_no_frame_are_refused(body):
+    with pytest.raises(CodecError):
+        decode(unpack(body))
+
+
+def test_colliding_keys_are_refused_at_once():
+    modulus = 2**61 - 1  # integers are hashed modulo it
+    colliding = encode({k * modulus for k in range(101)})
+    assert len(decode(colliding)) == 101
+    wire = ["s", [["i", format(k * modulus, "x")] for k in range(20_000)]]
+    started = time.monotonic()
+    with pytest.raises(CodecError, match="equal hashes"):
+        decode(wire)
+    with pytest.raises(CodecError, match="equal hashes"):
+        decode(["d", [[key, None] for key in wire[1]]])
+    assert time.monotonic() - started < 1
+
+
+def test_an_enormous_integer_takes_linear_time():
+    started = time.monotonic()
+    assert decode(encode(1 << 3_000_000)).bit_length() == 3_000_001
+    assert time.monotonic() - started < 0.5
+
+
+def test_messages_pass_a_socket_whole():
+    one, other = socket.socketpair()
+    message = ["value", encode(list(range(50_000)))]
+    with one, other:
+        sender = threading.Thread(target=send_message, args=(one, message))
+        sender.start()
+        assert receive_message(other) == message
+        sender.join()
+        one.close()
+        with pytest.raises(EOFError):
+            receive_message(other)

@@ -1,0 +1,142 @@
+"""The filter, run by an interpreter of classic BPF written from the kernel's documentation."""
+
+from __future__ import annotations
+
+import errno
+import struct
+
+import pytest
+
+from tools.sandbox.seccomp import assemble
+
+ALLOW, KILL = 0x7FFF0000, 0x80000000
+DENY, UNKNOWN, IGNORE = (0x00050000 | n for n in (errno.EPERM, errno.ENOSYS, 0))
+X86_64, I386 = 0xC000003E, 0x40000003
+
+
+def verdict(program: bytes, number: int, *args: int, arch: int = X86_64) -> int:
+    data = struct.pack("=IIQ6Q", number, arch, 0, *(*args, *(0,) * (6 - len(args))))
+    code = list(struct.iter_unpack("=HBBI", program))
+    at = accumulator = steps = 0
+    while True:
+        steps += 1
+        assert steps < 64, "a verdict takes few steps: the search is balanced"
+        operation, yes, no, value = code[at]
+        at += 1
+        if operation == 0x20:
+            (accumulator,) = struct.unpack_from("=I", data, value)
+        elif operation == 0x54:
+            accumulator &= value
+        elif operation == 0x06:
+            return value
+        else:
+            taken = {
+                0x15: accumulator == value,
+                0x35: accumulator >= value,
+                0x45: bool(accumulator & value),
+            }[operation]
+            at += yes if taken else no
+
+
+@pytest.fixture(params=[False, True], ids=["namespaces", "restricted"])
+def program(request):
+    return assemble(restricted=request.param)
+
+
+# From the x86-64 table of the kernel (arch/x86/entry/syscalls/syscall_64.tbl).
+DAILY = {
+    "read": 0,
+    "mmap": 9,
+    "rt_sigaction": 13,
+    "pipe": 22,
+    "dup2": 33,
+    "getpid": 39,
+    "fork": 57,
+    "vfork": 58,
+    "execve": 59,
+    "exit": 60,
+    "wait4": 61,
+    "kill": 62,
+    "rename": 82,
+    "getrlimit": 97,
+    "futex": 202,
+    "getdents64": 217,
+    "exit_group": 231,
+    "waitid": 247,
+    "openat": 257,
+    "pipe2": 293,
+    "getrandom": 318,
+    "statx": 332,
+    "rseq": 334,
+    "close_range": 436,
+}
+NEVER = {
+    "shmget": 29,
+    "socket": 41,
+    "connect": 42,
+    "bind": 49,
+    "ptrace": 101,
+    "chroot": 161,
+    "mount": 165,
+    "init_module": 175,
+    "add_key": 248,
+    "keyctl": 250,
+    "unshare": 272,
+    "perf_event_open": 298,
+    "open_by_handle_at": 304,
+    "setns": 308,
+    "process_vm_readv": 310,
+    "memfd_create": 319,
+    "bpf": 321,
+    "userfaultfd": 323,
+    "io_uring_setup": 425,
+    "move_mount": 429,
+    "pidfd_getfd": 438,
+    "memfd_secret": 447,
+}
+
+
+@pytest.mark.parametrize("name", DAILY)
+def test_daily_calls_pass(program, name):
+    assert verdict(program, DAILY[name]) == ALLOW
+
+
+@pytest.mark.parametrize("name", NEVER)
+def test_dangerous_calls_are_denied(program, name):
+    assert verdict(program, NEVER[name]) == DENY
+
+
+def test_every_number_has_a_verdict(program):
+    found = {verdict(program, number) for number in range(463)}
+    assert found == {ALLOW, DENY, UNKNOWN}
+    for number in (463, 600, 0x40000000, 0x40000000 | 41, 0xFFFFFFFF):
+        assert verdict(program, number) == UNKNOWN
+
+
+def test_another_architecture_is_killed(program):
+    assert verdict(program, 0, arch=I386) == KILL
+
+
+def test_arguments_decide(program):
+    assert verdict(program, 56, 0x01200011) == ALLOW  # what fork in libc asks of clone
+    assert verdict(program, 56, 0x3D0F00) == ALLOW  # a thread
+    for flag in (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000):
+        assert verdict(program, 56, flag | 17) == DENY
+    assert verdict(program, 435) == UNKNOWN
+    assert verdict(program, 16, 0, 0x5413) == ALLOW
+    assert verdict(program, 16, 0, 0x5412) == DENY
+    stream, datagram, seqpacket, cloexec = 1, 2, 5, 0o2000000
+    assert verdict(program, 53, 1, stream | cloexec) == ALLOW
+    assert verdict(program, 53, 1, seqpacket) == ALLOW
+    assert verdict(program, 53, 1, datagram) == DENY
+    assert verdict(program, 53, 2, stream) == DENY
+    assert verdict(program, 54, 3, 1, 7) == IGNORE
+    assert verdict(program, 54, 3, 1, 2) == ALLOW
+    assert verdict(program, 302, 0, 7) == ALLOW
+    assert verdict(program, 302, 4242, 7) == DENY
+
+
+@pytest.mark.parametrize("number", [90, 91, 92, 132, 188, 109, 112, 254, 268, 280])
+def test_calls_that_landlock_does_not_govern(number):
+    assert verdict(assemble(restricted=True), number) == DENY
+    assert verdict(assemble(restricted=False), number) == ALLOW
