@@ -202,7 +202,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         """
         answer = self.begin(self._open(seed, options))
         if not isinstance(answer, str):
-            answer = loop_thread.run(self._bounded(answer))
+            answer = self._wait(answer)
         return self._opened(answer)
 
     def step(self, action: str) -> StepResult:
@@ -214,7 +214,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         """
         answer = self.turn(self._admit(action))
         if not isinstance(answer, Reply):
-            answer = loop_thread.run(self._bounded(answer))
+            answer = self._wait(answer)
         return self._settle(answer)
 
     def close(self) -> None:
@@ -371,6 +371,15 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         if inspect.isawaitable(answer):
             return await self._bounded(answer)
         return answer
+
+    def _wait(self, answer: Awaitable[T]) -> T:
+        try:
+            return loop_thread.run(self._bounded(answer))
+        except RuntimeError:
+            # Refused by the loop thread, it was never begun; closed, it does not warn of that.
+            if inspect.iscoroutine(answer):
+                answer.close()
+            raise
 
     async def _bounded(self, answer: Awaitable[T]) -> T:
         limit = self.options.step_timeout_s

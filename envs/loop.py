@@ -33,7 +33,13 @@ class LoopThread:
         if threading.current_thread() is self._thread:
             coroutine.close()
             raise RuntimeError("a synchronous face was called inside an asynchronous one: await it")
-        return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
+        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+        try:
+            return future.result()
+        except BaseException:
+            # An interrupted caller (Ctrl-C) leaves nothing running behind its back.
+            future.cancel()
+            raise
 
     def _start(self) -> asyncio.AbstractEventLoop:
         with self._lock:

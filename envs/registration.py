@@ -12,11 +12,11 @@ import gymnasium
 from envs.env import EnvOptions, TextEnv
 from tools.registry import Registry, closest
 
-_ID = re.compile(r"(?P<name>[a-z0-9][a-z0-9_/-]*)-v(?P<version>\d+)")
+_ID = re.compile(r"(?P<name>([a-z0-9][a-z0-9_-]*/)?[a-z0-9][a-z0-9_-]*)-v(?P<version>\d+)")
 _registry = Registry("environment", "turnwise.envs")
 
 NAMESPACE = "turnwise"
-"""The namespace under which Gymnasium knows every id."""
+"""The namespace under which Gymnasium knows every id that has none of its own."""
 
 
 def register(env_id: str, env_type: type[TextEnv[Any, Any]] | str) -> None:
@@ -27,7 +27,8 @@ def register(env_id: str, env_type: type[TextEnv[Any, Any]] | str) -> None:
     """
     if not _ID.fullmatch(env_id):
         raise ValueError(
-            f"environment id {env_id!r} must be lower case and end in a version: my-env-v0"
+            f"environment id {env_id!r} must be lower case and end in a version: my-env-v0, "
+            f"or family/my-env-v0"
         )
     _registry.register(env_id, env_type)
     _tell_gymnasium(env_id)
@@ -109,6 +110,11 @@ def make_from(
     return env
 
 
+def _gymnasium_id(env_id: str) -> str:
+    # Gymnasium's ids have at most one namespace.
+    return env_id if "/" in env_id else f"{NAMESPACE}/{env_id}"
+
+
 def _tell_gymnasium(env_id: str) -> None:
     def build(**options: Any) -> TextEnv[Any, Any]:
         # Gymnasium hands render_mode to every entry point; a text environment renders itself.
@@ -116,12 +122,12 @@ def _tell_gymnasium(env_id: str) -> None:
         return make(env_id, **options)
 
     gymnasium.register(
-        f"{NAMESPACE}/{env_id}", entry_point=build, disable_env_checker=True, order_enforce=False
+        _gymnasium_id(env_id), entry_point=build, disable_env_checker=True, order_enforce=False
     )
 
 
 def tell_gymnasium_of_plugins() -> None:
     """Make ``gymnasium.make("turnwise/...")`` find installed plug-ins, without importing them."""
     for env_id in ids():
-        if f"{NAMESPACE}/{env_id}" not in gymnasium.registry:
+        if _gymnasium_id(env_id) not in gymnasium.registry:
             _tell_gymnasium(env_id)
