@@ -44,7 +44,7 @@ class CodeSandboxOptions(EnvOptions):
     """"all": 1 if every test passes, public and hidden, else 0; "fraction": the share of hidden
     tests that pass."""
     format_reward: float = 0.0
-    """Paid at the end if the last program loads and answers at least one test."""
+    """Paid at the end if the last program loads and answers at least one hidden test."""
     turn_cost: float = 0.0
     """Subtracted for each turn after the first."""
     sandbox: str = "auto"
@@ -67,6 +67,7 @@ class CodeSandboxOptions(EnvOptions):
         for name in ("format_reward", "turn_cost"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} ({getattr(self, name)}) must be >= 0")
+        self.limits()
         if self.hide == "constant" and self.tasks != GENERATED:
             raise ValueError(
                 f"hide ('constant') is for generated tasks: with tasks ({self.tasks!r}) leave it "
@@ -77,6 +78,14 @@ class CodeSandboxOptions(EnvOptions):
                 f"hide ('constant') needs max_turns ({self.max_turns}) >= 2: the first attempt "
                 f"has to guess"
             )
+
+    def limits(self) -> Limits:
+        """What one program may use.
+
+        Raises:
+            ValueError: a limit is outside its range.
+        """
+        return Limits(wall_s=self.wall_s, memory_mb=self.memory_mb)
 
 
 @dataclass(slots=True)
@@ -100,14 +109,15 @@ class CodeSandboxEnv(TextEnv[CodeTask, CodeState]):
             -options.turn_cost * (options.max_turns - 1),
             1.0 + options.format_reward,
         )
+        # HumanEval's prompt, sent back, is a function that answers (None).
+        self.reward_floor = 0.0 if options.tasks == GENERATED else options.format_reward
 
     @classmethod
     @asynccontextmanager
     async def open_services(cls, options: EnvOptions) -> AsyncIterator[Mapping[str, Any]]:
         """One sandbox, with its verdicts remembered."""
         chosen = cast(CodeSandboxOptions, options)
-        limits = Limits(wall_s=chosen.wall_s, memory_mb=chosen.memory_mb)
-        async with make_sandbox(chosen.sandbox, limits) as sandbox:
+        async with make_sandbox(chosen.sandbox, chosen.limits()) as sandbox:
             grader = CachedGrader(sandbox)
             try:
                 yield {"sandbox": grader}
@@ -179,9 +189,7 @@ class CodeSandboxEnv(TextEnv[CodeTask, CodeState]):
         """The end, after the last program: every test passed or not, and their outcomes."""
         options = self._chosen
         share = _share(hidden)
-        answered = any(
-            o.kind in (OutcomeKind.PASSED, OutcomeKind.WRONG) for o in [*public, *hidden]
-        )
+        answered = any(o.kind in (OutcomeKind.PASSED, OutcomeKind.WRONG) for o in hidden)
         rewards = {
             "hidden_tests": float(passed) if options.hidden_tests == "all" else share,
             "format": options.format_reward * answered,

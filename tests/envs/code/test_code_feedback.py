@@ -1,0 +1,100 @@
+"""The sentence that an agent reads, and the program that is taken from its answer."""
+
+import pytest
+
+from envs.code.feedback import blank, feedback
+from envs.code.task import CodeTask, extract_program
+from tools.sandbox import AssertTest, CallTest, Outcome, OutcomeKind, StdioTest, Verdict
+
+CALLS = (CallTest(([0],), 4), CallTest(([1, 2],), [5]), CallTest((), "x", {"key": 2}))
+
+
+def said(tests, *outcomes, detail=""):
+    task = CodeTask("prompt", "f", tests, (CallTest(([7],), 77),))
+    verdict = Verdict(False, outcomes, 0.0, "none", "none", "nothing", detail)
+    return feedback(task, verdict)
+
+
+def outcome(kind, value=None, *rest):
+    return Outcome(OutcomeKind(kind), value, *rest)
+
+
+PASSED = outcome("passed", 0)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "expected"),
+    [
+        ([outcome("wrong", 2), PASSED, PASSED], "f([0]) returned 2, expected 4"),
+        ([PASSED, outcome("wrong", None), PASSED], "f([1, 2]) returned None, expected [5]"),
+        ([PASSED, PASSED, outcome("wrong", "y")], "f(key=2) returned 'y', expected 'x'"),
+        (
+            [outcome("error", None, "ZeroDivisionError", "division by zero", 3), PASSED, PASSED],
+            "f([0]) raised ZeroDivisionError: division by zero (line 3), expected 4",
+        ),
+        (
+            [outcome("error", None, "SyntaxError", "invalid syntax (program.py, line 1)", 1)] * 3,
+            "f([0]) raised SyntaxError: invalid syntax (program.py, line 1), expected 4",
+        ),
+        ([outcome("timeout"), PASSED, PASSED], "f([0]) ran out of time, expected 4"),
+        ([outcome("memory"), PASSED, PASSED], "f([0]) ran out of memory, expected 4"),
+        ([outcome("killed"), PASSED, PASSED], "f([0]) ended the process, expected 4"),
+        ([outcome("output"), PASSED, PASSED], "f([0]) printed too much, expected 4"),
+        # The tests run in any order: what the third one killed did not fail by itself.
+        (
+            [outcome("not_run"), PASSED, outcome("killed")],
+            "f(key=2) ended the process, expected 'x'",
+        ),
+        ([outcome("not_run")] * 3, "f([0]) was not run, expected 4"),
+    ],
+)
+def test_the_first_call_that_failed(outcomes, expected):
+    assert said(CALLS, *outcomes) == expected
+
+
+def test_assertions_and_programs():
+    assertion = (AssertTest("assert f(2) == 4"),)
+    assert said(assertion, outcome("wrong")) == "assert f(2) == 4: failed"
+    assert (
+        said(assertion, outcome("error", None, "NameError", "no function 'f'"))
+        == "assert f(2) == 4: raised NameError: no function 'f'"
+    )
+    program = (StdioTest("3\n", "9\n"),)
+    assert (
+        said(program, outcome("wrong", "6\n"))
+        == "on input '3\\n' it printed '6\\n', expected '9\\n'"
+    )
+
+
+def test_a_program_that_fails_as_a_whole_is_told_so():
+    text = "the process ended badly: killed"
+    assert said(CALLS, PASSED, PASSED, PASSED, detail=text) == text
+
+
+def test_long_values_are_cut():
+    text = said(CALLS, outcome("wrong", "a" * 5000), PASSED, PASSED)
+    assert text == f"f([0]) returned '{'a' * 199}..., expected 4"
+
+
+def test_blank_feedback_has_no_value_in_it():
+    task = CodeTask("prompt", "f", CALLS, CALLS)
+    assert blank(task) == "f(?) returned ?, expected ?"
+
+
+@pytest.mark.parametrize(
+    ("action", "program"),
+    [
+        ("def f(): pass", "def f(): pass"),
+        ("    return 1\n", "    return 1\n"),
+        ("Sure:\n```python\ndef f(): pass\n```\nDone.", "def f(): pass\n"),
+        ("```py\na\n```", "a\n"),
+        ("```\na\n```", "a\n"),
+        ("First\n```python\na\n```\nbetter\n```python\nb\n```", "b\n"),
+        ("```python\n    return 1\n```", "    return 1\n"),
+        ("thinking ```python\ndef f(): pass", "def f(): pass"),
+        ("use `f` there", "use `f` there"),
+        ("", ""),
+    ],
+)
+def test_the_program_in_an_answer(action, program):
+    assert extract_program(action) == program
