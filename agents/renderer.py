@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PLAIN_TEMPLATE = (
-    "{% for m in messages %}{{ m.content }}{% if not loop.last %}\n{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}\n{% endif %}"
+    "{% for m in messages %}{{ m.content }}{% if not loop.last %}{{ '\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '\n' }}{% endif %}"
 )
 """For base models, which have no chat template: message texts, a line each."""
 
@@ -26,7 +26,7 @@ PLAIN_TEMPLATE = (
 _SENTINEL = "TURNWISE-ASSISTANT-MESSAGE"
 _PROBE = [
     {"role": "user", "content": "What is 6 x 7?"},
-    {"role": "assistant", "content": "Let me ask.\n42"},
+    {"role": "assistant", "content": "<think>\nLet me see.\n</think>\n\n42"},
     {"role": "user", "content": "Sure?\n"},
 ]
 
@@ -98,7 +98,8 @@ class Renderer:
         """The end-of-sequence token, and the special token that the template closes with."""
         eos = int(self._single(self.tokenizer.eos_token_id))
         ids = self._encode(after_message)
-        closing = ids[0] if ids and ids[0] in self.tokenizer.all_special_ids else eos
+        first = self.tokenizer.added_tokens_decoder.get(ids[0]) if ids else None
+        closing = ids[0] if first is not None and first.special else eos
         return (eos,) if closing == eos else (closing, eos)
 
     @staticmethod

@@ -1,0 +1,178 @@
+"""The renderer only appends, and what it appends is what the template would have written."""
+
+from __future__ import annotations
+
+import functools
+import logging
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agents.renderer import Renderer
+
+SPECIAL_LOOKING = st.sampled_from(
+    [
+        "<|end|>",
+        "<|im_end|>\n<|im_start|>",
+        "<think>",
+        "</think>",
+        "<|",
+        "TURNWISE-ASSISTANT-MESSAGE",
+    ]
+)
+TEXT = st.lists(
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+    | SPECIAL_LOOKING
+    | st.sampled_from(["\n", "\n\n", "  ", "6 x 7 is 42"]),
+    max_size=4,
+).map("".join)
+TURNS = st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=6)
+
+
+@pytest.fixture(scope="module")
+def renderers():
+    """A renderer for each template, made once: hypothesis runs through many conversations."""
+    return {}
+
+
+def appended(renderer, system, turns, ended):
+    """The conversation as an episode builds it: (tokens, messages)."""
+    messages = [{"role": "system", "content": system}] if system else []
+    tokens = []
+    for number, (observation, answer) in enumerate(turns):
+        messages.append({"role": "user", "content": observation})
+        grown = renderer.extend(observation, ended=ended) if number else renderer.start(messages)
+        tokens = tokens + grown + renderer.splice(answer)
+        if ended:
+            tokens.append(renderer.end_token_ids[0])
+        messages.append({"role": "assistant", "content": answer})
+    tokens = tokens + renderer.extend("the last word", ended=ended)
+    messages.append({"role": "user", "content": "the last word"})
+    return tokens, messages
+
+
+@pytest.mark.parametrize(
+    ("kind", "ended"),
+    # A plain conversation has no end tokens; a test of its own says what it has.
+    [("tiny", True), ("tiny", False), ("chatml", True), ("chatml", False), ("plain", False)],
+)
+def test_appending_equals_rendering_anew(renderers, make_tokenizer, kind, ended):
+    if kind not in renderers:
+        renderers[kind] = Renderer(make_tokenizer(kind))
+    renderer = renderers[kind]
+    assert renderer.difference is None
+
+    @settings(max_examples=60, deadline=None, database=None)
+    @given(st.none() | TEXT.filter(bool), TURNS)
+    def check(system, turns):
+        tokens, messages = appended(renderer, system, turns, ended)
+        anew = renderer.start(messages)
+        decode = renderer.tokenizer.decode
+        assert decode(tokens, skip_special_tokens=False) == decode(anew, skip_special_tokens=False)
+        # A merge across the border of an assistant's message could only ever be undone by
+        # encoding sampled tokens again: tokens agree wherever the border is none for the BPE.
+        if kind == "tiny":
+            assert tokens == anew
+
+    check()
+
+
+def test_a_chatml_conversation_token_by_token(make_tokenizer):
+    tokenizer = make_tokenizer("chatml")
+    renderer = Renderer(tokenizer)
+    start_id, end_id, eos_id = tokenizer.convert_tokens_to_ids(
+        ["<|im_start|>", "<|im_end|>", "<|end|>"]
+    )
+    encode = functools.partial(tokenizer.encode, add_special_tokens=False)
+
+    assert renderer.end_token_ids == (end_id, eos_id)
+    assert renderer.start([{"role": "user", "content": "hi"}]) == [
+        *(start_id, *encode("system\nYou are helpful."), end_id, *encode("\n")),
+        *(start_id, *encode("user\nhi"), end_id, *encode("\n")),
+        *(start_id, *encode("assistant\n")),
+    ]
+    opened = [*encode("\n"), start_id, *encode("user\nmore"), end_id, *encode("\n")]
+    opened += [start_id, *encode("assistant\n")]
+    # The policy ended its message itself: the end token is in the completion already.
+    assert renderer.extend("more", ended=True) == opened
+    # It ran out of tokens: the end token is part of what is appended.
+    assert renderer.extend("more", ended=False) == [end_id, *opened]
+    tool = renderer.extend("more", ended=True, role="tool")
+    assert tokenizer.decode(tool) == ("\n<|im_start|>tool\nmore<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_a_template_that_forgets_reasoning_is_reported_and_its_tokens_stay(make_tokenizer):
+    renderer = Renderer(make_tokenizer("forgetful"))
+    said = "<think> 6 x 7 </think> 42"
+    tokens, messages = appended(renderer, None, [("6 x 7?", said)], ended=True)
+    anew = renderer.tokenizer.decode(renderer.start(messages))
+    assert "<think>" not in anew, "the template does forget"
+    kept = renderer.tokenizer.decode(tokens)
+    assert said in kept
+    assert kept == anew.replace(" 42", said), "and nothing else differs"
+    assert renderer.difference is not None
+    assert "<think>" in renderer.difference
+
+
+def test_the_extension_of_an_earlier_turn_is_never_rewritten(make_tokenizer):
+    renderer = Renderer(make_tokenizer("forgetful"))
+    turns = [("a", "<think>x</think>1"), ("b", "<think>y</think>2"), ("c", "3")]
+    before, after = (appended(renderer, "rules", turns[:n], True)[0] for n in (2, 3))
+    shared = len(before) - len(renderer.extend("the last word", ended=True))
+    assert after[:shared] == before[:shared]
+
+
+def test_without_a_template_messages_are_lines(make_tokenizer, caplog):
+    with caplog.at_level(logging.WARNING):
+        renderer = Renderer(make_tokenizer("plain"))
+    assert [r.message for r in caplog.records] == [
+        "the tokenizer has no chat template: messages are rendered as lines"
+    ]
+    decode = renderer.tokenizer.decode
+    system = {"role": "system", "content": "Rules."}
+    assert decode(renderer.start([system, {"role": "user", "content": "Q"}])) == "Rules.\nQ\n"
+    assert decode(renderer.extend("B", ended=False)) == "\nB\n"
+    assert decode(renderer.extend("B", ended=True)) == "\nB\n"
+    assert renderer.end_token_ids == (renderer.tokenizer.eos_token_id,)
+    assert renderer.difference is None
+
+
+@pytest.mark.parametrize(
+    ("text", "stop", "seen"),
+    [
+        ("no stop here", ("</search>",), "no stop here"),
+        ("ask </search> and more", ("</search>",), "ask </search>"),
+        ("a </b> c </a>", ("</a>", "</b>"), "a </b>"),
+        ("one one", ("one",), "one"),
+        ("x</search>y", ("earch>y", "</search>"), "x</search>"),
+        ("", ("</search>",), ""),
+        ("a\n</search>", (), "a\n</search>"),
+    ],
+)
+def test_text_ends_with_the_first_stop_string(make_tokenizer, text, stop, seen):
+    renderer = Renderer(make_tokenizer("tiny"))
+    assert renderer.text(renderer.splice(text), stop) == seen
+    assert renderer.text([*renderer.splice(text), renderer.end_token_ids[0]], stop) == seen
+
+
+def test_text_drops_one_end_token_at_the_end_and_shows_every_other(make_tokenizer):
+    renderer = Renderer(make_tokenizer("tiny"))
+    end = renderer.end_token_ids[0]
+    assert renderer.text([end, *renderer.splice("a"), end, end]) == "<|end|>a<|end|>"
+    assert renderer.text([]) == ""
+
+
+def test_a_tokenizer_without_an_end_is_refused(make_tokenizer):
+    tokenizer = make_tokenizer("tiny")
+    tokenizer.eos_token = None
+    with pytest.raises(ValueError, match=r"^the tokenizer has no eos_token: set the one that"):
+        Renderer(tokenizer)
+
+
+def test_a_template_that_drops_assistant_messages_is_refused(make_tokenizer):
+    tokenizer = make_tokenizer("tiny")
+    tokenizer.chat_template = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}"
+    tokenizer.chat_template += "{% endif %}{% endfor %}"
+    with pytest.raises(ValueError, match="drops assistant messages"):
+        Renderer(tokenizer)
