@@ -16,8 +16,7 @@ class ScriptedPolicy:
     """Answers each prompt with the tokens that ``respond`` gives for it, log-probability 0.
 
     Args:
-        respond: from (session, prompt ids) to the completion's token ids. The last of them may be
-            a stop token.
+        respond: from (session, prompt ids) to the completion's token ids.
         delay_s: seconds that each answer takes.
     """
 
@@ -42,15 +41,18 @@ class ScriptedPolicy:
     async def generate(
         self, prompt_ids: Sequence[int], sampling: SamplingParams, session: str | None = None
     ) -> Completion:
-        """The scripted tokens, cut at ``max_tokens``."""
+        """The scripted tokens, cut after the first stop token and at ``max_tokens``."""
         if self._delay_s:
             await asyncio.sleep(self._delay_s)
-        tokens = tuple(self._respond(session, prompt_ids))
-        reason = FinishReason.STOP_STRING if sampling.stop else FinishReason.LENGTH
-        if len(tokens) > sampling.max_tokens:
-            tokens, reason = tokens[: sampling.max_tokens], FinishReason.LENGTH
-        elif tokens and tokens[-1] in sampling.stop_token_ids:
-            reason = FinishReason.STOP_TOKEN
+        script = tuple(self._respond(session, prompt_ids))
+        tokens = script[: sampling.max_tokens]
+        ends = [i for i, token in enumerate(tokens) if token in sampling.stop_token_ids]
+        if ends:
+            tokens, reason = tokens[: ends[0] + 1], FinishReason.STOP_TOKEN
+        elif len(script) > len(tokens) or not sampling.stop:
+            reason = FinishReason.LENGTH
+        else:
+            reason = FinishReason.STOP_STRING
         count = len(tokens)
         return Completion(tokens, (0.0,) * count, (self._version,) * count, reason)
 
