@@ -14,8 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
 SPLITS = ("train", "validation", "test")
 
@@ -94,6 +92,9 @@ def _files(source: str | Path) -> list[Path]:
 
 def _download(repository: str, config: str | None) -> list[Path]:
     """The files of a hub data set, or of one folder of it, from the cache or the hub."""
+    # Both take longer to import than an environment may take to be made.
+    import httpx
+
     try:
         import huggingface_hub
     except ImportError as error:

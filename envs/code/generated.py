@@ -49,6 +49,7 @@ _REDUNDANT = {
 # A composition comes at most this often in one pass over a split, so that those with many
 # constants (up to 8 ** 4) do not crowd out the others.
 _MOST_PER_PASS = 64
+_WITH_CONSTANT = {name for name in [*FILTERS, *MAPS] if Step(name).takes_constant}
 _NUMBERS = range(-9, 21)
 # More than half of the candidates are good, or a third where a constant is withheld.
 _MOST_ATTEMPTS = 1000
@@ -73,8 +74,8 @@ class Composition(NamedTuple):
     @property
     def num_recipes(self) -> int:
         """How many choices of constants it has."""
-        takes = [Step(name).takes_constant for name in self.filters + self.maps]
-        return int(len(CONSTANTS) ** sum(takes))
+        num_constants = len(_WITH_CONSTANT.intersection(self.filters + self.maps))
+        return int(len(CONSTANTS) ** num_constants)
 
     def recipe(self, number: int) -> Recipe:
         """The recipe with the ``number``-th choice of constants."""
