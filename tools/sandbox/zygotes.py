@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import signal
 import socket
@@ -21,6 +22,9 @@ _GRACE_S = 10.0
 """Seconds beyond a run's own limit before the sandbox counts as broken."""
 _MAX_BAD_STARTS = 3
 _STDERR_KEPT = 2000
+_CLEARING_TRIES = 250
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ class Zygote:
     def __init__(self, launcher: Launcher, limits: Limits, idle: int) -> None:
         self.served = 0
         self.running = 0
+        self._launcher = launcher
         self.dead = False
         self._loop = asyncio.get_running_loop()
         # Sequenced packets: each message goes whole to one of the wardens that wait.
@@ -189,6 +194,11 @@ class Zygote:
                 self.dead = True
             os.close(self._pidfd)
             os.close(self._errors)
+        for _ in range(_CLEARING_TRIES):
+            if self._launcher.cleared(self._process.pid):
+                return
+            await asyncio.sleep(0.02)
+        _log.warning("sandbox: a run left files that could not be removed")
 
 
 class Zygotes:

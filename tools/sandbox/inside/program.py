@@ -84,6 +84,7 @@ def _confine(config: Config, place: Place) -> None:
         os.setsid()
     else:
         os.setpgid(0, 0)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -40,8 +40,6 @@ def main(config: Config, control: socket.socket, tell: Callable[[], None]) -> No
     try:
         _serve(config, control, tell)
         status = 0
-    except _Stopped:
-        status = 0
     except BaseException as error:
         complain(error)
     finally:
@@ -63,20 +61,27 @@ def _serve(config: Config, control: socket.socket, tell: Callable[[], None]) -> 
     place = surroundings.make_place(config)
     child = None
     try:
-        child = _fork_program(config, place, control)
-        tell()
-        message, fds, _, _ = socket.recv_fds(control, 16, 2)
-        if not message:
-            return
-        tell()
-        job = socket.socket(fileno=fds[0])
-        with contextlib.suppress(EOFError, ConnectionError):  # the judge lost interest
-            result = _supervise(config, child, job, fds[1:], place)
-            if result is not None:
-                job.settimeout(_SET_UP_S)
-                job.sendall(result)
+        try:
+            child = _fork_program(config, place, control)
+            if not place.private:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+            tell()
+            message, fds, _, _ = socket.recv_fds(control, 16, 2)
+            if not message:
+                return
+            tell()
+            job = socket.socket(fileno=fds[0])
+            with contextlib.suppress(EOFError, ConnectionError):  # the judge lost interest
+                result = _supervise(config, child, job, fds[1:], place)
+                if result is not None:
+                    job.settimeout(_SET_UP_S)
+                    job.sendall(result)
+        finally:
+            # A stop that comes right here is caught below; the next ones are ignored.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    except _Stopped:
+        pass
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if child is not None:
             _kill_everything(config, child)
         surroundings.remove_place(place)

@@ -45,7 +45,7 @@ def main(settings: str) -> None:
     kernel.set_dumpable(False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if config.parent_pid:
-        signal.signal(signal.SIGTERM, _stop)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until there is a loop to end
         kernel.die_with_parent(signal.SIGTERM)
         if os.getppid() != config.parent_pid:
             os._exit(1)
@@ -59,23 +59,12 @@ def main(settings: str) -> None:
     status = 0
     try:
         zygote.serve()
-    except _Stopped:
-        pass
     except BaseException as error:
         warden.complain(error)
         status = 1
     if config.isolation != "namespaces":
         zygote.end_wardens()
     os._exit(status)
-
-
-class _Stopped(BaseException):
-    """The launcher is gone."""
-
-
-def _stop(*_: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise _Stopped
 
 
 class _Zygote:
@@ -92,14 +81,17 @@ class _Zygote:
         self.failures = 0
 
     def serve(self) -> None:
-        children, woken = os.pipe()
-        os.set_blocking(children, False)
+        """Keep wardens waiting until the control socket closes or the launcher dies."""
+        signals, woken = os.pipe()
+        os.set_blocking(signals, False)
         os.set_blocking(woken, False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, lambda *_: None)  # the pipe tells
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         poller = select.poll()
         poller.register(self.reports, select.POLLIN)
-        poller.register(children, select.POLLIN)
+        poller.register(signals, select.POLLIN)
         poller.register(self.control.fileno(), 0)  # only its hang-up: jobs are for the wardens
         announced = False
         while True:
@@ -110,8 +102,9 @@ class _Zygote:
                 return
             if self.reports in events:
                 self._hear()
-            if children in events:
-                os.read(children, 4096)
+            if signals in events:
+                if signal.SIGTERM in os.read(signals, 4096):
+                    return
                 self._bury()
             if not announced and self.ready:
                 self.control.send(b"ready")
@@ -121,6 +114,8 @@ class _Zygote:
         slot = self.next_slot
         self.next_slot = (slot + 1) % (1 << 32)
         isolated = self.config.isolation == "namespaces"
+        # Held back until the child is known here, and in the child until it can clean up.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         pid = kernel.clone_into_namespaces() if isolated else os.fork()
         if pid == 0:
             os.close(self.reports)
@@ -128,6 +123,7 @@ class _Zygote:
             warden.main(self.config, self.control, lambda: self._tell(slot))
         self.slots[slot] = pid
         self.wardens.add(pid)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
     def end_wardens(self) -> None:
         """Have each warden kill its run and wipe its folder; then remove the common folder."""
