@@ -219,6 +219,20 @@ def test_the_session_idle_for_longest_loses_its_row():
     assert saved_by_next_turn("a") == 0
 
 
+def test_ending_a_session_that_lost_its_row_does_no_harm_to_the_one_that_has_it():
+    engine, _ = make_engine(num_rows=2)
+    turns = {name: request([ord(name) % VOCAB] * 20, 3, name) for name in "abcd"}
+    for name in "abc":
+        engine.submit(turns[name])
+        run(engine)
+    engine.end("a")  # its row is c's by now
+    engine.submit(turns["d"])  # takes that of b, the older one
+    run(engine)
+    engine.submit(request([*turns["c"].prompt_ids, *turns["c"].token_ids, 1], 1, "c"))
+    run(engine)
+    assert engine.stats().num_saved_tokens == 22
+
+
 def test_the_row_of_an_ended_session_is_taken_first():
     engine, _ = make_engine(num_rows=2)
     turns = {}

@@ -89,7 +89,8 @@ async def test_logprobs_over_episodes_equal_a_full_forward(family, make_policy, 
     stats = policy.stats()
     assert stats.num_generated_tokens > 100
     if family != "gpt2":
-        assert stats.num_saved_tokens > stats.num_prefill_tokens
+        # How much more depends on which rows were needed when: on timing.
+        assert stats.num_saved_tokens > 150
 
 
 async def test_the_families_that_are_fast(make_policy):
@@ -117,8 +118,9 @@ async def test_dropout_of_a_training_model_is_off_and_its_mode_is_kept(make_poli
     assert_exact(model, [1, 2, 3], completion, params)
 
 
-async def test_weights_changed_in_place_are_seen(make_policy, make_model):
-    model = make_model("qwen3")
+@pytest.mark.parametrize("family", ["qwen3", "gpt2"])
+async def test_weights_changed_in_place_are_seen(family, make_policy, make_model):
+    model = make_model(family)
     policy = make_policy(model)
     params = SamplingParams(max_tokens=10)
     first = await policy.generate(list(range(40)), params, "a")
@@ -223,8 +225,11 @@ async def test_an_update_while_generating_is_refused(make_policy, make_model):
         await call
 
 
-async def test_new_weights_in_mid_completion_take_over_from_the_next_token(make_policy, make_model):
-    model = make_model("qwen3")
+@pytest.mark.parametrize("family", ["qwen3", "gpt2"])
+async def test_new_weights_in_mid_completion_take_over_from_the_next_token(
+    family, make_policy, make_model
+):
+    model = make_model(family)
     policy = make_policy(model)
     params = SamplingParams(max_tokens=200)
     prompt = list(range(30))
@@ -232,7 +237,7 @@ async def test_new_weights_in_mid_completion_take_over_from_the_next_token(make_
     while policy.stats().num_generated_tokens < 20:
         await asyncio.sleep(0.001)
     other = {name: tensor * 1.2 for name, tensor in model.state_dict().items()}
-    old = make_model("qwen3")
+    old = make_model(family)
     policy.load_weights(other, 1)
     completion = await call
     change = completion.versions.index(1)
