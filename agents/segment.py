@@ -12,6 +12,7 @@ loss_mask 0 carry sampling_logprobs 0.0 and version -1.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -55,16 +56,23 @@ class Segment:
         self.turn_ids.extend([turn] * count)
 
     def check(self) -> None:
-        """Assert the invariants: equal lengths, masks and versions that agree, turns in order."""
+        """Assert the invariants: equal lengths, columns that agree, turns in order."""
         count = len(self.token_ids)
         columns = (self.loss_mask, self.sampling_logprobs, self.versions, self.turn_ids)
         assert all(len(column) == count for column in columns), "columns of unequal length"
         assert set(self.loss_mask) <= {0, 1}, "loss_mask holds something else than 0 and 1"
-        for mask, version in zip(self.loss_mask, self.versions, strict=True):
+        rows = zip(self.loss_mask, self.versions, self.sampling_logprobs, strict=True)
+        for mask, version, logprob in rows:
             assert (version != NOT_SAMPLED) == bool(mask), "a version on a token nobody sampled"
+            # Written so that nan fails.
+            assert (-math.inf < logprob <= 0) if mask else logprob == 0, (
+                f"{logprob} is no log-probability of a token with loss_mask {mask}"
+            )
         assert all(a <= b for a, b in zip(self.turn_ids, self.turn_ids[1:], strict=False)), (
             "turns out of order"
         )
+        assert 0 <= self.offset <= count, "the shared prefix is longer than the segment"
+        assert self.parent is not None or self.offset == 0, "a prefix is shared with no parent"
         assert self.loss_mask[: self.offset].count(1) == 0, "a shared prefix is trained twice"
 
     def __len__(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -96,11 +97,31 @@ class Trajectory:
         assert (self.stop_reason is not None) == self.truncated, "stop_reason goes with truncated"
         for index, segment in enumerate(self.segments):
             segment.check()
-            assert segment.parent is None or segment.parent < index, "a fork precedes its parent"
-        sampled = sum(turn.num_tokens for turn in self.turns)
-        assert self.failure is not None or self.num_sampled == sampled, (
-            f"loss_mask selects {self.num_sampled} tokens, the policy sampled {sampled}"
+            self._check_fork(index, segment)
+        # A failed episode may lack its last turn; nothing is trained on it.
+        if self.failure is None:
+            self._check_turns()
+
+    def _check_turns(self) -> None:
+        """Assert that the masks select what each turn says was sampled in it."""
+        selected = Counter(
+            turn
+            for segment in self.segments
+            for turn, mask in zip(segment.turn_ids, segment.loss_mask, strict=True)
+            if mask
         )
+        sampled = Counter({index: turn.num_tokens for index, turn in enumerate(self.turns)})
+        assert selected == sampled, (
+            f"loss_mask selects {dict(selected)} tokens by turn, sampled were {dict(sampled)}"
+        )
+
+    def _check_fork(self, index: int, segment: Segment) -> None:
+        """Assert that a fork goes on from an earlier segment, with that one's tokens."""
+        if segment.parent is None:
+            return
+        assert 0 <= segment.parent < index, "a fork precedes its parent"
+        shared = self.segments[segment.parent].token_ids[: segment.offset]
+        assert segment.token_ids[: segment.offset] == shared, "a fork's prefix is not its parent's"
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, one line of trajectories.jsonl."""

@@ -1,0 +1,72 @@
+"""Toy environments, a toy model, and commands run in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+HELPERS = Path(__file__).resolve().parents[1] / "helpers"
+if str(HELPERS) not in sys.path:
+    sys.path.append(str(HELPERS))
+
+import toy_envs  # noqa: E402
+
+from envs.env import EnvOptions  # noqa: E402
+
+toy_envs.register()
+
+
+@pytest.fixture
+def chatter():
+    """The class of the chattering environment, with nothing counted yet."""
+    toy_envs.ChatterEnv.forget()
+    return toy_envs.ChatterEnv
+
+
+@pytest.fixture(scope="session")
+def toy_model(tmp_path_factory) -> Path:
+    """A folder with a Qwen3 of one layer that copies a digit of 0, 1, 2 a little too seldom."""
+    import torch
+
+    from agents.renderer import Renderer
+    from rl.demonstrations import demonstrate
+    from rl.imitation import imitate
+    from rl.learner.checkpoint import save_checkpoint
+    from rl.learner.settings import OptimizerConfig
+    from rl.tiny import TinyRecipe, new_model, train_tokenizer
+
+    async def make(folder: Path) -> None:
+        options = EnvOptions(max_turns=2)
+        demonstrations = await demonstrate("toy-copy-v0", options, {}, list(range(96)) * 4, seed=0)
+        tokenizer = train_tokenizer(demonstrations, vocab_size=261)
+        recipe = TinyRecipe(
+            hidden_size=32,
+            intermediate_size=64,
+            num_layers=1,
+            num_heads=2,
+            context_length=48,
+        )
+        model = new_model(tokenizer, recipe, seed=0)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.ndim == 2:
+                    # The usual scale is made for wide models: one this small would learn to
+                    # look at the digit in thousands of steps only.
+                    parameter.mul_(10)
+        renderer = Renderer(tokenizer)
+        await imitate(
+            model,
+            [d.to_segment(renderer) for d in demonstrations],
+            OptimizerConfig(lr=5e-3, warmup_steps=10),
+            steps=80,
+            batch_size=16,
+            seed=0,
+        )
+        save_checkpoint(folder, model, tokenizer)
+
+    folder = tmp_path_factory.mktemp("toy") / "model"
+    asyncio.run(make(folder))
+    return folder
