@@ -52,7 +52,9 @@ class EpisodeLimits:
 
 def seed_of(*key: int) -> int:
     """A 63-bit seed that depends on every number of ``key`` and on nothing else."""
-    return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> np.uint64(1))
+    # With its length in front: NumPy pads short keys with zeros, which would make some equal.
+    words = np.random.SeedSequence((len(key), *key)).generate_state(1, np.uint64)
+    return int(words[0] >> np.uint64(1))
 
 
 class Collector:
@@ -96,7 +98,8 @@ class Collector:
             tasks: indices into the environment's split.
             group_size: members of each group; they start in the same state.
             seed_key: (seed, step) and what else tells this collection from every other. Each
-                turn's sampling seed depends on it, the task, the member and the turn alone.
+                turn's sampling seed depends on it, the task's position in ``tasks``, the member
+                and the turn alone.
 
         Returns:
             One group per task, in the order of ``tasks``, failed members included.
@@ -182,10 +185,13 @@ class _Episode:
         trajectory.segments.append(agent.segment)
         env = collector.make_env()
         retryable = False
+        timer = asyncio.timeout(collector.limits.episode_timeout_s)
         try:
-            async with asyncio.timeout(collector.limits.episode_timeout_s):
+            async with timer:
                 await self._run(env, agent, trajectory)
         except TimeoutError:
+            if not timer.expired():
+                raise  # The policy's own, which breaks its contract: no end of an episode.
             if agent.num_turns > len(trajectory.turns):
                 # The time ran out inside the environment: the action counts, its reward is lost.
                 lost = StepResult("", 0.0, False, True, _NOTHING)

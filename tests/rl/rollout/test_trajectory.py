@@ -18,7 +18,7 @@ def recount(trajectory, said):
     """Compare a trajectory's columns with what the policy itself remembers of the episode."""
     (segment,) = trajectory.segments
     position, tokens = 0, segment.token_ids
-    for number, (prompt, sampling, completion) in enumerate(said):
+    for number, (prompt, _, completion) in enumerate(said):
         assert tokens[: len(prompt)] == prompt, "what the policy read is what is recorded"
         given = range(position, len(prompt))
         position = len(prompt) + len(completion.token_ids)

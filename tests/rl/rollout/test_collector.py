@@ -1,0 +1,266 @@
+"""Episodes: how they fail, how they end, what they share and what their seeds depend on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from agents.policy import PolicyFailure
+from agents.scripted import ScriptedPolicy
+from rl.rollout.collector import RolloutFailure, seed_of
+
+
+def say(text, renderer, **options):
+    """A policy that says the same every turn, and ends its message."""
+    tokens = [*renderer.splice(text), renderer.end_token_ids[0]]
+    return ScriptedPolicy(lambda session, ids: tokens, **options)
+
+
+async def test_a_retryable_failure_is_begun_again_with_the_same_task_and_seed(
+    make_collector, random_policy, chatter, caplog
+):
+    collector = make_collector(mode="flaky")
+    with caplog.at_level(logging.WARNING):
+        (group,) = await collector.collect([0], 1, (5,))
+    (trajectory,) = group.finished
+    assert trajectory.failure is None
+    attempts = ["5/0/0/0/0", "5/0/0/0/1", "5/0/0/0/2"]
+    assert random_policy.begun == random_policy.ended == attempts
+    assert list(random_policy.said) == attempts
+    starts = [draw for kind, draw in chatter.calls if kind == "begin"]
+    assert len(starts) == 3
+    assert len(set(starts)) == 1, "the environment's generator starts anew from the same seed"
+    first = [said[0] for said in random_policy.said.values()]
+    for prompt, sampling, completion in first[1:]:
+        assert (prompt, sampling) == first[0][:2], "and the policy is asked the same"
+        assert completion.token_ids == first[0][2].token_ids
+    assert [r.message for r in caplog.records] == [
+        f"episode {name} is begun again: EnvFailure: the sandbox is away" for name in attempts[:2]
+    ]
+
+
+async def test_a_failure_that_stays_is_no_reward_and_no_member(make_collector, chatter):
+    collector = make_collector(mode="infrastructure", limits={"retries": 1})
+    groups = await collector.collect([0, 1, 2, 3], 1, (5,))
+    assert chatter.calls.count(("failure", 0)) == 2, "once, and once again"
+    failed = groups[0].trajectories[0]
+    assert failed.failure == "EnvFailure: the sandbox is gone"
+    assert not failed.terminated
+    assert not failed.truncated
+    assert failed.turns == []
+    assert [len(group.finished) for group in groups] == [0, 1, 1, 1]
+
+
+async def test_too_many_failures_end_the_collection(make_collector):
+    limits = {"retries": 0, "max_failed": 0.24}
+    collector = make_collector(mode="infrastructure", limits=limits)
+    message = (
+        r"^1 of 4 episodes failed, more than max_failed=0.24 allows; "
+        r"the first: EnvFailure: the sandbox is gone$"
+    )
+    with pytest.raises(RolloutFailure, match=message):
+        await collector.collect([0, 1, 2, 3], 1, (5,))
+    limits["max_failed"] = 0.25
+    assert len(await make_collector(mode="infrastructure", limits=limits).collect(range(4), 1, ()))
+
+
+@pytest.mark.parametrize(
+    ("mode", "what"),
+    [
+        ("bug", "ValueError: a bug in turn"),
+        ("bug-in-begin", "KeyError: 'a bug in begin'"),
+        ("own-timeout", "TimeoutError: the author's own"),
+    ],
+)
+async def test_an_authors_bug_fails_its_episode_alone_and_is_not_retried(
+    make_collector, random_policy, mode, what, caplog
+):
+    collector = make_collector(mode=mode, limits={"max_failed": 1.0})
+    groups = await collector.collect([0, 1], 2, (5,))
+    failed = [t.failure is not None for group in groups for t in group.trajectories]
+    assert failed == ([True, True, False, False] if mode == "bug" else [True] * 4)
+    message = f"EnvFailure: toy-chatter-v0 raised {what}"
+    assert groups[0].trajectories[0].failure == message
+    assert len(random_policy.begun) == 4
+    assert sorted(random_policy.ended) == sorted(random_policy.begun)
+    assert "Traceback" in caplog.text, "the author can find the bug"
+
+
+async def test_a_policy_that_fails_is_no_reward_either(make_collector, renderer):
+    class Broken(ScriptedPolicy):
+        asked = 0
+
+        async def generate(self, prompt_ids, sampling, session=None):
+            self.asked += 1
+            raise PolicyFailure("the server is gone", retryable=self.asked == 1)
+
+    policy = Broken(lambda session, ids: [])
+    collector = make_collector(policy, limits={"max_failed": 1.0})
+    (group,) = await collector.collect([0], 1, (5,))
+    assert policy.asked == 2
+    assert group.finished == []
+    assert group.trajectories[0].failure == "PolicyFailure: the server is gone"
+
+
+async def test_a_policys_own_timeout_is_not_taken_for_the_episodes(make_collector):
+    class Broken(ScriptedPolicy):
+        async def generate(self, prompt_ids, sampling, session=None):
+            raise TimeoutError("a socket")
+
+    with pytest.raises(ExceptionGroup) as raised:
+        await make_collector(Broken(lambda session, ids: [])).collect([0], 1, (5,))
+    assert str(raised.value.exceptions[0]) == "a socket"
+
+
+async def test_out_of_time_in_the_environment_keeps_the_action_and_loses_its_reward(
+    make_collector, renderer, chatter
+):
+    collector = make_collector(
+        say("a", renderer), mode="slow", tool_s=30.0, limits={"episode_timeout_s": 0.3}
+    )
+    (group,) = await asyncio.wait_for(collector.collect([0], 2, (5,)), 20)
+    for trajectory in group.finished:
+        assert (trajectory.truncated, trajectory.stop_reason) == (True, "time_limit")
+        assert [turn.action for turn in trajectory.turns] == ["a"]
+        assert trajectory.rewards == {}
+        assert trajectory.num_sampled == 2
+    assert chatter.running == 0, "the tool was cancelled"
+
+
+async def test_out_of_time_in_the_policy_drops_what_was_not_answered(make_collector, renderer):
+    policy = say("a", renderer, delay_s=30.0)
+    collector = make_collector(policy, limits={"episode_timeout_s": 0.3})
+    (group,) = await asyncio.wait_for(collector.collect([0], 1, (5,)), 20)
+    (trajectory,) = group.finished
+    assert (trajectory.stop_reason, trajectory.turns, trajectory.num_sampled) == (
+        "time_limit",
+        [],
+        0,
+    )
+
+
+async def test_out_of_time_after_some_turns_keeps_them(make_collector, renderer):
+    policy = say("a", renderer, delay_s=0.1)
+    collector = make_collector(
+        policy, mode="endless", max_turns=1000, limits={"episode_timeout_s": 0.5}
+    )
+    (group,) = await asyncio.wait_for(collector.collect([0], 1, (5,)), 20)
+    (trajectory,) = group.finished
+    assert trajectory.stop_reason == "time_limit"
+    assert 1 <= len(trajectory.turns) <= 5
+    assert trajectory.num_sampled == 2 * len(trajectory.turns)
+
+
+async def test_the_context_is_full(make_collector, random_policy):
+    collector = make_collector(mode="endless", max_turns=1000, limits={"context_length": 120})
+    groups = await collector.collect(range(20), 1, (5,))
+    for trajectory in (t for group in groups for t in group.finished):
+        assert (trajectory.truncated, trajectory.stop_reason) == (True, "context_full")
+        (segment,) = trajectory.segments
+        assert len(segment) >= 120
+        last = max(i for i, mask in enumerate(segment.loss_mask) if mask)
+        assert last < 120, "no sampled token stands outside the window"
+
+
+async def test_a_prompt_that_fills_the_context_is_an_empty_episode(make_collector, random_policy):
+    collector = make_collector(limits={"context_length": 3})
+    (group,) = await collector.collect([0], 1, (5,))
+    (trajectory,) = group.finished
+    assert (trajectory.stop_reason, trajectory.turns) == ("context_full", [])
+    assert random_policy.said == {}
+
+
+async def test_the_budget_of_sampled_tokens_is_used_up(make_collector, renderer):
+    policy = say("abc", renderer)
+    length = len(renderer.splice("abc")) + 1
+    budget = {"episode_tokens": 3 * length}
+    collector = make_collector(policy, mode="endless", max_turns=100, limits=budget)
+    (group,) = await collector.collect([0], 1, (5,))
+    (trajectory,) = group.finished
+    assert (trajectory.truncated, trajectory.stop_reason) == (True, "token_limit")
+    assert trajectory.num_sampled == 3 * length
+
+
+async def test_two_hundred_and_fifty_six_episodes_wait_for_their_tools_together(
+    make_collector, renderer, chatter
+):
+    collector = make_collector(say("a", renderer), mode="tool", tool_s=0.02, max_turns=1)
+    groups = await collector.collect(range(32), 8, (5,))
+    assert sum(len(group.finished) for group in groups) == 256
+    # All of them reach the tool before the first leaves it: no barrier, no queue.
+    assert chatter.most_running == 256
+
+
+async def test_sampling_seeds_depend_on_key_position_member_and_turn_alone(
+    make_collector, random_policy
+):
+    collector = make_collector(mode="endless", max_turns=2)
+    await collector.collect([4, 9], 2, (1, 0, 7))
+    seeds = {session: [s.seed for _, s, _ in said] for session, said in random_policy.said.items()}
+    assert seeds == {
+        f"1/0/7/{position}/{task}/{member}/0": [
+            seed_of(1, 0, 7, position, member, turn) for turn in (0, 1)
+        ]
+        for position, task in enumerate([4, 9])
+        for member in (0, 1)
+    }
+    flat = [seed for pair in seeds.values() for seed in pair]
+    assert len(set(flat)) == 8
+
+
+async def test_members_start_in_the_same_state_and_groups_do_not(make_collector):
+    collector = make_collector(mode="endless", max_turns=1)
+    groups = await collector.collect([3, 3], 4, (1,))
+    prompts = [
+        [tuple(t.segments[0].token_ids[: t.segments[0].loss_mask.index(1)]) for t in g.trajectories]
+        for g in groups
+    ]
+    assert [len(set(members)) for members in prompts] == [1, 1]
+    assert prompts[0][0] != prompts[1][0], "the same task at another position draws anew"
+    assert {t.seed for t in groups[0].trajectories} == {seed_of(1, 0)}
+
+
+async def test_two_collections_with_the_same_key_are_the_same(make_collector):
+    first, second = [await make_collector().collect(range(5), 2, (1,)) for _ in range(2)]
+
+    def texts(groups):
+        return [[turn.action for turn in t.turns] for g in groups for t in g.trajectories]
+
+    assert texts(first) == texts(second)
+    third = await make_collector().collect(range(5), 2, (2,))
+    assert texts(third) != texts(first)
+
+
+async def test_cancelling_a_collection_leaves_nothing_running(make_collector, renderer, chatter):
+    policy = say("a", renderer)
+    ended = []
+    policy.end = ended.append
+    collector = make_collector(policy, mode="slow", tool_s=30.0)
+    collecting = asyncio.create_task(collector.collect(range(8), 1, (5,)))
+    while chatter.running < 8:
+        await asyncio.sleep(0.01)
+    collecting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await collecting
+    assert chatter.running == 0
+    assert len(ended) == 8
+
+
+def test_seeds_are_63_bit_numbers_of_the_whole_key():
+    keys = [
+        (0,),
+        (1,),
+        (0, 0),
+        (0, 1),
+        (1, 0, 0),
+        (1, 0),
+        (1, 0, 0, 0, 0),
+        (1, 0, 0, 0, 1),
+        (2**40,),
+    ]
+    seeds = [seed_of(*key) for key in keys]
+    assert len(set(seeds)) == len(keys)
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert sum(seed >> 62 for seed in (seed_of(i) for i in range(100))) in range(30, 71)
