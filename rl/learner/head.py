@@ -59,8 +59,7 @@ class _TokenHead(torch.autograd.Function):
         rows = max(1, CHUNK_ELEMENTS // weight.shape[0])
         logprobs, entropy = [], []
         for h, target in zip(hidden.split(rows), targets.split(rows), strict=True):
-            z = _scaled_logits(h, weight, bias, temperature)
-            log_p = z.log_softmax(-1)
+            log_p = _scaled_logits(h, weight, bias, temperature).log_softmax(-1)
             logprobs.append(log_p.gather(1, target[:, None])[:, 0])
             entropy.append(log_p.exp().mul_(log_p).sum(-1).neg_())
         out = torch.cat(logprobs), torch.cat(entropy)
@@ -93,7 +92,7 @@ class _TokenHead(torch.autograd.Function):
             if grad_hidden is not None:
                 grad_hidden[part] = grad @ weight
             if grad_weight is not None:
-                grad_weight += grad.T @ h
+                _add_product(grad_weight, grad.T, h)
             if grad_bias is not None:
                 grad_bias += grad.sum(0, dtype=sums)
         return (
@@ -105,6 +104,14 @@ class _TokenHead(torch.autograd.Function):
         )
 
 
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """``total += a @ b``, without a second matrix of that size where the types allow it."""
+    if total.dtype == a.dtype:
+        total.addmm_(a, b)
+    else:
+        total += a @ b
+
+
 def _grad_logits(
     log_p: Tensor,
     targets: Tensor,
@@ -112,13 +119,16 @@ def _grad_logits(
     grad_logprobs: Tensor | None,
     grad_entropy: Tensor | None,
 ) -> Tensor:
-    """``g (onehot - p) - g_entropy p (log p + entropy)``, the gradient of the scaled logits."""
+    """``g (onehot - p) - g_entropy p (log p + entropy)``, the gradient of the scaled logits.
+
+    It takes the place of ``log_p``.
+    """
     slope = torch.zeros_like(entropy)[:, None]
     if grad_logprobs is not None:
         slope = slope - grad_logprobs[:, None]
     if grad_entropy is not None:
         slope = slope - grad_entropy[:, None] * (log_p + entropy[:, None])
-    grad = log_p.exp().mul_(slope)
+    grad = log_p.exp_().mul_(slope)
     if grad_logprobs is not None:
         grad.scatter_add_(1, targets[:, None], grad_logprobs[:, None])
     return grad
