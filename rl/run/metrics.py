@@ -31,6 +31,9 @@ class PassRate:
 def pass_rate(successes: Sequence[float]) -> PassRate:
     """The mean of successes with Wilson's score interval (Wilson 1927, JASA 22, p. 209).
 
+    Returns outside [0, 1], of an environment that names no success score, are no successes: their
+    mean has the normal interval, from the standard error.
+
     Raises:
         ValueError: there is none.
     """
@@ -38,9 +41,13 @@ def pass_rate(successes: Sequence[float]) -> PassRate:
     if n == 0:
         raise ValueError("a pass rate needs at least one episode")
     p = fmean(successes)
+    if min(successes) < 0 or max(successes) > 1:
+        half = Z_95 * stdev(successes) / math.sqrt(n) if n > 1 else math.inf
+        return PassRate(p, p - half, p + half, n)
     centre = (p + Z_95**2 / (2 * n)) / (1 + Z_95**2 / n)
     half = Z_95 / (1 + Z_95**2 / n) * math.sqrt(p * (1 - p) / n + Z_95**2 / (4 * n * n))
-    return PassRate(p, max(0.0, centre - half), min(1.0, centre + half), n)
+    # At 0 and at 1 the interval ends at p itself, which rounding would miss by a hair.
+    return PassRate(p, min(p, max(0.0, centre - half)), max(p, min(1.0, centre + half)), n)
 
 
 def success_of(trajectory: Trajectory, score: str) -> float:

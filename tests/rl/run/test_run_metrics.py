@@ -1,0 +1,127 @@
+"""Numbers about episodes, against SciPy and by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from scipy.stats import binomtest
+
+from agents.completion import Completion, FinishReason
+from agents.segment import Segment
+from rl.rollout.trajectory import ToolCall, Trajectory, TrajectoryGroup, Turn
+from rl.run.metrics import pass_rate, rollout_metrics, success_of
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 10, 128, 512])
+def test_wilson_intervals_against_scipy(count):
+    for successes in {0, 1, count // 3, count - 1, count}:
+        rate = pass_rate([1.0] * successes + [0.0] * (count - successes))
+        theirs = binomtest(successes, count).proportion_ci(method="wilson")
+        assert rate.rate == pytest.approx(successes / count)
+        assert rate.low == pytest.approx(theirs.low, abs=1e-12)
+        assert rate.high == pytest.approx(theirs.high, abs=1e-12)
+        assert rate.count == count
+
+
+def test_the_interval_holds_its_rate_for_every_count():
+    for count in range(1, 1200):
+        for value in (0.0, 1.0):
+            rate = pass_rate([value] * count)
+            assert rate.low <= rate.rate <= rate.high
+            assert rate.low >= 0
+            assert rate.high <= 1
+
+
+def test_returns_that_are_no_successes_have_the_normal_interval():
+    rate = pass_rate([-3.0, -2.0, -2.0, 1.0])
+    # Squared deviations 2.25 + 0.25 + 0.25 + 6.25 = 9: s^2 = 3, standard error sqrt(3 / 4).
+    half = 1.959963984540054 * math.sqrt(3 / 4)
+    assert rate.rate == -1.5
+    assert (rate.low, rate.high) == pytest.approx((-1.5 - half, -1.5 + half))
+    assert pass_rate([2.0]).high == math.inf
+
+
+def test_a_pass_rate_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="at least one episode"):
+        pass_rate([])
+
+
+def episode(sampled, rewards, *, scores=None, reason="stop_token", calls=(), **ending):
+    segment = Segment()
+    segment.append_context([1, 2], 0)
+    turns = []
+    for number, (count, reward) in enumerate(zip(sampled, rewards, strict=True)):
+        answer = Completion((5,) * count, (-1.0,) * count, (0,) * count, FinishReason.LENGTH)
+        segment.append_completion(answer, number)
+        turns.append(Turn("a", "o", "stop_token", count, dict(reward)))
+    if turns:
+        turns[-1].scores = dict(scores or {})
+        turns[-1].finish_reason = reason
+        turns[-1].tool_calls = list(calls)
+    return Trajectory("toy-v0", {}, 0, 0, 0, [segment], turns, **(ending or {"terminated": True}))
+
+
+def test_rollout_metrics_by_hand():
+    broken = ToolCall("look", {}, "", "no")
+    groups = [
+        TrajectoryGroup(
+            [
+                episode([2, 3], [{"a": 1.0}, {"b": 0.5}], scores={"s": 1.0}),
+                episode([4], [{"a": 0.5}], reason="length", calls=[broken, ToolCall("x", {}, "y")]),
+                episode([9], [{"a": 100.0}], failure="gone"),
+            ]
+        ),
+        TrajectoryGroup(
+            [
+                episode([1], [{"a": 0.25}], truncated=True, stop_reason="turn_limit"),
+                episode([2], [{"a": 0.25}], reason="context_full"),
+            ]
+        ),
+        TrajectoryGroup([episode([], [], truncated=True, stop_reason="context_full")]),
+    ]
+    metrics = rollout_metrics(groups)
+    assert metrics == {
+        "failures": 1.0,
+        "reward": pytest.approx((1.5 + 0.5 + 0.25 + 0.25 + 0) / 5),
+        # Sample deviations: of (1.5, 0.5) it is 1 / sqrt(2), of equal rewards 0; one has none.
+        "reward_std": pytest.approx((math.sqrt(0.5) + 0) / 2),
+        "frac_reward_zero_std": 0.5,
+        "rewards/a": pytest.approx((1.0 + 0.5 + 0.25 + 0.25) / 5),
+        "rewards/b": pytest.approx(0.5 / 5),
+        "scores/s": pytest.approx(1 / 5),
+        "completions/mean_length": pytest.approx((5 + 4 + 1 + 2 + 0) / 5),
+        "completions/min_length": 0.0,
+        "completions/max_length": 5.0,
+        "completions/clipped_ratio": pytest.approx(2 / 5),
+        "num_turns": pytest.approx((2 + 1 + 1 + 1 + 0) / 5),
+        "num_sampled_tokens": 12.0,
+        "tools/call_frequency": pytest.approx(2 / 5),
+        "tools/failure_frequency": 0.5,
+        "stop_reason/turn_limit": pytest.approx(1 / 5),
+        "stop_reason/context_full": pytest.approx(1 / 5),
+    }
+
+
+def test_failures_alone_are_counted_and_nothing_else():
+    group = TrajectoryGroup([episode([9], [{"a": 1.0}], failure="gone")])
+    assert rollout_metrics([group]) == {"failures": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("trajectory", "score", "success"),
+    [
+        (episode([1, 1], [{"a": 0.5}, {"a": 0.25}], scores={"em": 1.0}), "em", 1.0),
+        (episode([1, 1], [{"a": 0.5}, {"a": 0.25}], scores={"em": 1.0}), "", 0.75),
+        (episode([1], [{"a": 0.5}], scores={"f1": 1.0}), "em", 0.0),
+        (episode([], [], truncated=True, stop_reason="time_limit"), "em", 0.0),
+    ],
+)
+def test_success_is_the_last_turns_score(trajectory, score, success):
+    assert success_of(trajectory, score) == success
+
+
+def test_an_early_score_is_no_success():
+    trajectory = episode([1, 1], [{}, {}])
+    trajectory.turns[0].scores = {"em": 1.0}
+    assert success_of(trajectory, "em") == 0.0
