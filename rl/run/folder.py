@@ -15,6 +15,7 @@ from __future__ import annotations
 import gzip
 import json
 import platform
+import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
 from importlib import metadata
@@ -51,7 +52,7 @@ class RunFolder:
 
     Raises:
         UsageError: the folder holds a run and the configuration does not say to resume it, or it
-            was started with other settings.
+            was started with other settings, or the folder cannot be made.
     """
 
     def __init__(self, path: Path, config: TrainConfig) -> None:
@@ -64,8 +65,13 @@ class RunFolder:
                     f"{path} holds a run already: go on with resume=auto, or choose another out=..."
                 )
             self._check_same_run(config)
-        (path / "trajectories").mkdir(parents=True, exist_ok=True)
-        self.checkpoints.mkdir(exist_ok=True)
+        try:
+            (path / "trajectories").mkdir(parents=True, exist_ok=True)
+            self.checkpoints.mkdir(exist_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"out ({path}) cannot be made: {error.strerror}; choose another out=..."
+            ) from error
 
     def write_config(self, config: TrainConfig, extra: Mapping[str, Any]) -> None:
         """Record the resolved configuration and the versions of everything that matters."""
@@ -96,10 +102,14 @@ class RunFolder:
                 )
 
     def rewind(self, step: int) -> None:
-        """Forget what was logged after ``step``: a resumed run does those steps again."""
-        kept = [r for r in self.read_metrics() if r["step"] <= step]
-        text = "".join(json.dumps(r) + "\n" for r in kept)
-        self.metrics_path.write_text(text, encoding="utf-8")
+        """Forget what was logged after ``step``: a resumed run does those steps again.
+
+        Before step 0 there is nothing: -1 forgets all.
+        """
+        if self.metrics_path.exists():
+            kept = [r for r in self.read_metrics() if r["step"] <= step]
+            text = "".join(json.dumps(r) + "\n" for r in kept)
+            self.metrics_path.write_text(text, encoding="utf-8")
         for path in (self.path / "trajectories").iterdir():
             if int(path.name.removeprefix("step-").split(".")[0]) > step:
                 path.unlink()
@@ -138,13 +148,24 @@ def versions() -> dict[str, Any]:
     found: dict[str, Any] = {"python": platform.python_version(), "machine": platform.machine()}
     installed = {d.metadata["Name"]: d.version for d in metadata.distributions()}
     found["packages"] = {name: installed[name] for name in PACKAGES if name in installed}
-    git = subprocess.run(
-        ["git", "rev-parse", "HEAD"],
-        cwd=Path(__file__).parent,
+    found["commit"] = _commit(Path(__file__).resolve().parents[2])
+    return found
+
+
+def _commit(home: Path) -> str | None:
+    """The commit that is checked out in ``home``; None where it is no checkout, or git is absent.
+
+    Packages installed inside somebody else's checkout do not bear its commit.
+    """
+    git = shutil.which("git")
+    if git is None or not (home / ".git").exists():
+        return None
+    answer = subprocess.run(
+        [git, "rev-parse", "HEAD"],
+        cwd=home,
         capture_output=True,
         text=True,
         check=False,
         timeout=10,
     )
-    found["commit"] = git.stdout.strip() or None
-    return found
+    return answer.stdout.strip() or None

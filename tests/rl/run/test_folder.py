@@ -1,0 +1,145 @@
+"""A run's folder belongs to one run, and a resumed run goes on in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import rl.run.folder
+from rl.cli import parse
+from rl.config import PRESETS, TrainConfig
+from rl.errors import UsageError
+from rl.rollout.trajectory import Trajectory, TrajectoryGroup
+from rl.run.folder import RunFolder, read_jsonl, versions, write_trajectories
+
+
+def config(*words):
+    return parse(TrainConfig, ["env=toy-copy", *words], command="c", presets=PRESETS)
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """A folder in which a run logged steps 0 to 3."""
+    folder = RunFolder(tmp_path / "run", config())
+    folder.write_config(config(), {"device": "cpu"})
+    for step in range(4):
+        folder.log({"step": step, "reward": step / 4})
+        folder.write_trajectories(step, [])
+    return folder
+
+
+def test_a_folder_with_a_run_is_refused(begun):
+    with pytest.raises(UsageError) as refused:
+        RunFolder(begun.path, config())
+    assert str(refused.value) == (
+        f"{begun.path} holds a run already: go on with resume=auto, or choose another out=..."
+    )
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("group_size=4", "group_size=8, not 4"),
+        ("optimizer.lr=0.5", "optimizer.lr=0.0, not 0.5"),
+        ("env.max_turns=2", "env.options.max_turns=1, not 2"),
+        ("algo=ppo", "algo.name=grpo, not ppo"),
+        ("sampling.temperature=0.7", "sampling.temperature=1.0, not 0.7"),
+        ("model=other", "model=tiny, not other"),
+        ("deterministic=true", "deterministic=False, not True"),
+    ],
+)
+def test_other_settings_are_refused_by_name(begun, word, told):
+    with pytest.raises(UsageError) as refused:
+        RunFolder(begun.path, config("resume=auto", word))
+    message = str(refused.value)
+    assert message.startswith(f"{begun.path} was started with ")
+    assert told in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["steps=999", "eval.every=3", "eval.tasks=5", "save_every=1", "max_seconds=9", "threads=2"],
+)
+def test_how_long_and_how_often_may_differ(begun, word):
+    RunFolder(begun.path, config("resume=auto", word))
+
+
+def test_rewind_forgets_later_steps_and_their_episodes(begun):
+    begun.rewind(1)
+    assert [r["step"] for r in begun.read_metrics()] == [0, 1]
+    names = sorted(path.name for path in (begun.path / "trajectories").iterdir())
+    assert names == ["step-000000.jsonl.gz", "step-000001.jsonl.gz"]
+    begun.rewind(-1)
+    assert begun.read_metrics() == []
+    assert list((begun.path / "trajectories").iterdir()) == []
+
+
+def test_rewinding_a_new_folder_makes_no_run_of_it(tmp_path):
+    folder = RunFolder(tmp_path / "run", config())
+    folder.rewind(-1)
+    RunFolder(tmp_path / "run", config())
+
+
+def test_configuration_and_versions_are_written(begun):
+    written = json.loads((begun.path / "config.json").read_text())
+    assert written["env"] == {
+        "env_id": "toy-copy-v0",
+        "options": {"max_turns": 1, "seed": 0, "split": "train", "step_timeout_s": 120.0},
+    }
+    assert written["optimizer"]["betas"] == [0.9, 0.95]
+    facts = json.loads((begun.path / "versions.json").read_text())
+    assert facts["device"] == "cpu"
+    assert facts["packages"]["torch"]
+    assert facts["python"].startswith("3.")
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=r"^out \(.*/file/run\) cannot be made: Not a directory;"):
+        RunFolder(tmp_path / "file" / "run", config())
+
+
+def test_trajectories_read_back_and_equal_ones_make_equal_files(tmp_path):
+    trajectory = Trajectory("toy-v0", {"a": 1}, 2, 3, 0, terminated=True)
+    groups = [TrajectoryGroup([trajectory, dataclasses.replace(trajectory, member=1)])]
+    first, second = tmp_path / "a.jsonl.gz", tmp_path / "b.jsonl.gz"
+    write_trajectories(first, groups)
+    write_trajectories(second, groups)
+    assert first.read_bytes() == second.read_bytes()
+    with gzip.open(first, "rt") as file:
+        back = [Trajectory.from_json(json.loads(line)) for line in file]
+    assert back == groups[0].trajectories
+
+
+def test_records_with_separators_inside_texts_stay_whole(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a": "x\u2028y\u0085z"}\n{"a": "b"}\n', encoding="utf-8")
+    assert [r["a"] for r in read_jsonl(path)] == ["x\u2028y\u0085z", "b"]
+
+
+def test_versions_need_no_git(monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert versions()["commit"] is None
+
+
+def test_a_package_inside_a_foreign_checkout_does_not_bear_its_commit(tmp_path, monkeypatch):
+    module = tmp_path / "site-packages" / "rl" / "run" / "folder.py"
+    (tmp_path / ".git").mkdir()
+    module.parent.mkdir(parents=True)
+    monkeypatch.setattr(rl.run.folder, "__file__", str(module))
+    assert versions()["commit"] is None
+
+
+def test_the_commit_is_that_of_the_checkout():
+    home = Path(rl.run.folder.__file__).resolve().parents[2]
+    if not (home / ".git").exists():
+        pytest.skip("these sources are no checkout")
+    commit = versions()["commit"]
+    assert len(commit) == 40
+    assert set(commit) <= set("0123456789abcdef")
