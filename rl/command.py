@@ -1,4 +1,8 @@
-"""What every command of ``rl`` does around its work: parse, refuse, say errors in one line."""
+"""What every command of ``rl`` does around its work: parse, refuse, say errors in one line.
+
+A command imports this module before anything else of turnwise: whose packages it would get is
+asked first.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,18 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
+from rl.run.identity import PackageCollision, check_packages
+
+try:
+    check_packages()
+except PackageCollision as collision:
+    raise SystemExit(f"error: {collision}") from None
+
 from agents.policy import PolicyFailure
 from envs.episode import EnvFailure
 from rl.cli import parse
 from rl.config import RunConfig, as_lines
 from rl.errors import RunFailure, UsageError
-from rl.run.identity import PackageCollision, check_packages
 from tools.sandbox.errors import SandboxUnavailable
 
 FAILED, INTERRUPTED = 1, 130
@@ -20,7 +30,6 @@ FAILED, INTERRUPTED = 1, 130
 EXPECTED_ERRORS = (
     UsageError,
     RunFailure,
-    PackageCollision,
     SandboxUnavailable,
     EnvFailure,
     PolicyFailure,
@@ -52,7 +61,6 @@ def run_command(
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     words = sys.argv[1:] if argv is None else argv
     try:
-        check_packages()
         config = parse(config_type, words, command=f"python -m {module}", presets=presets)
         if config.dry_run:
             sys.stdout.write(as_lines(config))
