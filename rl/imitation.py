@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Sequence
 
@@ -14,7 +15,7 @@ from rl.learner.learner import Learner
 from rl.learner.settings import OptimizerConfig
 
 
-def imitate(
+async def imitate(
     model: PreTrainedModel,
     segments: Sequence[Segment],
     optimizer: OptimizerConfig,
@@ -25,6 +26,8 @@ def imitate(
     on_step: Callable[[int, float], bool] | None = None,
 ) -> list[float]:
     """Train ``model`` in place to say what the segments' authors said.
+
+    Each step runs in a thread; cancelling the call lets it end and makes no other.
 
     Args:
         model: a causal language model.
@@ -49,7 +52,9 @@ def imitate(
     losses: list[float] = []
     for step in range(1, steps + 1):
         chosen = order[(step - 1) * batch_size : step * batch_size]
-        losses.append(learner.supervised_update([segments[i] for i in chosen])["loss"])
+        part = [segments[i] for i in chosen]
+        metrics = await asyncio.to_thread(learner.supervised_update, part)
+        losses.append(metrics["loss"])
         if on_step is not None and not on_step(step, losses[-1]):
             break
     return losses

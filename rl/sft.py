@@ -47,8 +47,7 @@ async def finetune(config: SFTConfig) -> dict[str, object]:
                 _say(f"step {step}/{config.steps}  loss {loss:.4f}")
             return not 0 < config.max_seconds <= time.monotonic() - started
 
-        losses = await asyncio.to_thread(
-            imitate,
+        losses = await imitate(
             stage.model,
             segments,
             config.optimizer,

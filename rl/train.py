@@ -20,6 +20,8 @@ from rl.config import PRESETS, TrainConfig, run_path
 from rl.run.folder import RunFolder
 
 if TYPE_CHECKING:
+    from rl.rollout.trajectory import TrajectoryGroup
+    from rl.run.ledger import Ledger
     from rl.run.metrics import PassRate
     from rl.trainer import Trainer
 
@@ -47,23 +49,21 @@ async def train(config: TrainConfig) -> Outcome:
         RolloutFailure: too many episodes failed for reasons that are not the policy's.
     """
     # These load torch, which `--help` and a mistyped key should not have to wait for.
-    from rl.learner.learner import NonFiniteLoss
-    from rl.run.curve import draw_curve
     from rl.run.display import Display
     from rl.run.interrupt import Interrupt
     from rl.run.ledger import Ledger
-    from rl.run.metrics import rollout_metrics
     from rl.stage import open_stage
     from rl.trainer import Trainer
 
     title = f"{config.env.env_id}, {config.algo.name}, model {config.model}, seed {config.seed}"
     folder = RunFolder(run_path(config.out, config, config.algo.name), config)
     outcome, ledger = Outcome(folder.path), Ledger()
-    with Display(title, config.steps) as display, Interrupt() as interrupt:
+    with Display(title, config.steps) as display:
         display.say(f"run folder: {folder.path}")
         async with (
             open_stage(config, display.say) as stage,
             Trainer(config, folder, stage) as trainer,
+            Interrupt(display.say) as interrupt,
         ):
             if trainer.restore():
                 display.say(f"resumed after step {trainer.progress.step}")
@@ -79,16 +79,7 @@ async def train(config: TrainConfig) -> Outcome:
                     groups = await interrupt.unless_asked(trainer.rollout(step))
                 if groups is None:
                     break
-                metrics: dict[str, Any] = {"step": step} | rollout_metrics(groups)
-                with ledger.part("write"):
-                    written = folder.write_trajectories(step, groups)
-                try:
-                    with ledger.part("learn"):
-                        metrics |= await trainer.learn(groups)
-                except NonFiniteLoss as error:
-                    trainer.save()
-                    error.add_note(f"the episodes are in {written}")
-                    raise
+                metrics = await _learn(trainer, ledger, step, groups)
                 metrics["step_time"] = time.perf_counter() - began
                 metrics["tokens_per_second"] = metrics["num_sampled_tokens"] / metrics["step_time"]
                 trainer.progress.step = step
@@ -108,15 +99,45 @@ async def train(config: TrainConfig) -> Outcome:
 
             outcome.step = trainer.progress.step
             outcome.finished = not interrupt.asked
-            if outcome.finished:
-                trainer.load_best()
-                best = f"best weights by validation (step {trainer.progress.best_step})"
-                outcome.after = await _test(trainer, best, display.say)
-            else:
-                trainer.save()
-                display.say(f"stopped after step {outcome.step}; go on with resume=auto")
-            draw_curve(folder.read_metrics(), folder.path / "curve.png", title)
+            outcome.after = await _end(trainer, outcome.finished, title, display.say)
     return outcome
+
+
+async def _learn(
+    trainer: Trainer, ledger: Ledger, step: int, groups: list[TrajectoryGroup]
+) -> dict[str, Any]:
+    """Write a step's episodes down and learn from them; returns the metrics of both."""
+    from rl.learner.learner import NonFiniteLoss
+    from rl.run.metrics import rollout_metrics
+
+    metrics: dict[str, Any] = {"step": step} | rollout_metrics(groups)
+    with ledger.part("write"):
+        written = trainer.folder.write_trajectories(step, groups)
+    try:
+        with ledger.part("learn"):
+            return metrics | await trainer.learn(groups)
+    except NonFiniteLoss as error:
+        trainer.save()
+        error.add_note(f"the episodes are in {written}")
+        raise
+
+
+async def _end(
+    trainer: Trainer, finished: bool, title: str, say: Callable[[str], None]
+) -> PassRate | None:
+    """Test the best weights of a finished run, or save those of a stopped one; draw the curve."""
+    from rl.run.curve import draw_curve
+
+    after = None
+    if finished:
+        trainer.load_best()
+        best = f"best weights by validation (step {trainer.progress.best_step})"
+        after = await _test(trainer, best, say)
+    else:
+        trainer.save()
+        say(f"stopped after step {trainer.progress.step}; go on with resume=auto")
+    draw_curve(trainer.folder.read_metrics(), trainer.folder.path / "curve.png", title)
+    return after
 
 
 async def _test(trainer: Trainer, weights: str, say: Callable[[str], None]) -> PassRate | None:

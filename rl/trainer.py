@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ class Progress:
     """What a resumed run must know beside the learner's state."""
 
     step: int = 0
-    best_success: float = -1.0
+    best_success: float = -math.inf
     best_step: int = -1
     seconds: float = 0.0
 
@@ -104,21 +105,27 @@ class Trainer:
         return rate
 
     def save(self) -> None:
-        """Write the checkpoint of the current step and drop all but the newest few."""
+        """Write the checkpoint of the current step and drop all but the newest few.
+
+        One that is there stays: an update that failed half-way may have changed the weights since.
+        """
         state = {
             "learner": self.learner.state_dict(),
             "progress": dataclasses.asdict(self.progress),
             "policy_version": self.stage.policy.version,
         }
         path = self.folder.checkpoints / f"step-{self.progress.step:06d}"
+        if path in self._saved():
+            return
         save_checkpoint(path, self.stage.model, self.stage.tokenizer, state)
         for old in self._saved()[:-KEPT_CHECKPOINTS]:
             shutil.rmtree(old)
 
     def restore(self) -> bool:
-        """Go on from the newest checkpoint; False where there is none."""
+        """Go on from the newest checkpoint; False where there is none: the run starts anew."""
         saved = self._saved()
         if not saved:
+            self.folder.rewind(-1)
             return False
         state = load_trainer_state(saved[-1])
         self.learner.load_state_dict(state["learner"])

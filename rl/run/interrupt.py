@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -14,9 +13,14 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupt:
-    """While the context lasts, the first signal asks to stop; a second Ctrl-C stops at once."""
+    """While the context lasts, the first signal asks to stop; a second Ctrl-C stops at once.
 
-    def __init__(self) -> None:
+    Args:
+        say: told that somebody asked.
+    """
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
         self._asked = asyncio.Event()
 
     @property
@@ -24,13 +28,13 @@ class Interrupt:
         """Whether somebody asked to stop."""
         return self._asked.is_set()
 
-    def __enter__(self) -> Self:
+    async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
             loop.add_signal_handler(number, self._ask)
         return self
 
-    def __exit__(
+    async def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
@@ -40,6 +44,9 @@ class Interrupt:
 
     async def unless_asked(self, work: Coroutine[Any, Any, T]) -> T | None:
         """The result of ``work``, or None when a signal comes first: then ``work`` is cancelled."""
+        if self.asked:
+            work.close()
+            return None
         running = asyncio.ensure_future(work)
         asked = asyncio.ensure_future(self._asked.wait())
         try:
@@ -47,8 +54,10 @@ class Interrupt:
             if running.done():
                 return running.result()
             running.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await running
+            await asyncio.wait((running,))
+            # An error while it was being cancelled is an error all the same.
+            if not running.cancelled():
+                running.result()
             return None
         finally:
             asked.cancel()
@@ -57,6 +66,7 @@ class Interrupt:
     def _ask(self) -> None:
         self._asked.set()
         self._release()
+        self._say("stopping after this step; Ctrl-C once more stops at once")
 
     def _release(self) -> None:
         loop = asyncio.get_running_loop()

@@ -1,0 +1,66 @@
+"""Plain lines where nobody watches, a table on a terminal."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from rl.run.display import Display, sparkline
+
+METRICS = {
+    "reward": 0.25,
+    "tokens_per_second": 1234.5,
+    "step_time": 1.5,
+    "time/rollout": 1.0,
+    "time/learn": 0.5,
+    "entropy": 0.75,
+}
+
+
+@pytest.fixture(autouse=True)
+def no_terminal(monkeypatch):
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_a_line_per_step_without_a_terminal():
+    stream = io.StringIO()
+    with Display("title", 9, stream) as display:
+        display.say("run folder: [bold]x[/bold]")
+        display.step(1, METRICS)
+        display.step(2, METRICS | {"eval/success": 0.5})
+    assert stream.getvalue().splitlines() == [
+        "run folder: [bold]x[/bold]",
+        "step 1/9  reward 0.250  1234 tok/s  1.50 s (rollout 1.00, learn 0.50)",
+        "step 2/9  reward 0.250  validation 0.500  1234 tok/s  1.50 s (rollout 1.00, learn 0.50)",
+    ]
+
+
+def test_long_lines_are_not_wrapped():
+    stream = io.StringIO()
+    Display("title", 9, stream).say("word " * 100)
+    assert stream.getvalue() == "word " * 100 + "\n"
+
+
+def test_a_table_on_a_terminal(monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "100")
+    stream = io.StringIO()
+    with Display("my title", 9, stream) as display:
+        display.step(1, METRICS | {"reward": 0.0})
+        display.step(2, METRICS | {"reward": 1.0, "eval/success": 0.5})
+        display.say("a line that stays")
+    shown = stream.getvalue()
+    assert "my title" in shown
+    assert "2/9" in shown
+    assert "1.000  ▁█" in shown
+    assert "0.500 at step 2" in shown
+    assert "1234 sampled tokens/s" in shown
+    assert "a line that stays" in shown
+    assert "step 2/9  reward" not in shown, "the table replaces the plain lines"
+
+
+def test_a_sparkline_goes_from_least_to_greatest_of_the_last_values():
+    assert sparkline([9.0, 0.0, 0.5, 1.0], 3) == "▁▄█"
+    assert sparkline([2.0, 2.0], 5) == "▁▁"

@@ -1,0 +1,123 @@
+"""The first signal asks to stop: work is cancelled, what came first counts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from rl.run.interrupt import Interrupt
+
+
+@pytest.fixture
+def told():
+    return []
+
+
+async def test_work_that_ends_first_gives_its_result(told):
+    async def work():
+        await asyncio.sleep(0.01)
+        return 42
+
+    async with Interrupt(told.append) as interrupt:
+        assert await interrupt.unless_asked(work()) == 42
+        assert not interrupt.asked
+    assert told == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_cancels_the_work_and_what_comes_after_it(told, number):
+    happened = []
+
+    async def work():
+        try:
+            os.kill(os.getpid(), number)
+            await asyncio.sleep(30)
+            happened.append("finished")
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.01)
+            happened.append("cleaned up")
+            raise
+
+    async with Interrupt(told.append) as interrupt:
+        assert await interrupt.unless_asked(work()) is None
+        assert interrupt.asked
+        assert happened == ["cleaned up"], "the work is waited for"
+        assert await interrupt.unless_asked(work_that_must_not_finish(happened)) is None
+    assert happened == ["cleaned up"]
+    assert told == ["stopping after this step; Ctrl-C once more stops at once"]
+
+
+async def work_that_must_not_finish(happened):
+    await asyncio.sleep(0)
+    happened.append("ran on")
+
+
+async def test_an_error_of_the_work_is_raised(told):
+    async def work():
+        raise RuntimeError("broken")
+
+    async with Interrupt(told.append) as interrupt:
+        with pytest.raises(RuntimeError, match="broken"):
+            await interrupt.unless_asked(work())
+
+
+async def test_an_error_while_being_cancelled_is_not_swallowed(told):
+    async def work():
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.sleep(30)
+        finally:
+            raise RuntimeError("broken while closing")
+
+    async with Interrupt(told.append) as interrupt:
+        with pytest.raises(RuntimeError, match="broken while closing"):
+            await interrupt.unless_asked(work())
+
+
+async def test_cancelling_the_caller_cancels_the_work(told):
+    ended = asyncio.Event()
+
+    async def work():
+        try:
+            await asyncio.sleep(30)
+        finally:
+            ended.set()
+
+    async with Interrupt(told.append) as interrupt:
+        waiting = asyncio.create_task(interrupt.unless_asked(work()))
+        await asyncio.sleep(0.01)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await asyncio.wait_for(ended.wait(), 5)
+
+
+TWICE = """
+import asyncio, os, signal, sys, threading, time
+from rl.run.interrupt import Interrupt
+
+async def main():
+    async with Interrupt(lambda text: print("asked", flush=True)) as interrupt:
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        threading.Timer(0.6, os.kill, (os.getpid(), signal.SIGINT)).start()
+        while not interrupt.asked:
+            await asyncio.sleep(0.01)
+        time.sleep(30)  # A step that cannot be interrupted politely.
+
+try:
+    asyncio.run(main())
+except KeyboardInterrupt:
+    print("at once", flush=True)
+"""
+
+
+def test_a_second_ctrl_c_stops_at_once():
+    done = subprocess.run(
+        [sys.executable, "-c", TWICE], capture_output=True, text=True, timeout=25, check=True
+    )
+    assert done.stdout.split("\n") == ["asked", "at once", ""]
