@@ -234,11 +234,20 @@ def _read_toml(path: str) -> dict[str, Any]:
         table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise UsageError(f"config={path}: there is no such file") from error
-    except tomllib.TOMLDecodeError as error:
+    except OSError as error:
+        raise UsageError(f"config={path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"config={path} is not valid TOML: {error}") from error
     # A choice and its fields: {env = "code-sandbox"} or [env] with the name under "name".
-    flat = {k.removesuffix(".name"): v for k, v in flatten(table).items()}
-    return {k: Castable(v) if isinstance(v, str) else v for k, v in flat.items()}
+    # As words, all values meet the same checks as those of a command line.
+    return {k.removesuffix(".name"): Castable(as_word(v)) for k, v in flatten(table).items()}
+
+
+def as_word(value: Any) -> str:
+    """A setting's value as the command line writes it."""
+    if isinstance(value, (list, tuple)):
+        return ",".join(as_word(element) for element in value)
+    return str(value)
 
 
 def _help(
@@ -251,7 +260,7 @@ def _help(
     made = blueprint._make_lazy()
     rows = []
     for key, parameter in made.all_params.items():
-        if not key or "rl.cli:" in type_repr(parameter.type):
+        if not key or f"{__name__}:" in type_repr(parameter.type):
             continue
         given = blueprint._arg_map.get_kv(key)
         if given is not None:
@@ -291,6 +300,9 @@ def _explain(error: Exception, blueprint: Any) -> str:
     value = re.search(r"argument (.+?) provided for param '([^']+)'", text)
     expected = re.search(r"Could not cast .*? to (.+)", text)
     if value is not None and expected is not None:
+        if expected.group(1).startswith(f"{__name__}:"):
+            key = value.group(2)
+            return f"{key} ({value.group(1)}) has settings of its own: give {key}.KEY=..."
         return f"{value.group(2)} ({value.group(1)}) must be of type {expected.group(1)}"
     return _one_line(text)
 

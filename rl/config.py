@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import envs
 from envs.env import EnvOptions
-from rl.cli import Build, Choice, flatten, unknown
+from rl.cli import Build, Choice, as_word, flatten, unknown
 from rl.credit.algorithms import ALGORITHMS, Algorithm
 from rl.errors import UsageError
 from rl.learner.settings import OptimizerConfig
@@ -61,6 +61,10 @@ class SamplingConfig:
     slots: int = 64
     """Sequences that the local policy decodes at once."""
 
+    def __post_init__(self) -> None:
+        _at_least(0, self, "temperature")
+        _at_least(1, self, "max_tokens", "slots")
+
 
 @dataclass(frozen=True, kw_only=True)
 class EvalConfig:
@@ -74,6 +78,10 @@ class EvalConfig:
     """Test tasks, used for no choice: measured at the start and at the end. 0: none."""
     temperature: float = 1.0
     """Sampling temperature; 0 is greedy."""
+
+    def __post_init__(self) -> None:
+        _at_least(0, self, "test_tasks", "temperature")
+        _at_least(1, self, "every", "tasks")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +112,8 @@ class RunConfig:
     """Print the resolved configuration and stop."""
 
     def __post_init__(self) -> None:
-        _at_least_one(self, "threads")
+        _at_least(0, self, "context_length", "seed")
+        _at_least(1, self, "threads")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +145,8 @@ class TrainConfig(RunConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _at_least_one(self, "steps", "prompts", "group_size", "save_every", "micro_batch_tokens")
+        _at_least(0, self, "max_seconds")
+        _at_least(1, self, "steps", "prompts", "group_size", "save_every", "micro_batch_tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +172,8 @@ class SFTConfig(RunConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _at_least_one(self, "steps", "batch_size", "demonstrations")
+        _at_least(0, self, "test_tasks", "max_seconds")
+        _at_least(1, self, "steps", "batch_size", "demonstrations")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,14 +191,15 @@ class EvaluateConfig(RunConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _at_least_one(self, "tasks", "episodes")
+        _at_least(1, self, "tasks", "episodes")
 
 
-def _at_least_one(config: RunConfig, *keys: str) -> None:
+def _at_least(least: int, config: RunConfig | SamplingConfig | EvalConfig, *keys: str) -> None:
     for key in keys:
         value = getattr(config, key)
-        if value < 1:
-            raise ValueError(f"{key} ({value}) must be >= 1")
+        # Put this way round, the check catches nan as well.
+        if not value >= least:
+            raise ValueError(f"{key} ({value}) must be >= {least}")
 
 
 PRESETS: dict[str, dict[str, str]] = {
@@ -222,4 +234,4 @@ def as_lines(config: RunConfig) -> str:
     flat = flatten(to_plain(config))
     names = {"env.env_id": "env", "algo.name": "algo"}
     rows = [(names.get(k, k).replace("env.options.", "env."), v) for k, v in flat.items()]
-    return "".join(f"{k.replace('algo.row.', 'algo.')}={v}\n" for k, v in rows)
+    return "".join(f"{k.replace('algo.row.', 'algo.')}={as_word(v)}\n" for k, v in rows)

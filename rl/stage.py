@@ -55,7 +55,7 @@ class Stage:
             policy=self.policy,
             renderer=self.renderer,
             sampling=SamplingParams(temperature=temperature, max_tokens=config.sampling.max_tokens),
-            limits=EpisodeLimits(context_length=min(config.context_length or window, window)),
+            limits=EpisodeLimits(context_length=config.context_length or window),
         )
 
     async def evaluate(
@@ -90,6 +90,7 @@ async def open_stage(config: RunConfig, say: Callable[[str], None]) -> AsyncIter
     Raises:
         UsageError: the model does not exist, or a setting contradicts it.
     """
+    device, dtype = device_of(config), dtype_of(config)
     transformers_logging.disable_progress_bar()
     torch.set_num_threads(config.threads)
     env_id, options = config.env.env_id, config.env.options
@@ -100,11 +101,17 @@ async def open_stage(config: RunConfig, say: Callable[[str], None]) -> AsyncIter
             path = config.model
             if path == "tiny":
                 path = str(await make_tiny(env_id, options, services, seed=config.seed, say=say))
-            model = load_model(path, device=device_of(config), dtype=dtype_of(config))
+            model = load_model(path, device=device, dtype=dtype)
             tokenizer = AutoTokenizer.from_pretrained(path)
             renderer = Renderer(tokenizer)
         except ValueError as error:
             raise UsageError(str(error)) from error
+        window: int = model.config.max_position_embeddings
+        if config.context_length > window:
+            raise UsageError(
+                f"context_length ({config.context_length}) must be at most the model's window, "
+                f"{window} tokens"
+            )
         if renderer.difference is not None:
             say(f"chat template: {renderer.difference}")
         policy = LocalPolicy(
@@ -122,14 +129,18 @@ def device_of(config: RunConfig) -> torch.device:
     """The configured device; auto is the GPU where there is one.
 
     Raises:
-        UsageError: torch knows no such device.
+        UsageError: torch knows no such device, or it is not here.
     """
     if config.device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.device(config.device)
-    except RuntimeError as error:
-        raise UsageError(f"device ({config.device}) must be auto, cpu, cuda or cuda:N") from error
+        return torch.empty(0, device=config.device).device
+    # Torch asserts that it was built for a device.
+    except (RuntimeError, AssertionError) as error:
+        raise UsageError(
+            f"device ({config.device}) must be auto, cpu, cuda or cuda:N, and be present "
+            f"({str(error).splitlines()[0]})"
+        ) from error
 
 
 def dtype_of(config: RunConfig) -> torch.dtype:
