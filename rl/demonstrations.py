@@ -147,14 +147,17 @@ def read_conversations(path: str) -> list[Conversation]:
     if not file.is_file():
         raise ValueError(f'data ({path}) must be "demonstrations" or a file of JSON lines')
     conversations = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+    # Lines end in a line feed: str.splitlines would also cut at the separators inside texts.
+    for number, line in enumerate(file.read_bytes().splitlines(), start=1):
         try:
             conversations.append(_from_messages(json.loads(line)["messages"]))
-        except (KeyError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError) as error:
             raise ValueError(
                 f'{path}, line {number}: expected {{"messages": [...]}} with user and assistant '
                 f"messages in turn, after at most one system message ({error})"
             ) from error
+    if not conversations:
+        raise ValueError(f"data ({path}) holds no conversation: give it a line for each")
     return conversations
 
 
@@ -165,5 +168,7 @@ def _from_messages(messages: Sequence[Mapping[str, str]]) -> Conversation:
     if not rest or len(rest) % 2 or roles != ["user", "assistant"] * (len(rest) // 2):
         raise ValueError(f"the roles are {roles}")
     texts = [message["content"] for message in rest]
+    if not all(isinstance(text, str) for text in (*texts, system or "")):
+        raise TypeError("a content is not a text")
     pairs = zip(texts[::2], texts[1::2], strict=True)
     return Conversation(tuple(Exchange(user, said) for user, said in pairs), system)
