@@ -70,7 +70,7 @@ class SamplingConfig:
 class EvalConfig:
     """Held-out evaluation: validation tasks during the run, test tasks before and after it."""
 
-    every: int = 20
+    every: int = 10
     """Steps between evaluations on validation tasks; they choose the best checkpoint."""
     tasks: int = 128
     """Validation tasks per evaluation."""
@@ -122,7 +122,7 @@ class TrainConfig(RunConfig):
 
     algo: AlgorithmChoice = field(metadata={"choice": ALGORITHM})
     """The algorithm, a row of docs/algorithms.md; its choices follow as algo.KEY."""
-    steps: int = 120
+    steps: int = 80
     """Learner updates."""
     prompts: int = 32
     """Tasks per step."""
@@ -130,7 +130,7 @@ class TrainConfig(RunConfig):
     """Episodes per task."""
     optimizer: OptimizerConfig = field(metadata={"defaults": {"lr": 0.0, "warmup_steps": 5}})
     """The learner's optimizer; lr=0 means 4e-4 for model=tiny and 1e-6 for every other model."""
-    micro_batch_tokens: int = 16384
+    micro_batch_tokens: int = 4096
     """Padded tokens per forward of the learner; the loss does not depend on it."""
     eval: EvalConfig
     """Held-out evaluation."""
