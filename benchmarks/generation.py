@@ -8,17 +8,20 @@ Three kinds of work on the same 0.8M-parameter Qwen3 with random weights, at tem
 - multi_turn: 64 episodes of 3 to 5 turns of 20 to 80 new tokens, with tools of 20 ms between them;
   ``generate`` takes one turn of all episodes at a time and prefills the whole context again.
 
-The two take turns, so that a busy machine slows both. Run from the repository root::
+The two take turns, so that a busy machine slows both; CPU seconds tell how much was only waiting.
+Run from the repository root::
 
     OMP_NUM_THREADS=1 python -m benchmarks.generation [repeats]
 
-Prints one line of JSON: tokens per second (median and best) of both, and their ratios.
+Prints one line of JSON: tokens per second (median and best) of both, and their ratios; the ratio of
+CPU seconds; and the machine's load, without which none of it means much.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import statistics
 import sys
 import time
@@ -152,19 +155,20 @@ async def main() -> None:
     for kind in ("equal", "ragged", "multi_turn"):
         episodes = make_work(kind)
         num_tokens = sum(sum(e.turns) for e in episodes)
-        ours: list[float] = []
-        theirs: list[float] = []
+        ours, theirs, our_cpu, their_cpu = [], [], [], []
         for round_ in range(repeats + 1):
-            start = time.perf_counter()
+            start, start_cpu = time.perf_counter(), time.process_time()
             await engine(policy, episodes, round_)
-            between = time.perf_counter()
+            between, between_cpu = time.perf_counter(), time.process_time()
             rival(model, episodes)
-            end = time.perf_counter()
+            end, end_cpu = time.perf_counter(), time.process_time()
             # Each round starts from nothing, as after an update of the weights.
             policy.load_weights(None, round_)
             if round_:  # the first one warms up
                 ours.append(between - start)
                 theirs.append(end - between)
+                our_cpu.append(between_cpu - start_cpu)
+                their_cpu.append(end_cpu - between_cpu)
         result[kind] = {
             "tokens": num_tokens,
             "local_median": round(num_tokens / statistics.median(ours)),
@@ -173,8 +177,12 @@ async def main() -> None:
             "generate_best": round(num_tokens / min(theirs)),
             "ratio_of_medians": round(statistics.median(theirs) / statistics.median(ours), 2),
             "ratio_of_bests": round(min(theirs) / min(ours), 2),
+            "ratio_of_cpu_medians": round(
+                statistics.median(their_cpu) / statistics.median(our_cpu), 2
+            ),
         }
     await policy.close()
+    result["load_average"] = os.getloadavg()
     print(json.dumps(result))
 
 

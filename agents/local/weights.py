@@ -73,7 +73,6 @@ def check_weights(model: PreTrainedModel, weights: Mapping[str, torch.Tensor]) -
 def copy_weights(model: PreTrainedModel, weights: Mapping[str, torch.Tensor]) -> None:
     """Write ``weights``, which :func:`check_weights` accepted, into the model's own tensors."""
     state = model.state_dict()
-    # In inference mode the write would go unseen by autograd's check of saved tensors.
-    with torch.inference_mode(False), torch.no_grad():
+    with torch.no_grad():
         for name, tensor in weights.items():
             state[name].copy_(tensor)

@@ -187,12 +187,16 @@ async def test_weights_by_name_are_copied(make_policy, make_model):
         for parameter in other.parameters():
             parameter.mul_(1.3)
     policy = make_policy(model)
+    loss = model(torch.arange(5)[None], labels=torch.arange(5)[None]).loss
     weights = {k: v for k, v in other.state_dict().items() if k != "lm_head.weight"}  # tied
     policy.load_weights(weights, 3)
     params = SamplingParams(max_tokens=6)
     completion = await policy.generate([9, 8, 7], params)
     assert completion.versions == (3,) * 6
     assert_exact(other, [9, 8, 7], completion, params)
+    # A graph that saved the former weights knows that they are gone.
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
 
 
 @pytest.mark.parametrize(

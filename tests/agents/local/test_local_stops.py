@@ -82,6 +82,9 @@ def test_words_of_a_sentencepiece_vocabulary():
     assert halts_at(tokenizer, "", "</a>", token_ids=ids) == 5
     assert halts_at(tokenizer, "", " answer", token_ids=ids) == 2
     assert halts_at(tokenizer, "", "> i", token_ids=ids) == 6
+    # A space that is a token of its own decodes to nothing when it is decoded alone.
+    assert tokenizer.decode([4]) == ""
+    assert halts_at(tokenizer, "", "wer ", token_ids=[1, 2, 3, 4, 5]) == 3
 
 
 async def test_generation_halts_there_and_keeps_the_token(make_policy, tokenizer):

@@ -11,6 +11,7 @@ import pytest
 from agents.completion import SamplingParams
 from agents.local import Limits
 from agents.local.engine import Request
+from agents.local.forward import ThinForward
 from agents.local.waves import Gate
 from agents.policy import PolicyFailure
 
@@ -119,6 +120,26 @@ async def test_episodes_that_were_not_announced_are_refused(make_policy):
             await policy.generate([1], SamplingParams(max_tokens=1), session)
     completion = await policy.generate([1], SamplingParams(max_tokens=1), "a")
     assert len(completion.token_ids) == 1
+
+
+async def test_a_wave_that_takes_long_is_no_missing_episode(make_policy, monkeypatch):
+    policy = make_policy(deterministic=True, limits=Limits(wave_s=0.2))
+    run = ThinForward.run
+
+    def slowly(self, batch):
+        time.sleep(0.03)
+        return run(self, batch)
+
+    monkeypatch.setattr(ThinForward, "run", slowly)
+    policy.begin(["fast", "slow"])
+
+    async def play(name, counts):
+        for count in counts:
+            await policy.generate([1], SamplingParams(max_tokens=count), name)
+        policy.end(name)
+
+    # The fast one asks again at once, and the slow one is busy for longer than the deadline.
+    await asyncio.gather(play("fast", [1, 1]), play("slow", [12]))
 
 
 async def test_a_missing_episode_is_named_when_the_wave_has_waited_long_enough(make_policy):
