@@ -102,7 +102,7 @@ async def open_stage(config: RunConfig, say: Callable[[str], None]) -> AsyncIter
             if path == "tiny":
                 path = str(await make_tiny(env_id, options, services, seed=config.seed, say=say))
             model = load_model(path, device=device, dtype=dtype)
-            tokenizer = AutoTokenizer.from_pretrained(path)
+            tokenizer = _load_tokenizer(path)
             renderer = Renderer(tokenizer)
         except ValueError as error:
             raise UsageError(str(error)) from error
@@ -123,6 +123,24 @@ async def open_stage(config: RunConfig, say: Callable[[str], None]) -> AsyncIter
         )
         stack.push_async_callback(policy.close)
         yield Stage(config, services, model, tokenizer, policy, renderer)
+
+
+def _load_tokenizer(path: str) -> PreTrainedTokenizerBase:
+    """The model's tokenizer.
+
+    Raises:
+        UsageError: there is none.
+    """
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path)
+    except OSError as error:
+        raise UsageError(
+            f"model ({path}) has no tokenizer: {str(error).splitlines()[0]}"
+        ) from error
+    # Where its files are missing, transformers makes one without a vocabulary.
+    if not tokenizer.encode("text", add_special_tokens=False):
+        raise UsageError(f"model ({path}) has no tokenizer: save one into its folder")
+    return tokenizer
 
 
 def device_of(config: RunConfig) -> torch.device:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -259,9 +260,20 @@ def _turn(
         observation=result.observation,
         finish_reason=completion.finish_reason.value,
         num_tokens=len(completion.token_ids),
-        rewards=result.info["rewards"],
-        scores=result.info["scores"],
+        rewards=_numbers("rewards", result.info["rewards"]),
+        scores=_numbers("scores", result.info["scores"]),
         tool_calls=calls,
         generate_s=generate_s,
         env_s=env_s,
     )
+
+
+def _numbers(kind: str, values: Mapping[str, Any]) -> dict[str, float]:
+    """An environment's numbers as plain floats; one that is none fails the episode."""
+    try:
+        numbers = {name: float(value) for name, value in values.items()}
+    except (TypeError, ValueError) as error:
+        raise EnvFailure(f"{kind} ({values}) must be numbers", retryable=False) from error
+    if not all(map(math.isfinite, numbers.values())):
+        raise EnvFailure(f"{kind} ({numbers}) must be finite", retryable=False)
+    return numbers

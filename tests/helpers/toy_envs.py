@@ -13,6 +13,7 @@ from envs.env import EnvOptions, TextEnv
 from envs.episode import Action, EnvFailure, EnvToolCall, Reply, StopReason, cut, finish, go_on
 
 CHOICES = 3
+NUMBERS = {"numpy": np.float32(0.5), "nan": float("nan"), "text": "good"}
 SPLITS = {"train": 96, "validation": 24, "test": 24}
 
 
@@ -74,7 +75,8 @@ class ChatterOptions(EnvOptions):
 
     max_turns: int = 6
     mode: str = "random"
-    """random, endless, bug, bug-in-begin, infrastructure, slow, tool-timeout."""
+    """random, endless, tool, slow; bug, bug-in-begin, own-timeout, infrastructure, flaky; or
+    numpy, nan, text: what the numbers of task 0 are."""
     tool_s: float = 0.02
 
 
@@ -115,6 +117,8 @@ class ChatterEnv(TextEnv[int, int]):
             self.calls.append(("failure", self.state))
             if len([c for c in self.calls if c[0] == "failure"]) < 3:
                 raise EnvFailure("the sandbox is away", retryable=True)
+        if mode in NUMBERS:
+            return finish({"a": 1.0}, scores={"s": NUMBERS[mode] if self.state == 0 else 1.0})
         if mode == "own-timeout":
             raise TimeoutError("the author's own")
         if mode in ("slow", "tool"):

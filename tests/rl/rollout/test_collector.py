@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 
 import pytest
@@ -86,6 +87,24 @@ async def test_an_authors_bug_fails_its_episode_alone_and_is_not_retried(
     assert len(random_policy.begun) == 4
     assert sorted(random_policy.ended) == sorted(random_policy.begun)
     assert "Traceback" in caplog.text, "the author can find the bug"
+
+
+@pytest.mark.parametrize(
+    ("mode", "failure"),
+    [
+        ("nan", "EnvFailure: scores ({'s': nan}) must be finite"),
+        ("text", "EnvFailure: scores ({'s': 'good'}) must be numbers"),
+    ],
+)
+async def test_numbers_that_are_none_fail_their_episode_alone(make_collector, mode, failure):
+    groups = await make_collector(mode=mode, limits={"max_failed": 0.5}).collect([0, 1], 1, ())
+    assert [g.trajectories[0].failure for g in groups] == [failure, None]
+
+
+async def test_numbers_of_numpy_are_written_as_plain_ones(make_collector):
+    (group,) = await make_collector(mode="numpy").collect([0], 1, ())
+    (trajectory,) = group.finished
+    assert json.dumps(trajectory.to_json()["turns"][0]["scores"]) == '{"s": 0.5}'
 
 
 async def test_a_policy_that_fails_is_no_reward_either(make_collector, renderer):
