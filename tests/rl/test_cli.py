@@ -1,0 +1,281 @@
+"""Command lines: what they mean, and the one line that says what is wrong with one."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+
+from rl.cli import parse
+from rl.config import PRESETS, EvaluateConfig, SFTConfig, TrainConfig, as_lines, run_path
+from rl.errors import UsageError
+
+
+def train(*words):
+    return parse(TrainConfig, words, command="python -m rl.train", presets=PRESETS)
+
+
+def test_defaults_words_and_their_types():
+    config = train(
+        "env=toy-chatter",
+        "env.tool_s=1",
+        "steps=3",
+        "--group-size=4",
+        "deterministic=true",
+        "optimizer.lr=1e-3",
+        "algo=ppo",
+        "algo.dual_clip=3",
+        "out=a=b",
+    )
+    assert config.env.env_id == "toy-chatter-v0"
+    assert config.env.options.tool_s == 1.0
+    assert (config.steps, config.group_size, config.prompts) == (3, 4, 32)
+    assert config.deterministic is True
+    assert (config.optimizer.lr, config.optimizer.warmup_steps) == (1e-3, 5)
+    assert config.algo.name == "ppo"
+    assert (config.algo.row.dual_clip, config.algo.row.epochs) == (3.0, 4)
+    assert config.out == "a=b"
+
+
+def test_the_last_of_two_words_wins():
+    assert train("env=toy-copy", "steps=3", "steps=4").steps == 4
+
+
+@pytest.mark.parametrize("word", ["--dry-run", "dry_run", "--dry_run", "dry_run=true"])
+def test_a_dry_run_in_every_spelling(word):
+    assert train("env=toy-copy", word).dry_run is True
+
+
+BAD = [
+    ("env=toy-cpoy", "unknown environment 'toy-cpoy'. Did you mean 'toy-copy-v0'? Known: ..."),
+    ("step=3", "unknown key 'step'. Did you mean 'steps'? --help lists them all."),
+    (
+        "sampling.temprature=1",
+        "unknown key 'sampling.temprature'. Did you mean 'sampling.temperature'? "
+        "--help lists them all.",
+    ),
+    (
+        "temperature=1",
+        "unknown key 'temperature'. Did you mean 'sampling.temperature'? --help lists them all.",
+    ),
+    ("env.tool_s=1", "unknown key 'env.tool_s'. ..."),
+    ("qqqq=1", "unknown key 'qqqq'. --help lists them all."),
+    ("algo=grop", "unknown algorithm 'grop'. Did you mean 'grpo'? --help lists them all."),
+    ("preset=smok", "unknown preset 'smok'. Did you mean 'smoke'? --help lists them all."),
+    ("steps=many", "steps ('many') must be of type int"),
+    ("steps=2.5", "steps ('2.5') must be of type int"),
+    ("deterministic=maybe", "deterministic ('maybe') must be of type bool"),
+    ("dtype=f16", "dtype ('f16') must be of type Literal['auto', 'float32', 'bfloat16']"),
+    ("optimizer.betas=0.9", "optimizer.betas ('0.9') must be of type tuple[float, float] ..."),
+    ("sampling=3", "sampling ('3') has settings of its own: give sampling.KEY=..."),
+    ("steps", "'steps' is not of the form key=value (see --help)"),
+    ("steps=0", "steps (0) must be >= 1"),
+    ("prompts=0", "prompts (0) must be >= 1"),
+    ("seed=-1", "seed (-1) must be >= 0"),
+    ("context_length=-1", "context_length (-1) must be >= 0"),
+    ("max_seconds=-1", "max_seconds (-1.0) must be >= 0"),
+    ("threads=0", "threads (0) must be >= 1"),
+    ("sampling.temperature=-1", "sampling.temperature (-1.0) must be >= 0"),
+    ("sampling.temperature=nan", "sampling.temperature (nan) must be >= 0"),
+    ("sampling.max_tokens=0", "sampling.max_tokens (0) must be >= 1"),
+    ("sampling.slots=0", "sampling.slots (0) must be >= 1"),
+    ("eval.every=0", "eval.every (0) must be >= 1"),
+    ("eval.tasks=0", "eval.tasks (0) must be >= 1"),
+    ("eval.test_tasks=-1", "eval.test_tasks (-1) must be >= 0"),
+    ("eval.temperature=-0.5", "eval.temperature (-0.5) must be >= 0"),
+    ("optimizer.lr=-1", "optimizer.lr (-1.0) must be >= 0"),
+    ("algo.clip_high=-1", "algo.clip_high (-1.0) must be >= 0"),
+    ("algo.advantage=none", "algo.advantage ('none') must be of type Literal[..."),
+    ("env.split=dev", "env.split ('dev') must be one of train, validation, test"),
+    ("env.max_turns=0", "env.max_turns (0) must be >= 1"),
+    ("config=missing.toml", "config=missing.toml: there is no such file"),
+    ("config=.", "config=. cannot be read: Is a directory"),
+]
+
+
+@pytest.mark.parametrize(("word", "line"), BAD, ids=[word for word, _ in BAD])
+def test_a_bad_word_is_one_line(word, line):
+    with pytest.raises(UsageError) as refused:
+        train("env=toy-copy", word)
+    message = str(refused.value)
+    assert message.startswith(line[:-3]) if line.endswith("...") else message == line
+    assert "\n" not in message
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text):
+        path = tmp_path / "run.toml"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return f"config={path}"
+
+    return write
+
+
+def test_layers_preset_then_file_then_command_line(write):
+    file = write('env = "toy-copy"\nprompts = 5\nsteps = 6\n[eval]\nevery = 7\n')
+    config = train("steps=9", file, "preset=smoke")
+    assert config.steps == 9, "the command line wins over both"
+    assert (config.prompts, config.eval.every) == (5, 7), "the file wins over the preset"
+    assert (config.group_size, config.eval.tasks) == (4, 16), "the preset wins over defaults"
+
+
+def test_tables_names_and_every_type(write):
+    config = train(
+        write(
+            """
+            deterministic = true
+            dtype = "float32"
+            [env]
+            name = "toy-chatter"
+            tool_s = 2
+            [algo]
+            name = "ppo"
+            lam = 1
+            dual_clip = 3.0
+            [optimizer]
+            lr = 1e-7
+            betas = [0.5, 0.75]
+            """
+        )
+    )
+    assert config.env.env_id == "toy-chatter-v0"
+    assert config.env.options.tool_s == 2.0
+    assert (config.algo.name, config.algo.row.lam, config.algo.row.dual_clip) == ("ppo", 1.0, 3.0)
+    assert (config.optimizer.lr, config.optimizer.betas) == (1e-7, (0.5, 0.75))
+    assert config.deterministic is True
+    assert config.dtype == "float32"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("steps = ", " is not valid TOML: "),
+        (b"model = '\xff'", " is not valid TOML: "),
+        ("step = 3", "unknown key 'step'. Did you mean 'steps'?"),
+        ("steps = 1.5", "steps ('1.5') must be of type int"),
+        ("[sampling]\ntemperature = 'hot'", "sampling.temperature ('hot') must be of type float"),
+        ("[optimizer]\nbetas = [1, 2, 3]", "optimizer.betas ('1,2,3') must be of type tuple"),
+        ("[eval]\nevery = 0", "eval.every (0) must be >= 1"),
+        ("sampling = 3", "sampling ('3') has settings of its own"),
+    ],
+)
+def test_a_bad_file_is_one_line(write, text, message):
+    with pytest.raises(UsageError) as refused:
+        train("env=toy-copy", write(text))
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("config_type", "words"),
+    [
+        (TrainConfig, ["env=toy-copy"]),
+        (TrainConfig, ["env=toy-chatter", "env.mode=a b=c", "algo=ppo", "preset=smoke"]),
+        (TrainConfig, ["env=toy-chatter", "algo=dr-grpo", "optimizer.betas=0.5,0.25", "seed=9"]),
+        (SFTConfig, ["env=toy-copy", "data=x.jsonl", "max_seconds=1.5"]),
+        (EvaluateConfig, ["env=toy-copy", "split=train", "sampling.temperature=0"]),
+    ],
+)
+def test_a_resolved_configuration_reads_back_as_itself(config_type, words):
+    config = parse(config_type, words, command="c", presets=PRESETS)
+    lines = as_lines(config).splitlines()
+    assert parse(config_type, lines, command="c", presets=PRESETS) == config
+    # And it is whole: nothing is left to a default that may change.
+    keys = [line.split("=")[0] for line in lines]
+    assert len(keys) == len(set(keys))
+    assert {"env", "env.max_turns", "sampling.slots", "seed"} <= set(keys)
+
+
+def leaves(value, prefix=""):
+    """The keys of a configuration, as the command line has them."""
+    for field in dataclasses.fields(value):
+        inner = getattr(value, field.name)
+        if dataclasses.is_dataclass(inner):
+            yield from leaves(inner, f"{prefix}{field.name}.")
+        else:
+            yield prefix + field.name
+
+
+HELP = """
+import sys, time
+started = time.process_time()
+from rl.{command} import main
+try:
+    main(["env=search-qa", "--help"])
+except SystemExit as end:
+    assert end.code == 0
+seconds = time.process_time() - started
+heavy = sorted({{"torch", "transformers", "vllm", "ray", "matplotlib"}} & set(sys.modules))
+sys.stderr.write(f"{{seconds}} {{heavy}}")
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "config_type"),
+    [("train", TrainConfig), ("sft", SFTConfig), ("eval", EvaluateConfig)],
+)
+def test_help_names_every_key_quickly_and_without_torch(command, config_type):
+    done = subprocess.run(
+        [sys.executable, "-c", HELP.format(command=command)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    seconds, heavy = done.stderr.split(" ", 1)
+    assert heavy == "[]"
+    # Of processor time: what a busy machine adds to it is not ours.
+    assert float(seconds) < 1
+    config = parse(config_type, ["env=search-qa"], command="c", presets=PRESETS)
+    shown = {line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")}
+    names = {
+        key.replace("env.env_id", "env")
+        .replace("env.options.", "env.")
+        .replace("algo.name", "algo")
+        .replace("algo.row.", "algo.")
+        for key in leaves(config)
+    }
+    assert names | {"config", "preset"} <= shown
+    assert done.stdout.startswith(f"usage: python -m rl.{command} key=value ...\n\n")
+
+
+def test_help_shows_what_was_chosen_and_where(write, capsys):
+    with pytest.raises(SystemExit) as end:
+        train("env=toy-chatter", "algo=ppo", write("steps = 7"), "prompts=3", "--help")
+    assert end.value.code == 0
+    text = capsys.readouterr().out
+    lines = {line.split()[0]: line for line in text.splitlines() if line.startswith("  ")}
+    assert lines["steps"].split()[1] == "7"
+    assert "run.toml)" in text
+    assert "  3 (the command line)  " in lines["prompts"]
+    assert lines["algo.value_coef"].split()[1] == "0.1"
+    assert lines["env.tool_s"].split()[1] == "0.02"
+
+
+def test_a_bad_value_is_told_before_the_help():
+    with pytest.raises(UsageError, match="unknown algorithm"):
+        train("env=toy-copy", "algo=grop", "--help")
+
+
+@pytest.mark.parametrize(
+    ("out", "path"),
+    [
+        ("runs/{env}-{algo}-{seed}", "runs/toy-copy-v0-grpo-3"),
+        ("here", "here"),
+        ("{seed}/{seed}", "3/3"),
+    ],
+)
+def test_the_folders_name_is_filled_in(out, path):
+    config = train("env=toy-copy", "seed=3", f"out={out}")
+    assert str(run_path(config.out, config, config.algo.name)) == path
+
+
+@pytest.mark.parametrize("out", ["{model}", "{", "{0}"])
+def test_other_braces_are_refused(out):
+    config = train("env=toy-copy", f"out={out}")
+    with pytest.raises(UsageError) as refused:
+        run_path(config.out, config, config.algo.name)
+    assert str(refused.value) == f"out ({out}) may hold {{env}}, {{algo}} and {{seed}}"
