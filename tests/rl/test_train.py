@@ -1,0 +1,366 @@
+"""``rl.train`` from its command line to its last file, with a model of one layer."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from rl.learner.checkpoint import load_trainer_state
+from rl.run.folder import read_jsonl
+from rl.train import main
+from rl.trainer import Progress
+
+HOME = Path(__file__).resolve().parents[2]
+TIMINGS = ("time/", "step_time", "tokens_per_second")
+
+
+@pytest.fixture
+def words(toy_model):
+    """From settings to the words of a short run's command line."""
+
+    def words(out, **settings):
+        defaults = {
+            "env": "toy-copy",
+            "model": toy_model,
+            "steps": 4,
+            "prompts": 6,
+            "group_size": 4,
+            "optimizer.lr": 3e-3,
+            "optimizer.warmup_steps": 0,
+            "sampling.max_tokens": 3,
+            "sampling.slots": 24,
+            "eval.every": 100,
+            "eval.tasks": 6,
+            "eval.test_tasks": 0,
+            "save_every": 100,
+            "out": out,
+        }
+        chosen = defaults | {key.replace("__", "."): value for key, value in settings.items()}
+        return [f"{key}={value}" for key, value in chosen.items()]
+
+    return words
+
+
+def metrics(out):
+    return read_jsonl(out / "metrics.jsonl")
+
+
+def timeless(records):
+    return [{k: v for k, v in r.items() if not k.startswith(TIMINGS)} for r in records]
+
+
+def weights(out, checkpoint):
+    return load_file(out / "checkpoints" / checkpoint / "model.safetensors")
+
+
+def assert_equal_weights(first, second):
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize(("algo", "turns", "lr"), [("grpo", 1, 3e-3), ("ppo", 2, 1e-3)])
+def test_reward_rises_and_the_run_leaves_its_files(words, tmp_path, capfd, algo, turns, lr):
+    out = tmp_path / "run"
+    command = words(
+        out,
+        algo=algo,
+        env__max_turns=turns,
+        optimizer__lr=lr,
+        steps=10,
+        prompts=8,
+        group_size=6,
+        eval__tasks=24,
+        eval__every=5,
+        eval__test_tasks=24,
+        save_every=4,
+    )
+    assert main(command) == 0
+    stdout, stderr = capfd.readouterr()
+    assert stdout == f"run: {out}\n"
+    assert f"step 10/{10}  reward" in stderr
+
+    records = metrics(out)
+    rewards = [r["reward"] for r in records if "reward" in r]
+    assert len(rewards) == 10
+    assert sum(rewards[-2:]) / 2 > sum(rewards[:2]) / 2 + 0.2
+    tests = [r["test/success"] for r in records if "test/success" in r]
+    assert len(tests) == 2
+    assert tests[1] > tests[0] + 0.2
+    assert [r["step"] for r in records if "eval/success" in r] == [0, 5, 10]
+    assert all(r["sampling/logp_difference_max"] < 1e-4 for r in records if "reward" in r)
+
+    assert sorted(p.name for p in out.iterdir()) == [
+        *("checkpoints", "config.json", "curve.png"),
+        *("metrics.jsonl", "trajectories", "versions.json"),
+    ]
+    kept = sorted(p.name for p in (out / "checkpoints").iterdir())
+    assert kept == ["best", "step-000008", "step-000010"], "the newest two, and the best"
+    assert len(list((out / "trajectories").iterdir())) == 10
+
+
+def test_deterministic_runs_are_equal_bit_for_bit(words, tmp_path):
+    outs = [tmp_path / "a", tmp_path / "b"]
+    for out in outs:
+        assert main(words(out, deterministic="true", env__max_turns=2, eval__test_tasks=6)) == 0
+    first, second = (timeless(metrics(out)) for out in outs)
+    assert first == second
+    assert_equal_weights(*(weights(out, "step-000004") for out in outs))
+    texts = [(o / "trajectories" / "step-000004.jsonl.gz").stat().st_size for o in outs]
+    assert texts[0] == pytest.approx(texts[1], rel=0.05), "timings aside"
+
+
+@pytest.mark.parametrize("algo", ["grpo", "ppo"])
+def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(words, tmp_path, algo, monkeypatch):
+    shared = {"algo": algo, "deterministic": "true", "env__max_turns": 2}
+    if algo == "ppo":
+        shared |= {"algo__minibatches": 2, "algo__epochs": 2}
+    whole = tmp_path / "whole"
+    assert main(words(whole, **shared)) == 0
+    for stop in (1, 3):
+        out = tmp_path / f"stopped-{stop}"
+        assert main(words(out, **shared, steps=stop)) == 0
+        assert main(words(out, **shared, resume="auto")) == 0
+        assert_equal_weights(weights(out, "step-000004"), weights(whole, "step-000004"))
+        trained = [r for r in timeless(metrics(out)) if "reward" in r]
+        expected = [r for r in timeless(metrics(whole)) if "reward" in r]
+        for record in (*trained, *expected):
+            record.pop("eval/success", None)  # The stopped run validates at its own end as well.
+        assert trained == expected
+
+
+def test_an_interrupted_run_goes_on_as_if_it_had_not_been(words, tmp_path, monkeypatch):
+    import rl.trainer
+
+    shared = {"deterministic": "true", "env__max_turns": 2}
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    assert main(words(whole, **shared)) == 0
+
+    rollout = rl.trainer.Trainer.rollout
+
+    async def interrupted(self, step):
+        if step == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return await rollout(self, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rl.trainer.Trainer, "rollout", interrupted)
+        assert main(words(out, **shared)) == 130
+    assert [r["step"] for r in metrics(out)] == [0, 1, 2]
+    assert [p.name for p in (out / "checkpoints").glob("step-*")] == ["step-000002"]
+    assert main(words(out, **shared, resume="auto")) == 0
+    assert_equal_weights(weights(out, "step-000004"), weights(whole, "step-000004"))
+    assert timeless(metrics(out)) == timeless(metrics(whole))
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_anew(words, tmp_path, monkeypatch):
+    import rl.trainer
+
+    out = tmp_path / "run"
+
+    async def killed(self, step):
+        raise MemoryError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rl.trainer.Trainer, "rollout", killed)
+        with pytest.raises(MemoryError):
+            main(words(out, steps=1))
+    assert main(words(out, steps=1, resume="auto")) == 0
+    assert [r["step"] for r in metrics(out)] == [0, 1], "and each step is logged once"
+
+
+@pytest.mark.parametrize("algo", ["grpo", "ppo"])
+def test_a_loss_that_is_not_finite_keeps_the_good_weights(
+    words, tmp_path, monkeypatch, capfd, algo
+):
+    import rl.trainer
+
+    out = tmp_path / "run"
+    learn = rl.trainer.Trainer.learn
+
+    async def poisoned(self, groups):
+        if self.progress.step == 2:
+            groups[0].trajectories[0].turns[-1].rewards["copy"] = float("nan")
+        return await learn(self, groups)
+
+    monkeypatch.setattr(rl.trainer.Trainer, "learn", poisoned)
+    assert main(words(out, algo=algo, save_every=2)) == 1
+    error = capfd.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: optimizer step ")
+    assert "has loss nan" in error
+    assert error.endswith(f"; the episodes are in {out}/trajectories/step-000003.jsonl.gz")
+    assert (out / "trajectories" / "step-000003.jsonl.gz").stat().st_size > 100
+    assert [r["step"] for r in metrics(out)] == [0, 1, 2]
+    kept = [p.name for p in (out / "checkpoints").glob("step-*")]
+    assert kept == ["step-000002"]
+    good = weights(out, "step-000002")
+    assert all(tensor.isfinite().all() for tensor in good.values())
+    assert load_trainer_state(out / "checkpoints" / "step-000002")["progress"]["step"] == 2
+
+    monkeypatch.setattr(rl.trainer.Trainer, "learn", learn)
+    assert main(words(out, algo=algo, save_every=2, resume="auto")) == 0
+    assert [r["step"] for r in metrics(out)] == [0, 1, 2, 3, 4]
+
+
+def test_a_failed_update_does_not_touch_the_checkpoint_before_it(words, tmp_path, monkeypatch):
+    """With several optimizer steps in an update, weights may have moved before it failed."""
+    import rl.trainer
+    from rl.learner.learner import NonFiniteLoss
+
+    out = tmp_path / "run"
+    learn = rl.trainer.Trainer.learn
+
+    async def failing(self, groups):
+        if self.progress.step < 2:
+            return await learn(self, groups)
+        with torch.no_grad():
+            next(self.stage.model.parameters()).add_(1.0)
+        raise NonFiniteLoss("the loss is nan", None)
+
+    monkeypatch.setattr(rl.trainer.Trainer, "learn", failing)
+    assert main(words(out, save_every=2)) == 1
+    before = tmp_path / "before"
+    monkeypatch.setattr(rl.trainer.Trainer, "learn", learn)
+    assert main(words(before, save_every=2, steps=2)) == 0
+    first, second = (weights(o, "step-000002") for o in (out, before))
+    assert all(torch.allclose(first[name], second[name], atol=1e-2) for name in first)
+
+
+def test_poisoned_weights_end_the_run_in_one_line(words, tmp_path, monkeypatch, capfd):
+    import rl.trainer
+
+    out = tmp_path / "run"
+    learn = rl.trainer.Trainer.learn
+
+    async def poisoning(self, groups):
+        update = await learn(self, groups)
+        if self.learner.num_updates == 3:
+            with torch.no_grad():
+                next(self.stage.model.parameters()).fill_(float("nan"))
+            self.stage.policy.load_weights(None, self.stage.policy.version + 1)
+        return update
+
+    monkeypatch.setattr(rl.trainer.Trainer, "learn", poisoning)
+    assert main(words(out, save_every=2)) == 1
+    error = capfd.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: 24 of 24 episodes failed, more than max_failed=0.25 allows;")
+    assert "not finite" in error
+    assert all(t.isfinite().all() for t in weights(out, "step-000002").values())
+
+
+def test_environments_without_a_success_score_are_judged_by_their_return(words, tmp_path):
+    out = tmp_path / "run"
+    assert main(words(out, env="toy-returns", steps=1, eval__test_tasks=6)) == 0
+    values = [r["eval/success"] for r in metrics(out) if "eval/success" in r]
+    assert all(-3 <= value <= -2 for value in values)
+    assert (out / "checkpoints" / "best" / "config.json").is_file()
+
+
+def test_max_seconds_ends_a_run_as_its_last_step_would(words, tmp_path):
+    out = tmp_path / "run"
+    assert main(words(out, max_seconds=1e-6, steps=1000)) == 0
+    assert [r["step"] for r in metrics(out)] == [0, 1]
+    assert (out / "checkpoints" / "step-000001").is_dir()
+
+
+def test_a_finished_run_is_refused_and_a_longer_one_goes_on(words, tmp_path, capfd):
+    out = tmp_path / "run"
+    assert main(words(out, steps=1)) == 0
+    capfd.readouterr()
+    assert main(words(out, steps=2)) == 1
+    assert capfd.readouterr().err == (
+        f"error: {out} holds a run already: go on with resume=auto, or choose another out=...\n"
+    )
+    assert main(words(out, steps=2, resume="auto")) == 0
+    assert "resumed after step 1\n" in capfd.readouterr().err
+    assert [r["step"] for r in metrics(out) if "reward" in r] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"model": "/no/such/folder"}, "error: model (/no/such/folder) "),
+        ({"device": "abacus"}, "error: device (abacus) must be auto, cpu, cuda or cuda:N, "),
+        ({"device": "cuda:99"}, "error: device (cuda:99) must be auto, cpu, cuda or cuda:N, "),
+        (
+            {"context_length": 4096},
+            "error: context_length (4096) must be at most the model's window, 48 tokens",
+        ),
+        ({"out": "{nothing}"}, "error: out ({nothing}) may hold {env}, {algo} and {seed}"),
+    ],
+)
+def test_a_users_mistake_is_one_line(words, tmp_path, monkeypatch, capfd, settings, line):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert main(words(**{"out": tmp_path / "run"} | settings)) == 1
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[-1].startswith(line)
+    assert [line for line in lines if line.startswith(("error", "Traceback"))] == lines[-1:]
+
+
+def test_a_folder_without_a_tokenizer_is_one_line(words, toy_model, tmp_path, capfd):
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (bare / name).write_bytes((toy_model / name).read_bytes())
+    assert main(words(tmp_path / "run", model=bare)) == 1
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[-1].startswith("error: ")
+    assert str(bare) in lines[-1]
+    assert "Traceback" not in "".join(lines)
+
+
+def test_a_dry_run_prints_the_configuration_and_touches_nothing(words, tmp_path, capsys):
+    assert main([*words(tmp_path / "run"), "--dry-run"]) == 0
+    assert "steps=4\n" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_progress_starts_below_every_return():
+    assert Progress().best_success < -1e300
+
+
+@pytest.fixture
+def plugged(tmp_path):
+    """The environment of a process in which the toys are an installed plug-in."""
+    site = tmp_path / "site"
+    info = site / "toys-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toys\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[turnwise.envs]\ntoy-copy-v0 = toy_envs:CopyEnv\n")
+    path = os.pathsep.join(map(str, (HOME, HOME / "tests" / "helpers", site)))
+    return os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+
+
+def test_ctrl_c_of_a_process_leaves_a_checkpoint_to_resume_from(words, tmp_path, plugged):
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "rl.train", *words(out, steps=100_000)]
+    with subprocess.Popen(
+        command, env=plugged, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        deadline = time.monotonic() + 120
+        while not (out / "trajectories" / "step-000002.jsonl.gz").exists():
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    lines = stderr.splitlines()
+    assert "stopping after this step; Ctrl-C once more stops at once" in lines
+    assert "Traceback" not in stderr
+    done = metrics(out)[-1]["step"]
+    assert lines[-1] == f"stopped after step {done}; go on with resume=auto"
+    saved = out / "checkpoints" / f"step-{done:06d}"
+    assert load_trainer_state(saved)["progress"]["step"] == done
+    # The rest in this process, which is faster than to start another one.
+    assert main(words(out, steps=done + 1, resume="auto")) == 0
+    assert [r["step"] for r in metrics(out) if "reward" in r] == list(range(1, done + 2))
+    assert json.loads((out / "config.json").read_text())["env"]["env_id"] == "toy-copy-v0"
