@@ -13,7 +13,7 @@ import numpy as np
 
 from envs.search.world import World
 
-_QUESTION = re.compile(r"What is the (\w+) of (?:the (\w+) of )?(\w+)\?")
+_QUESTION = re.compile(r"The person is (\w+)\. Find the (\w+)(?: of the (\w+))?\.")
 _FACT = re.compile(r"The \w+ of \w+ is (\w+)\.")
 
 
@@ -49,7 +49,7 @@ class GoldAuthor:
         """
         question, fact = _QUESTION.search(observation), _FACT.search(observation)
         if question is not None:
-            attribute, link, person = question.groups()
+            person, attribute, link = question.groups()
             self._relations = [attribute] if link is None else [link, attribute]
             self._lead = ""
             return self._open(person)

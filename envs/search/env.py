@@ -38,11 +38,12 @@ FORMAT_REWARD = 0.1
 OVER_LENGTH = ("length", "context_full")
 """Finish reasons of an action that stops in the middle."""
 
-INSTRUCTIONS = r"""Answer the question. You can search a library as often as you need.
-First think, between <think> and </think>. To search, write <search> query </search>; what is found stands between <result> and </result>. When you know the answer, write it as <answer> \boxed{answer} </answer>. For example:
-<think> I must look this up. </think> <search> capital of France </search> <result>
-The capital of France is Paris.
-</result> <think> That is it. </think> <answer> \boxed{Paris} </answer>"""  # noqa: E501
+# Few and common words: a tokenizer that is trained on episodes has few tokens to spend on them.
+INSTRUCTIONS = (
+    "Think between <think> and </think>. To search, write <search> words </search>; the <result> "
+    "stands after it, up to </result>. You may search more than once. To answer, write "
+    r"<answer> \boxed{words} </answer>."
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,10 @@
 """A world of invented people, the passages that tell of it, and questions about it.
 
 Every person has a home, a colour, a drink, a sport, a friend and a teacher. One passage states
-one fact. A question asks for an attribute of a person ("What is the sport of Bako?", one hop) or
-of that person's friend or teacher ("What is the sport of the teacher of Bako?", two hops).
+one fact: "The sport of Bako is chess." A question asks for an attribute of a person ("The person
+is Bako. Find the sport.", one hop) or of that person's friend or teacher ("The person is Bako. Find
+the sport of the teacher.", two hops). Whatever must be copied, from a question into a query or from
+a passage into an answer, stands behind the last "is": a small model learns that once, for all.
 
 The splits hold disjoint sets of people, and friends and teachers are of one's own split: no fact
 that a test question needs is asked for, or passed through, by any train question. A model that
@@ -151,11 +153,13 @@ class SearchTasks:
         who, what = divmod(int(self._single_order[index]), len(ATTRIBUTES))
         person, attribute = self._people[who], ATTRIBUTES[what]
         answer = self._world.facts[attribute, person]
-        return SearchTask(f"What is the {attribute} of {person}?", (answer,), 1)
+        return SearchTask(f"The person is {person}. Find the {attribute}.", (answer,), 1)
 
     def _two_hops(self, index: int) -> SearchTask:
         rest, what = divmod(int(self._double_order[index]), len(ATTRIBUTES))
         who, which = divmod(rest, len(LINKS))
         person, link, attribute = self._people[who], LINKS[which], ATTRIBUTES[what]
         answer = self._world.facts[attribute, self._world.facts[link, person]]
-        return SearchTask(f"What is the {attribute} of the {link} of {person}?", (answer,), 2)
+        return SearchTask(
+            f"The person is {person}. Find the {attribute} of the {link}.", (answer,), 2
+        )

@@ -14,7 +14,7 @@ from envs.search.world import make_world
 def test_gold_author_word_for_word():
     author = GoldAuthor()
     assert (
-        author("What is the sport of the friend of Bako?")
+        author("The person is Bako. Find the sport of the friend.")
         == "<think> </think> <search> friend of Bako </search>"
     )
     assert (

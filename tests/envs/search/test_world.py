@@ -24,10 +24,11 @@ def facts_used(world: World, split: str, hops: str) -> set[tuple[str, str]]:
     used = set()
     tasks = SearchTasks(split, 0, hops)
     for index in range(len(tasks)):
-        words = tasks[index].question.rstrip("?").split()
-        attribute, person = words[3], words[-1]
-        if len(words) > 6:
-            link = words[6]
+        words = tasks[index].question.replace(".", "").split()
+        assert words[:3] + words[4:6] == ["The", "person", "is", "Find", "the"]
+        person, attribute = words[3], words[6]
+        if len(words) > 7:
+            link = words[9]
             used.add((link, person))
             person = world.facts[link, person]
         used.add((attribute, person))
@@ -98,7 +99,7 @@ def test_mixed_alternates_and_any_stretch_has_every_attribute():
     tasks = SearchTasks("test", 0, "mixed")
     first = [tasks[index] for index in range(128)]
     assert [task.hops for task in first] == [1, 2] * 64
-    asked = Counter(task.question.split()[3] for task in first)
+    asked = Counter(task.question.rstrip(".").split()[6] for task in first)
     assert set(asked) == set(ATTRIBUTES) and min(asked.values()) >= 15
 
 
@@ -108,4 +109,4 @@ def test_a_task_is_a_function_of_split_index_and_seed():
     assert SearchTasks("test", 6, "mixed")[0] != one[0]
     with pytest.raises(IndexError):
         one[len(one)]
-    assert all(len(NAME.findall(one[i].question)) == 2 for i in range(20)), "What, and one name"
+    assert all(len(NAME.findall(one[i].question)) == 3 for i in range(20)), "The, Find, one name"
