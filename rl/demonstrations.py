@@ -120,8 +120,8 @@ async def _episode(
         author = env.demonstrator(rng)
     except NotImplementedError as error:
         raise NoDemonstrations(
-            f"{env_id} has no demonstrator to warm-start model=tiny from: give model=... a "
-            f"Hugging Face model, or write {type(env).__name__}.demonstrator"
+            f"{env_id} has no demonstrator to imitate: write {type(env).__name__}.demonstrator, or "
+            f"do without (model=... a Hugging Face model, data=... a file of messages)"
         ) from error
     exchanges: list[Exchange] = []
     # The last action's outcome is read by nobody, so it is not asked for.

@@ -75,14 +75,14 @@ async def finetune(config: SFTConfig) -> dict[str, object]:
 async def _conversations(config: SFTConfig, stage: Stage) -> list[Conversation]:
     from rl.demonstrations import demonstrate, read_conversations
 
-    if config.data != "demonstrations":
-        try:
-            return read_conversations(config.data)
-        except ValueError as error:
-            raise UsageError(str(error)) from error
     env_id, options = config.env.env_id, config.env.options
-    count = min(config.demonstrations, len(stage.collector("train", 1.0).make_env().tasks))
-    return await demonstrate(env_id, options, stage.services, range(count), config.seed)
+    try:
+        if config.data != "demonstrations":
+            return read_conversations(config.data)
+        count = min(config.demonstrations, len(stage.collector("train", 1.0).make_env().tasks))
+        return await demonstrate(env_id, options, stage.services, range(count), config.seed)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 async def _test(config: SFTConfig, stage: Stage) -> float | None:

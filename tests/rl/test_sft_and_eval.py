@@ -1,0 +1,112 @@
+"""``rl.sft`` and ``rl.eval`` from their command lines to their last line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+
+import rl.eval
+import rl.sft
+from rl.rollout.trajectory import Trajectory
+
+COMMON = ("env=toy-copy", "sampling.max_tokens=3", "sampling.slots=24")
+
+
+def result(capfd):
+    stdout, stderr = capfd.readouterr()
+    return json.loads(stdout), stderr
+
+
+def test_supervised_learning_on_a_file_and_evaluation_of_its_result(toy_model, tmp_path, capfd):
+    data = tmp_path / "data.jsonl"
+    lines = [
+        {"messages": [{"role": "user", "content": d}, {"role": "assistant", "content": d}]}
+        for d in "012"
+    ]
+    data.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    out = tmp_path / "sft"
+    words = [f"model={toy_model}", f"data={data}", "steps=30", "batch_size=6", "test_tasks=24"]
+    words += ["optimizer.lr=3e-3", f"out={out}"]
+    assert rl.sft.main([*COMMON, *words]) == 0
+    told, stderr = result(capfd)
+    assert told["model"] == str(out / "checkpoints" / "last")
+    assert told["steps"] == 30
+    assert told["last_loss"] < 0.1 < told["first_loss"]
+    assert told["before"] < 0.8
+    assert told["after"] > 0.95
+    assert stderr.count("test tasks: right ") == 2
+
+    folder = tmp_path / "eval"
+    words = [f"model={told['model']}", "tasks=10", "episodes=3", f"out={folder}"]
+    assert rl.eval.main([*COMMON, *words, "split=validation"]) == 0
+    measured, _ = result(capfd)
+    assert (measured["episodes"], measured["split"], measured["score"]) == (
+        30,
+        "validation",
+        "right",
+    )
+    assert measured["success"] > 0.9
+    assert measured["success_low"] < measured["success"] <= measured["success_high"]
+    assert measured["reward"] == pytest.approx(measured["success"])
+    assert json.loads((folder / "result.json").read_text()) == measured
+    with gzip.open(folder / "trajectories.jsonl.gz", "rt") as file:
+        episodes = [Trajectory.from_json(json.loads(line)) for line in file]
+    for episode in episodes:
+        episode.check()
+    assert sum(e.reward for e in episodes) / 30 == pytest.approx(measured["reward"])
+    assert [e.task for e in episodes] == [i // 3 for i in range(30)]
+    assert {e.env_options["split"] for e in episodes} == {"validation"}
+
+
+def test_supervised_learning_on_demonstrations(toy_model, tmp_path, capfd):
+    words = [f"model={toy_model}", "demonstrations=1000", "steps=2", "test_tasks=0"]
+    assert rl.sft.main([*COMMON, *words, f"out={tmp_path}/sft"]) == 0
+    told, _ = result(capfd)
+    assert (told["before"], told["after"], told["steps"]) == (None, None, 2)
+    # The toy's author is right with 0.4 + 0.6 / 3: what it says has 0.475 nats per token.
+    assert told["first_loss"] == pytest.approx(0.475, abs=0.1)
+
+
+def test_two_evaluations_of_the_same_weights_are_equal(toy_model, tmp_path, capfd):
+    words = [*COMMON, f"model={toy_model}", "tasks=12", "deterministic=true"]
+    measured = []
+    for _ in range(2):
+        assert rl.eval.main(words) == 0
+        measured.append(result(capfd)[0])
+    assert measured[0] == measured[1]
+    assert measured[0]["success"] < 1
+    assert rl.eval.main([*words, "seed=1", "episodes=2"]) == 0
+    assert result(capfd)[0]["episodes"] == 24
+
+
+@pytest.mark.parametrize(
+    ("main", "words", "line"),
+    [
+        (rl.sft.main, ["data=/no/file"], 'data (/no/file) must be "demonstrations" or a file'),
+        (rl.sft.main, ["steps=0"], "steps (0) must be >= 1"),
+        (rl.sft.main, ["test_tasks=-1"], "test_tasks (-1) must be >= 0"),
+        (rl.sft.main, ["env=toy-chatter"], "toy-chatter-v0 has no demonstrator"),
+        (rl.eval.main, ["tasks=0"], "tasks (0) must be >= 1"),
+        (rl.eval.main, ["algo=grpo"], "unknown key 'algo'."),
+        (rl.eval.main, ["sampling.temperature=-1"], "sampling.temperature (-1.0) must be >= 0"),
+        (rl.eval.main, ["model=/no/model"], "model (/no/model) "),
+    ],
+)
+def test_a_users_mistake_is_one_line(toy_model, tmp_path, monkeypatch, capfd, main, words, line):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    out = f"out={tmp_path}/out"
+    assert main([*COMMON, f"model={toy_model}", out, *words]) == 1
+    stdout, stderr = capfd.readouterr()
+    assert stdout == ""
+    assert stderr.splitlines()[-1].startswith(f"error: {line}")
+    assert "Traceback" not in stderr
+
+
+def test_a_broken_line_of_messages_is_one_line(toy_model, tmp_path, capfd):
+    data = tmp_path / "data.jsonl"
+    data.write_text('{"messages": []}\n')
+    assert rl.sft.main([*COMMON, f"model={toy_model}", f"data={data}"]) == 1
+    error = capfd.readouterr().err.splitlines()[-1]
+    assert error.startswith(f'error: {data}, line 1: expected {{"messages": [...]}} with user')
