@@ -97,8 +97,7 @@ async def train(config: TrainConfig) -> Outcome:
                 if last or interrupt.asked:
                     break
 
-            outcome.step = trainer.progress.step
-            outcome.finished = not interrupt.asked
+            outcome.step, outcome.finished = trainer.progress.step, not interrupt.asked
             outcome.after = await _end(trainer, outcome.finished, title, display.say)
     return outcome
 

@@ -1,0 +1,299 @@
+"""The rules that keep the code small and its imports pointing one way."""
+
+from __future__ import annotations
+
+import ast
+import collections
+import functools
+import importlib.util
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HOME = Path(__file__).resolve().parents[1]
+PACKAGES = ("tools", "envs", "agents", "rl")
+"""Each imports only what stands to its left."""
+OUTSIDE = ("examples", "benchmarks", "tests")
+MAX_FILE, MAX_FUNCTION, MAX_PARAMETERS = 400, 60, 8
+GLOBAL_RANDOM_STATE = {
+    *(f"random.{name}" for name in ("seed", "random", "randint", "choice", "shuffle", "sample")),
+    *(f"np.random.{name}" for name in ("seed", "rand", "randn", "randint", "choice", "shuffle")),
+    *("np.random.permutation", "np.random.random", "torch.seed", "torch.cuda.manual_seed"),
+    *("torch.manual_seed", "torch.cuda.manual_seed_all", "torch.random.manual_seed"),
+    *("transformers.set_seed", "set_seed"),
+}
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def sources() -> list[Path]:
+    return [path for package in PACKAGES for path in sorted((HOME / package).rglob("*.py"))]
+
+
+@functools.cache
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def place(path: Path, node: ast.AST) -> str:
+    return f"{path.relative_to(HOME)}:{node.lineno}"  # type: ignore[attr-defined]
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+    """Every import with the top-level package that it names, those inside functions included."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node, alias.name.split(".")[0]
+        elif isinstance(node, ast.ImportFrom):
+            yield node, (node.module or "").split(".")[0] if node.level == 0 else "."
+        elif isinstance(node, ast.Call) and dotted(node.func) == "importlib.import_module":
+            first = node.args[0] if node.args else None
+            if isinstance(first, ast.Constant):
+                yield node, str(first.value).split(".")[0]
+
+
+def dotted(node: ast.AST) -> str:
+    """``a.b.c`` for such an expression, else something that equals no name."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else "?"
+
+
+def wrong_way(package: str, tree: ast.AST) -> list[tuple[ast.AST, str]]:
+    forbidden = {*PACKAGES[PACKAGES.index(package) + 1 :], *OUTSIDE}
+    return [(node, name) for node, name in imports(tree) if name in forbidden]
+
+
+def functions(tree: ast.AST) -> Iterator[Function]:
+    return (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def num_lines(function: Function) -> int:
+    assert function.end_lineno is not None
+    return function.end_lineno - function.lineno + 1
+
+
+def num_parameters(function: Function) -> int:
+    a = function.args
+    names = [x.arg for x in (*a.posonlyargs, *a.args, *a.kwonlyargs)]
+    return len(names) - (names[:1] in (["self"], ["cls"])) + bool(a.vararg) + bool(a.kwarg)
+
+
+def silences(handler: ast.ExceptHandler) -> bool:
+    """A bare ``except``, or one that catches everything and does nothing."""
+    if handler.type is None:
+        return True
+    caught = {dotted(n) for n in ast.walk(handler.type)}
+    nothing = all(
+        isinstance(statement, ast.Pass | ast.Continue)
+        or (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant))
+        for statement in handler.body
+    )
+    return nothing and bool(caught & {"Exception", "BaseException"})
+
+
+def suppresses_everything(call: ast.Call) -> bool:
+    caught = {dotted(argument) for argument in call.args}
+    return dotted(call.func).endswith("suppress") and bool(caught & {"Exception", "BaseException"})
+
+
+def global_randomness(tree: ast.AST) -> list[ast.Call]:
+    """Calls that read or write a global generator, but for those on one that is given back."""
+    borrowed: set[ast.AST] = set()
+    for function in functions(tree):
+        if any(dotted(node).endswith(("setstate", "set_state")) for node in ast.walk(function)):
+            borrowed.update(ast.walk(function))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.With) and any(
+            isinstance(item.context_expr, ast.Call)
+            and dotted(item.context_expr.func).endswith("fork_rng")
+            for item in node.items
+        ):
+            borrowed.update(ast.walk(node))
+    return [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and dotted(node.func).replace("numpy.", "np.") in GLOBAL_RANDOM_STATE
+        and node not in borrowed
+    ]
+
+
+def test_there_are_sources():
+    """The rules below hold for something."""
+    assert len(sources()) > 80
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_imports_point_one_way(package):
+    assert not [
+        f"{place(path, node)} imports {name}"
+        for path in sorted((HOME / package).rglob("*.py"))
+        for node, name in wrong_way(package, parse(path))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("package", "forbidden"),
+    [
+        ("tools", ["torch", "transformers", "vllm", "ray", "matplotlib", "envs", "agents", "rl"]),
+        ("envs", ["torch", "transformers", "vllm", "ray", "matplotlib", "agents", "rl"]),
+        ("agents", ["vllm", "ray", "rl"]),
+    ],
+)
+def test_importing_a_package_loads_little(package, forbidden):
+    program = (
+        f"import sys, time; t = time.process_time(); import {package}; "
+        f"print(time.process_time() - t, *sorted({set(forbidden)!r} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=HOME,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    seconds, *loaded = done.stdout.split()
+    assert loaded == []
+    # Of processor time; gymnasium and NumPy are most of it.
+    assert package == "agents" or float(seconds) < 0.6
+
+
+def test_files_are_small():
+    lengths = {p.relative_to(HOME): len(p.read_text().splitlines()) for p in sources()}
+    assert not {str(path): length for path, length in lengths.items() if length > MAX_FILE}
+
+
+def test_functions_are_small():
+    assert not [
+        f"{place(path, function)} {function.name}: {num_lines(function)} lines"
+        for path in sources()
+        for function in functions(parse(path))
+        if num_lines(function) > MAX_FUNCTION
+    ]
+
+
+def test_functions_take_few_parameters():
+    assert not [
+        f"{place(path, function)} {function.name}: {num_parameters(function)} parameters"
+        for path in sources()
+        for function in functions(parse(path))
+        if num_parameters(function) > MAX_PARAMETERS
+    ]
+
+
+def test_nothing_is_called_utils():
+    vague = ("utils.py", "util.py", "helpers.py", "misc.py", "common.py")
+    assert not [str(path.relative_to(HOME)) for path in sources() if path.name in vague]
+
+
+def test_library_code_does_not_print():
+    assert not [
+        place(path, node)
+        for path in sources()
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.Call) and dotted(node.func) in ("print", "pprint", "pprint.pprint")
+    ]
+
+
+def test_no_error_is_silenced():
+    assert not [
+        place(path, node)
+        for path in sources()
+        for node in ast.walk(parse(path))
+        if (isinstance(node, ast.ExceptHandler) and silences(node))
+        or (isinstance(node, ast.Call) and suppresses_everything(node))
+    ]
+
+
+def test_no_global_random_state():
+    assert not [place(path, call) for path in sources() for call in global_randomness(parse(path))]
+
+
+def test_the_rules_see_what_they_forbid():
+    """Each rule, on the least that breaks it."""
+    tree = ast.parse("def f():\n    from rl.x import y\n    import envs.z\n    import tools")
+    assert [name for _, name in wrong_way("tools", tree)] == ["rl", "envs"]
+    assert [name for _, name in wrong_way("agents", tree)] == ["rl"]
+    assert wrong_way("rl", ast.parse("import tests.x, agents.y"))[0][1] == "tests"
+    (function,) = functions(ast.parse("def f(self, a, b, *c, d=1, **e):\n    pass\n"))
+    assert (num_parameters(function), num_lines(function)) == (5, 2)
+    for text, bad in (
+        ("except: raise", True),
+        ("except Exception: pass", True),
+        ("except (ValueError, Exception): ...", True),
+        ("except ValueError: pass", False),
+        ("except Exception: raise", False),
+    ):
+        (attempt,) = ast.parse(f"try:\n    f()\n{text}").body
+        assert silences(attempt.handlers[0]) == bad, text
+    call = ast.parse("contextlib.suppress(Exception)", mode="eval").body
+    assert suppresses_everything(call)
+    seeding = "{}torch.manual_seed(0)\nnp.random.seed(0)\nnumpy.random.default_rng(0)"
+    assert len(global_randomness(ast.parse(seeding.format("")))) == 2
+    inside = "with torch.random.fork_rng(devices=[]):\n    torch.manual_seed(0)"
+    assert global_randomness(ast.parse(inside)) == []
+    restoring = "def f():\n    random.seed(0)\n    random.setstate(state)"
+    assert global_randomness(ast.parse(restoring)) == []
+
+
+def test_tests_are_no_packages_and_their_names_are_unique():
+    tests = HOME / "tests"
+    assert not list(tests.rglob("__init__.py"))
+    names = collections.Counter(path.name for path in tests.rglob("test_*.py"))
+    assert not [name for name, count in names.items() if count > 1]
+
+
+def test_the_distribution_names_the_four_packages():
+    project = tomllib.loads((HOME / "pyproject.toml").read_text(encoding="utf-8"))
+    tool = project["tool"]
+    include = tool["setuptools"]["packages"]["find"]["include"]
+    assert sorted(include) == sorted(f"{p}{rest}" for p in PACKAGES for rest in ("", ".*"))
+    assert tool["setuptools"]["package-data"] == {package: ["py.typed"] for package in PACKAGES}
+    assert sorted(tool["mypy"]["packages"]) == sorted(PACKAGES)
+    assert tool["pytest"]["ini_options"]["filterwarnings"] == ["error"]
+
+
+def test_the_wheel_holds_the_four_packages_and_nothing_else(tmp_path):
+    for needed in ("pip", "setuptools"):
+        if importlib.util.find_spec(needed) is None:
+            pytest.skip(f"building a wheel here needs {needed}")
+    # Built from a copy: the build leaves folders behind.
+    tracked = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=HOME,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if tracked.returncode:
+        pytest.skip("these sources are no checkout")
+    for name in filter(None, tracked.stdout.split("\0")):
+        if (HOME / name).is_file():
+            copy = tmp_path / "source" / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes((HOME / name).read_bytes())
+    options = ["--no-deps", "--no-build-isolation", "--quiet", "--disable-pip-version-check"]
+    built = subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", *options, "-w", str(tmp_path), "."],
+        cwd=tmp_path / "source",
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert built.returncode == 0, built.stderr
+    (wheel,) = tmp_path.glob("turnwise-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    tops = {name.split("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == set(PACKAGES)
+    held = {name for name in names if name.endswith(".py")}
+    assert held == {str(path.relative_to(HOME)) for path in sources()}
+    assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
