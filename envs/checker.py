@@ -368,10 +368,10 @@ def _close(probe: _Probe) -> Iterator[str]:
 
 @contextmanager
 def _global_generators(seed: int) -> Iterator[None]:
-    """Python's and NumPy's global generators seeded, and put back afterwards."""
+    """Python's and NumPy's global generators in a state of our own, and put back afterwards."""
     python, numpy = random.getstate(), np.random.get_state()
-    random.seed(seed)
-    np.random.seed(seed)
+    random.setstate(random.Random(seed).getstate())
+    np.random.set_state(np.random.RandomState(seed).get_state())
     try:
         yield
     finally:
