@@ -11,8 +11,9 @@ from envs.code.grammar import CONSTANTS, Recipe, Step, parse
 
 LEAVES_OUT = 0.5
 """How often the sloppy author leaves out a second filter, and a second map."""
-READS_FEEDBACK = 0.5
-"""How often the sloppy author looks a withheld constant up in the feedback, instead of guessing."""
+READS_FEEDBACK = 0.75
+"""How often the sloppy author looks a withheld constant up in the feedback, instead of guessing.
+Where it read half of it, a model of 0.34M parameters did not learn to read in 500 steps."""
 
 _RESULT = re.compile(r"f\(\[(-?\d+)\]\) .*, expected (?:\[(-?\d+)\]|(-?\d+))", re.DOTALL)
 
@@ -52,7 +53,7 @@ class GoldAuthor:
 
 
 class SloppyAuthor:
-    """Forgets second steps, guesses what is withheld, and often does not read the feedback.
+    """Forgets second steps, guesses what is withheld, and does not always read the feedback.
 
     Args:
         rng: of its errors.
