@@ -90,8 +90,3 @@ def leave_out(recipe: Recipe, rng: np.random.Generator) -> Recipe:
         if forgotten(step):
             recipe = recipe.without(step)
     return recipe
-
-
-def sloppy_program(description: str, rng: np.random.Generator) -> str:
-    """One program by the sloppy author."""
-    return SloppyAuthor(rng)(description)

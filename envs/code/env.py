@@ -49,6 +49,9 @@ class CodeSandboxOptions(EnvOptions):
     """Subtracted for each turn after the first."""
     sandbox: str = "auto"
     """The sandbox's backend; see ``tools.sandbox.make_sandbox``."""
+    step_timeout_s: float = 600.0
+    """A step that waits longer than this fails (EnvFailure, retryable). Many episodes share the
+    sandbox, so a step may wait for its place; what a program may take is ``wall_s``."""
     wall_s: float = 5.0
     """Seconds that one program may run, all its tests together."""
     memory_mb: int = 256

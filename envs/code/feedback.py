@@ -31,7 +31,9 @@ def feedback(task: CodeTask, verdict: Verdict) -> str:
         return verdict.detail
     # Tests run in any order, and one that ends the process leaves others without a run.
     ran = [pair for pair in failed if pair[1].kind is not OutcomeKind.NOT_RUN]
-    return _line(task, *(ran or failed)[0])
+    line = _line(task, *(ran or failed)[0])
+    # A program's error message may hold lone surrogates, which no tokenizer can read.
+    return line.encode("utf-8", "backslashreplace").decode()
 
 
 def blank(task: CodeTask) -> str:
@@ -42,15 +44,15 @@ def blank(task: CodeTask) -> str:
 def _line(task: CodeTask, test: Test, outcome: Outcome) -> str:
     match test:
         case CallTest():
-            arguments = [repr(value) for value in test.args]
-            arguments += [f"{name}={value!r}" for name, value in test.kwargs.items()]
+            arguments = [_text(value) for value in test.args]
+            arguments += [f"{name}={_text(value)}" for name, value in test.kwargs.items()]
             call = f"{task.entry_point}({_short(', '.join(arguments))})"
-            said = f"returned {_short(repr(outcome.value))}"
-            return f"{call} {_happened(outcome, said)}, expected {_short(repr(test.expected))}"
+            said = f"returned {_short(_text(outcome.value))}"
+            return f"{call} {_happened(outcome, said)}, expected {_short(_text(test.expected))}"
         case AssertTest():
             return f"{_short(test.code)}: {_happened(outcome, 'failed')}"
         case StdioTest():
-            said = f"printed {_short(repr(outcome.value))}"
+            said = f"printed {_short(_text(outcome.value))}"
             given = f"on input {_short(repr(test.stdin))} it"
             return f"{given} {_happened(outcome, said)}, expected {_short(repr(test.stdout))}"
 
@@ -65,6 +67,13 @@ def _happened(outcome: Outcome, wrong: str) -> str:
         where = "" if told else f" (line {outcome.line})"
         return f"raised {_short(error)}{where}"
     return _ENDINGS[outcome.kind]
+
+
+def _text(value: object) -> str:
+    try:
+        return repr(value)
+    except ValueError:  # Python refuses to print an integer of more than 4300 digits.
+        return "a number too long to show"
 
 
 def _short(text: str) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import islice
 from typing import Protocol
 
 from tools.sandbox import Test, Verdict
@@ -78,6 +79,6 @@ class CachedGrader:
 
     def _shrink(self) -> None:
         """Drop the oldest verdicts; a run in flight stays, it is bounded by its askers."""
-        for key in list(self._verdicts)[: max(0, len(self._verdicts) - self._size)]:
+        for key in list(islice(self._verdicts, max(0, len(self._verdicts) - self._size))):
             if self._verdicts[key].done():
                 del self._verdicts[key]

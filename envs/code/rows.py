@@ -28,6 +28,8 @@ _DEFINED = re.compile(r"^def\s+(\w+)", re.MULTILINE)
 def row_tasks(source: str | Path, split: str) -> list[CodeTask]:
     """The tasks of one split of a file, folder or hub id; see ``envs.datasets`` for both.
 
+    A source is read once per process: every episode makes an environment.
+
     Raises:
         ValueError: the rows are of neither layout, one is broken, or none is in the split.
         DatasetUnavailable: the hub does not give it.

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from envs.code.authors import GoldAuthor, SloppyAuthor, read_constant, sloppy_program
+from envs.code.authors import GoldAuthor, SloppyAuthor, read_constant
 from envs.code.grammar import parse
 
 TASK = "Write f(xs) in Python: keep even numbers, keep numbers above 3, add 2 to each, "
@@ -52,7 +52,7 @@ def test_gold_does_not_guess_from_blank_feedback():
 
 def test_the_sloppy_author_forgets_second_steps_at_its_rate():
     rng = np.random.default_rng(1)
-    programs = [sloppy_program(TASK, rng) for _ in range(2000)]
+    programs = [SloppyAuthor(rng)(TASK) for _ in range(2000)]
     without_filter = np.mean(["x > 3" not in program for program in programs])
     without_map = np.mean(["* 5" not in program for program in programs])
     # Four standard deviations of a rate of 0.5 over 2000 draws.
@@ -74,5 +74,5 @@ def test_the_sloppy_author_guesses_and_reads_three_quarters_of_the_feedback():
 
 
 def test_the_sloppy_author_repeats_itself_given_the_same_generator():
-    one, two = (sloppy_program(TASK, np.random.default_rng(7)) for _ in range(2))
+    one, two = (SloppyAuthor(np.random.default_rng(7))(TASK) for _ in range(2))
     assert one == two

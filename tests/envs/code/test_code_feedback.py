@@ -76,6 +76,13 @@ def test_long_values_are_cut():
     assert text == f"f([0]) returned '{'a' * 199}..., expected 4"
 
 
+def test_values_that_cannot_be_printed_are_told_all_the_same():
+    text = said(CALLS, outcome("wrong", [10**5000]), PASSED, PASSED)
+    assert text == "f([0]) returned a number too long to show, expected 4"
+    text = said(CALLS, outcome("error", None, "ValueError", "bad \ud800"), PASSED, PASSED)
+    assert text == "f([0]) raised ValueError: bad \\ud800, expected 4"
+
+
 def test_blank_feedback_has_no_value_in_it():
     task = CodeTask("prompt", "f", CALLS, CALLS)
     assert blank(task) == "f(?) returned ?, expected ?"
