@@ -45,7 +45,7 @@ class Conversation:
         try:
             return await self.sandbox.exchange(self.request, self.channel.theirs)
         finally:
-            self.channel.theirs.close()  # nobody holds it then: whoever reads sees the end
+            self.channel.theirs.close()  # nobody is left that holds it: a reader sees the end
 
     async def __aexit__(
         self,

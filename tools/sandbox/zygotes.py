@@ -142,8 +142,6 @@ class Zygote:
             fds = [theirs.fileno()] + ([channel.fileno()] if channel is not None else [])
             socket.send_fds(self._control, [b"job"], fds)
             theirs.close()
-            if channel is not None:
-                channel.close()  # the program alone holds it now: its death is seen
             async with asyncio.timeout(request.limits.wall_s + _GRACE_S):
                 await self._loop.sock_sendall(mine, request.encode())
                 return await self._receive(mine)

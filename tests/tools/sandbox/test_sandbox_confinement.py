@@ -142,6 +142,20 @@ async def test_no_descriptor_is_inherited(either):
     assert (await either.run(source)).stdout == "[0, 1, 2]\n"
 
 
+async def test_no_capability_is_held(either):
+    source = (
+        "import ctypes, struct\nlibc = ctypes.CDLL(None)\n"
+        "head = ctypes.create_string_buffer(struct.pack('=Ii', 0x20080522, 0))\n"
+        "data = ctypes.create_string_buffer(24)\nprint(libc.capget(head, data), data.raw)\n"
+        "print(sum(libc.prctl(23, n) for n in range(41)))"
+    )
+    held, bounding = (await either.run(source)).stdout.splitlines()
+    sets = [f"{bytes(12)!r}"[2:-1]] * 2  # effective, permitted, inheritable, in two halves
+    assert held == f"0 b'{''.join(sets)}'"
+    if either.backend == "bwrap":
+        assert bounding == "0"
+
+
 async def test_nobody_elses_processes_are_seen(either):
     result = await either.run(
         "import os\ntry: print(sorted(int(n) for n in os.listdir('/proc') if n.isdigit()))\n"

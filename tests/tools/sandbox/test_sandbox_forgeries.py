@@ -95,6 +95,13 @@ FORGERIES = {
         "        try: os.write(fd, struct.pack('!I', len(body)) + body)\n"
         "        except OSError: pass\ndef f(x): return 0"
     ),
+    "an answer to another question": (
+        "import os, struct\ndef f(x):\n"
+        '    body = b\'["value",["i","%x"],99]\' % (x * x + 7)\n'
+        "    for fd in range(3, 64):\n"
+        "        try: os.write(fd, struct.pack('!I', len(body)) + body)\n"
+        "        except OSError: pass\n    os._exit(0)\n"
+    ),
     "a verdict written to every descriptor": (
         "import os, struct\nbody = b'[\"passed\",0]'\ndef f(x):\n    for fd in range(3, 64):\n"
         "        try: os.write(fd, struct.pack('!I', len(body)) + body)\n"
@@ -251,6 +258,22 @@ async def test_test_code_that_hangs_is_a_timeout(either):
     )
     assert not verdict.passed
     assert verdict.outcomes[0].kind is OutcomeKind.TIMEOUT
+
+
+async def test_a_death_after_the_last_answer_fails_the_submission(either):
+    source = (
+        "import os\nos._exit = lambda code: os.kill(os.getpid(), 9)\ndef f(x): return x * x + 7"
+    )
+    verdict = await either.grade(source, CALLS, "f")
+    assert not verdict.passed
+    assert verdict.num_passed == 3
+    assert "ended badly: killed" in verdict.detail
+
+
+async def test_a_setup_never_answers_for_the_candidate(either):
+    test = AssertTest("assert f(3) == 16", setup="def f(x): return x * x + 7")
+    assert not (await either.grade("def f(x): return 0", [test], "f")).passed
+    assert (await either.grade("def f(x): return 16", [test], "f")).passed
 
 
 async def test_output_over_the_cap_fails_the_test_it_was_printed_in(either):

