@@ -40,9 +40,9 @@ def test_dapo_differs_from_grpo_in_clip_and_mean():
 
 def test_ppo_row():
     row = ALGORITHMS["ppo"]
-    assert (row.gamma, row.lam, row.whiten) == (1.0, 0.95, True)
+    assert (row.gamma, row.lam, row.whiten) == (1.0, 1.0, True)
     assert (row.clip_low, row.clip_high, row.value_clip) == (0.2, 0.2, 0.2)
-    assert (row.value_coef, row.epochs, row.uses_values) == (0.1, 4, True)
+    assert (row.value_coef, row.epochs, row.uses_values) == (0.1, 1, True)
 
 
 @pytest.mark.parametrize(

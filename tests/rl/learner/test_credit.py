@@ -11,7 +11,7 @@ from rl.learner.batch import Batch
 from rl.learner.credit import assign_credit
 from rl.rollout.trajectory import TrajectoryGroup
 
-GRPO, PPO = ALGORITHMS["grpo"], replace(ALGORITHMS["ppo"], whiten=False)
+GRPO, PPO = ALGORITHMS["grpo"], replace(ALGORITHMS["ppo"], whiten=False, lam=0.95)
 
 
 def f64(values):

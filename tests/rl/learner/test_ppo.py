@@ -11,7 +11,7 @@ from rl.learner.learner import Learner
 from rl.learner.settings import OptimizerConfig
 from rl.rollout.trajectory import Segment, Trajectory, TrajectoryGroup, Turn
 
-PPO = ALGORITHMS["ppo"]
+PPO = replace(ALGORITHMS["ppo"], lam=0.95, epochs=4)
 
 
 def loop_gae(rewards, values, gamma, lam):
