@@ -15,6 +15,16 @@ from tools.sandbox import Test, Verdict
 class Grades(Protocol):
     """What an environment needs of a sandbox."""
 
+    @property
+    def backend(self) -> str:
+        """What confines programs."""
+        ...
+
+    @property
+    def isolation(self) -> str:
+        """How strongly: "namespaces", "restricted" or "none"."""
+        ...
+
     async def grade(
         self, source: str, tests: Sequence[Test], entry_point: str | None = None
     ) -> Verdict:
@@ -41,6 +51,16 @@ class CachedGrader:
         self._verdicts: OrderedDict[bytes, asyncio.Task[Verdict]] = OrderedDict()
         self.num_asked = 0
         self.num_run = 0
+
+    @property
+    def backend(self) -> str:
+        """The sandbox's backend."""
+        return self._sandbox.backend
+
+    @property
+    def isolation(self) -> str:
+        """The sandbox's isolation."""
+        return self._sandbox.isolation
 
     async def grade(
         self, source: str, tests: Sequence[Test], entry_point: str | None = None

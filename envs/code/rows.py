@@ -78,21 +78,22 @@ def _mbpp(row: Mapping[str, Any], where: str) -> CodeTask:
         raise ValueError(f"{where}, column test_list: expected at least one assertion")
     setup = row.get("test_setup_code") or "\n".join(row.get("test_imports") or ())
     graded = tuple(AssertTest(test, setup) for test in tests)
-    reference = row.get("code")
     text = row["text"] if "text" in row else row["prompt"]
     return CodeTask(
         prompt=f"{text}\nYour program must pass this test:\n{tests[0]}",
-        entry_point=_entry_point(tests, reference or "", where),
+        entry_point=_entry_point(tests, row.get("code") or "", where),
         public=graded[:1],
         hidden=graded,
-        reference=reference,
+        reference=row.get("code"),
     )
 
 
 def _entry_point(tests: Sequence[str], code: str, where: str) -> str:
-    """The function that every assertion calls: the reference's own where there is one."""
-    called = [set(_CALLED.findall(test)) for test in tests]
-    always = set.intersection(*called)
+    """The function that every assertion calls: the reference's own where there is one.
+
+    A reference may take the name of a builtin function; without one, such names are passed over.
+    """
+    always = set.intersection(*(set(_CALLED.findall(test)) for test in tests))
     names = [name for name in _DEFINED.findall(code) if name in always]
     names += [
         name for name in _CALLED.findall(tests[0]) if name in always and name not in vars(builtins)
@@ -110,7 +111,8 @@ def _human_eval(row: Mapping[str, Any]) -> CodeTask:
         entry_point=entry_point,
         # It passes if the program loads, and says why if it does not.
         public=(AssertTest("pass"),),
-        hidden=(AssertTest(f"{row['test']}\ncheck({entry_point})"),),
+        # Some tests call helpers that the prompt defines.
+        hidden=(AssertTest(f"{row['test']}\ncheck({entry_point})", setup=prompt),),
         # The prompt ends in a docstring, so it is a program already: what follows may go on with
         # the function's body, or define the function again.
         prelude=prompt,

@@ -54,6 +54,11 @@ def test_an_mbpp_row_of_the_sanitised_kind_without_a_solution():
     assert task.reference is None
 
 
+def test_a_function_may_have_the_name_of_a_builtin_one():
+    row = MBPP | {"code": "def sum(a, b): ...", "test_list": ["assert sum(10,15) == 6"]}
+    assert tasks_from_rows([row], "train")[0].entry_point == "sum"
+
+
 @pytest.mark.parametrize(
     ("row", "program", "reward"),
     [
@@ -71,6 +76,18 @@ def test_programs_for_rows(tmp_path, row, program, reward):
     env = envs.make("code-sandbox-v0", tasks=file_of(tmp_path, row), format_reward=0.0)
     env.reset(seed=0)
     assert env.step(program).reward == reward
+    env.close()
+
+
+def test_human_eval_tests_may_call_helpers_of_the_prompt(tmp_path):
+    row = HUMAN_EVAL | {
+        "prompt": "def half(x):\n    return x / 2\n\n\ndef double(x):\n    '''Twice x.'''\n",
+        "test": "def check(candidate):\n    assert half(candidate(3)) == 3\n",
+    }
+    env = envs.make("code-sandbox-v0", tasks=file_of(tmp_path, row))
+    for program, reward in [("    return 2 * x", 1.0), ("    return x", 0.0)]:
+        env.reset(seed=0)
+        assert env.step(program).reward == reward
     env.close()
 
 
