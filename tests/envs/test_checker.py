@@ -14,7 +14,7 @@ import pytest
 
 import envs
 from envs import CheckFailed, EnvOptions, OrderError, Reply, TextEnv, check_env, finish, go_on
-from envs.checker import RULES
+from envs.checker import RULES, _global_generators
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +140,16 @@ class GlobalNumpy(ParrotProof):
     def begin(self, task: str) -> str:
         first = super().begin(task)
         self.state.word = f"{task} {np.random.rand()}"
+        return first
+
+
+class GlobalSeed(ParrotProof):
+    """Deterministic on its own, and not under threads."""
+
+    def begin(self, task: str) -> str:
+        first = super().begin(task)
+        random.seed(task)
+        self.state.word = f"{task} {random.random()}"
         return first
 
 
@@ -309,6 +319,8 @@ class ClosesOnceOnly(ParrotProof):
         (NeedsMore, "types", "missing 1 required keyword-only argument: 'secret'"),
         (GlobalRandom, "determinism", "gold: two episodes with the same seed and task differ"),
         (GlobalNumpy, "determinism", "gold: two episodes with the same seed and task differ"),
+        (GlobalNumpy, "determinism", "gold: NumPy's global generator is used or seeded"),
+        (GlobalSeed, "determinism", "gold: Python's global generator is used or seeded"),
         (SeedDropped, "determinism", "two resets with the same seed and no task differ"),
         (OneTaskOnly, "determinism", "eight seeds all draw the same task"),
         (History, "no leak", "changes the next one"),
@@ -392,9 +404,14 @@ async def test_it_can_be_called_inside_a_running_loop():
     assert check(ParrotProof).env_id == "password-v0"
 
 
-def test_global_generators_are_left_as_they_were():
-    random.seed(5)
-    before, numpy_before = random.getstate(), np.random.get_state()
-    check(ParrotProof)
+def test_global_generators_are_put_back():
+    before, numpy_before = random.getstate(), np.random.get_state()[1].copy()
+    with _global_generators() as used:
+        random.random()
+        np.random.rand()
+    assert used == ["Python's global generator", "NumPy's global generator"]
     assert random.getstate() == before
-    assert np.array_equal(np.random.get_state()[1], numpy_before[1])
+    assert np.array_equal(np.random.get_state()[1], numpy_before)
+    with _global_generators() as used:
+        pass
+    assert used == []

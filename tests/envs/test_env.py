@@ -398,6 +398,13 @@ def test_a_group_starts_equal_whatever_runs_beside_it():
     assert seen == [seen[0]] * 4
 
 
+def test_members_of_a_group_have_generators_of_their_own():
+    env = dice(sides=10**6)
+    env.reset(seed=9)
+    one, other = env.group(2)
+    assert (one.reset(), rolls(one)) == (other.reset(), rolls(other))
+
+
 def test_a_fork_goes_on_alike_and_apart():
     env = dice(sides=10**6, max_turns=9)
     env.reset(seed=3, options={"task": 1})

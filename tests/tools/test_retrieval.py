@@ -78,6 +78,14 @@ async def test_ties_are_ordered_by_id_whatever_the_order_given():
         assert [p.id for p in found] == ["a", "b"]
 
 
+async def test_many_ties_stay_in_order():
+    passages = [Passage(f"{i:03d}", "one two" if i % 3 else "one three") for i in range(300)]
+    [found] = await RankBM25(passages).search(["one"], 300)
+    assert [p.id for p in found] == [f"{i:03d}" for i in range(300)]
+    [found] = await RankBM25(passages).search(["three"], 300)
+    assert [p.id for p in found] == [f"{i:03d}" for i in range(0, 300, 3)]
+
+
 async def test_a_title_counts_as_text():
     about, mention = Passage("z", "likes Bob", title="Ann"), Passage("a", "Ann", title="Bob likes")
     [found] = await RankBM25([about, mention]).search(["ann"], 2)
