@@ -85,6 +85,14 @@ def test_evaluation_tasks_are_distinct():
     assert len({withheld.draw(i).recipe for i in range(len(withheld))}) == 256
 
 
+def test_no_two_indices_of_an_evaluation_split_share_a_candidate():
+    tasks = GeneratedTasks("validation", withhold=True)
+    candidates = [recipe for index in range(40) for recipe in tasks._candidates(index)]
+    assert len(set(candidates)) == len(candidates) > 2000
+    # The training split never runs out; with its many passes it comes back to a recipe.
+    assert len(list(GeneratedTasks("train")._candidates(0))) == 1000
+
+
 @pytest.mark.slow
 def test_test_tasks_are_distinct():
     for withhold, count in [(False, 4096), (True, 1024)]:
