@@ -110,6 +110,15 @@ asyncio.run(main())
 """
 
 
+def alive(pid: int) -> bool:
+    """A zombie is dead: some machines' process 1 takes its time to bury orphans."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
 def running(name: str) -> int:
     """How many processes of this machine call themselves ``name``."""
     count = 0
@@ -141,10 +150,9 @@ def test_nothing_outlives_a_killed_judge(backend, python_for):
         judge.kill()
         judge.wait()
         killed = time.monotonic()
-        while any(Path(f"/proc/{pid}").exists() for pid in below):
-            assert time.monotonic() - killed < 2.0
+        while any(alive(pid) for pid in below):
+            assert time.monotonic() - killed < 1.0
             time.sleep(0.01)
-        assert running("tw-orphan") == 0
         assert not list(Path("/dev/shm").glob(f"turnwise-sandbox-{judge.pid}-*"))
     finally:
         judge.kill()
