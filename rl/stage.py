@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
@@ -78,7 +78,11 @@ class Stage:
             "dtype": str(self.model.dtype),
             "num_parameters": sum(p.numel() for p in self.model.parameters()),
             "forward": self.policy.forward_kind,
-            "services": {name: str(service) for name, service in self.services.items()},
+            "isolation": {
+                name: f"{service.backend}, {service.isolation}"
+                for name, service in self.services.items()
+                if isinstance(service, Confining)
+            },
             "template_difference": self.renderer.difference,
         }
 
@@ -98,6 +102,7 @@ async def open_stage(config: RunConfig, say: Callable[[str], None]) -> AsyncIter
         # Until here and no further, a ValueError is about what the user asked for.
         try:
             services = await stack.enter_async_context(envs.env_type(env_id).open_services(options))
+            _check_isolation(config, services, say)
             path = config.model
             if path == "tiny":
                 path = str(await make_tiny(env_id, options, services, seed=config.seed, say=say))
@@ -123,6 +128,40 @@ async def open_stage(config: RunConfig, say: Callable[[str], None]) -> AsyncIter
         )
         stack.push_async_callback(policy.close)
         yield Stage(config, services, model, tokenizer, policy, renderer)
+
+
+@runtime_checkable
+class Confining(Protocol):
+    """A service that runs programs, and says what stands between them and this machine."""
+
+    @property
+    def backend(self) -> str:
+        """What confines them."""
+        ...
+
+    @property
+    def isolation(self) -> str:
+        """How strongly; "none" is not at all."""
+        ...
+
+
+def _check_isolation(
+    config: RunConfig, services: Mapping[str, Any], say: Callable[[str], None]
+) -> None:
+    """Say which isolation is in force, and refuse to run a model's programs without any.
+
+    Raises:
+        UsageError: there is none, and the user did not allow that.
+    """
+    for name, service in services.items():
+        if not isinstance(service, Confining):
+            continue
+        say(f"{name}: {service.backend}, isolation {service.isolation}")
+        if service.isolation == "none" and not config.allow_unsafe:
+            raise UsageError(
+                f"{name} ({service.backend}) would run a model's programs with no isolation: "
+                f"choose another backend, or say allow_unsafe=true"
+            )
 
 
 def _load_tokenizer(path: str) -> PreTrainedTokenizerBase:

@@ -141,7 +141,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         aggregation="token-mean",
     ),
     # PPO with Open-Reasoner-Zero's choices (arXiv 2503.24290): gamma = lambda = 1, one on-policy
-    # update, no KL term. With lambda 0.95 and 4 epochs a reward at the end hardly reaches the start.
+    # update, no KL term. With lambda 0.95 and 4 epochs it fell back (docs/algorithms.md).
     "ppo": Algorithm(
         advantage="gae",
         gamma=1.0,
