@@ -1,0 +1,109 @@
+"""Every code block of the README runs, and every example does what it says."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+BLOCKS = re.findall(r"```(\w*)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+SHELL = [line for kind, text in BLOCKS if kind == "sh" for line in text.splitlines()]
+NEEDS_NETWORK = ("model=Qwen/",)
+
+
+def run(words: list[str], cwd: Path, cache: Path) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own that sees the checkout, as after an installation."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "TURNWISE_CACHE": str(cache),
+        "OMP_NUM_THREADS": "1",
+    }
+    return subprocess.run(
+        words, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the README's commands run: one folder, so that a later one finds an earlier's run."""
+    return tmp_path_factory.mktemp("readme")
+
+
+def test_there_are_exactly_two_commands_before_the_ways_of_use() -> None:
+    opening = (ROOT / "README.md").read_text().split("## ")[0]
+    assert opening.count("```sh") == 2
+    assert SHELL[0] == "pip install . && python -m rl.train env=code-sandbox"
+    assert SHELL[1] == "pip install -e '.[test]' && pytest"
+
+
+def test_the_main_job_goes_through_everything_with_the_smoke_preset(place: Path) -> None:
+    words = shlex.split(SHELL[0].split("&& ")[1])
+    done = run([sys.executable, *words[1:], "preset=smoke"], place, place / "cache")
+    assert done.returncode == 0, done.stderr
+    folder = place / "runs" / "code-sandbox-v0-grpo-0"
+    assert (folder / "checkpoints" / "best" / "model.safetensors").is_file()
+    assert (folder / "curve.png").stat().st_size > 5000
+    assert "test tasks, before training: passed" in done.stderr
+    assert "test tasks, best weights by validation" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "line",
+    [line for line in SHELL[2:] if not any(word in line for word in NEEDS_NETWORK)],
+)
+def test_the_readmes_other_commands_run(line: str, place: Path) -> None:
+    words = shlex.split(line)
+    quick = {
+        "rl.train": ["preset=smoke", "steps=2"],
+        "rl.eval": ["tasks=16"],
+    }[words[2]]
+    done = run([sys.executable, *words[1:], *quick], place, place / "cache")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("line", [line for line in SHELL if "model=Qwen/" in line])
+def test_commands_that_need_a_download_are_at_least_understood(line: str, place: Path) -> None:
+    done = run([sys.executable, *shlex.split(line)[1:], "--dry-run"], place, place / "cache")
+    assert done.returncode == 0, done.stderr
+    assert "model=Qwen/Qwen3-0.6B\n" in done.stdout
+
+
+@pytest.mark.parametrize("code", [text for kind, text in BLOCKS if kind == "python"])
+def test_python_blocks_run(code: str, place: Path) -> None:
+    done = run([sys.executable, "-W", "error", "-c", code], place, place / "cache")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_toml_blocks_name_the_entry_point_group() -> None:
+    for kind, text in BLOCKS:
+        if kind == "toml":
+            assert "turnwise.envs" in tomllib.loads(text)["project"]["entry-points"]
+
+
+def test_the_tree_names_what_exists() -> None:
+    tree = next(text for kind, text in BLOCKS if kind == "" and "tools/" in text)
+    folder = ""
+    for line in tree.splitlines():
+        for name in re.split(r"\s{2,}", line.strip())[:-1]:
+            if not line.startswith(" "):
+                folder = name
+                assert (ROOT / folder).is_dir(), folder
+            else:
+                assert (ROOT / folder / name).exists(), folder + name
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.stem)
+def test_examples_run_and_are_short(path: Path, place: Path) -> None:
+    assert len(path.read_text().splitlines()) < 80
+    done = run([sys.executable, str(path)], place, place / "cache")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
