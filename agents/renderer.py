@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +23,8 @@ PLAIN_TEMPLATE = (
 
 # Stands where an assistant's message stood, to find what the template writes after one.
 _SENTINEL = "TURNWISE-ASSISTANT-MESSAGE"
+# A message whose white space and tags a template that edits contents would touch.
+_EDGES = " \n<think> TURNWISE\n</think>\n\nMESSAGE\n "
 _PROBE = [
     {"role": "user", "content": "What is 6 x 7?"},
     {"role": "assistant", "content": "<think>\nLet me see.\n</think>\n\n42"},
@@ -50,6 +51,10 @@ class Renderer:
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer
         self._template: str | None = None
+        self._around: dict[str, tuple[str, str] | None] = {}
+        # The Rust tokenizer itself: transformers' wrapper takes ten times as long per call.
+        fast = isinstance(tokenizer, PreTrainedTokenizerFast)
+        self._rust = tokenizer.backend_tokenizer if fast else None
         if tokenizer.chat_template is None:
             logger.warning("the tokenizer has no chat template: messages are rendered as lines")
             self._template = PLAIN_TEMPLATE
@@ -72,8 +77,7 @@ class Renderer:
                 token is part of the extension.
             role: who speaks.
         """
-        text = self._after_assistant([{"role": role, "content": observation}])
-        tokens = self._encode(text)
+        tokens = self._encode(self._bridge(role, observation))
         if ended and tokens and tokens[0] in self.end_token_ids:
             return tokens[1:]
         return tokens
@@ -105,6 +109,21 @@ class Renderer:
     @staticmethod
     def _single(token_id: int | list[int]) -> int:
         return token_id[0] if isinstance(token_id, list) else token_id
+
+    def _bridge(self, role: str, observation: str) -> str:
+        """What the template writes after an assistant's words for one message of ``role``.
+
+        Templates are slow to run; most write a message's content as it is, between two texts that
+        never change. Where a probe shows that, the two texts are kept.
+        """
+        if role not in self._around:
+            probe = self._after_assistant([{"role": role, "content": _EDGES}])
+            before, found, after = probe.partition(_EDGES)
+            self._around[role] = (before, after) if found else None
+        around = self._around[role]
+        if around is None:
+            return self._after_assistant([{"role": role, "content": observation}])
+        return around[0] + observation + around[1]
 
     def _after_assistant(self, messages: list[dict[str, str]]) -> str:
         """The template's text from the end of an assistant's words to where it speaks again."""
@@ -142,9 +161,13 @@ class Renderer:
         return text
 
     def _encode(self, text: str) -> list[int]:
+        if self._rust is not None:
+            return list(self._rust.encode(text, add_special_tokens=False).ids)
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
     def _decode(self, ids: Sequence[int]) -> str:
+        if self._rust is not None:
+            return str(self._rust.decode(list(ids), skip_special_tokens=False))
         text = self.tokenizer.decode(
             list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
         )

@@ -7,14 +7,13 @@ task and seed; one that stays is recorded, has no reward and enters no baseline.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import math
 import time
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
-
-import numpy as np
 
 import envs
 from agents.agent import ContextFull, TokenAgent
@@ -53,9 +52,8 @@ class EpisodeLimits:
 
 def seed_of(*key: int) -> int:
     """A 63-bit seed that depends on every number of ``key`` and on nothing else."""
-    # With its length in front: NumPy pads short keys with zeros, which would make some equal.
-    words = np.random.SeedSequence((len(key), *key)).generate_state(1, np.uint64)
-    return int(words[0] >> np.uint64(1))
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
+    return int.from_bytes(digest) >> 1
 
 
 class Collector:

@@ -1,0 +1,92 @@
+"""What 256 concurrent episodes wait for a tool that takes 20 ms.
+
+Each episode takes 1 or 11 turns with a scripted policy; each turn awaits a tool of 20 ms. The time
+of a turn is the difference of the two collections over 10 turns: 20 ms is the least there can be,
+256 x 20 ms = 5.1 s is one tool after another.
+
+Usage: python benchmarks/rollout_wait.py [--episodes 256] [--tool-ms 20] [--rounds 5]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import time
+from collections.abc import Mapping
+from statistics import median
+from typing import Any
+
+import envs
+from agents.completion import SamplingParams
+from agents.renderer import Renderer
+from agents.scripted import ScriptedPolicy
+from rl.demonstrations import Conversation, Exchange
+from rl.rollout.collector import Collector, EpisodeLimits
+from rl.tiny import train_tokenizer
+
+
+class WaitEnv(envs.TextEnv[int, float]):
+    """Every turn awaits a tool; the task is how many milliseconds it takes."""
+
+    def __init__(self, options: envs.EnvOptions, services: Mapping[str, Any] | None = None) -> None:
+        super().__init__(options, range(1000), services)
+
+    def begin(self, task: int) -> str:
+        """The task's milliseconds."""
+        self.state = task / 1000
+        return "wait"
+
+    async def turn(self, action: envs.Action) -> envs.Reply:
+        """One call of the tool."""
+        await asyncio.sleep(self.state)
+        return envs.go_on("again")
+
+
+async def collect(turns: int, episodes: int, tool_ms: int, renderer: Renderer) -> float:
+    """Seconds of one collection."""
+    options = envs.EnvOptions(max_turns=turns)
+    reply = [*renderer.splice("wait"), renderer.end_token_ids[0]]
+    collector = Collector(
+        "wait-v0",
+        options,
+        {},
+        policy=ScriptedPolicy(lambda session, prompt: reply),
+        renderer=renderer,
+        sampling=SamplingParams(),
+        limits=EpisodeLimits(context_length=4096),
+    )
+    started = time.perf_counter()
+    await collector.collect([tool_ms], episodes, (0,))
+    return time.perf_counter() - started
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--episodes", type=int, default=256)
+    parser.add_argument("--tool-ms", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    envs.register("wait-v0", WaitEnv)
+    renderer = Renderer(train_tokenizer([Conversation((Exchange("wait again", "wait"),))], 300))
+    per_turn, bookkeeping = [], []
+    for _ in range(options.rounds):
+        for tool_ms, results in ((options.tool_ms, per_turn), (0, bookkeeping)):
+            short = asyncio.run(collect(1, options.episodes, tool_ms, renderer))
+            long = asyncio.run(collect(11, options.episodes, tool_ms, renderer))
+            results.append((long - short) / 10 * 1000)
+    print(
+        json.dumps(
+            {
+                "episodes": options.episodes,
+                "tool_ms": options.tool_ms,
+                "turn_ms_median": round(median(per_turn), 1),
+                "turn_ms_best": round(min(per_turn), 1),
+                "turn_ms_without_tool_median": round(median(bookkeeping), 1),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
