@@ -94,7 +94,7 @@ async def train(config: TrainConfig) -> Outcome:
                 metrics |= ledger.take()
                 folder.log(metrics)
                 display.step(step, metrics)
-                if last or interrupt.asked:
+                if last:
                     break
 
             outcome.step, outcome.finished = trainer.progress.step, not interrupt.asked

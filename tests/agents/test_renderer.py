@@ -8,6 +8,7 @@ import logging
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers.processors import TemplateProcessing
 
 from agents.renderer import Renderer
 
@@ -161,6 +162,20 @@ def test_text_drops_one_end_token_at_the_end_and_shows_every_other(make_tokenize
     end = renderer.end_token_ids[0]
     assert renderer.text([end, *renderer.splice("a"), end, end]) == "<|end|>a<|end|>"
     assert renderer.text([]) == ""
+
+
+def test_a_tokenizer_that_begins_every_text_is_not_let_to(make_tokenizer):
+    tokenizer = make_tokenizer("tiny")
+    backend = tokenizer.backend_tokenizer
+    begin = backend.token_to_id("<|system|>")
+    backend.post_processor = TemplateProcessing(
+        single="<|system|> $A", special_tokens=[("<|system|>", begin)]
+    )
+    assert tokenizer.encode("a")[0] == begin
+    renderer = Renderer(tokenizer)
+    assert renderer.difference is None
+    assert begin not in renderer.splice("a")
+    assert begin not in renderer.start([{"role": "user", "content": "a"}])
 
 
 def test_a_tokenizer_without_an_end_is_refused(make_tokenizer):

@@ -10,6 +10,7 @@ import pytest
 
 from rl.cli import parse
 from rl.config import PRESETS, EvaluateConfig, SFTConfig, TrainConfig, as_lines, run_path
+from rl.credit.algorithms import ALGORITHMS
 from rl.errors import UsageError
 
 
@@ -31,11 +32,11 @@ def test_defaults_words_and_their_types():
     )
     assert config.env.env_id == "toy-chatter-v0"
     assert config.env.options.tool_s == 1.0
-    assert (config.steps, config.group_size, config.prompts) == (3, 4, 32)
+    assert (config.steps, config.group_size, config.prompts) == (3, 4, TrainConfig.prompts)
     assert config.deterministic is True
     assert (config.optimizer.lr, config.optimizer.warmup_steps) == (1e-3, 5)
     assert config.algo.name == "ppo"
-    assert (config.algo.row.dual_clip, config.algo.row.epochs) == (3.0, 4)
+    assert config.algo.row == dataclasses.replace(ALGORITHMS["ppo"], dual_clip=3.0)
     assert config.out == "a=b"
 
 
@@ -251,7 +252,7 @@ def test_help_shows_what_was_chosen_and_where(write, capsys):
     assert lines["steps"].split()[1] == "7"
     assert "run.toml)" in text
     assert "  3 (the command line)  " in lines["prompts"]
-    assert lines["algo.value_coef"].split()[1] == "0.1"
+    assert lines["algo.value_coef"].split()[1] == str(ALGORITHMS["ppo"].value_coef)
     assert lines["env.tool_s"].split()[1] == "0.02"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from rl.learner.checkpoint import load_trainer_state
+from rl.rollout.trajectory import Trajectory
 from rl.run.folder import read_jsonl
 from rl.train import main
 from rl.trainer import Progress
@@ -67,14 +69,21 @@ def assert_equal_weights(first, second):
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-@pytest.mark.parametrize(("algo", "turns", "lr"), [("grpo", 1, 3e-3), ("ppo", 2, 1e-3)])
-def test_reward_rises_and_the_run_leaves_its_files(words, tmp_path, capfd, algo, turns, lr):
+@pytest.mark.parametrize(
+    ("turns", "algorithm"),
+    [
+        (1, {"algo": "grpo", "optimizer__lr": 3e-3}),
+        (2, {"algo": "ppo", "algo__epochs": 4, "algo__lam": 0.95, "optimizer__lr": 1e-3}),
+    ],
+    ids=["grpo", "ppo"],
+)
+def test_reward_rises_and_the_run_leaves_its_files(words, tmp_path, capfd, turns, algorithm):
     out = tmp_path / "run"
     command = words(
         out,
-        algo=algo,
+        **algorithm,
+        deterministic="true",
         env__max_turns=turns,
-        optimizer__lr=lr,
         steps=10,
         prompts=8,
         group_size=6,
@@ -86,7 +95,7 @@ def test_reward_rises_and_the_run_leaves_its_files(words, tmp_path, capfd, algo,
     assert main(command) == 0
     stdout, stderr = capfd.readouterr()
     assert stdout == f"run: {out}\n"
-    assert f"step 10/{10}  reward" in stderr
+    assert "step 10/10  reward" in stderr
 
     records = metrics(out)
     rewards = [r["reward"] for r in records if "reward" in r]
@@ -177,9 +186,13 @@ def test_a_run_killed_before_its_first_checkpoint_starts_anew(words, tmp_path, m
     assert [r["step"] for r in metrics(out)] == [0, 1], "and each step is logged once"
 
 
-@pytest.mark.parametrize("algo", ["grpo", "ppo"])
+@pytest.mark.parametrize(
+    # Saved by the step before, or saved because of the failure.
+    ("algo", "save_every"),
+    [("grpo", 2), ("ppo", 100)],
+)
 def test_a_loss_that_is_not_finite_keeps_the_good_weights(
-    words, tmp_path, monkeypatch, capfd, algo
+    words, tmp_path, monkeypatch, capfd, algo, save_every
 ):
     import rl.trainer
 
@@ -192,7 +205,7 @@ def test_a_loss_that_is_not_finite_keeps_the_good_weights(
         return await learn(self, groups)
 
     monkeypatch.setattr(rl.trainer.Trainer, "learn", poisoned)
-    assert main(words(out, algo=algo, save_every=2)) == 1
+    assert main(words(out, algo=algo, save_every=save_every)) == 1
     error = capfd.readouterr().err.splitlines()[-1]
     assert error.startswith("error: optimizer step ")
     assert "has loss nan" in error
@@ -206,7 +219,7 @@ def test_a_loss_that_is_not_finite_keeps_the_good_weights(
     assert load_trainer_state(out / "checkpoints" / "step-000002")["progress"]["step"] == 2
 
     monkeypatch.setattr(rl.trainer.Trainer, "learn", learn)
-    assert main(words(out, algo=algo, save_every=2, resume="auto")) == 0
+    assert main(words(out, algo=algo, save_every=save_every, resume="auto")) == 0
     assert [r["step"] for r in metrics(out)] == [0, 1, 2, 3, 4]
 
 
@@ -262,6 +275,32 @@ def test_environments_without_a_success_score_are_judged_by_their_return(words, 
     values = [r["eval/success"] for r in metrics(out) if "eval/success" in r]
     assert all(-3 <= value <= -2 for value in values)
     assert (out / "checkpoints" / "best" / "config.json").is_file()
+
+
+def test_the_last_test_is_of_the_best_weights(words, tmp_path, capfd):
+    out = tmp_path / "run"
+    ruin = {"optimizer__lr": 1.0, "steps": 2, "eval__every": 1}
+    assert main(words(out, **ruin, eval__tasks=24, eval__test_tasks=24)) == 0
+    records = metrics(out)
+    first, *others = [r["eval/success"] for r in records if "eval/success" in r]
+    assert max(others) < first, "training ruined the weights"
+    before, after = [r["test/success"] for r in records if "test/success" in r]
+    assert after == before, "the same weights meet the same seeds"
+    assert "test tasks, best weights by validation (step 0): right" in capfd.readouterr().err
+
+
+def test_no_two_groups_of_a_run_share_a_seed(words, tmp_path):
+    out = tmp_path / "run"
+    assert main(words(out, steps=3)) == 0
+    groups = []
+    for path in sorted((out / "trajectories").iterdir()):
+        with gzip.open(path, "rt") as file:
+            episodes = [Trajectory.from_json(json.loads(line)) for line in file]
+        groups += [episodes[i : i + 4] for i in range(0, len(episodes), 4)]
+    assert len(groups) == 3 * 6
+    assert [{e.seed for e in group} for group in groups] == [{group[0].seed} for group in groups]
+    assert len({group[0].seed for group in groups}) == 18
+    assert sorted(group[0].task for group in groups) == sorted({g[0].task for g in groups})
 
 
 def test_max_seconds_ends_a_run_as_its_last_step_would(words, tmp_path):

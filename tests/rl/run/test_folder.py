@@ -112,6 +112,7 @@ def test_trajectories_read_back_and_equal_ones_make_equal_files(tmp_path):
     write_trajectories(first, groups)
     write_trajectories(second, groups)
     assert first.read_bytes() == second.read_bytes()
+    assert first.read_bytes()[4:8] == bytes(4), "gzip's header bears no time"
     with gzip.open(first, "rt") as file:
         back = [Trajectory.from_json(json.loads(line)) for line in file]
     assert back == groups[0].trajectories

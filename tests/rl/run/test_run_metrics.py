@@ -67,7 +67,7 @@ def test_rollout_metrics_by_hand():
     groups = [
         TrajectoryGroup(
             [
-                episode([2, 3], [{"a": 1.0}, {"b": 0.5}], scores={"s": 1.0}),
+                episode([2, 3], [{"a": 1.0}, {"b": 0.5}], scores={"s": 1.0}, reason="length"),
                 episode([4], [{"a": 0.5}], reason="length", calls=[broken, ToolCall("x", {}, "y")]),
                 episode([9], [{"a": 100.0}], failure="gone"),
             ]
@@ -93,7 +93,7 @@ def test_rollout_metrics_by_hand():
         "completions/mean_length": pytest.approx((5 + 4 + 1 + 2 + 0) / 5),
         "completions/min_length": 0.0,
         "completions/max_length": 5.0,
-        "completions/clipped_ratio": pytest.approx(2 / 5),
+        "completions/clipped_ratio": pytest.approx(3 / 5),
         "num_turns": pytest.approx((2 + 1 + 1 + 1 + 0) / 5),
         "num_sampled_tokens": 12.0,
         "tools/call_frequency": pytest.approx(2 / 5),
