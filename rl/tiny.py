@@ -29,6 +29,7 @@ from transformers import (
 
 import envs
 from agents.renderer import Renderer
+from agents.segment import NOT_SAMPLED, Segment
 from envs.env import EnvOptions
 from rl.demonstrations import Conversation, demonstrate
 from rl.imitation import imitate
@@ -93,7 +94,7 @@ async def make_tiny(
     renderer = Renderer(tokenizer)
     losses = await imitate(
         model,
-        [conversation.to_segment(renderer) for conversation in conversations],
+        [_whole_text(c.to_segment(renderer)) for c in conversations],
         OptimizerConfig(lr=recipe.lr, warmup_steps=10, decay_steps=recipe.steps),
         steps=recipe.steps,
         batch_size=recipe.batch_size,
@@ -162,6 +163,22 @@ def new_model(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Qwen3ForCausalLM(config)
+
+
+def _whole_text(segment: Segment) -> Segment:
+    """The same text with every token to be learned, not the author's words alone.
+
+    The model was never pretrained: what an author merely read is its only other text, and where a
+    passage repeats a query or a query a question it learns to copy, several times sooner.
+    """
+    count = len(segment)
+    return Segment(
+        token_ids=segment.token_ids,
+        loss_mask=[0] + [1] * (count - 1),
+        sampling_logprobs=segment.sampling_logprobs,
+        versions=[NOT_SAMPLED] + [0] * (count - 1),
+        turn_ids=segment.turn_ids,
+    )
 
 
 def _key(env_id: str, options: EnvOptions, seed: int, recipe: TinyRecipe) -> str:
