@@ -85,6 +85,47 @@ class EvalConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TinyRecipe:
+    """What model=tiny is: a Qwen3 of this size, and how it is warm-started."""
+
+    vocab_size: int = 512
+    """Entries of its tokenizer, the 256 bytes among them."""
+    hidden_size: int = 96
+    """Width."""
+    intermediate_size: int = 256
+    """Width of the feed-forward layers."""
+    num_layers: int = 3
+    """Decoder layers."""
+    num_heads: int = 3
+    """Attention heads; they share hidden_size."""
+    num_kv_heads: int = 1
+    """Key-value heads."""
+    context_length: int = 1024
+    """Its window, in tokens."""
+    demonstrations: int = 3000
+    """Episodes of the environment's imperfect author."""
+    steps: int = 500
+    """Supervised steps."""
+    batch_size: int = 32
+    """Episodes per supervised step."""
+    lr: float = 3e-3
+    """Learning rate at the start; it falls to 0."""
+
+    def __post_init__(self) -> None:
+        for field_ in fields(self):
+            value = getattr(self, field_.name)
+            if value <= 0:
+                raise ValueError(f"{field_.name} ({value}) must be > 0")
+        if self.vocab_size < 261:
+            raise ValueError(f"vocab_size ({self.vocab_size}) must be >= 261: bytes and messages")
+        if self.hidden_size % self.num_heads or self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_heads ({self.num_heads}) must divide hidden_size ({self.hidden_size}) and be "
+                f"a multiple of num_kv_heads ({self.num_kv_heads})"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """What every command that plays episodes must know."""
 
@@ -92,6 +133,8 @@ class RunConfig:
     """The environment, by id or bare name; its options follow as env.KEY."""
     model: str = "tiny"
     """A Hugging Face id or folder; "tiny" is made and warm-started here, without a download."""
+    tiny: TinyRecipe
+    """Size and warm start of model=tiny."""
     sampling: SamplingConfig
     """How the policy samples."""
     context_length: int = 0
@@ -210,6 +253,8 @@ PRESETS: dict[str, dict[str, str]] = {
         "eval.every": "2",
         "eval.tasks": "16",
         "eval.test_tasks": "32",
+        "tiny.demonstrations": "400",
+        "tiny.steps": "40",
         "save_every": "2",
     },
 }

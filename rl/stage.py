@@ -105,7 +105,10 @@ async def open_stage(config: RunConfig, say: Callable[[str], None]) -> AsyncIter
             _check_isolation(config, services, say)
             path = config.model
             if path == "tiny":
-                path = str(await make_tiny(env_id, options, services, seed=config.seed, say=say))
+                made = await make_tiny(
+                    env_id, options, services, seed=config.seed, recipe=config.tiny, say=say
+                )
+                path = str(made)
             model = load_model(path, device=device, dtype=dtype)
             tokenizer = _load_tokenizer(path)
             renderer = Renderer(tokenizer)

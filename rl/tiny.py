@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ import envs
 from agents.renderer import Renderer
 from agents.segment import NOT_SAMPLED, Segment
 from envs.env import EnvOptions
+from rl.config import TinyRecipe
 from rl.demonstrations import Conversation, demonstrate
 from rl.imitation import imitate
 from rl.learner.settings import OptimizerConfig
@@ -42,30 +43,13 @@ CHAT_TEMPLATE = (
 SPECIAL_TOKENS = ("<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>")
 
 
-@dataclass(frozen=True)
-class TinyRecipe:
-    """How large the model is and how it is warm-started."""
-
-    vocab_size: int = 512
-    hidden_size: int = 96
-    intermediate_size: int = 256
-    num_layers: int = 3
-    num_heads: int = 3
-    num_kv_heads: int = 1
-    context_length: int = 1024
-    demonstrations: int = 3000
-    steps: int = 500
-    batch_size: int = 32
-    lr: float = 3e-3
-
-
 async def make_tiny(
     env_id: str,
     options: EnvOptions,
     services: Mapping[str, Any],
     *,
     seed: int,
-    recipe: TinyRecipe | None = None,
+    recipe: TinyRecipe,
     say: Callable[[str], None],
 ) -> Path:
     """The folder of the tiny model for an environment; made now unless the cache has it.
@@ -81,7 +65,6 @@ async def make_tiny(
     Raises:
         NoDemonstrations: the environment has no author to imitate.
     """
-    recipe = recipe or TinyRecipe()
     folder = cache_folder() / _key(env_id, options, seed, recipe)
     if (folder / "config.json").is_file():
         say(f"model=tiny: warm start found in {folder}")

@@ -32,11 +32,12 @@ def toy_model(tmp_path_factory) -> Path:
     import torch
 
     from agents.renderer import Renderer
+    from rl.config import TinyRecipe
     from rl.demonstrations import demonstrate
     from rl.imitation import imitate
     from rl.learner.checkpoint import save_checkpoint
     from rl.learner.settings import OptimizerConfig
-    from rl.tiny import TinyRecipe, new_model, train_tokenizer
+    from rl.tiny import new_model, train_tokenizer
 
     async def make(folder: Path) -> None:
         options = EnvOptions(max_turns=2)

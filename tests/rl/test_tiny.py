@@ -10,8 +10,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from envs.env import EnvOptions
+from rl.config import TinyRecipe
 from rl.demonstrations import Conversation, Exchange
-from rl.tiny import SPECIAL_TOKENS, TinyRecipe, cache_folder, make_tiny, new_model, train_tokenizer
+from rl.tiny import SPECIAL_TOKENS, cache_folder, make_tiny, new_model, train_tokenizer
 
 RECIPE = TinyRecipe(
     vocab_size=261,
