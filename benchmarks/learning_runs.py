@@ -24,7 +24,7 @@ from rl.run.folder import read_jsonl, versions
 ROWS = {
     "ppo": ["env=code-sandbox", "algo=ppo"],
     "repair": ["env=code-sandbox", "env.hide=constant", "env.max_turns=2"],
-    "search": ["env=search-qa", "env.instructions=false", "steps=200"],
+    "search": ["env=search-qa"],
 }
 FEEDBACK_TASKS = 1024
 
