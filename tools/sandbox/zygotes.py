@@ -96,6 +96,7 @@ class Zygote:
             theirs.close()
             os.close(their_errors)
         self._pidfd = os.pidfd_open(self._process.pid)
+        self._closed = False
         self._ended = self._loop.create_future()
         self._loop.add_reader(self._pidfd, self._on_end)
 
@@ -176,7 +177,13 @@ class Zygote:
             self._ended.set_result(None)
 
     async def close(self) -> None:
-        """Close the control socket, whereupon everything inside ends; wait for it."""
+        """Close the control socket, whereupon everything inside ends; wait for it.
+
+        A second call, after one that was cancelled, finds everything dead and given back.
+        """
+        if self._closed:
+            return
+        self._closed = True
         self._control.close()
         try:
             async with asyncio.timeout(_GRACE_S):

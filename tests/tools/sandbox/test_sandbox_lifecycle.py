@@ -241,6 +241,17 @@ async def test_zygotes_are_recycled(make, monkeypatch):
     assert children() == []
 
 
+async def test_a_cancelled_close_can_be_finished(make):
+    async with make() as sandbox:
+        await sandbox.run("print(1)")
+        closing = asyncio.create_task(sandbox._zygotes._current.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+    assert children() == []
+
+
 async def test_closed_and_unstarted_sandboxes_say_so(make):
     sandbox = make()
     with pytest.raises(RuntimeError, match="not started"):
