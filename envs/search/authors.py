@@ -21,14 +21,14 @@ _FACT = re.compile(r"The \w+ of \w+ is (\w+)\.")
 class Carelessness:
     """How often an author takes each short cut; every one leaves the format right.
 
-    With the defaults about three answers in ten are right.
+    With the defaults about four answers in ten are right.
     """
 
     guess: float = 0.05
     """Answers at once, with some value of the right kind."""
-    name_only: float = 0.6
+    name_only: float = 0.4
     """A search is for the person alone: one of all passages about the person is found."""
-    one_hop: float = 0.6
+    one_hop: float = 0.5
     """The second hop is left out: answers with the friend's or teacher's name."""
 
 
@@ -70,7 +70,8 @@ class GoldAuthor:
         return f"{self._lead}<think> </think> <search> {query} </search>"
 
     def _answer(self, value: str) -> str:
-        return f"{self._lead}<think> </think> <answer> \\boxed{{{value}}} </answer>"
+        # The space before a value makes it the same tokens as in the passage that it is copied from.
+        return f"{self._lead}<think> </think> <answer> \\boxed{{ {value} }} </answer>"
 
 
 class CarelessAuthor(GoldAuthor):

@@ -23,7 +23,7 @@ def test_gold_author_word_for_word():
     )
     assert (
         author(" <result>\nThe sport of Rumi is chess.\n</result>")
-        == " <think> </think> <answer> \\boxed{chess} </answer>"
+        == " <think> </think> <answer> \\boxed{ chess } </answer>"
     )
 
 
@@ -72,4 +72,4 @@ def test_demonstrations_leave_something_to_learn():
         for task in range(400)
     ]
     env.close()
-    assert 0.2 <= np.mean(right) <= 0.4
+    assert 0.3 <= np.mean(right) <= 0.5
