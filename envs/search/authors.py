@@ -70,7 +70,7 @@ class GoldAuthor:
         return f"{self._lead}<think> </think> <search> {query} </search>"
 
     def _answer(self, value: str) -> str:
-        # The space before a value makes it the same tokens as in the passage that it is copied from.
+        # The space before a value makes it the same tokens as in the passage it is copied from.
         return f"{self._lead}<think> </think> <answer> \\boxed{{ {value} }} </answer>"
 
 
