@@ -32,7 +32,7 @@ from tools.sandbox import CallTest
 PROMPT = f"Write {ENTRY_POINT}(xs) in Python: "
 """Stands before every description."""
 NUM_TASKS = {"train": 1_000_000, "validation": 1024, "test": 4096}
-NUM_WITHHELD_TASKS = {"train": 1_000_000, "validation": 256, "test": 1024}
+NUM_WITHHELD_TASKS = {"train": 1_000_000, "validation": 128, "test": 512}
 NUM_PUBLIC, NUM_HIDDEN = 3, 8
 MIN_DISTINCT_OUTPUTS = 6
 """A task whose tests have fewer different outputs is dropped: a constant could pass too many."""
@@ -70,6 +70,14 @@ class Composition(NamedTuple):
         name = f"{'+'.join(self.filters)}|{'+'.join(self.maps)}|{self.reduction}"
         bucket = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest()) % 10
         return {0: "test", 1: "validation"}.get(bucket, "train")
+
+    @property
+    def can_withhold(self) -> bool:
+        """Whether the constant of its last map may be withheld: one that a test can show.
+
+        At most one filter, so that what there is to learn is to read the test's result.
+        """
+        return len(self.filters) < 2 and bool(self.maps) and self.maps[-1] in _SHOWS_AT
 
     @property
     def num_recipes(self) -> int:
@@ -117,8 +125,9 @@ class GeneratedTasks:
     Args:
         split: "train", "validation" or "test".
         seed: another seed has other constants and other test inputs, over the same compositions.
-        withhold: withhold the constant of the last map from the description. A first attempt
-            has to guess it; the first public test's expected output is the constant itself.
+        withhold: withhold the constant of the last map from the description, in tasks of at most
+            one filter. A first attempt has to guess it; the first public test's expected output is
+            the constant itself, or minus it.
     """
 
     def __init__(self, split: str, seed: int = 0, *, withhold: bool = False) -> None:
@@ -263,7 +272,7 @@ def _table(split: str, withhold: bool) -> tuple[list[Composition], list[int]]:
         for parts in product(filter_sets, map_lists, REDUCTIONS)
         if (composition := Composition(*parts)).split == split
         and (composition.filters or composition.maps)
-        and (not withhold or (composition.maps and composition.maps[-1] in _SHOWS_AT))
+        and (not withhold or composition.can_withhold)
     ]
     sizes = [min(composition.num_recipes, _MOST_PER_PASS) for composition in compositions]
     return compositions, [0, *accumulate(sizes)]
