@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Sequence
 
-import numpy as np
 from transformers import PreTrainedModel
 
 from agents.segment import Segment
 from rl.credit.algorithms import ALGORITHMS
 from rl.learner.learner import Learner
 from rl.learner.settings import OptimizerConfig
+from rl.rollout.order import TaskOrder
 
 
 async def imitate(
@@ -48,22 +47,13 @@ async def imitate(
     if not segments:
         raise ValueError("there is no conversation to imitate")
     learner = Learner(model, ALGORITHMS["grpo"], optimizer)
-    order = shuffled(len(segments), seed, math.ceil(steps * batch_size / len(segments)))
+    order = TaskOrder(len(segments), seed)
     losses: list[float] = []
     for step in range(1, steps + 1):
-        chosen = order[(step - 1) * batch_size : step * batch_size]
+        chosen = order.take((step - 1) * batch_size, batch_size)
         part = [segments[i] for i in chosen]
         metrics = await asyncio.to_thread(learner.supervised_update, part)
         losses.append(metrics["loss"])
         if on_step is not None and not on_step(step, losses[-1]):
             break
     return losses
-
-
-def shuffled(count: int, seed: int, passes: int) -> list[int]:
-    """``passes`` permutations of 0 .. count-1, one after the other, each its own."""
-    return [
-        int(index)
-        for number in range(passes)
-        for index in np.random.default_rng([seed, number]).permutation(count)
-    ]

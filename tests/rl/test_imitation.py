@@ -10,7 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from agents.completion import Completion, FinishReason
 from agents.segment import Segment
-from rl.imitation import imitate, shuffled
+from rl.imitation import imitate
 from rl.learner.settings import OptimizerConfig
 
 
@@ -105,13 +105,3 @@ async def test_cancelling_makes_no_other_step(model):
 async def test_nothing_to_imitate_is_refused(model):
     with pytest.raises(ValueError, match="no conversation to imitate"):
         await imitate(model, [], OPTIMIZER, steps=1, batch_size=1, seed=0)
-
-
-def test_a_shuffle_is_one_permutation_after_the_other():
-    order = shuffled(10, 3, passes=3)
-    passes = [order[i : i + 10] for i in (0, 10, 20)]
-    assert all(sorted(one) == list(range(10)) for one in passes)
-    assert passes[0] != passes[1]
-    assert order == shuffled(10, 3, passes=3)
-    assert order[:10] == shuffled(10, 3, passes=1)
-    assert order != shuffled(10, 4, passes=3)
