@@ -35,8 +35,8 @@ class CodeSandboxOptions(EnvOptions):
     """"generated", or rows in the layout of MBPP or HumanEval: a path to .jsonl, .jsonl.gz or
     .parquet, or a Hugging Face hub id."""
     hide: str = "none"
-    """Generated tasks: "constant" withholds one number from the description, so that a first
-    attempt must guess it and the feedback tells it; "none" withholds nothing."""
+    """Generated tasks: "constant" withholds one number from the description (of tasks with at most
+    one filter), so that a first attempt must guess it and the feedback tells it; "none": nothing."""
     feedback: str = "tests"
     """"tests": the first public test that failed; "blank": the same sentence without its values,
     to measure what the feedback is worth."""
