@@ -36,7 +36,7 @@ class CodeSandboxOptions(EnvOptions):
     .parquet, or a Hugging Face hub id."""
     hide: str = "none"
     """Generated tasks: "constant" withholds one number from the description (of tasks with at most
-    one filter), so that a first attempt must guess it and the feedback tells it; "none": nothing."""
+    one filter), so that a first attempt must guess it and feedback tells it; "none": nothing."""
     feedback: str = "tests"
     """"tests": the first public test that failed; "blank": the same sentence without its values,
     to measure what the feedback is worth."""
