@@ -109,7 +109,9 @@ class TinyRecipe:
     batch_size: int = 32
     """Episodes per supervised step."""
     lr: float = 3e-3
-    """Learning rate at the start; it falls to 0."""
+    """Learning rate after the warm-up; it falls to 0 with the last step."""
+    warmup_steps: int = 50
+    """Steps over which the rate grows; with far fewer, some seeds never learn to copy."""
 
     def __post_init__(self) -> None:
         for field_ in fields(self):
@@ -255,6 +257,7 @@ PRESETS: dict[str, dict[str, str]] = {
         "eval.test_tasks": "32",
         "tiny.demonstrations": "400",
         "tiny.steps": "40",
+        "tiny.warmup_steps": "5",
         "save_every": "2",
     },
 }

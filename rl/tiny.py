@@ -78,7 +78,7 @@ async def make_tiny(
     losses = await imitate(
         model,
         [_whole_text(c.to_segment(renderer)) for c in conversations],
-        OptimizerConfig(lr=recipe.lr, warmup_steps=10, decay_steps=recipe.steps),
+        OptimizerConfig(lr=recipe.lr, warmup_steps=recipe.warmup_steps, decay_steps=recipe.steps),
         steps=recipe.steps,
         batch_size=recipe.batch_size,
         seed=seed,
