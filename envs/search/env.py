@@ -95,7 +95,6 @@ class SearchQAEnv(TextEnv[SearchTask, SearchState]):
     stop = RE_SEARCH.stop
     continues = RE_SEARCH.continues
     success_score = "em"
-    success_score = "em"
     reward_range = (0.0, 1.0)
     reward_floor = FORMAT_REWARD
 
