@@ -134,12 +134,16 @@ async def test_a_wave_that_takes_long_is_no_missing_episode(make_policy, monkeyp
     policy.begin(["fast", "slow"])
 
     async def play(name, counts):
+        lengths = []
         for count in counts:
-            await policy.generate([1], SamplingParams(max_tokens=count), name)
+            completion = await policy.generate([1], SamplingParams(max_tokens=count), name)
+            lengths.append(len(completion.token_ids))
         policy.end(name)
+        return lengths
 
     # The fast one asks again at once, and the slow one is busy for longer than the deadline.
-    await asyncio.gather(play("fast", [1, 1]), play("slow", [12]))
+    played = await asyncio.gather(play("fast", [1, 1]), play("slow", [12]))
+    assert played == [[1, 1], [12]]
 
 
 async def test_a_missing_episode_is_named_when_the_wave_has_waited_long_enough(make_policy):

@@ -67,7 +67,8 @@ def test_other_settings_are_refused_by_name(begun, word, told):
     ["steps=999", "eval.every=3", "eval.tasks=5", "save_every=1", "max_seconds=9", "threads=2"],
 )
 def test_how_long_and_how_often_may_differ(begun, word):
-    RunFolder(begun.path, config("resume=auto", word))
+    resumed = RunFolder(begun.path, config("resume=auto", word))
+    assert resumed.read_metrics() == begun.read_metrics()
 
 
 def test_rewind_forgets_later_steps_and_their_episodes(begun):
@@ -83,7 +84,7 @@ def test_rewind_forgets_later_steps_and_their_episodes(begun):
 def test_rewinding_a_new_folder_makes_no_run_of_it(tmp_path):
     folder = RunFolder(tmp_path / "run", config())
     folder.rewind(-1)
-    RunFolder(tmp_path / "run", config())
+    assert RunFolder(tmp_path / "run", config()).read_metrics() == []
 
 
 def test_configuration_and_versions_are_written(begun):
