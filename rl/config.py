@@ -111,7 +111,7 @@ class TinyRecipe:
     lr: float = 3e-3
     """Learning rate after the warm-up; it falls to 0 with the last step."""
     warmup_steps: int = 50
-    """Steps over which the rate grows; with far fewer, some seeds never learn to copy."""
+    """Steps over which the rate grows to lr."""
 
     def __post_init__(self) -> None:
         for field_ in fields(self):

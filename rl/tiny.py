@@ -152,7 +152,7 @@ def _whole_text(segment: Segment) -> Segment:
     """The same text with every token to be learned, not the author's words alone.
 
     The model was never pretrained: what an author merely read is its only other text, and where a
-    passage repeats a query or a query a question it learns to copy, several times sooner.
+    passage repeats a query, or a query a question, it learns to copy.
     """
     count = len(segment)
     return Segment(
