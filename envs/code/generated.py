@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import random
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -46,9 +47,11 @@ _REDUNDANT = {
     ("negative", "below"),
     ("above", "below"),
 }
-# A composition comes at most this often in one pass over a split, so that those with many
-# constants (up to 8 ** 4) do not crowd out the others.
-_MOST_PER_PASS = 64
+# A kind (how many filters and maps, and which reduction) has about this many slots in one pass,
+# however many compositions and constants it has: short tasks are as common as long ones.
+_SLOTS_PER_KIND = 2000
+# Four of five candidates with these are dropped, because their outputs hardly differ.
+_SELDOM_GOOD = {"largest": 4, "smallest": 4}
 _WITH_CONSTANT = {name for name in [*FILTERS, *MAPS] if Step(name).takes_constant}
 _NUMBERS = range(-9, 21)
 # More than half of the candidates are good, or a third where a constant is withheld.
@@ -70,6 +73,11 @@ class Composition(NamedTuple):
         name = f"{'+'.join(self.filters)}|{'+'.join(self.maps)}|{self.reduction}"
         bucket = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest()) % 10
         return {0: "test", 1: "validation"}.get(bucket, "train")
+
+    @property
+    def kind(self) -> tuple[int, int, str]:
+        """How many filters and maps it has, and its reduction."""
+        return len(self.filters), len(self.maps), self.reduction
 
     @property
     def can_withhold(self) -> bool:
@@ -172,7 +180,7 @@ class GeneratedTasks:
             slot = _shuffled(place, starts[-1], f"{self.seed}/{self.split}/{lap}")
             row = bisect_right(starts, slot) - 1
             composition = compositions[row]
-            number = slot - starts[row] + lap * _MOST_PER_PASS
+            number = slot - starts[row] + lap * (starts[row + 1] - starts[row])
             size = composition.num_recipes
             # Only the training split may come back to a recipe, after all its constants.
             if number < size or self.split == "train":
@@ -267,14 +275,21 @@ def _table(split: str, withhold: bool) -> tuple[list[Composition], list[int]]:
         if chosen not in _REDUNDANT
     ]
     map_lists = [chosen for count in range(3) for chosen in permutations(MAPS, count)]
-    compositions = [
+    candidates = [
         composition
         for parts in product(filter_sets, map_lists, REDUCTIONS)
-        if (composition := Composition(*parts)).split == split
-        and (composition.filters or composition.maps)
+        if ((composition := Composition(*parts)).filters or composition.maps)
         and (not withhold or composition.can_withhold)
     ]
-    sizes = [min(composition.num_recipes, _MOST_PER_PASS) for composition in compositions]
+    kinds = Counter(composition.kind for composition in candidates)
+    compositions = [composition for composition in candidates if composition.split == split]
+    sizes = [
+        min(
+            composition.num_recipes,
+            _SLOTS_PER_KIND * _SELDOM_GOOD.get(composition.reduction, 1) // kinds[composition.kind],
+        )
+        for composition in compositions
+    ]
     return compositions, [0, *accumulate(sizes)]
 
 
