@@ -22,7 +22,7 @@ from agents.policy import PolicyFailure
 
 _WORTH_SHARING = 8
 """A prefix of at least this many tokens is copied from, or waited for in, another row."""
-_FIRST_CAPACITY = 64
+_CAPACITY_STEP = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,9 +313,11 @@ class Engine:
         """Make every row at least ``length`` positions long."""
         capacity = self._table.capacity
         if length > capacity:
-            grown = max(_FIRST_CAPACITY, capacity)
+            # By quarters and not by doubling: attention reads a row with a gap behind it up to
+            # twice as slowly as one that stands right before the next.
+            grown = capacity
             while grown < length:
-                grown *= 2
+                grown += max(1, grown // 4 // _CAPACITY_STEP) * _CAPACITY_STEP
             self._table.grow(grown)
             self._forward.reserve(grown)
 

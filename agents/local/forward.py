@@ -104,12 +104,17 @@ class ThinForward:
         self._num_kv_heads: int = model.config.num_key_value_heads
         self._allocate(0)
 
-    def _allocate(self, capacity: int) -> None:
+    def _allocate(self, capacity: int, former: Tensor | None = None) -> None:
         weight: Tensor = self._model.model.embed_tokens.weight
-        shape = (len(self._layers), self._num_rows, self._num_kv_heads, capacity, self._head_dim)
+        shape = (2, len(self._layers), self._num_rows, self._num_kv_heads, capacity, self._head_dim)
+        self._cache = torch.empty(shape, dtype=weight.dtype, device=weight.device)
+        kept = 0
+        if former is not None:
+            kept = former.shape[-2]
+            self._cache[..., :kept, :] = former
         # Zeros: what lies beyond a row's length is masked, and must be finite for that.
-        self._keys = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
-        self._values = torch.zeros_like(self._keys)
+        self._cache[..., kept:, :] = 0
+        self._keys, self._values = self._cache
         positions = torch.arange(capacity, device=weight.device)
         cos, sin = self._model.model.rotary_emb(weight, positions[None])
         # rotate_half(x) is x rolled by half with its first half negated: the sign goes in here.
@@ -119,22 +124,18 @@ class ThinForward:
 
     def reserve(self, capacity: int) -> None:
         """Make room for ``capacity`` positions in every row; what is cached stays."""
-        keys, values = self._keys, self._values
-        self._allocate(capacity)
-        self._keys[:, :, :, : keys.shape[3]] = keys
-        self._values[:, :, :, : values.shape[3]] = values
+        self._allocate(capacity, self._cache)
 
     def swap(self, a: int, b: int, length: int) -> None:
         """Exchange two rows, of which at most ``length`` positions are in use."""
-        for cache in (self._keys, self._values):
-            kept = cache[:, a, :, :length].clone()
-            cache[:, a, :, :length] = cache[:, b, :, :length]
-            cache[:, b, :, :length] = kept
+        first, second = self._cache[:, :, a, :, :length], self._cache[:, :, b, :, :length]
+        kept = first.clone()
+        first.copy_(second)
+        second.copy_(kept)
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Give row ``target`` the first ``length`` positions of row ``source``."""
-        for cache in (self._keys, self._values):
-            cache[:, target, :, :length] = cache[:, source, :, :length]
+        self._cache[:, :, target, :, :length] = self._cache[:, :, source, :, :length]
 
     def clear(self, row: int) -> None:
         """The row starts anew: nothing to do, what lies beyond its length is never read."""
@@ -142,8 +143,8 @@ class ThinForward:
     def refresh(self) -> None:
         """Only a new dtype or device matters: weights are read where the model keeps them."""
         weight: Tensor = self._model.model.embed_tokens.weight
-        if (weight.dtype, weight.device) != (self._keys.dtype, self._keys.device):
-            self._allocate(self._keys.shape[3])
+        if (weight.dtype, weight.device) != (self._cache.dtype, self._cache.device):
+            self._allocate(self._cache.shape[-2])
 
     def run(self, batch: Batch) -> Tensor:
         """Logits of the decoding rows, ``[D, V]`` in fp32."""

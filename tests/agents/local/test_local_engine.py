@@ -290,10 +290,13 @@ def test_capacity_grows_with_the_longest_sequence_only():
     engine, forward = make_engine()
     engine.submit(request([1, 2], 3))
     run(engine)
-    assert forward.capacity == 64
+    assert forward.capacity == 32
     engine.submit(request([1] * 100, 30))
     run(engine)
-    assert forward.capacity == 256
+    assert forward.capacity == 160
+    engine.submit(request([1] * 260, 30))
+    run(engine)
+    assert forward.capacity == 320
 
 
 @pytest.mark.parametrize("shares_rows", [True, False])
