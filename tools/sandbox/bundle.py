@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tools.sandbox.inside.config import Config
 
+_FLAGS = ("-I", "-S", "-B", "-X", "utf8")
 _PACKAGES = ("tools", "tools.sandbox", "tools.sandbox.inside")
 # In the order of their imports.
 _MODULES = (
@@ -24,14 +25,31 @@ _MODULES = (
     "program",
     "warden",
     "zygote",
+    "tunnel",
+    "relay",
 )
 
-_BOOTSTRAP = """
+_FROM_FILE = """
 import json, os, sys, types
 fd = int(sys.argv[1])
 os.lseek(fd, 0, 0)
 with open(fd, "rb") as file:
     bundle = json.load(file)
+"""
+# Not a byte beyond the document: what follows it is for whoever it starts.
+_FROM_STREAM = """
+import json, os, struct, sys, types
+def take(count):
+    data = b""
+    while len(data) < count:
+        part = os.read(0, count - len(data))
+        if not part:
+            os._exit(1)
+        data += part
+    return data
+bundle = json.loads(take(*struct.unpack("!I", take(4))))
+"""
+_BOOTSTRAP = """
 for name, source in bundle["modules"]:
     module = types.ModuleType(name)
     sys.modules[name] = module
@@ -42,7 +60,7 @@ for name, source in bundle["modules"]:
         module.__path__ = []
     else:
         exec(compile(source, "<" + name + ">", "exec"), module.__dict__)
-sys.modules["tools.sandbox.inside.zygote"].main(bundle["settings"])
+sys.modules["tools.sandbox.inside." + bundle["main"]].main(bundle["settings"])
 """
 
 
@@ -51,14 +69,23 @@ def command(python: str, bundle_fd: int) -> list[str]:
 
     ``-I`` and ``-S``: neither the environment nor installed packages take part.
     """
-    flags = ["-I", "-S", "-B", "-X", "utf8"]
-    return [python, *flags, "-c", _BOOTSTRAP, str(bundle_fd)]
+    return [python, *_FLAGS, "-c", _FROM_FILE + _BOOTSTRAP, str(bundle_fd)]
+
+
+def streamed_command(python: str) -> list[str]:
+    """The command line of one that reads its program from standard input, length first."""
+    return [python, *_FLAGS, "-c", _FROM_STREAM + _BOOTSTRAP]
 
 
 def write(config: Config) -> int:
     """The bundle as an anonymous file; the caller closes the descriptor."""
-    document = {"modules": _modules(), "settings": json.dumps(asdict(config))}
-    return anonymous_file("zygote", json.dumps(document).encode())
+    return anonymous_file("zygote", document(config, "zygote"))
+
+
+def document(config: Config, main: str) -> bytes:
+    """The bundle, whose start is the ``main`` of the module of that name."""
+    parts = {"modules": _modules(), "main": main, "settings": json.dumps(asdict(config))}
+    return json.dumps(parts).encode()
 
 
 def anonymous_file(name: str, content: bytes) -> int:

@@ -47,6 +47,7 @@ class BwrapLauncher:
     backend = "bwrap"
     isolation = "namespaces"
     enforced_by = "rlimit+watchdog"
+    start_s = 30.0
 
     def __init__(self, python: str | None) -> None:
         self._python = python
@@ -66,6 +67,7 @@ class BwrapLauncher:
             processes=limits.processes,
             disk_mb=limits.disk_mb,
             seccomp=seccomp.assemble(restricted=False).hex(),
+            user_id=SANDBOX_ID,
         )
         with contextlib.ExitStack() as opened:
             bundle_fd = bundle.write(config)

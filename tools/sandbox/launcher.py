@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import dataclass
 from typing import Protocol
 
 from tools.sandbox.limits import Limits
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a backend is made for."""
+
+    python: str | None
+    """Path of the interpreter that runs programs; None: this one."""
+    workers: int
+    """Runs in flight at once, at most."""
+    runtime: str | None = None
+    """Of containers; None: the engine's default."""
+
 
 LEVELS = ("none", "restricted", "namespaces")
 """Isolation, weakest first."""
@@ -18,6 +32,8 @@ class Launcher(Protocol):
     isolation: str
     enforced_by: str
     """What holds the limits of memory and processes."""
+    start_s: float
+    """Seconds within which a zygote must be ready."""
 
     def launch(
         self, limits: Limits, idle: int, control_fd: int, stderr_fd: int

@@ -31,6 +31,7 @@ class LocalLauncher:
         self.backend = "landlock" if confined else "unsafe-local"
         self.isolation = "restricted" if confined else "none"
         self.enforced_by = "rlimit+watchdog"
+        self.start_s = 30.0
         self._python = python
         self._scratch: dict[int, Path] = {}
 

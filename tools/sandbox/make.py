@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable
 
 from tools.sandbox.bwrap import BwrapLauncher
-from tools.sandbox.launcher import LEVELS, Launcher
+from tools.sandbox.docker.launcher import DockerLauncher
+from tools.sandbox.launcher import LEVELS, Launcher, Wishes
 from tools.sandbox.limits import Limits
 from tools.sandbox.local import LocalLauncher
-from tools.sandbox.sandbox import Sandbox
+from tools.sandbox.sandbox import MAX_WORKERS, Sandbox
 
 # Strongest first.
-BACKENDS: dict[str, Callable[[str | None], Launcher]] = {
-    "bwrap": BwrapLauncher,
-    "landlock": lambda python: LocalLauncher(python, confined=True),
-    "unsafe-local": lambda python: LocalLauncher(python, confined=False),
+BACKENDS: dict[str, Callable[[Wishes], Launcher]] = {
+    "bwrap": lambda wishes: BwrapLauncher(wishes.python),
+    "docker": lambda wishes: DockerLauncher(wishes.python, wishes.workers, wishes.runtime),
+    "landlock": lambda wishes: LocalLauncher(wishes.python, confined=True),
+    "unsafe-local": lambda wishes: LocalLauncher(wishes.python, confined=False),
 }
 UNSAFE = "unsafe-local"
 
@@ -27,29 +30,38 @@ def make_sandbox(
     min_isolation: str | None = None,
     workers: int | None = None,
     python: str | None = None,
+    runtime: str | None = None,
 ) -> Sandbox:
     """A sandbox for ``async with``; entering it runs a canary program through the whole chain.
 
     Args:
-        backend: "bwrap" (isolation "namespaces"), "landlock" ("restricted"), "unsafe-local"
-            ("none": for programs that you trust), or "auto": the strongest of the first two that
-            works here.
+        backend: "bwrap" or "docker" (isolation "namespaces"), "landlock" ("restricted"),
+            "unsafe-local" ("none": for programs that you trust), or "auto": the first of them but
+            the last that works here.
         limits: of each run.
         min_isolation: weakest isolation to accept; None: "restricted" for "auto", and whatever it
             has for a backend that is named.
         workers: runs in flight at once; None: twice the number of cores.
         python: path of the interpreter that runs programs; None: this one. Installed packages are
             not seen by programs.
+        runtime: of docker's containers, as the engine names it, for example "runsc"; None: the
+            engine's default.
 
     Raises:
-        ValueError: an unknown backend or level, or a backend below ``min_isolation``.
+        ValueError: an unknown backend or level, a backend below ``min_isolation``, or a runtime
+            for a backend that has none.
     """
     if backend != "auto" and backend not in BACKENDS:
         raise ValueError(f"backend ({backend!r}) must be one of auto, {', '.join(BACKENDS)}")
     if min_isolation is not None and min_isolation not in LEVELS:
         raise ValueError(f"min_isolation ({min_isolation!r}) must be one of {', '.join(LEVELS)}")
+    if runtime is not None and backend != "docker":
+        raise ValueError(f"runtime ({runtime!r}) needs backend='docker', not {backend!r}")
+    if workers is None:
+        workers = min(2 * len(os.sched_getaffinity(0)), MAX_WORKERS)
+    wishes = Wishes(python, workers, runtime)
     names = [n for n in BACKENDS if n != UNSAFE] if backend == "auto" else [backend]
-    launchers = [BACKENDS[name](python) for name in names]
+    launchers = [BACKENDS[name](wishes) for name in names]
     if min_isolation is not None:
         floor = LEVELS.index(min_isolation)
         launchers = [one for one in launchers if LEVELS.index(one.isolation) >= floor]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import platform
 import socket
 import sys
@@ -25,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 _SUPPORTED = ("linux", "x86_64")
 _MAX_IDLE = 4
-_MAX_WORKERS = 128
+MAX_WORKERS = 128
 RECYCLE_AFTER = 2000
 """Runs after which a zygote is replaced: its address layout and hash seed are shared by them."""
 
@@ -37,12 +36,11 @@ class Sandbox:
     order of their coming.
     """
 
-    def __init__(self, launchers: Sequence[Launcher], limits: Limits, workers: int | None) -> None:
-        cores = len(os.sched_getaffinity(0))
+    def __init__(self, launchers: Sequence[Launcher], limits: Limits, workers: int) -> None:
+        if not 1 <= workers <= MAX_WORKERS:
+            raise ValueError(f"workers ({workers}) must be in [1, {MAX_WORKERS}]")
         self.limits = limits
-        self.workers = min(2 * cores, _MAX_WORKERS) if workers is None else workers
-        if not 1 <= self.workers <= _MAX_WORKERS:
-            raise ValueError(f"workers ({workers}) must be in [1, {_MAX_WORKERS}]")
+        self.workers = workers
         self._launchers = launchers
         self._launcher = launchers[0]
         self._zygotes: Zygotes | None = None

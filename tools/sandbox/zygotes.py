@@ -17,7 +17,6 @@ from tools.sandbox.errors import SandboxFailure, SandboxUnavailable
 from tools.sandbox.launcher import Launcher
 from tools.sandbox.limits import Limits
 
-_START_S = 30.0
 _GRACE_S = 10.0
 """Seconds beyond a run's own limit before the sandbox counts as broken."""
 _MAX_BAD_STARTS = 3
@@ -71,6 +70,10 @@ class LostError(Exception):
     """Raised when a warden vanished or stayed silent: nothing is known about its run."""
 
 
+class RefusedError(LostError):
+    """Raised when a zygote takes no job any more: nothing has begun."""
+
+
 class Zygote:
     """One generation of wardens."""
 
@@ -79,6 +82,8 @@ class Zygote:
         self.running = 0
         self._launcher = launcher
         self.dead = False
+        self.refuses = False
+        """Known a moment before ``dead``: its end of the control socket is closed."""
         self._loop = asyncio.get_running_loop()
         # Sequenced packets: each message goes whole to one of the wardens that wait.
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -107,13 +112,13 @@ class Zygote:
             LostError: it did not come to that; the message has its last words.
         """
         try:
-            async with asyncio.timeout(_START_S):
+            async with asyncio.timeout(self._launcher.start_s):
                 message = await self._loop.sock_recv(self._control, 16)
         except (TimeoutError, ConnectionError) as error:
             raise LostError(f"no answer: {error!r}; {self.last_words()}") from None
         if message != b"ready":
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_START_S):
+                async with asyncio.timeout(self._launcher.start_s):
                     await asyncio.shield(self._ended)
             raise LostError(self.last_words())
 
@@ -133,6 +138,7 @@ class Zygote:
             channel: the program's end of a channel of values, where the mode has one.
 
         Raises:
+            RefusedError: the zygote ended before.
             LostError: no reply: the sandbox broke, or the whole machine stalls.
         """
         self.served += 1
@@ -141,7 +147,11 @@ class Zygote:
         mine.setblocking(False)
         try:
             fds = [theirs.fileno()] + ([channel.fileno()] if channel is not None else [])
-            socket.send_fds(self._control, [b"job"], fds)
+            try:
+                socket.send_fds(self._control, [b"job"], fds)
+            except ConnectionError:
+                self.refuses = True
+                raise RefusedError(self.last_words()) from None
             theirs.close()
             async with asyncio.timeout(request.limits.wall_s + _GRACE_S):
                 await self._loop.sock_sendall(mine, request.encode())
@@ -250,16 +260,20 @@ class Zygotes:
             LostError: no reply.
             SandboxFailure: no zygote starts any more.
         """
-        zygote = await self._living()
-        try:
-            return await zygote.run(request, channel)
-        finally:
-            self._tidy()
+        for _ in range(_MAX_BAD_STARTS):
+            zygote = await self._living()
+            try:
+                return await zygote.run(request, channel)
+            except RefusedError as error:
+                refusal = error
+            finally:
+                self._tidy()
+        raise refusal
 
     async def _living(self) -> Zygote:
         async with self._lock:
             zygote = self._current
-            if zygote is None or zygote.dead:
+            if zygote is None or zygote.dead or zygote.refuses:
                 self._retire()
                 zygote = await self._respawn()
             elif zygote.served >= self._recycle_after and self._replacing is None:
@@ -275,7 +289,7 @@ class Zygotes:
             )
         try:
             self._current = await self._spawn()
-        except (LostError, OSError) as error:
+        except (LostError, OSError, SandboxUnavailable) as error:
             self._bad_starts += 1
             raise LostError(f"the sandbox does not start again: {error}") from None
         self._bad_starts = 0
@@ -284,7 +298,7 @@ class Zygotes:
     async def _replace(self) -> None:
         try:
             fresh = await self._spawn()
-        except (LostError, OSError):
+        except (LostError, OSError, SandboxUnavailable):
             return  # the old one goes on; the next run tries again
         finally:
             self._replacing = None

@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from tools.sandbox import Limits, Sandbox, SandboxUnavailable, interpreter, make_sandbox
+from tools.sandbox.docker import container, engine
 
 
 def readable_python() -> str | None:
@@ -39,7 +40,7 @@ async def started(backend: str, python: str | None) -> Sandbox:
     return made
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["bwrap", "landlock"])
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["bwrap", "docker", "landlock"])
 async def either(request, python_for):
     """A sandbox of each backend that works here."""
     made = await started(request.param, python_for(request.param))
@@ -50,10 +51,33 @@ async def either(request, python_for):
 @pytest_asyncio.fixture(
     scope="module",
     loop_scope="module",
-    params=["bwrap", pytest.param("landlock", marks=pytest.mark.slow)],
+    params=["bwrap", *(pytest.param(b, marks=pytest.mark.slow) for b in ("docker", "landlock"))],
 )
 async def mostly_bwrap(request, python_for):
     """As ``either``, for many cases that hardly depend on the backend."""
     made = await started(request.param, python_for(request.param))
     yield made
     await made.close()
+
+
+@pytest.fixture(scope="module")
+def engine_client():
+    """A docker engine, or a skip where none runs."""
+    try:
+        client = engine.connect()
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="module")
+def own_containers(engine_client):
+    """Lists the containers that this process has now, as the engine describes them."""
+    label = f"{container.OWNER_LABEL}={container.owner(os.getpid())}"
+
+    def listed() -> list[dict]:
+        found = engine_client.containers(all=True, filters={"label": label})
+        return [engine_client.inspect_container(one["Id"]) for one in found]
+
+    return listed

@@ -21,8 +21,8 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 def test_mistakes_are_named():
-    with pytest.raises(ValueError, match=r"backend \('docker'\) must be one of auto, bwrap"):
-        make_sandbox("docker")
+    with pytest.raises(ValueError, match=r"backend \('podman'\) must be one of auto, bwrap"):
+        make_sandbox("podman")
     with pytest.raises(ValueError, match=r"min_isolation \('full'\)"):
         make_sandbox(min_isolation="full")
     with pytest.raises(ValueError, match="below min_isolation"):
@@ -35,11 +35,18 @@ def test_mistakes_are_named():
         Limits(memory_mb=float("nan"))
 
 
-async def test_a_backend_that_fails_falls_back_and_says_so(monkeypatch, caplog, python_for):
+@pytest.fixture
+def no_bwrap_and_no_engine(monkeypatch, tmp_path):
     def refuse():
         raise SandboxUnavailable("bwrap is not installed: install it")
 
     monkeypatch.setattr(bwrap, "find_bwrap", refuse)
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none")
+
+
+async def test_a_backend_that_fails_falls_back_and_says_so(
+    no_bwrap_and_no_engine, caplog, python_for
+):
     with caplog.at_level(logging.WARNING, "tools.sandbox"):
         try:
             async with make_sandbox(python=python_for("landlock")) as sandbox:
@@ -50,26 +57,20 @@ async def test_a_backend_that_fails_falls_back_and_says_so(monkeypatch, caplog, 
     (record,) = caplog.records
     assert "landlock with isolation restricted" in record.getMessage()
     assert "bwrap is not installed" in record.getMessage()
+    assert "docker: no engine at" in record.getMessage()
 
 
-async def test_nothing_weaker_is_taken_than_asked_for(monkeypatch):
-    def refuse():
-        raise SandboxUnavailable("bwrap is not installed: install it")
-
-    monkeypatch.setattr(bwrap, "find_bwrap", refuse)
+async def test_nothing_weaker_is_taken_than_asked_for(no_bwrap_and_no_engine):
     with pytest.raises(SandboxUnavailable, match="bwrap is not installed"):
         await make_sandbox(min_isolation="namespaces").start()
 
 
-async def test_where_nothing_works_the_error_names_each_reason(monkeypatch):
-    def refuse():
-        raise SandboxUnavailable("bwrap is not installed: install it")
-
-    monkeypatch.setattr(bwrap, "find_bwrap", refuse)
+async def test_where_nothing_works_the_error_names_each_reason(monkeypatch, no_bwrap_and_no_engine):
     monkeypatch.setattr(kernel, "landlock_abi", lambda: 4)
     with pytest.raises(SandboxUnavailable) as caught:
         await make_sandbox().start()
     assert "bwrap is not installed" in str(caught.value)
+    assert "docker: no engine at" in str(caught.value)
     assert "offers version 4, 6 is needed" in str(caught.value)
     assert "doctor" in str(caught.value)
 
@@ -129,7 +130,8 @@ def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_the_doctor_lists_every_backend():
     done = run_python("-m", "tools.sandbox", "doctor")
     lines = done.stdout.splitlines()
-    assert [line.split()[0] for line in lines[:3]] == ["bwrap", "landlock", "unsafe-local"]
+    names = [line.split()[0] for line in lines[:4]]
+    assert names == ["bwrap", "docker", "landlock", "unsafe-local"]
     assert done.returncode == (0 if "works; a run takes" in done.stdout else 1)
 
 
@@ -155,7 +157,7 @@ async def test_bubblewrap_may_lie_in_an_open_folder_under_tmp(monkeypatch):
 
 def test_importing_it_loads_nothing_heavy():
     code = (
-        "import sys, tools.sandbox\nheavy = {'torch', 'pydantic', 'numpy', 'transformers'}\n"
+        "import sys, tools.sandbox\nheavy = {'torch', 'pydantic', 'numpy', 'docker'}\n"
         "print(sorted(sys.modules.keys() & heavy))"
     )
     assert run_python("-c", code).stdout == "[]\n"

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import errno
+import json
 import struct
+from pathlib import Path
 
 import pytest
 
+from tools.sandbox import seccomp
+from tools.sandbox.docker import profile
 from tools.sandbox.seccomp import assemble
 
 ALLOW, KILL = 0x7FFF0000, 0x80000000
@@ -140,3 +144,19 @@ def test_arguments_decide(program):
 def test_calls_that_landlock_does_not_govern(number):
     assert verdict(assemble(restricted=True), number) == DENY
     assert verdict(assemble(restricted=False), number) == ALLOW
+
+
+def test_a_containers_profile_denies_what_the_filter_denies():
+    header = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
+    if not header.exists():
+        pytest.skip("needs the kernel's list of calls (linux-libc-dev)")
+    numbers = {}
+    for line in header.read_text().splitlines():
+        match line.split():
+            case ["#define", name, number] if name.startswith("__NR_"):
+                numbers[name.removeprefix("__NR_")] = int(number)
+    rules = json.loads(profile.seccomp())["syscalls"]
+    denied = {numbers.get(name) for rule in rules for name in rule["names"]}
+    newer = set(seccomp._DENIED) - set(numbers.values())  # than the list
+    needed = {numbers[name] for name in ("mount", "capset")}
+    assert set(seccomp._DENIED) - denied - newer == needed

@@ -26,6 +26,10 @@ class Config:
     """Restricted only: folders that programs may read."""
     scratch: str = ""
     """Folder under which each run gets its own; unused where /tmp is private."""
+    user_id: int = 0
+    """Namespaces only: user and group of the zygote, which runs see as ``SANDBOX_ID``."""
+    hidden: tuple[str, ...] = ()
+    """Namespaces only: folders over which each run gets an empty one."""
     first_uid: int = 0
     """Restricted, as root: user ids from here on belong to runs, one each. 0: keep the user."""
     uids: int = 0

@@ -44,8 +44,8 @@ def enter_namespaces(config: Config) -> None:
     kernel.set_dumpable(True)
     for name, text in (
         ("setgroups", "deny"),
-        ("uid_map", f"{SANDBOX_ID} {SANDBOX_ID} 1"),
-        ("gid_map", f"{SANDBOX_ID} {SANDBOX_ID} 1"),
+        ("uid_map", f"{SANDBOX_ID} {config.user_id} 1"),
+        ("gid_map", f"{SANDBOX_ID} {config.user_id} 1"),
     ):
         Path("/proc/self", name).write_text(text)
     safe = kernel.MS_NOSUID | kernel.MS_NODEV
@@ -57,6 +57,8 @@ def enter_namespaces(config: Config) -> None:
         safe | kernel.MS_NOEXEC,
         f"size={_SHARED_MEMORY_MB}m,nr_inodes=256,mode=0700",
     )
+    for folder in config.hidden:
+        kernel.mount("tmpfs", folder, safe | kernel.MS_RDONLY, "size=4k,nr_inodes=1,mode=0555")
     kernel.mount("proc", "/proc", safe | kernel.MS_NOEXEC | kernel.MS_RDONLY, "subset=pid")
     kernel.drop_capabilities()
     kernel.set_dumpable(False)

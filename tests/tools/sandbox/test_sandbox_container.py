@@ -1,0 +1,75 @@
+"""A container from outside and from inside: its armour, its cgroup, its image."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tools.sandbox import Status, make_sandbox
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def sandbox(engine_client):
+    async with make_sandbox("docker", workers=2) as made:
+        yield made
+
+
+async def test_the_container_is_hardened(engine_client, own_containers, sandbox):
+    (found,) = own_containers()
+    host = found["HostConfig"]
+    assert (host["NetworkMode"], host["ReadonlyRootfs"], host["Privileged"]) == (
+        "none",
+        True,
+        False,
+    )
+    assert host["CapDrop"] == ["ALL"]
+    assert not host["CapAdd"]
+    assert found["Mounts"] == []
+    assert host["LogConfig"]["Type"] == "none"
+    # Two runs of 256 MiB, 64 MiB of files, 16 MiB of /dev/shm and 16 processes' socket buffers.
+    assert host["Memory"] == host["MemorySwap"] == (2 * (256 + 64 + 16 + 16 * 27) + 256) << 20
+    assert host["PidsLimit"] == 2 * 17 + 2 * 2 + 16
+    used = engine_client.stats(found["Id"], stream=False)["memory_stats"]
+    assert used["limit"] == host["Memory"]  # the cgroup's own word
+    assert 0 < used["usage"] < 256 << 20
+
+
+async def test_even_the_trusted_part_has_no_rights(engine_client, own_containers, sandbox):
+    (found,) = own_containers()
+    status = Path(f"/proc/{found['State']['Pid']}/status")
+    if not status.exists():
+        pytest.skip("the engine's processes cannot be seen from here")
+    fields = dict(line.split(":\t", 1) for line in status.read_text().splitlines() if ":\t" in line)
+    assert {fields[f"Cap{name}"] for name in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {"0" * 16}
+    assert (fields["NoNewPrivs"], fields["Seccomp"]) == ("1", "2")
+    assert min(map(int, fields["Uid"].split())) >= 20_000
+
+
+async def test_a_program_sees_the_image_and_nothing_of_this_machine(sandbox):
+    result = await sandbox.run(
+        "import os, socket\nprint(sorted(os.listdir('/')))\nprint(os.listdir('/sys'))\n"
+        "print(sorted(os.listdir('/etc')))\nprint(open('/etc/resolv.conf').read().split())\n"
+        "print(open('/etc/hostname').read())"
+    )
+    root, system, settings, resolver, name = result.stdout.splitlines()[:5]
+    assert "'home'" not in root and "'var'" not in root
+    assert system == "[]"
+    assert "passwd" not in settings
+    assert resolver == "['nameserver', '127.0.0.1']"
+    assert name == "sandbox"
+
+
+async def test_commands_and_time_zones_are_in_the_image(sandbox):
+    result = await sandbox.run(
+        "import os, subprocess, zoneinfo\nos.system('echo from a shell')\n"
+        "print(subprocess.run(['ls', '/proc/self/cwd'], capture_output=True, text=True))\n"
+        "zoneinfo.ZoneInfo('Europe/Berlin')",
+        files={"mine": ""},
+    )
+    assert result.status is Status.OK, result
+    assert "from a shell" in result.stdout
+    assert "stdout='mine\\n'" in result.stdout

@@ -1,0 +1,178 @@
+"""The judge's end of a container, as a process beside the judge.
+
+It makes the container and carries the control socket's jobs to the zygote in there. It lives as
+long as both: when the judge's end of the control socket closes, or the judge dies, the connection
+to the container closes, and with it the container; when the container ends, so does this process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import sys
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tools.sandbox.docker import container, engine, image
+from tools.sandbox.errors import SandboxUnavailable
+from tools.sandbox.inside import kernel
+from tools.sandbox.inside.tunnel import Tunnel
+from tools.sandbox.interpreter import Interpreter
+
+_START_S = 15.0
+"""Seconds for a created container to start."""
+_REMOVAL_S = 5.0
+"""Seconds for a container whose input closed to be gone; then it is killed."""
+_FRAME = struct.Struct("!BxxxI")  # the engine's: which stream, length
+_STANDARD_OUTPUT = 1
+
+# The parent's search path: this process imports what the parent would.
+START = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from tools.sandbox.docker import bridge
+bridge.main(sys.argv[2])
+"""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the judge's process tells this one."""
+
+    parent_pid: int
+    control_fd: int
+    bundle_fd: int
+    """The text of what runs inside, as ``bundle.document`` gives it."""
+    python: Interpreter
+    spec: container.Spec
+
+
+def encode(task: Task) -> str:
+    """``task`` as an argument of the command line."""
+    return json.dumps(asdict(task))
+
+
+def _decode(text: str) -> Task:
+    fields = json.loads(text)
+    fields["python"] = Interpreter(**fields["python"])
+    fields["spec"] = container.Spec(**fields["spec"])
+    return Task(**fields)
+
+
+def main(text: str) -> None:
+    """Serve one container from its start to its end.
+
+    Args:
+        text: a ``Task``, encoded.
+    """
+    task = _decode(text)
+    kernel.die_with_parent()
+    if os.getppid() != task.parent_pid:
+        sys.exit(1)
+    try:
+        _serve(task)
+    except SandboxUnavailable as error:
+        sys.exit(str(error))
+
+
+def _serve(task: Task) -> None:
+    import docker.errors
+    import requests
+
+    client = engine.connect()
+    try:
+        if task.spec.runtime is not None:
+            engine.check_runtime(client, task.spec.runtime)
+        container.sweep(client)
+        made = container.create(
+            client, image.ensure(client, task.python), task.spec, container.owner(task.parent_pid)
+        )
+        try:
+            stream = _start(client, made, task)
+        except BaseException:
+            container.remove(client, made)
+            raise
+        control = socket.socket(fileno=task.control_fd)
+        Tunnel(
+            control, stream.fileno(), os.dup(stream.fileno()), first=0, decode=_Decoder().feed
+        ).serve()
+        control.close()
+        with suppress(OSError):  # the engine closed it first
+            stream.shutdown(socket.SHUT_RDWR)
+        _wait_until_removed(client, made)
+    except docker.errors.APIError as error:
+        raise SandboxUnavailable(f"docker: {error.explanation or error}") from None
+    except requests.RequestException as error:
+        raise SandboxUnavailable(f"docker: the engine stopped answering: {error}") from None
+
+
+def _start(client: Any, made: str, task: Task) -> socket.socket:
+    """Start the container; a connection to its standard streams, its program sent already.
+
+    Raises:
+        SandboxUnavailable: it did not start in time. Some runtimes then hang for ever.
+    """
+    import requests
+
+    params = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
+    attached = client.attach_socket(made, params=params)
+    stream = socket.socket(fileno=os.dup(attached.fileno()))
+    patience, client.timeout = client.timeout, _START_S
+    try:
+        client.start(made)
+    except requests.Timeout:
+        raise SandboxUnavailable(
+            f"docker: the runtime ({task.spec.runtime or 'default'}) did not start a container "
+            f"within {_START_S:.0f} s"
+        ) from None
+    finally:
+        client.timeout = patience
+    document = Path(f"/proc/self/fd/{task.bundle_fd}").read_bytes()
+    stream.settimeout(_REMOVAL_S)
+    stream.sendall(struct.pack("!I", len(document)) + document)
+    return stream
+
+
+def _wait_until_removed(client: Any, made: str) -> None:
+    import docker.errors
+
+    deadline = time.monotonic() + _REMOVAL_S
+    try:
+        while time.monotonic() < deadline:
+            client.inspect_container(made)
+            time.sleep(0.02)
+        container.remove(client, made)
+    except docker.errors.NotFound:
+        return
+
+
+class _Decoder:
+    """Takes the engine's framing off; standard error of the container becomes this process's."""
+
+    def __init__(self) -> None:
+        self._received = bytearray()
+
+    def feed(self, data: bytes) -> bytes:
+        """What ``data`` completes of the container's standard output."""
+        self._received += data
+        output = bytearray()
+        at = 0
+        while len(self._received) - at >= _FRAME.size:
+            stream, length = _FRAME.unpack_from(self._received, at)
+            end = at + _FRAME.size + length
+            if end > len(self._received):
+                break
+            content = self._received[at + _FRAME.size : end]
+            if stream == _STANDARD_OUTPUT:
+                output += content
+            else:
+                with suppress(BlockingIOError):  # nobody reads that much of it
+                    os.write(2, content)
+            at = end
+        del self._received[:at]
+        return bytes(output)
