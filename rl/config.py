@@ -102,9 +102,9 @@ class TinyRecipe:
     """Key-value heads."""
     context_length: int = 1024
     """Its window, in tokens."""
-    demonstrations: int = 3000
+    demonstrations: int = 8000
     """Episodes of the environment's imperfect author."""
-    steps: int = 500
+    steps: int = 800
     """Supervised steps."""
     batch_size: int = 32
     """Episodes per supervised step."""
@@ -167,7 +167,7 @@ class TrainConfig(RunConfig):
 
     algo: AlgorithmChoice = field(metadata={"choice": ALGORITHM})
     """The algorithm, a row of docs/algorithms.md; its choices follow as algo.KEY."""
-    steps: int = 80
+    steps: int = 60
     """Learner updates."""
     prompts: int = 32
     """Tasks per step."""

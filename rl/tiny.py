@@ -12,7 +12,7 @@ import inspect
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,8 @@ CHAT_TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
+WHOLE_TEXT_EVERY = 5
+"""One in so many demonstrations is learned whole, what its author merely read included."""
 SPECIAL_TOKENS = ("<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>")
 
 
@@ -74,10 +76,9 @@ async def make_tiny(
     conversations = await demonstrate(env_id, options, services, range(count), seed)
     tokenizer = train_tokenizer(conversations, recipe.vocab_size)
     model = new_model(tokenizer, recipe, seed)
-    renderer = Renderer(tokenizer)
     losses = await imitate(
         model,
-        [_whole_text(c.to_segment(renderer)) for c in conversations],
+        _to_learn(conversations, Renderer(tokenizer)),
         OptimizerConfig(lr=recipe.lr, warmup_steps=recipe.warmup_steps, decay_steps=recipe.steps),
         steps=recipe.steps,
         batch_size=recipe.batch_size,
@@ -151,12 +152,22 @@ def new_model(
         return Qwen3ForCausalLM(config)
 
 
-def _whole_text(segment: Segment) -> Segment:
-    """The same text with every token to be learned, not the author's words alone.
+def _to_learn(conversations: Sequence[Conversation], renderer: Renderer) -> list[Segment]:
+    """The conversations as segments: the author's words, and of some the whole text.
 
     The model was never pretrained: what an author merely read is its only other text, and where a
-    passage repeats a query, or a query a question, it learns to copy.
+    passage repeats a query, or a query a question, it learns to copy. But most of that text cannot
+    be predicted: learned whole every time, it drowns what the author's words have to teach.
     """
+    segments = [conversation.to_segment(renderer) for conversation in conversations]
+    return [
+        segment if place % WHOLE_TEXT_EVERY else _whole_text(segment)
+        for place, segment in enumerate(segments)
+    ]
+
+
+def _whole_text(segment: Segment) -> Segment:
+    """The same text with every token to be learned, not the author's words alone."""
     count = len(segment)
     return Segment(
         token_ids=segment.token_ids,
@@ -177,6 +188,7 @@ def _key(env_id: str, options: EnvOptions, seed: int, recipe: TinyRecipe) -> str
         "seed": seed,
         "recipe": asdict(recipe),
         "template": CHAT_TEMPLATE,
+        "whole_text_every": WHOLE_TEXT_EVERY,
         "sources": sources,
         "versions": [torch.__version__, transformers.__version__],
     }

@@ -9,7 +9,7 @@ import numpy as np
 from envs.code.generated import PROMPT
 from envs.code.grammar import CONSTANTS, Recipe, Step, parse
 
-LEAVES_OUT = 0.6
+LEAVES_OUT = 0.7
 """How often the sloppy author leaves out a second filter, and a second map."""
 READS_FEEDBACK = 0.6
 """How often the sloppy author looks a withheld constant up in the feedback, instead of guessing."""

@@ -9,10 +9,18 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from agents.renderer import Renderer
 from envs.env import EnvOptions
 from rl.config import TinyRecipe
 from rl.demonstrations import Conversation, Exchange
-from rl.tiny import SPECIAL_TOKENS, cache_folder, make_tiny, new_model, train_tokenizer
+from rl.tiny import (
+    SPECIAL_TOKENS,
+    _to_learn,
+    cache_folder,
+    make_tiny,
+    new_model,
+    train_tokenizer,
+)
 
 RECIPE = TinyRecipe(
     vocab_size=261,
@@ -92,3 +100,22 @@ def test_the_seed_decides_the_weights_and_the_global_generator_is_left_alone():
     states = [m.state_dict()[weight] for m in (first, second, third)]
     assert torch.equal(states[0], states[1])
     assert not torch.equal(states[0], states[2])
+
+
+def test_weights_start_at_the_scale_of_their_width():
+    tokenizer = train_tokenizer([Conversation((Exchange("a", "b"),))], 261)
+    model = new_model(tokenizer, dataclasses.replace(RECIPE, hidden_size=64), 0)
+    assert abs(model.model.embed_tokens.weight.std().item() - 1 / 8) < 0.005
+    assert abs(model.model.layers[0].mlp.up_proj.weight.std().item() - 1 / 8) < 0.015
+
+
+def test_one_in_five_demonstrations_is_learned_whole():
+    conversations = [Conversation((Exchange(f"what is {i}?", f"{i}!"),)) for i in range(11)]
+    tokenizer = train_tokenizer(conversations, 261)
+    segments = _to_learn(conversations, Renderer(tokenizer))
+    for place, segment in enumerate(segments):
+        learned = [t for t, m in zip(segment.token_ids, segment.loss_mask, strict=True) if m]
+        if place % 5 == 0:
+            assert learned == list(segment.token_ids[1:])
+        else:
+            assert tokenizer.decode(learned) == f"{place}!<|end|>"
