@@ -20,4 +20,5 @@ __all__ = [
     "tool",
 ]
 
+register("python", "tools.python:PythonTool")
 register("search", "tools.search:search_tool")

@@ -61,3 +61,15 @@ class Tool(ABC):
         Raises:
             ToolFailure: the tool, not its caller, is at fault.
         """
+
+    async def fork(self, session: str, twin: str) -> None:  # noqa: B027
+        """The episode ``twin`` goes on from the state of the episode ``session``.
+
+        A tool that keeps nothing from call to call has nothing to do.
+
+        Raises:
+            ToolFailure: what it keeps cannot be copied.
+        """
+
+    async def end(self, session: str) -> None:  # noqa: B027
+        """The episode is over: drop what was kept for it. Harmless where nothing was."""

@@ -1,15 +1,18 @@
 """Programs in isolated processes, and verdicts that a program cannot forge."""
 
 from tools.sandbox.cases import AssertTest, CallTest, StdioTest, Test
-from tools.sandbox.errors import SandboxFailure, SandboxUnavailable
+from tools.sandbox.errors import CopyRefused, SandboxFailure, SandboxUnavailable, SessionOver
 from tools.sandbox.limits import Limits
 from tools.sandbox.make import make_sandbox
-from tools.sandbox.results import Outcome, OutcomeKind, RunResult, Status, Verdict
+from tools.sandbox.results import CallResult, Outcome, OutcomeKind, RunResult, Status, Verdict
 from tools.sandbox.sandbox import Sandbox
+from tools.sandbox.session import Session, Snapshot
 
 __all__ = [
     "AssertTest",
+    "CallResult",
     "CallTest",
+    "CopyRefused",
     "Limits",
     "Outcome",
     "OutcomeKind",
@@ -17,6 +20,9 @@ __all__ = [
     "Sandbox",
     "SandboxFailure",
     "SandboxUnavailable",
+    "Session",
+    "SessionOver",
+    "Snapshot",
     "Status",
     "StdioTest",
     "Test",

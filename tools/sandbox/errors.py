@@ -17,3 +17,11 @@ class SandboxFailure(RuntimeError):
         super().__init__(message)
         self.retryable = retryable
         """False: this sandbox is broken for good; make a new one."""
+
+
+class SessionOver(RuntimeError):
+    """Raised when a session has no interpreter any more; says how it ended."""
+
+
+class CopyRefused(RuntimeError):
+    """Raised when a session cannot be forked because a limit of it stands in the way."""

@@ -29,6 +29,7 @@ def make_sandbox(
     *,
     min_isolation: str | None = None,
     workers: int | None = None,
+    max_sessions: int = 64,
     python: str | None = None,
     runtime: str | None = None,
 ) -> Sandbox:
@@ -42,6 +43,7 @@ def make_sandbox(
         min_isolation: weakest isolation to accept; None: "restricted" for "auto", and whatever it
             has for a backend that is named.
         workers: runs in flight at once; None: twice the number of cores.
+        max_sessions: sessions open at once, their copies and snapshots included.
         python: path of the interpreter that runs programs; None: this one. Installed packages are
             not seen by programs.
         runtime: of docker's containers, as the engine names it, for example "runsc"; None: the
@@ -76,4 +78,4 @@ def make_sandbox(
             UserWarning,
             stacklevel=2,
         )
-    return Sandbox(launchers, limits or Limits(), workers)
+    return Sandbox(launchers, limits or Limits(), workers, max_sessions)

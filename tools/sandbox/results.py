@@ -51,6 +51,50 @@ class RunResult:
     """More about a limit that ended it."""
 
 
+@dataclass(frozen=True, slots=True)
+class CallResult:
+    """One call of a session."""
+
+    status: Status
+    """``timeout`` also where the call was interrupted and the session goes on."""
+    stdout: str
+    """Its beginning, if it was longer than ``limits.output_kb``."""
+    stderr: str
+    value: str | None
+    """``repr`` of the last line's value, where that is an expression and not None."""
+    error: str
+    """The traceback of an uncaught exception, which ends the call and not the session."""
+    wall_s: float
+    over: bool
+    """Whether the interpreter ended with this call."""
+    isolation: str
+    backend: str
+    limits_enforced_by: str
+    stdout_truncated: bool = False
+    stderr_truncated: bool = False
+    text_truncated: bool = False
+    """Whether the value, or the traceback, was longer."""
+    detail: str = ""
+    """More about a limit or an end."""
+    exit_code: int | None = None
+    """Where the interpreter ended by itself."""
+    signal: int | None = None
+
+    @property
+    def shown(self) -> str:
+        """What a notebook would show below the cell: output, then the value or the traceback."""
+        parts = [
+            _with_mark(self.stdout, self.stdout_truncated),
+            _with_mark(self.stderr, self.stderr_truncated),
+            _with_mark(self.error or self.value or "", self.text_truncated),
+        ]
+        return "\n".join(part.removesuffix("\n") for part in parts if part)
+
+
+def _with_mark(text: str, truncated: bool) -> str:
+    return f"{text}\n[truncated]" if truncated else text
+
+
 class OutcomeKind(StrEnum):
     """How one test came out."""
 

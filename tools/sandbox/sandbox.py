@@ -8,6 +8,7 @@ import platform
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath
 from types import TracebackType
 
@@ -17,7 +18,9 @@ from tools.sandbox.cases import Test
 from tools.sandbox.errors import SandboxFailure, SandboxUnavailable
 from tools.sandbox.launcher import Launcher
 from tools.sandbox.limits import Limits
+from tools.sandbox.link import Link
 from tools.sandbox.results import RunResult, Verdict, status_of
+from tools.sandbox.session import Session
 from tools.sandbox.zygotes import LostError, Reply, Request, Zygotes
 
 _log = logging.getLogger(__name__)
@@ -25,6 +28,7 @@ _log = logging.getLogger(__name__)
 _SUPPORTED = ("linux", "x86_64")
 _MAX_IDLE = 4
 MAX_WORKERS = 128
+_MAX_SESSION_S = 86_400.0
 RECYCLE_AFTER = 2000
 """Runs after which a zygote is replaced: its address layout and hash seed are shared by them."""
 
@@ -36,11 +40,19 @@ class Sandbox:
     order of their coming.
     """
 
-    def __init__(self, launchers: Sequence[Launcher], limits: Limits, workers: int) -> None:
+    def __init__(
+        self, launchers: Sequence[Launcher], limits: Limits, workers: int, max_sessions: int
+    ) -> None:
         if not 1 <= workers <= MAX_WORKERS:
             raise ValueError(f"workers ({workers}) must be in [1, {MAX_WORKERS}]")
+        if max_sessions < 1:
+            raise ValueError(f"max_sessions ({max_sessions}) must be >= 1")
         self.limits = limits
         self.workers = workers
+        self.max_sessions = max_sessions
+        self.places = asyncio.Semaphore(max_sessions)
+        """One for each session, copy or snapshot that is open."""
+        self._links: set[Link] = set()
         self._launchers = launchers
         self._launcher = launchers[0]
         self._zygotes: Zygotes | None = None
@@ -143,8 +155,10 @@ class Sandbox:
             )
 
     async def close(self) -> None:
-        """End every process of the sandbox; runs in flight fail."""
+        """End every process of the sandbox; runs in flight fail, sessions are lost."""
         zygotes, self._zygotes = self._zygotes, None
+        for link in list(self._links):
+            link.close()
         if zygotes is not None:
             await zygotes.close()
 
@@ -202,6 +216,62 @@ class Sandbox:
             grading.Submission(source, entry_point, self._limits(limits), stop_at_first_failure),
             tests,
         )
+
+    def session(
+        self,
+        files: Mapping[str, str | bytes] | None = None,
+        limits: Limits | None = None,
+        *,
+        idle_s: float = 600.0,
+        life_s: float = 3600.0,
+    ) -> Session:
+        """An interpreter that keeps its variables from call to call, for ``async with``.
+
+        Args:
+            files: as for ``run``.
+            limits: instead of the sandbox's. ``wall_s`` and ``output_kb`` hold for each call,
+                ``cpu_s`` (None: ``life_s``) for each process over its whole life.
+            idle_s: seconds without a call after which it is ended.
+            life_s: seconds after which it is ended.
+
+        Raises:
+            ValueError: as ``run``, or a time is not positive.
+        """
+        for name, seconds in (("idle_s", idle_s), ("life_s", life_s)):
+            if not 0 < seconds <= _MAX_SESSION_S:
+                raise ValueError(f"{name} ({seconds}) must be in (0, {_MAX_SESSION_S:g}]")
+        bounds = self._limits(limits)
+        if bounds.cpu_s is None:
+            bounds = replace(bounds, cpu_s=min(life_s, 3600.0))
+        request = Request(
+            "session",
+            "",
+            bounds,
+            files=_checked_files(files or {}),
+            idle_s=idle_s,
+            life_s=life_s,
+        )
+        return Session(self, request)
+
+    async def open_link(self, request: Request) -> Link:
+        """A stream to a warden that will serve a session.
+
+        Raises:
+            LostError: none waits.
+            SandboxFailure: no zygote starts any more.
+        """
+        stream, close = await self._usable().connect()
+        link = Link(stream, close, request.limits.output_kb * 1024, self._links.discard)
+        self._links.add(link)
+        return link
+
+    def check_usable(self) -> None:
+        """This sandbox runs, on this loop.
+
+        Raises:
+            RuntimeError: it does not.
+        """
+        self._usable()
 
     @property
     def slots(self) -> asyncio.Semaphore:

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +18,11 @@ from tools.sandbox.errors import SandboxFailure, SandboxUnavailable
 from tools.sandbox.launcher import Launcher
 from tools.sandbox.limits import Limits
 
-_GRACE_S = 10.0
+GRACE_S = 10.0
 """Seconds beyond a run's own limit before the sandbox counts as broken."""
 _MAX_BAD_STARTS = 3
+_MAX_RETIRED = 2
+"""Zygotes that may wait for the end of their sessions; until then, no other is replaced."""
 _STDERR_KEPT = 2000
 _CLEARING_TRIES = 250
 
@@ -31,11 +34,15 @@ class Request:
     """One job for a warden."""
 
     mode: str
-    """"program", "calls" or "asserts"."""
+    """"program", "calls", "asserts" or "session"."""
     source: str
     limits: Limits
     stdin: bytes = b""
     files: tuple[tuple[str, bytes], ...] = ()
+    idle_s: float = 0.0
+    """Sessions: seconds between calls after which it ends."""
+    life_s: float = 0.0
+    """Sessions: seconds after which it ends anyway."""
 
     def encode(self) -> bytes:
         """The job as a warden reads it."""
@@ -52,6 +59,8 @@ class Request:
             "files": [name for name, _ in self.files],
             "stdin_size": len(self.stdin),
             "sizes": [len(blob) for blob in blobs],
+            "idle_s": self.idle_s,
+            "life_s": self.life_s,
         }
         body = json.dumps(head).encode()
         return b"".join([struct.pack("!I", len(body)), body, self.stdin, *blobs])
@@ -141,27 +150,43 @@ class Zygote:
             RefusedError: the zygote ended before.
             LostError: no reply: the sandbox broke, or the whole machine stalls.
         """
-        self.served += 1
-        self.running += 1
-        mine, theirs = socket.socketpair()
-        mine.setblocking(False)
+        mine = self.connect(*([channel.fileno()] if channel is not None else []))
         try:
-            fds = [theirs.fileno()] + ([channel.fileno()] if channel is not None else [])
-            try:
-                socket.send_fds(self._control, [b"job"], fds)
-            except ConnectionError:
-                self.refuses = True
-                raise RefusedError(self.last_words()) from None
-            theirs.close()
-            async with asyncio.timeout(request.limits.wall_s + _GRACE_S):
+            async with asyncio.timeout(request.limits.wall_s + GRACE_S):
                 await self._loop.sock_sendall(mine, request.encode())
                 return await self._receive(mine)
         except (OSError, EOFError) as error:  # TimeoutError is one
             raise LostError(f"{type(error).__name__}: {error}; {self.last_words()}") from None
         finally:
-            theirs.close()
+            self.disconnect(mine)
+
+    def connect(self, *passed: int) -> socket.socket:
+        """A stream to a waiting warden, which gets the descriptors ``passed`` as well.
+
+        Raises:
+            RefusedError: the zygote ended before.
+            LostError: it cannot be reached.
+        """
+        mine, theirs = socket.socketpair()
+        mine.setblocking(False)
+        try:
+            socket.send_fds(self._control, [b"job"], [theirs.fileno(), *passed])
+        except OSError as error:
             mine.close()
-            self.running -= 1
+            if isinstance(error, ConnectionError):
+                self.refuses = True
+                raise RefusedError(self.last_words()) from None
+            raise LostError(f"{type(error).__name__}: {error}; {self.last_words()}") from None
+        finally:
+            theirs.close()
+        self.served += 1
+        self.running += 1
+        return mine
+
+    def disconnect(self, stream: socket.socket) -> None:
+        """Close a stream; a warden at work kills its run."""
+        stream.close()
+        self.running -= 1
 
     async def _receive(self, sock: socket.socket) -> Reply:
         (length,) = struct.unpack("!I", await self._exactly(sock, 4))
@@ -196,7 +221,7 @@ class Zygote:
         self._closed = True
         self._control.close()
         try:
-            async with asyncio.timeout(_GRACE_S):
+            async with asyncio.timeout(GRACE_S):
                 await asyncio.shield(self._ended)
         except TimeoutError:
             self._process.send_signal(signal.SIGKILL)
@@ -270,13 +295,40 @@ class Zygotes:
                 self._tidy()
         raise refusal
 
+    async def connect(self) -> tuple[socket.socket, Callable[[], None]]:
+        """A stream to a warden of the current zygote, and what closes it.
+
+        Raises:
+            LostError: none can be reached.
+            SandboxFailure: no zygote starts any more.
+        """
+        for _ in range(_MAX_BAD_STARTS):
+            zygote = await self._living()
+            try:
+                stream = zygote.connect()
+                break
+            except RefusedError as error:
+                refusal = error
+        else:
+            raise refusal
+
+        def close() -> None:
+            zygote.disconnect(stream)
+            self._tidy()
+
+        return stream, close
+
     async def _living(self) -> Zygote:
         async with self._lock:
             zygote = self._current
             if zygote is None or zygote.dead or zygote.refuses:
                 self._retire()
                 zygote = await self._respawn()
-            elif zygote.served >= self._recycle_after and self._replacing is None:
+            elif (
+                zygote.served >= self._recycle_after
+                and self._replacing is None
+                and len(self._retired) < _MAX_RETIRED
+            ):
                 self._replacing = asyncio.create_task(self._replace())
             return zygote
 

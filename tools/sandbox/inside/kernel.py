@@ -20,6 +20,7 @@ _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 _ALL_SECUREBITS_LOCKED = 0xEF
 _SECCOMP_MODE_FILTER = 2
 _CLONE_NEWNS, _CLONE_NEWUSER, _CLONE_NEWPID = 0x20000, 0x10000000, 0x20000000
+_CLONE_PARENT = 0x8000
 _SYS_CLONE = {"x86_64": 56, "aarch64": 220}
 _CAPABILITY_VERSION_3 = 0x20080522
 _SYS_LANDLOCK = 444
@@ -73,16 +74,28 @@ def clone_into_namespaces() -> int:
     The new user namespace gives the child, and nobody else, the right to mount: the caller needs
     no capability.
     """
-    flags = _CLONE_NEWUSER | _CLONE_NEWPID | _CLONE_NEWNS | signal.SIGCHLD
+    return _clone(_CLONE_NEWUSER | _CLONE_NEWPID | _CLONE_NEWNS, "clone into new namespaces")
+
+
+def clone_as_sibling() -> int:
+    """Fork; the child's parent is this process's own parent.
+
+    Only for a process with one thread: what the C library does around a fork is left out, such as
+    waiting for another thread to let go of the memory allocator.
+    """
+    return _clone(_CLONE_PARENT, "clone")
+
+
+def _clone(flags: int, what: str) -> int:
     _api.PyOS_BeforeFork()
-    pid = _syscall(_SYS_CLONE[platform.machine()], flags, 0, 0, 0, 0)
+    pid = _syscall(_SYS_CLONE[platform.machine()], flags | signal.SIGCHLD, 0, 0, 0, 0)
     number = ctypes.get_errno()
     if pid == 0:
         _api.PyOS_AfterFork_Child()
     else:
         _api.PyOS_AfterFork_Parent()
     if pid == -1:
-        raise OSError(number, f"clone into new namespaces: {os.strerror(number)}")
+        raise OSError(number, f"{what}: {os.strerror(number)}")
     return pid
 
 

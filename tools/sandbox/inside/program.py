@@ -17,7 +17,7 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-from tools.sandbox.inside import asserts, calls, kernel, loader
+from tools.sandbox.inside import asserts, calls, cells, kernel, loader
 from tools.sandbox.inside.codec import receive_exactly
 from tools.sandbox.inside.config import Config
 from tools.sandbox.inside.surroundings import Place
@@ -60,13 +60,21 @@ def main(
     except BaseException as error:
         os.write(2, f"{type(error).__name__}: {error}".encode())
         os._exit(1)
-    talk.close()
+    session = request["mode"] == "session"
+    folder = cells.folder_of(place.folder, 0) if session else place.folder
+    if session:
+        Path(folder).mkdir(mode=0o700)
+        os.chdir(folder)
+    else:
+        talk.close()
     _limit(request, config, task_limit)
     for name, data in zip(request["files"], blobs[1:], strict=True):
         path = Path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-    _settle(place.folder)
+    _settle(folder)
+    if session:
+        _serve_session(talk, folder, request, config)
     source = blobs[0].decode()
     if request["mode"] == "program":
         _run_program(source)
@@ -187,6 +195,23 @@ def _text(fd: int, mode: str, errors: str) -> TextIO:
     if fd == 2:
         stream.reconfigure(line_buffering=True)
     return stream  # type: ignore[no-any-return]
+
+
+def _serve_session(
+    talk: socket.socket, folder: str, request: dict[str, Any], config: Config
+) -> NoReturn:
+    try:
+        cells.open_streams()
+        cells.Interpreter(
+            talk,
+            folder,
+            request["output_kb"] * 1024,
+            own_session=config.isolation == "namespaces",
+        ).serve()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)
 
 
 def _run_program(source: str) -> NoReturn:

@@ -11,10 +11,10 @@ import socket
 import struct
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from tools.sandbox.inside import kernel, program, surroundings, watchdog
+from tools.sandbox.inside import kernel, program, sessions, surroundings, watchdog
+from tools.sandbox.inside.child import Child, Stream, kill_everything, reap, report
 from tools.sandbox.inside.codec import receive_exactly
 from tools.sandbox.inside.config import Config
 
@@ -83,7 +83,7 @@ def _serve(config: Config, control: socket.socket, tell: Callable[[], None]) -> 
         pass
     finally:
         if child is not None:
-            _kill_everything(config, child)
+            kill_everything(config, child)
         surroundings.remove_place(place)
 
 
@@ -92,48 +92,7 @@ def _stop(*_: object) -> None:
     raise _Stopped
 
 
-@dataclass
-class _Stream:
-    """One output of the program, kept up to a cap."""
-
-    fd: int
-    cap: int = 0
-    kept: bytearray = field(default_factory=bytearray)
-    truncated: bool = False
-    closed: bool = False
-
-    def drain(self) -> None:
-        """Read what is there, without waiting."""
-        while not self.closed and not self.truncated:
-            try:
-                data = os.read(self.fd, _PIPE_CHUNK)
-            except BlockingIOError:
-                return
-            if not data:
-                self.closed = True
-            self.kept += data
-            if len(self.kept) > self.cap:
-                del self.kept[self.cap :]
-                self.truncated = True
-
-
-@dataclass
-class _Child:
-    """The program's own process and the ends of its pipes."""
-
-    pid: int
-    pidfd: int
-    talk: socket.socket
-    stdin: int
-    stdout: _Stream
-    stderr: _Stream
-    status: int | None = None
-    """Its wait status, once it was reaped."""
-    cpu_s: float = 0.0
-    max_rss_kb: int = 0
-
-
-def _fork_program(config: Config, place: surroundings.Place, control: socket.socket) -> _Child:
+def _fork_program(config: Config, place: surroundings.Place, control: socket.socket) -> Child:
     """Fork the program's process and wait until it is confined."""
     inputs, outputs, errors = os.pipe(), os.pipe(), os.pipe()
     mine, theirs = socket.socketpair()
@@ -149,13 +108,13 @@ def _fork_program(config: Config, place: surroundings.Place, control: socket.soc
         os.set_blocking(fd, False)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     mine.settimeout(_SET_UP_S)
-    child = _Child(
+    child = Child(
         pid=pid,
         pidfd=os.pidfd_open(pid),
         talk=mine,
         stdin=inputs[1],
-        stdout=_Stream(outputs[0]),
-        stderr=_Stream(errors[0]),
+        stdout=Stream(outputs[0]),
+        stderr=Stream(errors[0]),
     )
     if mine.recv(1) != program.READY:
         child.stderr.cap = 4096
@@ -165,7 +124,7 @@ def _fork_program(config: Config, place: surroundings.Place, control: socket.soc
 
 
 def _supervise(
-    config: Config, child: _Child, job: socket.socket, channel: list[int], place: surroundings.Place
+    config: Config, child: Child, job: socket.socket, channel: list[int], place: surroundings.Place
 ) -> bytes | None:
     """Run the job to its end; the reply for the judge, or None when the judge went away."""
     job.settimeout(_SET_UP_S)
@@ -179,6 +138,9 @@ def _supervise(
     with contextlib.suppress(BrokenPipeError, ConnectionResetError, TimeoutError):
         socket.send_fds(child.talk, [struct.pack("!I", length)], channel)
         child.talk.sendall(head + body)
+    if request["mode"] == "session":
+        sessions.serve(config, child, job, request, place)
+        return None
     child.talk.close()
     for fd in channel:
         os.close(fd)
@@ -191,18 +153,18 @@ def _supervise(
     )
     verdict = _watch(child, job, stdin, started + request["wall_s"], guard)
     wall_s = time.monotonic() - started
-    _kill_everything(config, child)
+    kill_everything(config, child)
     if verdict == "gone":
         return None
     child.stdout.drain()
     child.stderr.drain()
     if verdict == "" and (child.stdout.truncated or child.stderr.truncated):
         verdict = "output"
-    return _reply(child, verdict, guard.reason, wall_s)
+    return report(child, verdict, guard.reason, wall_s)
 
 
 def _watch(
-    child: _Child, job: socket.socket, stdin: bytes, deadline: float, guard: watchdog.Watchdog
+    child: Child, job: socket.socket, stdin: bytes, deadline: float, guard: watchdog.Watchdog
 ) -> str:
     """Until the program's own process ends: "", or why the run must be ended now."""
     poller = select.poll()
@@ -230,7 +192,7 @@ def _watch(
                 poller.unregister(child.stdin)
                 os.close(child.stdin)
                 child.stdin = -1
-        _reap(child, os.WNOHANG)
+        reap(child, os.WNOHANG)
         if child.status is not None:
             return ""
         trouble = guard.tick()
@@ -248,59 +210,3 @@ def _feed(fd: int, unsent: memoryview) -> memoryview:
         return unsent
     except BrokenPipeError:
         return unsent[:0]
-
-
-def _reap(child: _Child, options: int) -> None:
-    """Collect the dead; with options 0, wait until nobody is left."""
-    while True:
-        try:
-            pid, status, usage = os.wait4(-1, options)
-        except ChildProcessError:
-            return
-        if pid == 0:
-            return
-        if pid == child.pid:
-            child.status = status
-        child.cpu_s += usage.ru_utime + usage.ru_stime
-        child.max_rss_kb = max(child.max_rss_kb, usage.ru_maxrss)
-
-
-def _kill_everything(config: Config, child: _Child) -> None:
-    """Kill every process of the run and wait until all are gone."""
-    if config.isolation == "namespaces":
-        # One atomic pass over this pid namespace: no fork slips through.
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(-1, signal.SIGKILL)
-        _reap(child, 0)
-        return
-    while True:
-        # The leader's id stays reserved while the group has members, so it names nobody else.
-        if child.status is None or watchdog.descendants():
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-        for pid in watchdog.descendants():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        _reap(child, os.WNOHANG)
-        if not watchdog.descendants():
-            return
-        time.sleep(0.0005)
-
-
-def _reply(child: _Child, verdict: str, reason: str, wall_s: float) -> bytes:
-    status = child.status or 0
-    signalled = os.WIFSIGNALED(status)
-    head: dict[str, Any] = {
-        "ended": verdict,
-        "reason": reason,
-        "exit_code": None if signalled else os.waitstatus_to_exitcode(status),
-        "signal": os.WTERMSIG(status) if signalled else None,
-        "wall_s": wall_s,
-        "cpu_s": child.cpu_s,
-        "max_rss_kb": child.max_rss_kb,
-        "stdout_truncated": child.stdout.truncated,
-        "stderr_truncated": child.stderr.truncated,
-        "sizes": [len(child.stdout.kept), len(child.stderr.kept)],
-    }
-    body = json.dumps(head).encode()
-    return struct.pack("!I", len(body)) + body + child.stdout.kept + child.stderr.kept

@@ -22,10 +22,20 @@ class Watchdog:
     """Looks at a run now and then and says when it uses too much."""
 
     def __init__(
-        self, config: Config, place: Place, *, memory_mb: int, disk_mb: int, processes: int
+        self,
+        config: Config,
+        place: Place,
+        *,
+        memory_mb: int,
+        disk_mb: int,
+        processes: int,
+        members: Callable[[], list[int]] | None = None,
     ) -> None:
         self.reason = ""
-        self._namespaced = config.isolation == "namespaces"
+        everything = (
+            _namespace_members if config.isolation == "namespaces" else lambda: descendants()
+        )
+        self._members = members or everything
         self._place = place
         self._memory = memory_mb << 20
         self._disk = disk_mb << 20
@@ -43,7 +53,7 @@ class Watchdog:
         return verdict
 
     def _look(self) -> str:
-        members = _namespace_members() if self._namespaced else descendants()
+        members = self._members()
         # The kernel's limit is exact only where a run has a user of its own.
         if len(set(members)) > self._processes:
             self.reason = f"more than {self._processes} processes"
@@ -96,10 +106,10 @@ def _namespace_members() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
 
 
-def descendants() -> list[int]:
-    """Every living or unreaped process below this one."""
+def descendants(root: int | None = None) -> list[int]:
+    """Every living or unreaped process below ``root``, or below this one."""
     found: list[int] = []
-    pending = [os.getpid()]
+    pending = [os.getpid() if root is None else root]
     while pending:
         pid = pending.pop()
         try:

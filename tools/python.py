@@ -1,0 +1,127 @@
+"""The ``python`` tool: a notebook's kernel for each episode, in the sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+
+from tools.function import FunctionTool
+from tools.sandbox import CallResult, CopyRefused, SandboxFailure, Session, SessionOver
+from tools.sandbox.sandbox import Sandbox
+from tools.tool import ToolContext, ToolFailure, ToolResult
+
+NOTHING_SHOWN = "(no output)"
+LOST = "[the interpreter has ended: {detail}; the next call starts another, without variables]"
+INTERRUPTED = "[interrupted: the code took longer than {wall_s:g} s; variables are kept]"
+
+
+class PythonTool(FunctionTool):
+    """Runs code in an interpreter that an episode keeps from call to call.
+
+    ``ToolContext.session`` names the episode; without a name each call has an interpreter of its
+    own. ``end`` gives an episode's interpreter back; one that is not called for
+    ``idle_s`` ends by itself. Close the sandbox to end them all.
+
+    Args:
+        sandbox: a running one; its limits hold, ``wall_s`` for each call.
+        max_chars: of a result's text; the middle of a longer one is left out.
+        idle_s: seconds without a call after which an interpreter is ended.
+
+    Raises:
+        ValueError: ``max_chars`` is less than 100, or ``idle_s`` outside the sandbox's range.
+    """
+
+    def __init__(self, sandbox: Sandbox, *, max_chars: int = 10_000, idle_s: float = 600.0) -> None:
+        if max_chars < 100:
+            raise ValueError(f"max_chars ({max_chars}) must be >= 100")
+        super().__init__(self._call, name="python")
+        sandbox.session(idle_s=idle_s)  # a wrong idle_s is told now
+        self._sandbox = sandbox
+        self._max_chars = max_chars
+        self._idle_s = idle_s
+        self._sessions: dict[str, Session] = {}
+
+    async def _call(self, code: str, context: ToolContext) -> ToolResult:
+        """Run Python code in an interpreter that keeps its variables, as a notebook does.
+
+        What the code prints is shown, and the value of its last line if that is an expression.
+
+        Args:
+            code: Python code. Only the standard library can be imported; there is no network.
+            context: names the episode.
+        """
+        try:
+            if not context.session:
+                async with self._sandbox.session(idle_s=self._idle_s) as session:
+                    return self._result(await session.run(code))
+            session = self._session(context.session)
+            if session.over:
+                await session.restart()
+            try:
+                result = await session.run(code)
+            except SessionOver:  # it was idle for too long, just now
+                await session.restart()
+                result = await session.run(code)
+            return self._result(result)
+        except SandboxFailure as error:
+            raise ToolFailure(f"python: {error}", retryable=error.retryable) from error
+
+    def _session(self, name: str) -> Session:
+        if name not in self._sessions:
+            self._sessions[name] = self._sandbox.session(idle_s=self._idle_s)
+        return self._sessions[name]
+
+    def _result(self, result: CallResult) -> ToolResult:
+        parts = [self._shortened(result.shown)]
+        if result.over:
+            parts.append(LOST.format(detail=result.detail))
+        elif result.detail:
+            parts.append(INTERRUPTED.format(wall_s=self._sandbox.limits.wall_s))
+        text = "\n".join(part for part in parts if part)
+        error = None
+        if result.over:
+            error = result.detail
+        elif result.error:
+            error = result.error.rpartition("\n")[2]
+        elif result.detail:
+            error = result.detail
+        return ToolResult(text or NOTHING_SHOWN, data=asdict(result), error=error)
+
+    def _shortened(self, text: str) -> str:
+        excess = len(text) - self._max_chars
+        if excess <= 0:
+            return text
+        half = self._max_chars // 2
+        return f"{text[:half]}\n[{excess} characters left out]\n{text[-half:]}"
+
+    async def fork(self, session: str, twin: str) -> None:
+        """Give the episode ``twin`` a copy of the interpreter of the episode ``session``.
+
+        Where there is none yet, or it has ended, ``twin`` starts with none too.
+
+        Raises:
+            ToolFailure: it cannot be copied.
+        """
+        await self.end(twin)
+        original = self._sessions.get(session)
+        if original is None or original.over:
+            return
+        try:
+            self._sessions[twin] = await original.fork()
+        except SessionOver:
+            return
+        except CopyRefused as error:
+            raise ToolFailure(f"python: {error}", retryable=False) from error
+        except SandboxFailure as error:
+            raise ToolFailure(f"python: {error}", retryable=error.retryable) from error
+
+    async def end(self, session: str) -> None:
+        """The episode is over: give its interpreter back."""
+        ended = self._sessions.pop(session, None)
+        if ended is not None:
+            await ended.close()
+
+    async def close(self) -> None:
+        """End every episode's interpreter."""
+        sessions, self._sessions = self._sessions, {}
+        await asyncio.gather(*(session.close() for session in sessions.values()))

@@ -1,0 +1,213 @@
+"""One interpreter of a session as its warden holds it: its process, what it says, what it uses."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import socket
+import struct
+import time
+from collections.abc import Collection, Container
+from dataclasses import dataclass, field
+
+from tools.sandbox.inside import frames, watchdog
+from tools.sandbox.inside.child import Child, Stream
+
+_TAKE_IN_S = 5.0
+"""Seconds that an interpreter has to take in a piece of code."""
+_SLACK = 1 << 12
+"""Bytes by which a refusal may exceed the cap of a text."""
+_CREDENTIALS = struct.Struct("3i")
+STARTING, IDLE, CALLING, FORKING = "starting", "idle", "calling", "forking"
+
+
+class MisuseError(Exception):
+    """Raised when the program, and not the interpreter, uses the socket to the warden."""
+
+
+@dataclass
+class Branch:
+    """One interpreter. Its number is 0, or what the judge called the copy."""
+
+    number: int
+    child: Child
+    """Its ``pid`` is 0 until the process has reported."""
+    since: float
+    """When its state began."""
+    deadline: float
+    """When the state must have ended."""
+    state: str = STARTING
+    interrupted: bool = False
+    stopped: bool = False
+    """Whether its processes were stopped, as between calls."""
+    guard: watchdog.Watchdog | None = None
+    copy: Branch | None = None
+    """What is being made of it, while FORKING."""
+    received: bytearray = field(default_factory=bytearray)
+
+    def descriptors(self) -> list[int]:
+        """What the warden watches of it."""
+        child = self.child
+        fds = [child.talk.fileno(), child.pidfd, child.stdout.fd, child.stderr.fd]
+        return [fd for fd in fds if fd >= 0]
+
+    def close(self) -> None:
+        """Give back its descriptors."""
+        for fd in (self.child.pidfd, self.child.stdout.fd, self.child.stderr.fd):
+            if fd >= 0:
+                os.close(fd)
+        self.child.talk.close()
+
+    def members(self) -> list[int]:
+        """Its process and everything below that."""
+        pid = self.child.pid
+        living = pid and self.child.status is None
+        return [pid, *watchdog.descendants(pid)] if living else []
+
+    def begin(self, state: str, now: float, deadline: float) -> None:
+        """Change the state."""
+        self.state, self.since, self.deadline = state, now, deadline
+        self.interrupted = False
+
+    def idle(self, now: float) -> None:
+        """Wait for the next call."""
+        self.begin(IDLE, now, math.inf)
+
+    def interrupt(self, deadline: float) -> None:
+        """Do what Ctrl-C does in a terminal: interrupt its whole process group."""
+        self.interrupted, self.deadline = True, deadline
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.child.pid, signal.SIGINT)
+
+    def say(self, operation: int, body: bytes, fds: tuple[int, ...] = ()) -> None:
+        """Send the interpreter a frame. One that is about to die hears it no more.
+
+        Raises:
+            MisuseError: nobody reads it.
+        """
+        talk = self.child.talk
+        frame = frames.INNER.pack(operation, len(body)) + body
+        try:
+            if fds:
+                sent = socket.send_fds(talk, [frame], list(fds), socket.MSG_DONTWAIT)
+            else:
+                sent = talk.send(frame, socket.MSG_DONTWAIT)
+            if sent < len(frame):
+                talk.settimeout(_TAKE_IN_S)
+                talk.sendall(memoryview(frame)[sent:])
+                talk.settimeout(None)
+        except TimeoutError:
+            raise MisuseError("the interpreter takes in no code") from None
+        except ConnectionError:
+            return
+
+    def hear(self, cap: int, others: Collection[int]) -> tuple[int, bytes] | None:
+        """What the interpreter said, kind and text, once it is complete.
+
+        Args:
+            cap: bytes that a text may have.
+            others: the processes of the other branches; a copy is none of them.
+
+        Raises:
+            EOFError: nobody can say more.
+            MisuseError: that was not the interpreter.
+        """
+        talk = self.child.talk
+        try:
+            if self.child.pid:
+                data = talk.recv(1 << 16, socket.MSG_DONTWAIT)
+            else:
+                data = self._hear_first(others)
+        except BlockingIOError:
+            return None
+        except ConnectionError:
+            data = b""
+        if not data:
+            raise EOFError
+        received = self.received
+        received += data
+        if len(received) < frames.INNER.size:
+            return None
+        kind, size = frames.INNER.unpack_from(received)
+        excess = len(received) - frames.INNER.size - size
+        plain = kind & ~frames.CUT
+        if plain not in frames.KINDS or size > cap + _SLACK or excess > 0 or self.state == IDLE:
+            raise MisuseError("the program wrote to the interpreter's own socket")
+        if excess:
+            return None
+        text = bytes(memoryview(received)[frames.INNER.size :])
+        received.clear()
+        return kind, text
+
+    def answer(self, kind: int, text: bytes, ready: Container[int]) -> bytes:
+        """The body of the answer to a call, with the output since the last one.
+
+        Args:
+            kind: of the text.
+            text: what the interpreter said.
+            ready: descriptors that the poll found readable when it found the interpreter's socket.
+        """
+        for stream in (self.child.stdout, self.child.stderr):
+            # The kernel looks in the order of registration, at the socket first: a stream that it
+            # found empty held nothing when the answer was there.
+            if stream.fd in ready:
+                stream.drain()
+        out, out_cut = self.child.stdout.take()
+        err, err_cut = self.child.stderr.take()
+        flags = out_cut * frames.STDOUT_CUT | err_cut * frames.STDERR_CUT
+        flags |= bool(kind & frames.CUT) * frames.TEXT_CUT | self.interrupted * frames.INTERRUPTED
+        taken = time.monotonic() - self.since
+        head = frames.ANSWER.pack(flags, kind & ~frames.CUT, taken, len(out), len(err))
+        return b"".join([head, out, err, text])
+
+    def _hear_first(self, others: Collection[int]) -> bytes:
+        """The first words of a copy; the kernel says which process they come from."""
+        data, notes, _, _ = self.child.talk.recvmsg(1 << 16, 64, socket.MSG_DONTWAIT)
+        for level, kind, note in notes:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
+                pid = _CREDENTIALS.unpack_from(note)[0]
+                if pid not in others:
+                    self._identify(pid)
+        return data
+
+    def _identify(self, pid: int) -> None:
+        try:
+            # A child of this process keeps its id until it is reaped here.
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            self.child.pidfd = os.pidfd_open(pid)
+        except (ChildProcessError, ProcessLookupError):
+            return
+        self.child.pid = pid
+
+
+def first(child: Child, now: float, deadline: float) -> Branch:
+    """The branch of the session's first process, which has its request already."""
+    os.close(child.stdin)
+    child.stdin = -1
+    child.talk.settimeout(None)
+    child.stdout.discards = child.stderr.discards = True
+    return Branch(0, child, now, deadline)
+
+
+def copy_of(branch: Branch, number: int, now: float, deadline: float) -> Branch:
+    """Have ``branch`` copy itself; the copy is known once it has reported."""
+    outputs, errors = os.pipe(), os.pipe()
+    mine, theirs = socket.socketpair()
+    mine.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    for fd in (outputs[0], errors[0]):
+        os.set_blocking(fd, False)
+    cap = branch.child.stdout.cap
+    stdout, stderr = (Stream(fd, cap, discards=True) for fd in (outputs[0], errors[0]))
+    copy = Branch(number, Child(0, -1, mine, -1, stdout, stderr), now, deadline)
+    given = (theirs.fileno(), outputs[1], errors[1])
+    try:
+        branch.say(frames.FORK, str(number).encode(), given)
+    finally:
+        theirs.close()
+        os.close(outputs[1])
+        os.close(errors[1])
+    branch.begin(FORKING, now, deadline)
+    branch.copy = copy
+    return copy

@@ -1,0 +1,135 @@
+"""The processes of a run as its warden holds them: their output, their end, what is reported."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import struct
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from tools.sandbox.inside import watchdog
+from tools.sandbox.inside.config import Config
+
+_PIPE_CHUNK = 1 << 16
+_MAX_CHUNKS = 32
+"""More than a pipe holds, so what was written before is read."""
+
+
+@dataclass
+class Stream:
+    """One output of the program, kept up to a cap."""
+
+    fd: int
+    cap: int = 0
+    kept: bytearray = field(default_factory=bytearray)
+    truncated: bool = False
+    closed: bool = False
+    discards: bool = False
+    """True: what exceeds the cap is read and dropped. False: nothing is read beyond it."""
+
+    def drain(self) -> None:
+        """Read what is there, without waiting; of an endless flood, a part."""
+        for _ in range(_MAX_CHUNKS):
+            if self.closed or (self.truncated and not self.discards):
+                return
+            try:
+                data = os.read(self.fd, _PIPE_CHUNK)
+            except BlockingIOError:
+                return
+            if not data:
+                self.closed = True
+            self.kept += data
+            if len(self.kept) > self.cap:
+                del self.kept[self.cap :]
+                self.truncated = True
+
+    def take(self) -> tuple[bytes, bool]:
+        """What was kept, and whether more was dropped; starts anew."""
+        taken = bytes(self.kept), self.truncated
+        self.kept.clear()
+        self.truncated = False
+        return taken
+
+
+@dataclass
+class Child:
+    """The program's own process and the ends of its pipes."""
+
+    pid: int
+    pidfd: int
+    talk: socket.socket
+    stdin: int
+    stdout: Stream
+    stderr: Stream
+    status: int | None = None
+    """Its wait status, once it was reaped."""
+    cpu_s: float = 0.0
+    max_rss_kb: int = 0
+
+
+def reap(child: Child, options: int) -> None:
+    """Collect the dead; with options 0, wait until nobody is left."""
+    while True:
+        try:
+            pid, status, usage = os.wait4(-1, options)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        if pid == child.pid:
+            child.status = status
+        child.cpu_s += usage.ru_utime + usage.ru_stime
+        child.max_rss_kb = max(child.max_rss_kb, usage.ru_maxrss)
+
+
+def send_signal(pid: int, number: signal.Signals) -> None:
+    """Signal a process that may be gone."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def kill_everything(config: Config, child: Child) -> None:
+    """Kill every process of the run and wait until all are gone."""
+    if config.isolation == "namespaces":
+        # One atomic pass over this pid namespace: no fork slips through.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGKILL)
+        reap(child, 0)
+        return
+    while True:
+        # The leader's id stays reserved while the group has members, so it names nobody else.
+        if child.status is None or watchdog.descendants():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+        for pid in watchdog.descendants():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        reap(child, os.WNOHANG)
+        if not watchdog.descendants():
+            return
+        time.sleep(0.0005)
+
+
+def report(child: Child, verdict: str, reason: str, wall_s: float) -> bytes:
+    """What the judge is told once every process is dead."""
+    status = child.status or 0
+    signalled = os.WIFSIGNALED(status)
+    head: dict[str, Any] = {
+        "ended": verdict,
+        "reason": reason,
+        "exit_code": None if signalled else os.waitstatus_to_exitcode(status),
+        "signal": os.WTERMSIG(status) if signalled else None,
+        "wall_s": wall_s,
+        "cpu_s": child.cpu_s,
+        "max_rss_kb": child.max_rss_kb,
+        "stdout_truncated": child.stdout.truncated,
+        "stderr_truncated": child.stderr.truncated,
+        "sizes": [len(child.stdout.kept), len(child.stderr.kept)],
+    }
+    body = json.dumps(head).encode()
+    return struct.pack("!I", len(body)) + body + child.stdout.kept + child.stderr.kept

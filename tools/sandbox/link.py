@@ -1,0 +1,192 @@
+"""The judge's end of a session's stream: frames to a warden, and its answers to those who wait."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tools.sandbox.inside import frames
+from tools.sandbox.zygotes import GRACE_S, LostError
+
+_SLACK = 1 << 16
+"""Bytes of a frame besides output and text."""
+
+
+class Frame(NamedTuple):
+    """What a warden says about a branch."""
+
+    operation: int
+    body: bytes
+
+
+class Branch:
+    """One interpreter, as the judge knows it."""
+
+    def __init__(self, link: Link, number: int, on_end: Callable[[], None]) -> None:
+        self.link = link
+        self.number = number
+        self.report: bytes | None = None
+        """What the warden reported at its end; None: it goes on, or was lost."""
+        self._on_end: Callable[[], None] | None = on_end
+        self.waiting: asyncio.Future[Frame] | None = None
+        """What answers the frame that was sent last; kept when its asker was cancelled."""
+
+    @property
+    def over(self) -> bool:
+        """Whether it can answer no more calls."""
+        return self._on_end is None
+
+    def finish(self) -> None:
+        """It has ended: somebody else may have its place."""
+        if self._on_end is not None:
+            on_end, self._on_end = self._on_end, None
+            on_end()
+
+
+class Link:
+    """The stream to one warden, which carries every branch of a session.
+
+    Args:
+        stream: non-blocking, to the warden.
+        close: closes the stream.
+        cap: bytes of standard output, standard error and text in one answer, each.
+        on_close: called once, when the stream is closed.
+    """
+
+    def __init__(
+        self,
+        stream: socket.socket,
+        close: Callable[[], None],
+        cap: int,
+        on_close: Callable[[Link], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stream = stream
+        self._close = close
+        self._on_close = on_close
+        self._limit = 3 * cap + _SLACK
+        self._inbox = bytearray()
+        self._outbox = bytearray()
+        self._branches: dict[int, Branch] = {}
+        self._numbers = 0
+        self.closed = False
+        self.forks = asyncio.Lock()
+        """Held while a branch is copied or closed."""
+        self._loop.add_reader(stream, self._on_readable)
+
+    def branch(self, on_end: Callable[[], None]) -> Branch:
+        """A branch that is to be started. ``on_end`` is called once, when it ends or is lost."""
+        branch = Branch(self, self._numbers, on_end)
+        self._branches[self._numbers] = branch
+        self._numbers += 1
+        return branch
+
+    def send(self, data: bytes) -> None:
+        """Send without waiting; what does not go now goes when it can."""
+        if self.closed:
+            return
+        if not self._outbox:
+            try:
+                data = data[self._stream.send(data) :]
+            except BlockingIOError:
+                pass
+            except OSError:
+                return  # the warden is gone: the reader notices
+            if data:
+                self._loop.add_writer(self._stream, self._on_writable)
+        self._outbox += data
+
+    async def ask(self, branch: Branch, data: bytes, wait_s: float) -> Frame:
+        """Send a frame and wait for what the warden says about ``branch``.
+
+        Raises:
+            LostError: nothing within ``wait_s`` and a grace, or the warden vanished.
+        """
+        if self.closed:
+            raise LostError("the session's warden is gone")
+        answer: asyncio.Future[Frame] = self._loop.create_future()
+        branch.waiting = answer
+        timer = self._loop.call_later(wait_s + GRACE_S, self.close)
+        try:
+            self.send(data)
+            return await answer
+        except asyncio.CancelledError:
+            if branch.waiting is answer:  # the frame still has to come
+                branch.waiting = self._loop.create_future()
+            raise
+        finally:
+            timer.cancel()
+
+    async def settled(self, branch: Branch) -> None:
+        """Wait until a call whose asker was cancelled has come to its end."""
+        if branch.waiting is not None:
+            await asyncio.wait([branch.waiting], timeout=GRACE_S)
+            if branch.waiting is not None:
+                self.close()
+
+    def _on_writable(self) -> None:
+        try:
+            sent = self._stream.send(self._outbox)
+        except BlockingIOError:
+            return
+        except OSError:
+            sent = len(self._outbox)  # the reader notices
+        del self._outbox[:sent]
+        if not self._outbox:
+            self._loop.remove_writer(self._stream)
+
+    def _on_readable(self) -> None:
+        try:
+            data = self._stream.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+            return
+        inbox = self._inbox
+        inbox += data
+        while len(inbox) >= frames.HEAD.size:
+            operation, number, size = frames.HEAD.unpack_from(inbox)
+            if size > self._limit:
+                self.close()
+                return
+            end = frames.HEAD.size + size
+            if len(inbox) < end:
+                return
+            body = bytes(memoryview(inbox)[frames.HEAD.size : end])
+            del inbox[:end]
+            self._deliver(Frame(operation, body), number)
+
+    def _deliver(self, frame: Frame, number: int) -> None:
+        branch = self._branches.get(number)
+        if branch is None:
+            return
+        if frame.operation == frames.ENDED:
+            branch.report = frame.body
+        if frame.operation == frames.ENDED or (frame.operation == frames.STARTED and frame.body):
+            del self._branches[number]
+            branch.finish()
+        answer, branch.waiting = branch.waiting, None
+        if answer is not None and not answer.done():
+            answer.set_result(frame)
+
+    def close(self) -> None:
+        """Close the stream: the warden kills whatever is left. Closing twice is harmless."""
+        if self.closed:
+            return
+        self.closed = True
+        self._loop.remove_reader(self._stream)
+        self._loop.remove_writer(self._stream)
+        self._close()
+        branches, self._branches = self._branches, {}
+        for branch in branches.values():
+            branch.finish()
+            answer, branch.waiting = branch.waiting, None
+            if answer is not None and not answer.done():
+                answer.set_exception(LostError("the session's warden is gone"))
+                answer.exception()  # its asker may have been cancelled
+        self._on_close(self)
