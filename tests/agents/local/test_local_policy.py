@@ -221,12 +221,16 @@ async def test_weights_that_do_not_fit_are_refused_whole(make_policy, make_model
 async def test_an_update_while_generating_is_refused(make_policy, make_model):
     model = make_model("qwen3")
     policy = make_policy(model)
-    call = asyncio.create_task(policy.generate([1], SamplingParams(max_tokens=250)))
+    # So many that they are not finished when this thread comes to its turn on a busy machine.
+    calls = [
+        asyncio.create_task(policy.generate([i], SamplingParams(max_tokens=250))) for i in range(64)
+    ]
     while policy.stats().num_generated_tokens < 5:
         await asyncio.sleep(0.001)
     optimizer_step(model, fused=True)
-    with pytest.raises(PolicyFailure, match="while nothing is generated"):
-        await call
+    ends = await asyncio.gather(*calls, return_exceptions=True)
+    refused = [end for end in ends if isinstance(end, PolicyFailure)]
+    assert refused and all("while nothing is generated" in str(end) for end in refused)
 
 
 @pytest.mark.parametrize("family", ["qwen3", "gpt2"])
