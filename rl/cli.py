@@ -303,15 +303,39 @@ def _explain(error: Exception, blueprint: Any) -> str:
         if expected.group(1).startswith(f"{__name__}:"):
             key = value.group(2)
             return f"{key} ({value.group(1)}) has settings of its own: give {key}.KEY=..."
-        return f"{value.group(2)} ({value.group(1)}) must be of type {expected.group(1)}"
+        return f"{value.group(2)} ({value.group(1)}) must be {_in_words(expected.group(1))}"
     return _one_line(text)
+
+
+def _in_words(type_: str) -> str:
+    """What a value of this type looks like on a command line."""
+    literal = re.fullmatch(r"Literal\[(.*)\]", type_)
+    if literal is not None:
+        return f"one of {literal.group(1).replace(chr(39), '')}"
+    return "true or false" if type_ == "bool" else f"of type {type_}"
+
+
+_ELSEWHERE = {
+    "learning_rate": "optimizer.lr",
+    "num_generations": "group_size",
+    "batch_size": "prompts",
+    "per_device_train_batch_size": "prompts",
+    "max_completion_length": "sampling.max_tokens",
+    "max_steps": "steps",
+    "beta": "algo.kl_coef",
+    "output_dir": "out",
+}
+"""What other trainers call a key of ours."""
 
 
 def unknown(kind: str, name: str, known: Sequence[str] | Mapping[str, Any]) -> UsageError:
     """The error for a name that is not among ``known``: what was probably meant."""
     leaf = name.rsplit(".", 1)[-1]
-    same_leaf = next((k for k in known if k.rsplit(".", 1)[-1] == leaf), None)
-    hint = same_leaf or closest(name, known)
+    same_leaf = [k for k in known if k.rsplit(".", 1)[-1] == leaf]
+    # Whoever says lr means the run's, not the warm start's.
+    same_leaf.sort(key=lambda k: k.startswith("tiny."))
+    ours = [k for k in known if k == _ELSEWHERE.get(name)]
+    hint = next(iter(ours + same_leaf), None) or closest(name, known)
     meant = f" Did you mean {hint!r}?" if hint else ""
     return UsageError(f"unknown {kind} {name!r}.{meant} --help lists them all.")
 

@@ -159,6 +159,13 @@ class RunConfig:
     def __post_init__(self) -> None:
         _at_least(0, self, "context_length", "seed")
         _at_least(1, self, "threads")
+        split = self.env.options.split
+        # Else the warm start would learn from tasks that the test counts.
+        if split != "train":
+            raise ValueError(
+                f"env.split ({split!r}) must be left at 'train': a command takes each split where "
+                "it belongs"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

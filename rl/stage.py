@@ -14,7 +14,7 @@ from transformers.utils import logging as transformers_logging
 
 import envs
 from agents.completion import SamplingParams
-from agents.local import LocalPolicy
+from agents.local import Limits, LocalPolicy
 from agents.renderer import Renderer
 from rl.config import RunConfig
 from rl.errors import UsageError
@@ -126,6 +126,7 @@ async def open_stage(config: RunConfig, say: Callable[[str], None]) -> AsyncIter
             model,
             tokenizer,
             max_slots=config.sampling.slots,
+            limits=Limits(num_threads=config.threads),
             seed=config.seed,
             deterministic=config.deterministic,
         )

@@ -29,8 +29,6 @@ def chatter():
 @pytest.fixture(scope="session")
 def toy_model(tmp_path_factory) -> Path:
     """A folder with a Qwen3 of one layer that copies a digit of 0, 1, 2 a little too seldom."""
-    import torch
-
     from agents.renderer import Renderer
     from rl.config import TinyRecipe
     from rl.demonstrations import demonstrate
@@ -51,12 +49,6 @@ def toy_model(tmp_path_factory) -> Path:
             context_length=48,
         )
         model = new_model(tokenizer, recipe, seed=0)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                if parameter.ndim == 2:
-                    # The usual scale is made for wide models: one this small would learn to
-                    # look at the digit in thousands of steps only.
-                    parameter.mul_(10)
         renderer = Renderer(tokenizer)
         await imitate(
             model,
