@@ -91,8 +91,8 @@ class Zygote:
         self.running = 0
         self._launcher = launcher
         self.dead = False
-        self.refuses = False
-        """Known a moment before ``dead``: its end of the control socket is closed."""
+        self.spent = False
+        """It lost a job or takes none, and may be about to die: the next one goes elsewhere."""
         self._loop = asyncio.get_running_loop()
         # Sequenced packets: each message goes whole to one of the wardens that wait.
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -137,7 +137,8 @@ class Zygote:
             data = os.read(self._errors, 1 << 16)
         except BlockingIOError:
             data = b""
-        return data.decode(errors="replace").strip()[-_STDERR_KEPT:] or "no message"
+        lines = dict.fromkeys(data.decode(errors="replace").strip().splitlines())  # once each
+        return "\n".join(lines)[-_STDERR_KEPT:] or "no message"
 
     async def run(self, request: Request, channel: socket.socket | None) -> Reply:
         """One job, start to end. Cancelling it kills the run.
@@ -156,6 +157,7 @@ class Zygote:
                 await self._loop.sock_sendall(mine, request.encode())
                 return await self._receive(mine)
         except (OSError, EOFError) as error:  # TimeoutError is one
+            self.spent = True
             raise LostError(f"{type(error).__name__}: {error}; {self.last_words()}") from None
         finally:
             self.disconnect(mine)
@@ -174,7 +176,7 @@ class Zygote:
         except OSError as error:
             mine.close()
             if isinstance(error, ConnectionError):
-                self.refuses = True
+                self.spent = True
                 raise RefusedError(self.last_words()) from None
             raise LostError(f"{type(error).__name__}: {error}; {self.last_words()}") from None
         finally:
@@ -321,7 +323,7 @@ class Zygotes:
     async def _living(self) -> Zygote:
         async with self._lock:
             zygote = self._current
-            if zygote is None or zygote.dead or zygote.refuses:
+            if zygote is None or zygote.dead or zygote.spent:
                 self._retire()
                 zygote = await self._respawn()
             elif (

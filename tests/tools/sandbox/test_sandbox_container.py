@@ -28,7 +28,9 @@ async def test_the_container_is_hardened(engine_client, own_containers, sandbox)
     )
     assert host["CapDrop"] == ["ALL"]
     assert not host["CapAdd"]
-    assert found["Mounts"] == []
+    (shown,) = found["Mounts"]  # where the control socket came in
+    assert (shown["Type"], shown["Destination"], shown["RW"]) == ("bind", "/handover", False)
+    assert not Path(shown["Source"]).exists()
     assert host["LogConfig"]["Type"] == "none"
     # Two runs of 256 MiB, 64 MiB of files, 16 MiB of /dev/shm and 16 processes' socket buffers.
     assert host["Memory"] == host["MemorySwap"] == (2 * (256 + 64 + 16 + 16 * 27) + 256) << 20
@@ -51,13 +53,14 @@ async def test_even_the_trusted_part_has_no_rights(engine_client, own_containers
 
 async def test_a_program_sees_the_image_and_nothing_of_this_machine(sandbox):
     result = await sandbox.run(
-        "import os, socket\nprint(sorted(os.listdir('/')))\nprint(os.listdir('/sys'))\n"
+        "import os\nprint(sorted(os.listdir('/')))\n"
+        "print(os.listdir('/sys') + [os.path.exists('/handover/judge')])\n"
         "print(sorted(os.listdir('/etc')))\nprint(open('/etc/resolv.conf').read().split())\n"
         "print(open('/etc/hostname').read())"
     )
-    root, system, settings, resolver, name = result.stdout.splitlines()[:5]
+    root, empty, settings, resolver, name = result.stdout.splitlines()[:5]
     assert "'home'" not in root and "'var'" not in root
-    assert system == "[]"
+    assert empty == "[False]"
     assert "passwd" not in settings
     assert resolver == "['nameserver', '127.0.0.1']"
     assert name == "sandbox"

@@ -8,6 +8,8 @@ import json
 import os
 import socket
 import subprocess
+import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -25,7 +27,16 @@ from tools.sandbox import (
     interpreter,
     make_sandbox,
 )
-from tools.sandbox.docker import container, engine, image
+from tools.sandbox.docker import container, engine, handover, image
+
+
+def running(name: str) -> int:
+    """How many processes of this machine call themselves ``name``."""
+    count = 0
+    for comm in Path("/proc").glob("[0-9]*/comm"):
+        with contextlib.suppress(OSError):
+            count += comm.read_text().strip() == name
+    return count
 
 
 async def until(condition, seconds: float = 15.0) -> None:
@@ -48,6 +59,90 @@ async def test_runs_in_a_killed_container_are_repeated_elsewhere(engine_client, 
         (after,) = own_containers()
         assert after["Id"] != before["Id"]
     assert own_containers() == []
+
+
+@pytest.fixture
+def no_handover(monkeypatch):
+    """As with an engine that shows the container no folder of this machine."""
+    monkeypatch.setattr(handover, "PLACE", "/nowhere")
+
+
+async def test_jobs_come_through_the_tunnel_where_no_descriptor_can(engine_client, no_handover):
+    text = "0123456789" * 300_000
+    async with make_sandbox("docker", Limits(wall_s=20.0, output_kb=4096)) as sandbox:
+        echo = "import sys\nsys.stdout.write(sys.stdin.read())"
+        results = await asyncio.gather(*(sandbox.run(echo, stdin=text) for _ in range(3)))
+        assert [result.stdout == text for result in results] == [True] * 3
+        verdict = await sandbox.grade(
+            "def f(x):\n    return x * 2", [CallTest((n,), 2 * n) for n in range(20)], "f"
+        )
+        assert verdict.num_passed == 20
+        sleeper = "import ctypes, time; ctypes.CDLL(None).prctl(15, b'tw-carried'); time.sleep(60)"
+        run = asyncio.create_task(sandbox.run(sleeper, limits=Limits(wall_s=60)))
+        await until(lambda: running("tw-carried") == 1)
+        run.cancel()
+        await until(lambda: running("tw-carried") == 0)
+        assert (await sandbox.run("print(1)")).stdout == "1\n"
+
+
+async def test_killed_containers_are_replaced_with_the_tunnel_too(
+    engine_client, own_containers, no_handover
+):
+    async with make_sandbox("docker", Limits(wall_s=20.0)) as sandbox:
+        run = asyncio.create_task(sandbox.run("import time; time.sleep(1); print('again')"))
+        await asyncio.sleep(0.5)
+        engine_client.kill(own_containers()[0]["Id"])
+        assert (await run).stdout == "again\n"
+    assert own_containers() == []
+
+
+JUDGE = """
+import asyncio
+from tools.sandbox import Limits, make_sandbox
+from tools.sandbox.docker import handover
+handover.PLACE = "/nowhere"
+async def main():
+    async with make_sandbox("docker", Limits(wall_s=60)) as sandbox:
+        await sandbox.run(
+            "import ctypes, time; ctypes.CDLL(None).prctl(15, b'tw-left'); time.sleep(60)"
+        )
+asyncio.run(main())
+"""
+
+
+async def test_a_container_ends_with_its_judge_with_the_tunnel_too(engine_client):
+    judge = subprocess.Popen(
+        [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path}\n{JUDGE}"]
+    )
+    try:
+        await until(lambda: running("tw-left") == 1)
+    finally:
+        judge.kill()
+        judge.wait()
+    await until(lambda: running("tw-left") == 0, seconds=1.0)
+
+
+def test_a_control_socket_is_given_to_the_right_process_only(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    meeting = handover.Handover("the token")
+    mine, theirs = socket.socketpair()
+    answers = []
+    for token in (b"a guess", b"", b"the token"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as visitor:
+            visitor.connect(str(meeting.folder / "judge"))
+            visitor.send(token)
+            meeting.give(theirs.fileno())
+            _, fds, _, _ = socket.recv_fds(visitor, 16, 1)
+            answers.append(len(fds))
+            for fd in fds:
+                os.close(fd)
+    assert answers == [0, 0, 1]
+    assert meeting.folder.parent == tmp_path
+    meeting.close()
+    assert list(tmp_path.iterdir()) == []
+    mine.close()
+    theirs.close()
 
 
 class Proxy:
@@ -152,6 +247,13 @@ async def test_a_runtime_that_the_engine_lacks_is_refused(engine_client):
         await make_sandbox("docker", runtime="kata").start()
     with pytest.raises(ValueError, match="needs backend='docker', not 'bwrap'"):
         make_sandbox("bwrap", runtime="runsc")
+
+
+async def test_a_kernel_without_whole_user_namespaces_is_refused(engine_client):
+    if "runsc" not in engine_client.info()["Runtimes"]:
+        pytest.skip("the engine has no gVisor")
+    with pytest.raises(SandboxUnavailable, match=r"user namespaces are incomplete|does not start"):
+        await make_sandbox("docker", runtime="runsc").start()
 
 
 async def test_a_missing_engine_is_named_at_once(monkeypatch, tmp_path):

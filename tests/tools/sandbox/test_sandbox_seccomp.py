@@ -158,5 +158,5 @@ def test_a_containers_profile_denies_what_the_filter_denies():
     rules = json.loads(profile.seccomp())["syscalls"]
     denied = {numbers.get(name) for rule in rules for name in rule["names"]}
     newer = set(seccomp._DENIED) - set(numbers.values())  # than the list
-    needed = {numbers[name] for name in ("mount", "capset")}
+    needed = {numbers[name] for name in ("mount", "capset", "connect")}
     assert set(seccomp._DENIED) - denied - newer == needed

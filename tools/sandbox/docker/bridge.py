@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import socket
 import struct
 import sys
@@ -19,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from tools.sandbox.docker import container, engine, image
+from tools.sandbox.docker.handover import Handover
 from tools.sandbox.errors import SandboxUnavailable
-from tools.sandbox.inside import kernel
+from tools.sandbox.inside import kernel, relay
 from tools.sandbox.inside.tunnel import Tunnel
 from tools.sandbox.interpreter import Interpreter
 
@@ -30,6 +32,7 @@ _REMOVAL_S = 5.0
 """Seconds for a container whose input closed to be gone; then it is killed."""
 _FRAME = struct.Struct("!BxxxI")  # the engine's: which stream, length
 _STANDARD_OUTPUT = 1
+_BAD_REQUEST = 400
 
 # The parent's search path: this process imports what the parent would.
 START = """
@@ -48,6 +51,8 @@ class Task:
     control_fd: int
     bundle_fd: int
     """The text of what runs inside, as ``bundle.document`` gives it."""
+    token: str
+    """What the process inside says when it comes for the control socket."""
     python: Interpreter
     spec: container.Spec
 
@@ -89,18 +94,18 @@ def _serve(task: Task) -> None:
         if task.spec.runtime is not None:
             engine.check_runtime(client, task.spec.runtime)
         container.sweep(client)
-        made = container.create(
-            client, image.ensure(client, task.python), task.spec, container.owner(task.parent_pid)
-        )
+        made, meeting = _create(client, task)
+        decoder = _Decoder()
         try:
             stream = _start(client, made, task)
+            control, received = _meet(stream, meeting, decoder, task.control_fd)
         except BaseException:
             container.remove(client, made)
             raise
-        control = socket.socket(fileno=task.control_fd)
-        Tunnel(
-            control, stream.fileno(), os.dup(stream.fileno()), first=0, decode=_Decoder().feed
-        ).serve()
+        finally:
+            meeting.close()
+        there_and_back = stream.fileno(), os.dup(stream.fileno())
+        Tunnel(control, *there_and_back, first=0, decode=decoder.feed, received=received).serve()
         control.close()
         with suppress(OSError):  # the engine closed it first
             stream.shutdown(socket.SHUT_RDWR)
@@ -109,6 +114,58 @@ def _serve(task: Task) -> None:
         raise SandboxUnavailable(f"docker: {error.explanation or error}") from None
     except requests.RequestException as error:
         raise SandboxUnavailable(f"docker: the engine stopped answering: {error}") from None
+
+
+def _create(client: Any, task: Task) -> tuple[str, Handover]:
+    import docker.errors
+
+    packed = image.ensure(client, task.python)
+    owner = container.owner(task.parent_pid)
+    meeting = Handover(task.token)
+    try:
+        try:
+            return container.create(client, packed, task.spec, owner, meeting.folder), meeting
+        except docker.errors.APIError as error:
+            if error.status_code != _BAD_REQUEST:  # the engine does not see our folders
+                raise
+            return container.create(client, packed, task.spec, owner), meeting
+    except BaseException:
+        meeting.close()
+        raise
+
+
+def _meet(
+    stream: socket.socket, meeting: Handover, decoder: _Decoder, control_fd: int
+) -> tuple[socket.socket, bytes]:
+    """Hand the control socket over, or learn that it is to be carried.
+
+    Returns:
+        The control socket to serve: where the judge's own is gone, one on which nothing comes. And
+        what was heard from the container meanwhile.
+    """
+    deadline = time.monotonic() + _START_S
+    poller = select.poll()
+    for fd in (stream.fileno(), meeting.fileno()):
+        poller.register(fd, select.POLLIN)
+    heard = b""
+    while not heard:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            raise SandboxUnavailable(f"docker: the container said nothing for {_START_S:.0f} s")
+        events = dict(poller.poll(1000 * remaining))
+        if meeting.fileno() in events:
+            meeting.give(control_fd)
+        if stream.fileno() in events:
+            data = stream.recv(1 << 16)
+            if not data:
+                raise SandboxUnavailable("docker: the container ended at once")
+            heard = decoder.feed(data)
+    if heard[:1] == relay.TUNNEL:
+        return socket.socket(fileno=control_fd), heard[1:]
+    os.close(control_fd)
+    control, silent = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    silent.detach()  # open as long as this process
+    return control, heard[1:]
 
 
 def _start(client: Any, made: str, task: Task) -> socket.socket:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tools.sandbox.docker import profile
+from tools.sandbox.docker import handover, profile
 
 OWNER_LABEL = "turnwise.sandbox.owner"
 """On every container; its value tells who made it."""
@@ -31,8 +31,18 @@ class Spec:
     """As the engine names it; None: its default."""
 
 
-def create(client: Any, image: str, spec: Spec, owner: str) -> str:
-    """The id of a new container, not started: no network, nothing writable, no capability."""
+def create(client: Any, image: str, spec: Spec, owner: str, folder: Path | None = None) -> str:
+    """The id of a new container, not started: no network, nothing writable, no capability.
+
+    Args:
+        client: a ``docker.APIClient``.
+        image: its id.
+        spec: what differs from container to container.
+        owner: a name as ``owner`` gives it.
+        folder: of this machine, shown at ``handover.FOLDER``.
+    """
+    import docker.types
+
     armour = {"name=apparmor": "apparmor=unconfined"}  # its default forbids every mount
     options = client.info()["SecurityOptions"]
     config = client.create_host_config(
@@ -53,6 +63,11 @@ def create(client: Any, image: str, spec: Spec, owner: str) -> str:
         shm_size=1 << 20,
         log_config={"Type": "none"},
         runtime=spec.runtime,
+        mounts=[
+            docker.types.Mount(handover.FOLDER, str(shown), type="bind", read_only=True)
+            for shown in [folder]
+            if shown is not None
+        ],
         # What the engine would copy from this machine's.
         dns=["127.0.0.1"],
         dns_search=["."],
@@ -60,21 +75,16 @@ def create(client: Any, image: str, spec: Spec, owner: str) -> str:
     # The kernel lets a run mount its own /proc only where nothing of this one is covered. Programs
     # never see this one.
     config["MaskedPaths"] = config["ReadonlyPaths"] = []
-    made = client.create_container_from_config(
-        {
-            **client.create_container_config(
-                image,
-                list(spec.command),
-                hostname="sandbox",
-                user=f"{spec.user_id}:{spec.user_id}",
-                environment={"MALLOC_ARENA_MAX": "2"},
-                working_dir="/",
-                stdin_open=True,
-                labels={OWNER_LABEL: owner},
-                host_config=config,
-            ),
-            "StdinOnce": True,  # the end of the one attached client ends it
-        }
+    made = client.create_container(
+        image,
+        list(spec.command),
+        hostname="sandbox",
+        user=f"{spec.user_id}:{spec.user_id}",
+        environment={"MALLOC_ARENA_MAX": "2"},
+        working_dir="/",
+        stdin_open=True,  # and closed when the one client that attaches to it goes
+        labels={OWNER_LABEL: owner},
+        host_config=config,
     )
     return str(made["Id"])
 

@@ -22,7 +22,7 @@ from tools.sandbox.errors import SandboxUnavailable
 from tools.sandbox.interpreter import Interpreter
 
 REPOSITORY = "turnwise-sandbox"
-_LAYOUT = 1
+_LAYOUT = 2
 """Raised whenever what is packed changes, so that older images are not used."""
 _PYTHON_LABEL = "turnwise.sandbox.python"
 
@@ -31,7 +31,7 @@ _TOOLS = ("sh", "cat", "cp", "echo", "env", "false", "ls", "mkdir", "mv", "rm", 
 _DATA = ("/usr/share/zoneinfo", "/usr/lib/locale/C.utf8")
 _SINGLE = ("/etc/ld.so.cache", "/etc/localtime")
 _LOADED_BY_NAME = "libgcc_s.so.1"  # by the C library, when a thread is cancelled
-_EMPTY_FOLDERS = ("dev", "etc", "proc", "sys", "tmp")
+_EMPTY_FOLDERS = ("dev", "etc", "handover", "proc", "sys", "tmp")
 _LEFT_OUT = frozenset(
     {"site-packages", "dist-packages", "test", "tests", "idlelib", "tkinter", "turtledemo"}
     | {"ensurepip", "lib-tk"}

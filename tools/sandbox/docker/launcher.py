@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 from tools.sandbox import bundle, interpreter, seccomp
-from tools.sandbox.docker import bridge, container, engine
+from tools.sandbox.docker import bridge, container, engine, handover
 from tools.sandbox.inside.config import Config
 from tools.sandbox.limits import Limits
 
@@ -43,6 +43,7 @@ class DockerLauncher:
         engine.check_present()
         python = interpreter.find(self._python)
         user_id = _USER_IDS[0] + secrets.randbelow(_USER_IDS[1])
+        token = secrets.token_hex(16)
         config = Config(
             isolation=self.isolation,
             control_fd=-1,
@@ -54,6 +55,8 @@ class DockerLauncher:
             seccomp=seccomp.assemble(restricted=False).hex(),
             user_id=user_id,
             hidden=("/sys",),
+            handover=handover.PLACE,
+            token=token,
         )
         bundle_fd = bundle.anonymous_file("bundle", bundle.document(config, "relay"))
         try:
@@ -61,6 +64,7 @@ class DockerLauncher:
                 parent_pid=os.getpid(),
                 control_fd=control_fd,
                 bundle_fd=bundle_fd,
+                token=token,
                 python=python,
                 spec=self._spec(limits, idle, python, user_id),
             )

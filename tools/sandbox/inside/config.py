@@ -30,6 +30,10 @@ class Config:
     """Namespaces only: user and group of the zygote, which runs see as ``SANDBOX_ID``."""
     hidden: tuple[str, ...] = ()
     """Namespaces only: folders over which each run gets an empty one."""
+    handover: str = ""
+    """Containers only: the path of a socket at which the control socket may be had."""
+    token: str = ""
+    """What to say there."""
     first_uid: int = 0
     """Restricted, as root: user ids from here on belong to runs, one each. 0: keep the user."""
     uids: int = 0

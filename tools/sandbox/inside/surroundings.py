@@ -47,7 +47,15 @@ def enter_namespaces(config: Config) -> None:
         ("uid_map", f"{SANDBOX_ID} {config.user_id} 1"),
         ("gid_map", f"{SANDBOX_ID} {config.user_id} 1"),
     ):
-        Path("/proc/self", name).write_text(text)
+        file = Path("/proc/self", name)
+        try:
+            file.write_text(text)
+        except OSError:
+            if file.exists():
+                raise
+            raise RuntimeError(
+                f"this kernel has no {file}: its user namespaces are incomplete, as gVisor's are"
+            ) from None
     safe = kernel.MS_NOSUID | kernel.MS_NODEV
     size = f"size={config.disk_mb}m,nr_inodes={MAX_FILES},mode=0700"
     kernel.mount("tmpfs", "/tmp", safe, size)

@@ -59,6 +59,7 @@ class Tunnel:
         sink: descriptor to write to it; not the same number as ``source``.
         first: 0 at one end and 1 at the other: each numbers streams in steps of two.
         decode: applied to whatever is read from ``source``.
+        received: what was read from it before, decoded.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Tunnel:
         *,
         first: int,
         decode: Callable[[bytes], bytes] | None = None,
+        received: bytes = b"",
     ) -> None:
         for fd in (control.fileno(), source, sink):
             os.set_blocking(fd, False)
@@ -81,7 +83,7 @@ class Tunnel:
         self._heard = self._beaten = time.monotonic()
         self._streams: dict[int, _Stream] = {}
         self._by_fd: dict[int, _Stream] = {}
-        self._incoming = bytearray()
+        self._incoming = bytearray(received)
         self._outgoing = bytearray()
         # Apart from the other side's descriptors: this side pauses while too much is queued.
         self._local = select.epoll()
@@ -101,6 +103,7 @@ class Tunnel:
         poller.register(self._source, select.POLLIN)
         poller.register(self._local.fileno(), select.POLLIN)
         paused = choked = False
+        self._digest()
         while True:
             events = dict(poller.poll(1000 * _BEAT_S))
             if self._source in events and not self._hear():
@@ -241,6 +244,11 @@ class Tunnel:
             return False
         self._heard = time.monotonic()
         self._incoming += self._decode(data) if self._decode else data
+        self._digest()
+        return True
+
+    def _digest(self) -> None:
+        """Handle every frame that is whole."""
         at = 0
         while len(self._incoming) - at >= _HEADER.size:
             kind, number, count = _HEADER.unpack_from(self._incoming, at)
@@ -250,7 +258,6 @@ class Tunnel:
             self._handle(kind, number, count, bytes(self._incoming[at + _HEADER.size : end]))
             at = end
         del self._incoming[:at]
-        return True
 
     def _handle(self, kind: int, number: int, count: int, payload: bytes) -> None:
         if kind == _BEAT:
