@@ -15,8 +15,6 @@ class Wishes:
 
     python: str | None
     """Path of the interpreter that runs programs; None: this one."""
-    workers: int
-    """Runs in flight at once, at most."""
     runtime: str | None = None
     """Of containers; None: the engine's default."""
 

@@ -16,7 +16,7 @@ from tools.sandbox.sandbox import MAX_WORKERS, Sandbox
 # Strongest first.
 BACKENDS: dict[str, Callable[[Wishes], Launcher]] = {
     "bwrap": lambda wishes: BwrapLauncher(wishes.python),
-    "docker": lambda wishes: DockerLauncher(wishes.python, wishes.workers, wishes.runtime),
+    "docker": lambda wishes: DockerLauncher(wishes.python, wishes.runtime),
     "landlock": lambda wishes: LocalLauncher(wishes.python, confined=True),
     "unsafe-local": lambda wishes: LocalLauncher(wishes.python, confined=False),
 }
@@ -61,7 +61,7 @@ def make_sandbox(
         raise ValueError(f"runtime ({runtime!r}) needs backend='docker', not {backend!r}")
     if workers is None:
         workers = min(2 * len(os.sched_getaffinity(0)), MAX_WORKERS)
-    wishes = Wishes(python, workers, runtime)
+    wishes = Wishes(python, runtime)
     names = [n for n in BACKENDS if n != UNSAFE] if backend == "auto" else [backend]
     launchers = [BACKENDS[name](wishes) for name in names]
     if min_isolation is not None:

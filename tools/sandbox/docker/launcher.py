@@ -15,12 +15,10 @@ from tools.sandbox.limits import Limits
 
 _USER_IDS = (20_000, 40_000)
 """First and number of ids from which each container gets one: within what any engine maps."""
-_SHARED_MEMORY_MB = 16
-_SOCKET_BUFFERS_MB = 27
-"""Kernel memory that one process can fill with its descriptors at their default buffer size."""
-_TRUSTED_MB = 256
-"""For the zygote, its wardens and what waits for a job."""
-_TRUSTED_TASKS = 16
+_MEMORY_SHARE = 0.75
+"""Of this machine's, for everything in a container together: sessions may be many."""
+_PLACES = 512
+"""Runs and sessions for which a container has processes enough, each with its own limit."""
 
 
 class DockerLauncher:
@@ -30,10 +28,9 @@ class DockerLauncher:
     enforced_by = "rlimit+watchdog per run, cgroup in total"
     start_s = 90.0  # the first one packs the image
 
-    def __init__(self, python: str | None, workers: int, runtime: str | None) -> None:
+    def __init__(self, python: str | None, runtime: str | None) -> None:
         self.backend = "docker" if runtime is None else f"docker/{runtime}"
         self._python = python
-        self._workers = workers
         self._runtime = runtime
 
     def launch(
@@ -66,7 +63,13 @@ class DockerLauncher:
                 bundle_fd=bundle_fd,
                 token=token,
                 python=python,
-                spec=self._spec(limits, idle, python, user_id),
+                spec=container.Spec(
+                    command=tuple(bundle.streamed_command(python.path)),
+                    user_id=user_id,
+                    memory_mb=_memory_mb(),
+                    tasks=_PLACES * (limits.processes + 1),
+                    runtime=self._runtime,
+                ),
             )
             return subprocess.Popen(
                 [sys.executable, "-c", bridge.START, json.dumps(sys.path), bridge.encode(task)],
@@ -79,20 +82,11 @@ class DockerLauncher:
         finally:
             os.close(bundle_fd)
 
-    def _spec(
-        self, limits: Limits, idle: int, python: interpreter.Interpreter, user_id: int
-    ) -> container.Spec:
-        # What all runs at once may use by their own limits: nobody's program dies for another's.
-        one_run = limits.memory_mb + limits.disk_mb + _SHARED_MEMORY_MB
-        one_run += limits.processes * _SOCKET_BUFFERS_MB
-        return container.Spec(
-            command=tuple(bundle.streamed_command(python.path)),
-            user_id=user_id,
-            memory_mb=self._workers * one_run + _TRUSTED_MB,
-            tasks=self._workers * (limits.processes + 1) + 2 * idle + _TRUSTED_TASKS,
-            runtime=self._runtime,
-        )
-
     def cleared(self, pid: int) -> bool:
         """See ``Launcher``: everything was in the container's memory."""
         return True
+
+
+def _memory_mb() -> int:
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return int(_MEMORY_SHARE * total) >> 20
