@@ -11,6 +11,8 @@ from typing import Any
 
 import envs
 
+FIRST = {"train": 1, "validation": 2, "test": 3}
+
 
 @dataclass(frozen=True, kw_only=True)
 class GuessOptions(envs.EnvOptions):
@@ -23,12 +25,13 @@ class GuessOptions(envs.EnvOptions):
 
 
 class GuessEnv(envs.TextEnv[int, int]):
-    """The task is the number; the state is the number of guesses so far."""
+    """The task is the number, and so is the state."""
 
     Options = GuessOptions
 
     def __init__(self, options: GuessOptions, services: Mapping[str, Any] | None = None) -> None:
-        super().__init__(options, range(1, options.highest + 1), services)
+        # Every third number, from another first one on: no number is in two splits.
+        super().__init__(options, range(FIRST[options.split], options.highest + 1, 3), services)
         self.highest = options.highest
 
     def begin(self, task: int) -> str:

@@ -15,7 +15,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
 SHELL = [line for kind, text in BLOCKS if kind == "sh" for line in text.splitlines()]
-NEEDS_NETWORK = ("model=Qwen/",)
+TOML = [text for kind, text in BLOCKS if kind == "toml"]
+RUN_FILE = next(text for text in TOML if text.startswith("# run.toml"))
+NOT_RUN = ("model=Qwen/", "config=run.toml")
+"""Needs a download; read by a test of its own."""
 
 
 def run(words: list[str], cwd: Path, cache: Path) -> subprocess.CompletedProcess[str]:
@@ -34,7 +37,9 @@ def run(words: list[str], cwd: Path, cache: Path) -> subprocess.CompletedProcess
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the README's commands run: one folder, so that a later one finds an earlier's run."""
-    return tmp_path_factory.mktemp("readme")
+    folder = tmp_path_factory.mktemp("readme")
+    (folder / "run.toml").write_text(RUN_FILE)
+    return folder
 
 
 def test_there_are_exactly_two_commands_before_the_ways_of_use() -> None:
@@ -57,7 +62,7 @@ def test_the_main_job_goes_through_everything_with_the_smoke_preset(place: Path)
 
 @pytest.mark.parametrize(
     "line",
-    [line for line in SHELL[2:] if not any(word in line for word in NEEDS_NETWORK)],
+    [line for line in SHELL[2:] if not any(word in line for word in NOT_RUN)],
 )
 def test_the_readmes_other_commands_run(line: str, place: Path) -> None:
     words = shlex.split(line)
@@ -83,10 +88,29 @@ def test_python_blocks_run(code: str, place: Path) -> None:
     assert done.stdout
 
 
-def test_toml_blocks_name_the_entry_point_group() -> None:
-    for kind, text in BLOCKS:
-        if kind == "toml":
-            assert "turnwise.envs" in tomllib.loads(text)["project"]["entry-points"]
+def test_the_run_file_is_read_and_the_command_line_wins(place: Path) -> None:
+    words = [sys.executable, "-m", "rl.train", "config=run.toml", "steps=7", "dry_run=True"]
+    done = run(words, place, place / "cache")
+    assert done.returncode == 0, done.stderr
+    settings = dict(line.split("=", 1) for line in done.stdout.splitlines())
+    assert (settings["env"], settings["algo"]) == ("code-sandbox-v0", "ppo")
+    assert (settings["env.hide"], settings["env.max_turns"]) == ("constant", "2")
+    assert (settings["optimizer.lr"], settings["steps"]) == ("0.0002", "7")
+
+
+def test_toml_blocks_name_the_entry_point_groups() -> None:
+    (text,) = (text for text in TOML if text != RUN_FILE)
+    groups = tomllib.loads(text)["project"]["entry-points"]
+    assert list(groups) == ["turnwise.envs", "turnwise.tools"]
+
+
+def test_the_first_example_prints_what_stands_below_it(place: Path) -> None:
+    code = next(text for kind, text in BLOCKS if kind == "python" and "search-qa" in text)
+    below = (ROOT / "README.md").read_text().split(code)[1].removeprefix("```\n").split("**")[0]
+    done = run([sys.executable, "-W", "error", "-c", code], place, place / "cache")
+    assert [line.strip() for line in done.stdout.strip().splitlines()] == [
+        line.strip() for line in below.strip().splitlines()
+    ]
 
 
 def test_the_tree_names_what_exists() -> None:

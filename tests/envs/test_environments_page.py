@@ -1,11 +1,16 @@
-"""docs/environments.md: its code runs, its tables are complete."""
+"""docs/environments.md: its code runs and prints what it says, its tables are complete."""
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+
+import pytest
 
 import envs
 from envs.checker import RULES
@@ -14,20 +19,80 @@ ROOT = Path(envs.__file__).parents[1]
 PAGE = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
 
 
-def test_its_code_runs():
-    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    assert len(blocks) == 2
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", "\n".join(blocks)],
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL)
+
+
+def run(words: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *words],
         cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
+
+
+@pytest.fixture(scope="module")
+def printed() -> str:
+    """What the page's code prints, run from top to bottom."""
+    done = run(["-W", "error", "-c", "\n".join(blocks("python"))])
     assert done.returncode == 0, done.stderr
-    assert "CheckReport(env_id='add-v0'" in done.stdout
-    assert "2000 m\nconvert: amount: Input should be a valid number" in done.stdout
+    return done.stdout
+
+
+def test_its_code_runs(printed):
+    assert len(blocks("python")) == 4
+    assert "CheckReport(env_id='add-v0'" in printed
+    assert "CheckReport(env_id='metres-v0'" in printed
+    assert "2000 m\nconvert: amount: Input should be a valid number" in printed
+
+
+def test_copies_of_an_episode_answer_what_it_says(printed):
+    copies = next(code for code in blocks("python") if "env.fork()" in code)
+    told = re.findall(r"^print\(.*?  # (.*)$", copies, re.MULTILINE)
+    assert told.pop() == "one question for all"
+    assert len(told) == 4
+    assert "\n".join(told) in printed
+    assert len(re.findall(r"^\{'\d+ \+ \d+ ='\}$", printed, re.MULTILINE)) == 1
+
+
+def test_its_dialogue_with_the_code_sandbox_is_what_happens():
+    dialogue = re.search(r"may try again:\n\n(.*?)\n\n", PAGE, re.DOTALL)
+    assert dialogue is not None
+    question, guess, told, repaired = (line.strip() for line in dialogue[1].splitlines())
+    env = envs.make("code-sandbox", hide="constant", max_turns=2)
+    try:
+        assert env.reset(seed=0)[0] == question
+        assert env.step(guess).observation == told
+        last = env.step(repaired)
+        assert (last.reward, last.terminated) == (1.0, True)
+    finally:
+        env.close()
+
+
+def test_every_option_of_the_code_sandbox_is_explained():
+    section = PAGE.split("### `code-sandbox-v0`")[1].split("\n## ")[0]
+    own = set(vars(envs.env_type("code-sandbox").Options)["__annotations__"])
+    assert len(own) == 10
+    for option in own - {"step_timeout_s"}:
+        assert f"`{option}`" in section or f"`{option}=" in section, option
+
+
+def test_its_commands_are_understood():
+    lines = [line for block in blocks("sh") for line in block.splitlines()]
+    assert len(lines) == 2
+    for line in lines:
+        done = run([*shlex.split(line)[1:], "dry_run=True"])
+        assert done.returncode == 0, done.stderr
+        assert "env.tasks=" in done.stdout
+
+
+def test_its_entry_points_name_the_groups():
+    groups = [list(tomllib.loads(text)["project"]["entry-points"]) for text in blocks("toml")]
+    assert groups == [["turnwise.envs"], ["turnwise.tools"]]
 
 
 def test_it_names_every_environment_and_every_rule():
