@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -48,6 +49,8 @@ def _resolve_algorithm(name: str) -> tuple[type[Any], Mapping[str, Any], Build]:
 
 ENV = Choice(_resolve_env, default="code-sandbox")
 ALGORITHM = Choice(_resolve_algorithm, default="grpo")
+MAX_THREADS = 1024
+"""More than the processors of any one machine; many more are refused by the system, fatally."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,10 +117,9 @@ class TinyRecipe:
     """Steps over which the rate grows to lr."""
 
     def __post_init__(self) -> None:
-        for field_ in fields(self):
-            value = getattr(self, field_.name)
-            if value <= 0:
-                raise ValueError(f"{field_.name} ({value}) must be > 0")
+        _at_least(1, self, *(f.name for f in fields(self) if f.name != "lr"))
+        if not 0 < self.lr <= 1:
+            raise ValueError(f"lr ({self.lr}) must be above 0 and at most 1")
         if self.vocab_size < 261:
             raise ValueError(f"vocab_size ({self.vocab_size}) must be >= 261: bytes and messages")
         if self.hidden_size % self.num_heads or self.num_heads % self.num_kv_heads:
@@ -166,6 +168,10 @@ class RunConfig:
                 f"env.split ({split!r}) must be left at 'train': a command takes each split where "
                 "it belongs"
             )
+        if self.seed >= 2**63:
+            raise ValueError(f"seed ({self.seed}) must be below 2**63")
+        if self.threads > MAX_THREADS:
+            raise ValueError(f"threads ({self.threads}) must be at most {MAX_THREADS}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,12 +252,16 @@ class EvaluateConfig(RunConfig):
         _at_least(1, self, "tasks", "episodes")
 
 
-def _at_least(least: int, config: RunConfig | SamplingConfig | EvalConfig, *keys: str) -> None:
+def _at_least(
+    least: int, config: RunConfig | SamplingConfig | EvalConfig | TinyRecipe, *keys: str
+) -> None:
     for key in keys:
         value = getattr(config, key)
         # Put this way round, the check catches nan as well.
         if not value >= least:
             raise ValueError(f"{key} ({value}) must be >= {least}")
+        if value == math.inf:
+            raise ValueError(f"{key} ({value}) must be finite")
 
 
 PRESETS: dict[str, dict[str, str]] = {
@@ -275,8 +285,10 @@ def run_path(out: str, config: RunConfig, algo: str = "") -> Path:
     """``out`` with {env}, {algo} and {seed} filled in.
 
     Raises:
-        UsageError: another name stands in braces.
+        UsageError: it is empty, or another name stands in braces.
     """
+    if not out:
+        raise UsageError("out is empty: name a folder")
     names = {"env": config.env.env_id.replace("/", "-"), "algo": algo, "seed": config.seed}
     try:
         return Path(out.format(**names)).expanduser()

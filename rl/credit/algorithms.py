@@ -5,7 +5,8 @@ A choice is changed with ``dataclasses.replace(ALGORITHMS["grpo"], clip_high=0.2
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 Std = Literal["unbiased", "biased", "none"]
@@ -70,6 +71,11 @@ class Algorithm:
     """Optimizer steps in one pass; each takes an equal share of the episodes."""
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            _require(
+                field.name, value, not isinstance(value, float) or math.isfinite(value), "finite"
+            )
         _choice("advantage", self.advantage, Advantage)
         _choice("std", self.std, Std)
         _choice("old_logprobs", self.old_logprobs, OldLogprobs)

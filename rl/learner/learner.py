@@ -30,14 +30,18 @@ from rl.rollout.trajectory import Segment, TrajectoryGroup
 
 
 class NonFiniteLoss(RunFailure):
-    """Raised before the optimizer step that would have spoilt the weights.
+    """Raised instead of the optimizer step that would have spoilt the weights.
 
-    The weights are those after the last good step; ``batch`` is what was being trained on.
+    The weights are those that the update began with; ``batch`` is what was being trained on.
     """
 
     def __init__(self, message: str, batch: Batch) -> None:
         super().__init__(message)
         self.batch = batch
+
+
+class BrokenWeights(RunFailure):
+    """Raised after a step that spoilt the weights although its loss and gradient were finite."""
 
 
 class Learner:
@@ -84,7 +88,11 @@ class Learner:
     def update(
         self, groups: Sequence[TrajectoryGroup], rewards: Sequence[float] | None = None
     ) -> dict[str, float]:
-        """Train on the finished episodes of ``groups``.
+        """Train on the finished episodes of ``groups``, wholly or not at all.
+
+        An update of several optimizer steps keeps, while it lasts, a copy of the weights and of
+        the optimizer's state in the host's memory; where a later step fails, the earlier ones are
+        undone.
 
         Args:
             groups: the episodes of one update.
@@ -95,12 +103,28 @@ class Learner:
 
         Raises:
             NonFiniteLoss: before the weights would have been spoilt.
+            BrokenWeights: they were, by the update's only step.
             ValueError: ``rewards`` has another length than there are finished episodes.
         """
         batch = Batch.from_groups(groups, rewards)
         metrics = UpdateMetrics()
         if batch.num_tokens == 0:
             return self._skip(batch, metrics)
+        one_step = self.algorithm.epochs * self.algorithm.minibatches == 1
+        before = None if one_step else self.optimizer.snapshot()
+        order = self._generator.get_state()
+        try:
+            self._train(batch, metrics)
+        except BaseException:
+            self.optimizer.zero_grad()
+            self._generator.set_state(order)
+            if before is not None:
+                self.optimizer.restore(before)
+            raise
+        return self._finish(batch, metrics)
+
+    def _train(self, batch: Batch, metrics: UpdateMetrics) -> None:
+        """The optimizer steps of an update."""
         fixed = self._fixed_terms(batch, metrics)
         sampling_logprobs = self._on_device(batch.sampling_logprobs)
         live = self._live_episodes(batch, fixed.advantages)
@@ -123,7 +147,6 @@ class Learner:
                     metrics.compare(scores.logprobs, sampling_logprobs[micro.tokens])
                 metrics.add(terms, micro.num_tokens)
             self._step(batch, metrics)
-        return self._finish(batch, metrics)
 
     def supervised_update(self, segments: Sequence[Segment]) -> dict[str, float]:
         """Train to say the tokens with loss_mask 1: one optimizer step on their mean cross-entropy.
@@ -136,6 +159,7 @@ class Learner:
 
         Raises:
             NonFiniteLoss: before the weights would have been spoilt.
+            BrokenWeights: they were.
             ValueError: a trained token has nothing before it.
         """
         batch = Batch.from_segments(segments)
@@ -272,11 +296,16 @@ class Learner:
             self.optimizer.zero_grad()
             raise NonFiniteLoss(
                 f"optimizer step {self.optimizer.num_steps + 1} has loss {loss} and gradient norm "
-                f"{grad_norm}: the weights are still those of the step before",
+                f"{grad_norm}: the weights are still those that the update began with",
                 batch,
             )
         metrics.values["learning_rate"] = self.optimizer.learning_rate
         self.optimizer.step()
+        if not self.optimizer.weights_are_finite():
+            raise BrokenWeights(
+                f"optimizer step {self.optimizer.num_steps} gave weights that are not finite, from "
+                f"loss {loss} and gradient norm {grad_norm}: lower optimizer.lr"
+            )
         metrics.end_step(loss, grad_norm)
 
     def _skip(self, batch: Batch, metrics: UpdateMetrics) -> dict[str, float]:

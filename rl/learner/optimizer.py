@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rl.learner.settings import OptimizerConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The weights and the optimizer's state at one time, in the host's memory."""
+
+    weights: list[Tensor]
+    state: dict[str, Any]
 
 
 class Optimizer:
@@ -70,6 +80,36 @@ class Optimizer:
         for parameter in (*self._parameters, *self._stepped):
             parameter.grad = None
 
+    def weights_are_finite(self) -> bool:
+        """Whether no weight is infinite or no number."""
+        # The largest magnitude, which nan survives: one number leaves the device.
+        largest = nn.utils.get_total_norm([p.detach() for p in self._parameters], math.inf)
+        return math.isfinite(largest.item())
+
+    def snapshot(self) -> Snapshot:
+        """Copies of all that a step changes, for :meth:`restore`."""
+        state = self.state_dict()
+        moments = {
+            i: {name: _copy(value) for name, value in of_one.items()}
+            for i, of_one in state["adamw"]["state"].items()
+        }
+        return Snapshot(
+            weights=[_copy(parameter) for parameter in self._parameters],
+            state={
+                "adamw": {**state["adamw"], "state": moments},
+                "num_steps": state["num_steps"],
+                "copies": {i: _copy(copy) for i, copy in state["copies"].items()},
+            },
+        )
+
+    @torch.no_grad()
+    def restore(self, snapshot: Snapshot) -> None:
+        """Undo every step since ``snapshot``, which is used up, and drop the gradient."""
+        for parameter, weights in zip(self._parameters, snapshot.weights, strict=True):
+            parameter.copy_(weights)
+        self.load_state_dict(snapshot.state)
+        self.zero_grad()
+
     def state_dict(self) -> dict[str, Any]:
         """Moments, the count of steps, and the float32 copies (by position) where there are any."""
         return {
@@ -89,6 +129,10 @@ class Optimizer:
         self.num_steps = state["num_steps"]
         for i, copy in state["copies"].items():
             self._stepped[i].copy_(copy)
+
+
+def _copy(x: Tensor) -> Tensor:
+    return x.detach().to("cpu", copy=True)
 
 
 def _full_precision(parameter: nn.Parameter) -> nn.Parameter:

@@ -27,12 +27,13 @@ class OptimizerConfig:
     """The gradient's norm over all parameters is scaled down to this."""
 
     def __post_init__(self) -> None:
+        # Within these bounds a step moves no weight far enough to overflow, whatever the gradient.
         for key, value, fine, expected in (
-            ("lr", self.lr, self.lr >= 0, ">= 0"),
+            ("lr", self.lr, 0 <= self.lr <= 1, "from 0 to 1"),
             ("warmup_steps", self.warmup_steps, self.warmup_steps >= 0, ">= 0"),
             ("decay_steps", self.decay_steps, self.decay_steps >= 0, ">= 0"),
             ("betas", self.betas, all(0 <= b < 1 for b in self.betas), "two numbers in [0, 1)"),
-            ("weight_decay", self.weight_decay, self.weight_decay >= 0, ">= 0"),
+            ("weight_decay", self.weight_decay, 0 <= self.weight_decay <= 1, "from 0 to 1"),
             ("max_grad_norm", self.max_grad_norm, self.max_grad_norm > 0, "above 0"),
         ):
             if not fine:

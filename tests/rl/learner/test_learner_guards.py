@@ -1,12 +1,14 @@
 """What the learner refuses: losses that are not finite, and updates without a token."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
 
+import rl.learner.learner
 from rl.credit.algorithms import ALGORITHMS
-from rl.learner.learner import Learner, NonFiniteLoss
+from rl.learner.learner import BrokenWeights, Learner, NonFiniteLoss
 from rl.learner.settings import OptimizerConfig
 from rl.rollout.trajectory import TrajectoryGroup
 
@@ -51,6 +53,57 @@ def test_a_broken_score_without_a_gradient_stops_it_too(make_model, groups, make
         model.model.embed_tokens.weight[prompt[0]] = float("nan")
     with pytest.raises(NonFiniteLoss, match=r"has loss nan and gradient norm \d"):
         learner.update([*groups, constant])
+
+
+def states(learner):
+    """Copies of all that a learner's next update depends on."""
+    return copy.deepcopy((learner.model.model.state_dict(), learner.state_dict()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("updates_before", [0, 2])
+@pytest.mark.parametrize("name", ["grpo", "ppo"])
+def test_an_update_of_several_steps_is_made_wholly_or_not_at_all(
+    make_model, groups, monkeypatch, dtype, updates_before, name
+):
+    """The loss of its third optimizer step is nan: the two before it are undone."""
+    row = replace(ALGORITHMS[name], epochs=2, minibatches=2)
+    failing, sound = (Learner(make_model(dtype=dtype), row, FREE, seed=5) for _ in range(2))
+    for learner in (failing, sound):
+        for _ in range(updates_before):
+            learner.update(groups)
+    objective = rl.learner.learner.policy_objective
+    steps = failing.optimizer.num_steps
+
+    def poisoned(*args, **kwargs):
+        terms = objective(*args, **kwargs)
+        broken = failing.optimizer.num_steps == steps + 2
+        return replace(terms, loss=terms.loss * float("nan")) if broken else terms
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rl.learner.learner, "policy_objective", poisoned)
+        with pytest.raises(NonFiniteLoss, match=rf"optimizer step {steps + 3} has loss nan"):
+            failing.update(groups)
+    torch.testing.assert_close(states(failing), states(sound), rtol=0, atol=0)
+    assert all(p.grad is None for p in failing.model.parameters())
+    assert failing.update(groups) == sound.update(groups)
+    torch.testing.assert_close(states(failing), states(sound), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("epochs", "undone"), [(1, False), (2, True)])
+def test_weights_that_a_step_breaks_are_noticed_at_once(
+    make_model, groups, monkeypatch, epochs, undone
+):
+    model = make_model()
+    before = copy.deepcopy(model.state_dict())
+    learner = Learner(model, replace(GRPO, epochs=epochs), FREE)
+    monkeypatch.setattr(
+        type(learner.optimizer), "learning_rate", property(lambda self: float("inf"))
+    )
+    with pytest.raises(BrokenWeights, match=r"optimizer step 1 gave weights that are not finite"):
+        learner.update(groups)
+    assert learner.num_updates == 0
+    assert undone == all(torch.equal(w, before[name]) for name, w in model.state_dict().items())
 
 
 def test_a_step_in_which_nothing_is_live_has_a_gradient_of_zero(make_model, groups):

@@ -109,11 +109,13 @@ def test_a_saved_optimizer_goes_on_bit_for_bit(dtype):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"lr": -1.0}, r"lr \(-1.0\) must be >= 0"),
+        ({"lr": -1.0}, r"lr \(-1.0\) must be from 0 to 1"),
+        ({"lr": float("nan")}, r"lr \(nan\) must be from 0 to 1"),
+        ({"lr": 1e38}, r"lr \(1e\+38\) must be from 0 to 1"),
         ({"warmup_steps": -1}, r"warmup_steps \(-1\) must be >= 0"),
         ({"decay_steps": -1}, r"decay_steps \(-1\) must be >= 0"),
         ({"betas": (0.9, 1.0)}, r"betas \(\(0.9, 1.0\)\) must be two numbers in \[0, 1\)"),
-        ({"weight_decay": -0.1}, r"weight_decay \(-0.1\) must be >= 0"),
+        ({"weight_decay": -0.1}, r"weight_decay \(-0.1\) must be from 0 to 1"),
         ({"max_grad_norm": 0.0}, r"max_grad_norm \(0.0\) must be above 0"),
     ],
 )
