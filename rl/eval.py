@@ -6,18 +6,21 @@ import asyncio
 import json
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rl.command import run_command
 from rl.config import EvaluateConfig, run_path
 
+if TYPE_CHECKING:
+    from rl.rollout.trajectory import TrajectoryGroup
 
-async def evaluate(config: EvaluateConfig) -> dict[str, object]:
+
+async def evaluate(config: EvaluateConfig) -> tuple[dict[str, object], list[TrajectoryGroup]]:
     """Play the episodes that ``config`` asks for.
 
     Returns:
-        Success with its 95% interval, and the metrics of the episodes.
+        Success with its 95% interval and the metrics of the episodes; and the episodes.
     """
-    from rl.run.folder import write_trajectories
     from rl.run.metrics import rollout_metrics
     from rl.stage import EVALUATE, open_stage
 
@@ -36,12 +39,7 @@ async def evaluate(config: EvaluateConfig) -> dict[str, object]:
             "episodes": rate.count,
             **rollout_metrics(groups),
         }
-    if config.out:
-        folder = run_path(config.out, config)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_trajectories(folder / "trajectories.jsonl.gz", groups)
-        (folder / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    return result
+    return result, groups
 
 
 def _say(text: str) -> None:
@@ -54,7 +52,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(config: EvaluateConfig) -> int:
-    sys.stdout.write(json.dumps(asyncio.run(evaluate(config))) + "\n")
+    from rl.run.files import make_folder, replace_text, writing
+    from rl.run.folder import write_trajectories
+
+    folder = run_path(config.out, config) if config.out else None
+    if folder is not None:
+        make_folder(folder)
+    result, groups = asyncio.run(evaluate(config))
+    # Before anything is written: what was measured must not be lost to a full disk.
+    sys.stdout.write(json.dumps(result) + "\n")
+    sys.stdout.flush()
+    if folder is not None:
+        with writing(folder):
+            write_trajectories(folder / "trajectories.jsonl.gz", groups)
+        replace_text(folder / "result.json", json.dumps(result, indent=2) + "\n")
     return 0
 
 

@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 
 from agents.segment import Segment
 from rl.credit.algorithms import ALGORITHMS
+from rl.errors import UsageError
 from rl.learner.learner import Learner
 from rl.learner.settings import OptimizerConfig
 from rl.rollout.order import TaskOrder
@@ -42,10 +43,12 @@ async def imitate(
 
     Raises:
         NonFiniteLoss: before the weights would have been spoilt.
+        UsageError: a conversation is longer than the model's window.
         ValueError: there is nothing to imitate.
     """
     if not segments:
         raise ValueError("there is no conversation to imitate")
+    check_lengths(model, segments)
     learner = Learner(model, ALGORITHMS["grpo"], optimizer)
     order = TaskOrder(len(segments), seed)
     losses: list[float] = []
@@ -57,3 +60,19 @@ async def imitate(
         if on_step is not None and not on_step(step, losses[-1]):
             break
     return losses
+
+
+def check_lengths(model: PreTrainedModel, segments: Sequence[Segment]) -> None:
+    """Refuse what the model could never say.
+
+    Raises:
+        UsageError: a conversation is longer than the model's window.
+    """
+    window: int = model.config.max_position_embeddings
+    for number, segment in enumerate(segments, start=1):
+        if len(segment) > window:
+            raise UsageError(
+                f"conversation {number} of {len(segments)} has {len(segment)} tokens, more than "
+                f"the model's window of {window}: shorten it, or take a model with a larger window "
+                f"(of model=tiny, tiny.context_length)"
+            )

@@ -32,13 +32,16 @@ async def finetune(config: SFTConfig) -> dict[str, object]:
         UsageError: the data or the model is not what the settings say.
         NonFiniteLoss: before the weights would have been spoilt; nothing is saved.
     """
-    from rl.imitation import imitate
+    from rl.imitation import check_lengths, imitate
     from rl.learner.checkpoint import save_checkpoint
+    from rl.run.files import make_folder
     from rl.stage import open_stage
 
     folder = run_path(config.out, config)
+    make_folder(folder)
     async with open_stage(config, _say) as stage:
         segments = [c.to_segment(stage.renderer) for c in await _conversations(config, stage)]
+        check_lengths(stage.model, segments)
         before = await _test(config, stage)
         started = time.monotonic()
 

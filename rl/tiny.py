@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +30,13 @@ from transformers import (
 import envs
 from agents.renderer import Renderer
 from agents.segment import NOT_SAMPLED, Segment
+from envs.datasets import SUFFIXES
 from envs.env import EnvOptions
 from rl.config import TinyRecipe
 from rl.demonstrations import Conversation, demonstrate
 from rl.imitation import imitate
 from rl.learner.settings import OptimizerConfig
+from rl.run.files import writing
 
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
@@ -66,11 +68,15 @@ async def make_tiny(
 
     Raises:
         NoDemonstrations: the environment has no author to imitate.
+        UsageError: a demonstration is longer than the recipe's window.
+        RunFailure: the cache cannot be written.
     """
     folder = cache_folder() / _key(env_id, options, seed, recipe)
     if (folder / "config.json").is_file():
         say(f"model=tiny: warm start found in {folder}")
         return folder
+    with writing(folder.parent):
+        folder.parent.mkdir(parents=True, exist_ok=True)
     count = min(recipe.demonstrations, len(envs.make_from(env_id, options, services).tasks))
     say(f"model=tiny: {count} demonstrations by the environment's imperfect author")
     conversations = await demonstrate(env_id, options, services, range(count), seed)
@@ -88,7 +94,8 @@ async def make_tiny(
         f"model=tiny: {sum(p.numel() for p in model.parameters()):,} parameters, "
         f"{recipe.steps} supervised steps, loss {losses[0]:.2f} to {losses[-1]:.2f}"
     )
-    _publish(folder, model, tokenizer)
+    with writing(folder):
+        _publish(folder, model, tokenizer)
     return folder
 
 
@@ -179,12 +186,13 @@ def _whole_text(segment: Segment) -> Segment:
 
 
 def _key(env_id: str, options: EnvOptions, seed: int, recipe: TinyRecipe) -> str:
-    """A hash of all that the model depends on, the environment's source included."""
+    """A hash of all that the model depends on: the environment's source, and the files it reads."""
     package = Path(inspect.getfile(envs.env_type(env_id))).parent
     sources = {p.name: p.read_text(encoding="utf-8") for p in sorted(package.glob("*.py"))}
     content = {
         "env": env_id,
         "options": asdict(options),
+        "data": _data_hashes(options),
         "seed": seed,
         "recipe": asdict(recipe),
         "template": CHAT_TEMPLATE,
@@ -194,6 +202,23 @@ def _key(env_id: str, options: EnvOptions, seed: int, recipe: TinyRecipe) -> str
     }
     digest = hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode())
     return f"{env_id}-{digest.hexdigest()[:16]}"
+
+
+def _data_hashes(options: EnvOptions) -> dict[str, str]:
+    """The hash of every data file that an environment's own options name, by itself or its folder.
+
+    A word such as "code" may happen to be a folder here as well; only its data files count then.
+    """
+    common = {field.name for field in fields(EnvOptions)}
+    named = {k: v for k, v in asdict(options).items() if k not in common and isinstance(v, str)}
+    hashes = {}
+    for key, value in named.items():
+        path = Path(value).expanduser()
+        for file in sorted(path.rglob("*")) if value and path.is_dir() else [path]:
+            if file.is_file() and file.name.endswith(SUFFIXES):
+                with file.open("rb") as opened:
+                    hashes[f"{key}/{file}"] = hashlib.file_digest(opened, "sha256").hexdigest()
+    return hashes
 
 
 def _publish(folder: Path, model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerBase) -> None:

@@ -104,6 +104,43 @@ def test_a_users_mistake_is_one_line(toy_model, tmp_path, monkeypatch, capfd, ma
     assert "Traceback" not in stderr
 
 
+@pytest.mark.parametrize("main", [rl.sft.main, rl.eval.main])
+def test_the_folder_is_looked_at_before_the_work(tmp_path, capfd, main):
+    (tmp_path / "file").touch()
+    # A model that does not exist: with another order of things, that would be the error.
+    assert main([*COMMON, "model=/no/model", f"out={tmp_path}/file"]) == 1
+    stdout, stderr = capfd.readouterr()
+    assert stdout == ""
+    expected = f"error: out ({tmp_path}/file) is no folder that can be made and written: "
+    assert stderr.startswith(expected)
+
+
+def test_a_result_that_cannot_be_written_is_told_all_the_same(toy_model, tmp_path, capfd):
+    out = tmp_path / "out"
+    (out / "trajectories.jsonl.gz").mkdir(parents=True)
+    assert rl.eval.main([*COMMON, f"model={toy_model}", "tasks=4", f"out={out}"]) == 1
+    told, stderr = result(capfd)
+    assert told["episodes"] == 4
+    assert stderr.startswith(f"error: {out} cannot be written: ")
+
+
+def test_a_conversation_longer_than_the_window_is_one_line(toy_model, tmp_path, capfd):
+    data = tmp_path / "data.jsonl"
+    said = [("0", "0"), ("0", "1" * 60)]
+    lines = [
+        {"messages": [{"role": "user", "content": u}, {"role": "assistant", "content": a}]}
+        for u, a in said
+    ]
+    data.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    words = [f"model={toy_model}", f"data={data}", f"out={tmp_path}/sft"]
+    assert rl.sft.main([*COMMON, *words]) == 1
+    stdout, stderr = capfd.readouterr()
+    assert stdout == ""
+    assert stderr.startswith(
+        "error: conversation 2 of 2 has 65 tokens, more than the model's window of 48: shorten it"
+    ), "and no test task was played before"
+
+
 def test_a_broken_line_of_messages_is_one_line(toy_model, tmp_path, capfd):
     data = tmp_path / "data.jsonl"
     data.write_text('{"messages": []}\n')

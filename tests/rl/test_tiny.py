@@ -10,11 +10,14 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agents.renderer import Renderer
+from envs.code.env import CodeSandboxOptions
 from envs.env import EnvOptions
 from rl.config import TinyRecipe
 from rl.demonstrations import Conversation, Exchange
+from rl.errors import RunFailure, UsageError
 from rl.tiny import (
     SPECIAL_TOKENS,
+    _key,
     _to_learn,
     cache_folder,
     make_tiny,
@@ -71,6 +74,45 @@ async def test_whatever_it_depends_on_makes_another(tmp_path):
         await make(recipe=dataclasses.replace(RECIPE, steps=2)),
     }
     assert len(folders) == 4
+
+
+@pytest.mark.parametrize("named", ["tasks.jsonl", "folder"])
+def test_the_data_that_an_option_names_makes_another(tmp_path, named):
+    file = tmp_path / named / "a.jsonl" if named == "folder" else tmp_path / named
+    file.parent.mkdir(exist_ok=True)
+
+    def key():
+        options = CodeSandboxOptions(tasks=str(tmp_path / named))
+        return _key("code-sandbox-v0", options, 0, RECIPE)
+
+    file.write_text("{}\n")
+    first = key()
+    assert key() == first
+    file.write_text("[]\n")
+    assert key() != first
+
+
+def test_an_option_that_names_no_data_reads_none(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first = _key("code-sandbox-v0", CodeSandboxOptions(), 0, RECIPE)
+    for split in ("train", "."):
+        (tmp_path / split).mkdir(exist_ok=True)
+        (tmp_path / split / "a.jsonl").touch()
+    assert _key("code-sandbox-v0", CodeSandboxOptions(), 0, RECIPE) == first
+
+
+async def test_a_demonstration_longer_than_the_window_is_refused():
+    with pytest.raises(UsageError, match=r"^conversation 1 of 8 has \d+ tokens, more than"):
+        await make(recipe=dataclasses.replace(RECIPE, context_length=3))
+
+
+async def test_a_cache_that_cannot_be_written_is_noticed_before_the_work(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TURNWISE_CACHE", str(tmp_path / "file"))
+    told = []
+    with pytest.raises(RunFailure, match=r"file/tiny cannot be written: "):
+        await make(told)
+    assert told == []
 
 
 async def test_two_that_make_the_same_at_once_agree():

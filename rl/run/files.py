@@ -1,0 +1,58 @@
+"""Files of a run: made before the work, written whole, and every failure in one line."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from rl.errors import RunFailure, UsageError
+
+
+def make_folder(path: Path) -> None:
+    """Make ``out`` and see that files can be written there, before there is anything to write.
+
+    Raises:
+        UsageError: they cannot.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"out ({path}) is no folder that can be made and written: {error.strerror}; choose "
+            f"another out=..."
+        ) from error
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Say what could not be written.
+
+    Raises:
+        RunFailure: the system refused it (a full disk, most often).
+    """
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise RunFailure(f"{path} cannot be written: {error}") from error
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write ``path`` so that, whatever happens meanwhile, it has its old content or the new.
+
+    Raises:
+        RunFailure: it cannot be written.
+    """
+    partial = path.with_name(f".{path.name}.tmp")
+    with writing(path):
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
