@@ -21,6 +21,7 @@ from rl.run.folder import RunFolder
 
 if TYPE_CHECKING:
     from rl.rollout.trajectory import TrajectoryGroup
+    from rl.run.interrupt import Interrupt
     from rl.run.ledger import Ledger
     from rl.run.metrics import PassRate
     from rl.trainer import Trainer
@@ -46,6 +47,7 @@ async def train(config: TrainConfig) -> Outcome:
     Raises:
         UsageError: the folder holds a run and resume is "no", or a setting is wrong.
         NonFiniteLoss: the loss is not finite; the good weights are saved, the episodes as well.
+        BrokenWeights: an update spoilt the weights; they are not saved.
         RolloutFailure: too many episodes failed for reasons that are not the policy's.
     """
     # These load torch, which `--help` and a mistyped key should not have to wait for.
@@ -65,12 +67,7 @@ async def train(config: TrainConfig) -> Outcome:
             Trainer(config, folder, stage) as trainer,
             Interrupt(display.say) as interrupt,
         ):
-            if trainer.restore():
-                display.say(f"resumed after step {trainer.progress.step}")
-            else:
-                folder.write_config(config, stage.facts())
-                outcome.before = await _test(trainer, "before training", display.say)
-                folder.log({"step": 0, "eval/success": await trainer.validate()})
+            outcome.before = await _begin(trainer, interrupt, display.say)
             started = time.monotonic() - trainer.progress.seconds
 
             for step in range(trainer.progress.step + 1, config.steps + 1):
@@ -86,8 +83,9 @@ async def train(config: TrainConfig) -> Outcome:
                 trainer.progress.seconds = time.monotonic() - started
                 last = step == config.steps or _time_is_up(config, trainer)
                 if last or step % config.eval.every == 0:
+                    trainer.progress.validation_due = True
                     with ledger.part("validate"):
-                        metrics["eval/success"] = await trainer.validate()
+                        metrics |= await _validate(trainer, interrupt)
                 if last or step % config.save_every == 0:
                     with ledger.part("save"):
                         trainer.save()
@@ -97,9 +95,25 @@ async def train(config: TrainConfig) -> Outcome:
                 if last:
                     break
 
+            outcome.after = await _end(trainer, interrupt, title, display.say)
             outcome.step, outcome.finished = trainer.progress.step, not interrupt.asked
-            outcome.after = await _end(trainer, outcome.finished, title, display.say)
     return outcome
+
+
+async def _begin(
+    trainer: Trainer, interrupt: Interrupt, say: Callable[[str], None]
+) -> PassRate | None:
+    """Go on from the newest checkpoint, or measure where a new run starts."""
+    before = None
+    if trainer.restore():
+        say(f"resumed after step {trainer.progress.step}")
+    else:
+        trainer.folder.write_config(trainer.config, trainer.stage.facts())
+        before = await interrupt.unless_asked(_test(trainer, "before training", say))
+        trainer.progress.validation_due = True
+    if trainer.progress.validation_due and (made := await _validate(trainer, interrupt)):
+        trainer.folder.log({"step": trainer.progress.step} | made)
+    return before
 
 
 async def _learn(
@@ -121,22 +135,39 @@ async def _learn(
         raise
 
 
+async def _validate(trainer: Trainer, interrupt: Interrupt) -> dict[str, float]:
+    """Success on validation tasks as a metric; nothing when somebody asked to stop meanwhile."""
+    rate = await interrupt.unless_asked(trainer.validate())
+    return {} if rate is None else {"eval/success": rate}
+
+
 async def _end(
-    trainer: Trainer, finished: bool, title: str, say: Callable[[str], None]
+    trainer: Trainer, interrupt: Interrupt, title: str, say: Callable[[str], None]
 ) -> PassRate | None:
     """Test the best weights of a finished run, or save those of a stopped one; draw the curve."""
     from rl.run.curve import draw_curve
 
-    after = None
-    if finished:
-        trainer.load_best()
-        best = f"best weights by validation (step {trainer.progress.best_step})"
-        after = await _test(trainer, best, say)
-    else:
+    after, step = None, trainer.progress.step
+    if not interrupt.asked:
+        after = await interrupt.unless_asked(_test_best(trainer, say))
+    elif step > 0:
         trainer.save()
-        say(f"stopped after step {trainer.progress.step}; go on with resume=auto")
+    if interrupt.asked:
+        done = f"after step {step}" if step else "before the first step was done"
+        say(f"stopped {done}; go on with resume=auto")
     draw_curve(trainer.folder.read_metrics(), trainer.folder.path / "curve.png", title)
     return after
+
+
+async def _test_best(trainer: Trainer, say: Callable[[str], None]) -> PassRate | None:
+    """Measure success of the best weights on test tasks, unless that was done at this step."""
+    tested = trainer.folder.last_test(trainer.progress.step)
+    if tested is not None:
+        say(f"finished and tested before: {trainer.stage.success_score or 'return'} {tested}")
+        return tested
+    trainer.load_best()
+    best = f"best weights by validation (step {trainer.best.step})"
+    return await _test(trainer, best, say)
 
 
 async def _test(trainer: Trainer, weights: str, say: Callable[[str], None]) -> PassRate | None:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 import math
 import shutil
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
+
+from torch import Tensor
 
 from rl.config import TrainConfig
 from rl.errors import UsageError
-from rl.learner.checkpoint import TRAINER_STATE, load_trainer_state, save_checkpoint
+from rl.learner.checkpoint import TRAINER_STATE, load_trainer_state, recover, save_checkpoint
 from rl.learner.learner import Learner
 from rl.learner.model import load_model
 from rl.rollout.order import TaskOrder
@@ -22,6 +26,7 @@ from rl.run.folder import RunFolder
 from rl.run.metrics import PassRate
 from rl.stage import TEST, TRAIN, VALIDATION, Stage
 
+logger = logging.getLogger(__name__)
 KEPT_CHECKPOINTS = 2
 TINY_LR, LARGE_LR = 4e-4, 1e-6
 """Learning rates when none is given: for model=tiny, and for every other model."""
@@ -32,9 +37,17 @@ class Progress:
     """What a resumed run must know beside the learner's state."""
 
     step: int = 0
-    best_success: float = -math.inf
-    best_step: int = -1
     seconds: float = 0.0
+    validation_due: bool = False
+    """Whether the step asks for a validation that has not been made."""
+
+
+@dataclass(frozen=True)
+class Best:
+    """What validation said of the weights in checkpoints/best; it is kept beside them."""
+
+    step: int = -1
+    success: float = -math.inf
 
 
 class Trainer:
@@ -49,6 +62,8 @@ class Trainer:
         self.folder = folder
         self.stage = stage
         self.progress = Progress()
+        self.best = Best()
+        self._best_path = folder.checkpoints / "best"
         optimizer = config.optimizer
         if optimizer.lr == 0:
             lr = TINY_LR if config.model == "tiny" else LARGE_LR
@@ -79,7 +94,8 @@ class Trainer:
         """Update the weights; the policy shares them, and is told.
 
         Raises:
-            NonFiniteLoss: the weights are still those of the last good step.
+            NonFiniteLoss: the weights are still those of the step before.
+            BrokenWeights: they are those of no step.
         """
         loop = asyncio.get_running_loop()
         metrics = await loop.run_in_executor(self._learner_thread, self.learner.update, groups)
@@ -92,10 +108,11 @@ class Trainer:
         rate, _ = await self.stage.evaluate(
             "validation", config.tasks, VALIDATION, config.temperature
         )
-        if rate.rate > self.progress.best_success:
-            self.progress.best_success, self.progress.best_step = rate.rate, self.progress.step
-            best = self.folder.checkpoints / "best"
-            save_checkpoint(best, self.stage.model, self.stage.tokenizer)
+        if rate.rate > self.best.success:
+            self.best = Best(self.progress.step, rate.rate)
+            state = dataclasses.asdict(self.best)
+            save_checkpoint(self._best_path, self.stage.model, self.stage.tokenizer, state)
+        self.progress.validation_due = False
         return rate.rate
 
     async def test(self) -> PassRate:
@@ -107,7 +124,7 @@ class Trainer:
     def save(self) -> None:
         """Write the checkpoint of the current step and drop all but the newest few.
 
-        One that is there stays: an update that failed half-way may have changed the weights since.
+        One that is there is of the same weights, and stays.
         """
         state = {
             "learner": self.learner.state_dict(),
@@ -122,21 +139,35 @@ class Trainer:
             shutil.rmtree(old)
 
     def restore(self) -> bool:
-        """Go on from the newest checkpoint; False where there is none: the run starts anew."""
-        saved = self._saved()
-        if not saved:
+        """Go on from the newest checkpoint; False where there is none: the run starts anew.
+
+        One that cannot be used is set aside, and the one before it is taken.
+
+        Raises:
+            UsageError: there are some, and none can be used.
+        """
+        if not self._saved():
             self.folder.rewind(-1)
             return False
-        state = load_trainer_state(saved[-1])
+        state, weights = self._newest_usable()
         self.learner.load_state_dict(state["learner"])
         self.progress = Progress(**state["progress"])
-        self._load(saved[-1], state["policy_version"])
+        self._put(weights, state["policy_version"])
+        self._recall_best()
         self.folder.rewind(self.progress.step)
         return True
 
     def load_best(self) -> None:
-        """Put the best weights back into the model."""
-        self._load(self.folder.checkpoints / "best", self.stage.policy.version + 1)
+        """Put the best weights back into the model.
+
+        Raises:
+            UsageError: they are gone, or damaged.
+        """
+        try:
+            weights = self._read_weights(self._best_path)
+        except ValueError as error:
+            raise UsageError(f"the best weights cannot be tested: {error}") from error
+        self._put(weights, self.stage.policy.version + 1)
 
     async def __aenter__(self) -> Self:
         return self
@@ -144,9 +175,49 @@ class Trainer:
     async def __aexit__(self, *error: object) -> None:
         self._learner_thread.shutdown(wait=True)
 
-    def _load(self, checkpoint: Path, version: int) -> None:
-        weights = load_model(checkpoint, dtype=self.stage.model.dtype)
-        self.stage.model.load_state_dict(weights.state_dict())
+    def _newest_usable(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """The trainer's state and the weights of the newest checkpoint that can be used."""
+        unusable: list[tuple[Path, ValueError]] = []
+        for checkpoint in reversed(self._saved()):
+            try:
+                found = load_trainer_state(checkpoint), self._read_weights(checkpoint)
+            except ValueError as error:
+                unusable.append((checkpoint, error))
+                continue
+            for path, why in unusable:
+                aside = path.with_name(f"unusable-{path.name}")
+                shutil.rmtree(aside, ignore_errors=True)
+                path.rename(aside)
+                logger.warning("%s is set aside, going on from %s: %s", path, checkpoint, why)
+            return found
+        raise UsageError(
+            f"no checkpoint of {self.folder.path} can be used ({unusable[0][1]}): choose another "
+            f"out=..."
+        )
+
+    def _recall_best(self) -> None:
+        """Read which weights are in checkpoints/best; those of an abandoned step count as well."""
+        recover(self._best_path)
+        try:
+            self.best = Best(**load_trainer_state(self._best_path))
+        except ValueError as error:
+            logger.warning("the next validation chooses the best weights anew: %s", error)
+
+    def _read_weights(self, checkpoint: Path) -> dict[str, Tensor]:
+        """The weights of a checkpoint.
+
+        Raises:
+            ValueError: they cannot be read, or are not finite.
+        """
+        if not checkpoint.is_dir():
+            raise ValueError(f"{checkpoint} is gone")
+        weights = load_model(checkpoint, dtype=self.stage.model.dtype).state_dict()
+        if not all(weight.isfinite().all() for weight in weights.values()):
+            raise ValueError(f"the weights in {checkpoint} are not finite")
+        return weights
+
+    def _put(self, weights: Mapping[str, Tensor], version: int) -> None:
+        self.stage.model.load_state_dict(weights)
         self.stage.policy.load_weights(None, version)
 
     def _saved(self) -> list[Path]:

@@ -7,13 +7,17 @@ not at all: it is written to a hidden sibling, flushed to the disk, and renamed.
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rl.errors import RunFailure
 
 TRAINER_STATE = "trainer_state.pt"
 """The file beside the weights: what :func:`load_trainer_state` returns."""
@@ -29,31 +33,49 @@ def save_checkpoint(
 
     A folder of that name is moved to a hidden sibling ending in ``.old`` just before the new one
     takes its name, and is deleted after. A process that dies leaves a hidden sibling behind, which
-    the next save of this name removes.
+    :func:`recover` and the next save of this name clear away.
 
     Args:
         folder: the checkpoint; its parents are made.
         model: its weights, configuration and generation configuration.
         tokenizer: its files; None: none.
         trainer_state: plain values and tensors, nested at will; None: no trainer state.
+
+    Raises:
+        RunFailure: it cannot be written; what was there before stays, and nothing half-made.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = folder.with_name(f".{folder.name}.tmp")
-    previous = folder.with_name(f".{folder.name}.old")
+    partial, previous = _siblings(folder)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        recover(folder)
+        model.save_pretrained(partial)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(partial)
+        if trainer_state is not None:
+            torch.save(dict(trainer_state), partial / TRAINER_STATE)
+        for path in (*partial.rglob("*"), partial):
+            _flush(path)
+        if folder.exists():
+            folder.rename(previous)
+        partial.rename(folder)
+        _flush(folder.parent)
+    # Every library says in its own way that the disk is full.
+    except (OSError, SafetensorError, RuntimeError) as error:
+        recover(folder)
+        raise RunFailure(f"checkpoint {folder} cannot be written: {error}") from error
+    shutil.rmtree(previous, ignore_errors=True)
+
+
+def recover(folder: Path) -> None:
+    """Clear away what a process left that died while it saved ``folder``.
+
+    Where it died between the two renames, the folder that was to be replaced gets its name back.
+    """
+    partial, previous = _siblings(folder)
+    if previous.exists() and not folder.exists():
+        previous.rename(folder)
     for left_over in (partial, previous):
         shutil.rmtree(left_over, ignore_errors=True)
-    model.save_pretrained(partial)
-    if tokenizer is not None:
-        tokenizer.save_pretrained(partial)
-    if trainer_state is not None:
-        torch.save(dict(trainer_state), partial / TRAINER_STATE)
-    for path in (*partial.rglob("*"), partial):
-        _flush(path)
-    if folder.exists():
-        folder.rename(previous)
-    partial.rename(folder)
-    _flush(folder.parent)
-    shutil.rmtree(previous, ignore_errors=True)
 
 
 def load_trainer_state(folder: Path) -> dict[str, Any]:
@@ -62,7 +84,7 @@ def load_trainer_state(folder: Path) -> dict[str, Any]:
     Only plain values and tensors are read: a checkpoint cannot run code.
 
     Raises:
-        ValueError: the folder has no trainer state.
+        ValueError: the folder has no trainer state, or a damaged one.
     """
     path = folder / TRAINER_STATE
     if not path.is_file():
@@ -70,8 +92,17 @@ def load_trainer_state(folder: Path) -> dict[str, Any]:
             f"checkpoint ({folder}) has no {TRAINER_STATE}: give a folder that a run saved; to "
             f"start a new run from a model's weights, give it as the model instead"
         )
-    state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(f"{path} cannot be read: {reason}") from error
     return state
+
+
+def _siblings(folder: Path) -> tuple[Path, Path]:
+    """Where a save writes, and where what it replaces waits until it is done."""
+    return folder.with_name(f".{folder.name}.tmp"), folder.with_name(f".{folder.name}.old")
 
 
 def _flush(path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -51,7 +52,7 @@ def _from_pretrained(path: str, dtype: torch.dtype) -> PreTrainedModel:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             str(local) if local.is_dir() else path, dtype=dtype
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         reason = str(error).splitlines()[0]
         problem = "cannot be loaded from its folder"
         if not local.is_dir():

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rl.run.files import writing
+
 
 def draw_curve(metrics: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
     """Draw training reward, validation and test over the steps of a run.
@@ -14,6 +16,9 @@ def draw_curve(metrics: Sequence[Mapping[str, Any]], path: Path, title: str) -> 
         metrics: the run's records, as metrics.jsonl has them.
         path: the PNG to write.
         title: what stands above it.
+
+    Raises:
+        RunFailure: it cannot be written.
     """
     # Drawn on a canvas of its own: pyplot would hold global state and ask for a display.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -59,4 +64,5 @@ def draw_curve(metrics: Sequence[Mapping[str, Any]], path: Path, title: str) -> 
     axes.grid(alpha=0.25)
     axes.legend(frameon=False, fontsize=8, loc="lower right")
     figure.tight_layout()
-    figure.savefig(path)
+    with writing(path):
+        figure.savefig(path)

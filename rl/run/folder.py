@@ -15,6 +15,7 @@ from __future__ import annotations
 import gzip
 import json
 import platform
+import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
@@ -24,8 +25,10 @@ from typing import Any
 
 from rl.cli import flatten
 from rl.config import TrainConfig
-from rl.errors import UsageError
+from rl.errors import RunFailure, UsageError
 from rl.rollout.trajectory import TrajectoryGroup
+from rl.run.files import make_folder, replace_text, writing
+from rl.run.metrics import PassRate
 from rl.run.plain import to_plain
 
 MAY_CHANGE = (
@@ -59,19 +62,14 @@ class RunFolder:
         self.path = path
         self.metrics_path = path / "metrics.jsonl"
         self.checkpoints = path / "checkpoints"
-        if self.metrics_path.exists():
+        if self.metrics_path.exists() or any(self.checkpoints.glob("step-*")):
             if config.resume == "no":
                 raise UsageError(
                     f"{path} holds a run already: go on with resume=auto, or choose another out=..."
                 )
             self._check_same_run(config)
-        try:
-            (path / "trajectories").mkdir(parents=True, exist_ok=True)
-            self.checkpoints.mkdir(exist_ok=True)
-        except OSError as error:
-            raise UsageError(
-                f"out ({path}) cannot be made: {error.strerror}; choose another out=..."
-            ) from error
+        for folder in (path, path / "trajectories", self.checkpoints):
+            make_folder(folder)
 
     def write_config(self, config: TrainConfig, extra: Mapping[str, Any]) -> None:
         """Record the resolved configuration and the versions of everything that matters."""
@@ -80,7 +78,7 @@ class RunFolder:
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Append a line to metrics.jsonl."""
-        with self.metrics_path.open("a", encoding="utf-8") as file:
+        with writing(self.metrics_path), self.metrics_path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
 
     def _check_same_run(self, config: TrainConfig) -> None:
@@ -92,7 +90,12 @@ class RunFolder:
         path = self.path / "config.json"
         if not path.exists():
             return
-        old = flatten(json.loads(path.read_text(encoding="utf-8")))
+        try:
+            old = flatten(json.loads(path.read_text(encoding="utf-8")))
+        except ValueError as error:
+            raise UsageError(
+                f"{path} is not what a run wrote ({error}): choose another out=..."
+            ) from error
         new = flatten(json.loads(json.dumps(to_plain(config), default=str)))
         for key in sorted(old.keys() | new.keys()):
             if old.get(key) != new.get(key) and not key.startswith(MAY_CHANGE):
@@ -108,25 +111,49 @@ class RunFolder:
         """
         if self.metrics_path.exists():
             kept = [r for r in self.read_metrics() if r["step"] <= step]
-            text = "".join(json.dumps(r) + "\n" for r in kept)
-            self.metrics_path.write_text(text, encoding="utf-8")
+            replace_text(self.metrics_path, "".join(json.dumps(r) + "\n" for r in kept))
         for path in (self.path / "trajectories").iterdir():
-            if int(path.name.removeprefix("step-").split(".")[0]) > step:
+            played = re.fullmatch(r"step-(\d+)\.jsonl\.gz", path.name)
+            if played is not None and int(played[1]) > step:
                 path.unlink()
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Every line of metrics.jsonl."""
-        return read_jsonl(self.metrics_path) if self.metrics_path.exists() else []
+        """Every line of metrics.jsonl; without the end of a last one that was cut short.
+
+        Raises:
+            RunFailure: another line is not one of a run.
+        """
+        if not self.metrics_path.exists():
+            return []
+        lines = self.metrics_path.read_text(encoding="utf-8", errors="replace").split("\n")
+        records = []
+        for number, line in enumerate(lines, start=1):
+            try:
+                records.append(json.loads(line))
+            except ValueError as error:
+                if number < len(lines):
+                    where = f"{self.metrics_path}, line {number}"
+                    raise RunFailure(f"{where} is no record of a run ({error})") from error
+        return records
+
+    def last_test(self, step: int) -> PassRate | None:
+        """Success on test tasks as it was measured after training ended with ``step``."""
+        for record in self.read_metrics():
+            if record["step"] == step and "test/success" in record:
+                keys = ("test/success", "test/success_low", "test/success_high", "test/tasks")
+                return PassRate(*(record[key] for key in keys))
+        return None
 
     def write_trajectories(self, step: int, groups: Iterable[TrajectoryGroup]) -> Path:
         """Write the episodes of a step, a line each, and return where."""
         path = self.path / "trajectories" / f"step-{step:06d}.jsonl.gz"
-        write_trajectories(path, groups)
+        with writing(path):
+            write_trajectories(path, groups)
         return path
 
     def _write_json(self, name: str, record: Mapping[str, Any]) -> None:
         text = json.dumps(record, indent=2, sort_keys=True, default=str)
-        (self.path / name).write_text(text + "\n", encoding="utf-8")
+        replace_text(self.path / name, text + "\n")
 
 
 def write_trajectories(path: Path, groups: Iterable[TrajectoryGroup]) -> None:

@@ -1,11 +1,11 @@
-"""Ctrl-C and SIGTERM as a request: the run stops between two steps, with a checkpoint."""
+"""Ctrl-C and SIGTERM as a request: a run stops with all that it has done so far."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 from collections.abc import Callable, Coroutine
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
@@ -13,7 +13,9 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupt:
-    """While the context lasts, the first signal asks to stop; a second Ctrl-C stops at once.
+    """While the context lasts, the first signal asks to stop; a second one stops at once.
+
+    The signals are Python's own, not the loop's: a second one counts while the loop is busy, too.
 
     Args:
         say: told that somebody asked.
@@ -21,17 +23,19 @@ class Interrupt:
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
+        self._signalled = False
         self._asked = asyncio.Event()
+        self._before: dict[signal.Signals, Any] = {}
 
     @property
     def asked(self) -> bool:
         """Whether somebody asked to stop."""
-        return self._asked.is_set()
+        return self._signalled
 
     async def __aenter__(self) -> Self:
-        loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
         for number in SIGNALS:
-            loop.add_signal_handler(number, self._ask)
+            self._before[number] = signal.signal(number, self._on_signal)
         return self
 
     async def __aexit__(
@@ -40,7 +44,8 @@ class Interrupt:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._release()
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     async def unless_asked(self, work: Coroutine[Any, Any, T]) -> T | None:
         """The result of ``work``, or None when a signal comes first: then ``work`` is cancelled."""
@@ -63,12 +68,13 @@ class Interrupt:
             asked.cancel()
             running.cancel()
 
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._signalled:
+            raise KeyboardInterrupt
+        self._signalled = True
+        # The signal may have come in the middle of a print: said, and seen, in the loop's turn.
+        self._loop.call_soon_threadsafe(self._ask)
+
     def _ask(self) -> None:
         self._asked.set()
-        self._release()
-        self._say("stopping after this step; Ctrl-C once more stops at once")
-
-    def _release(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in SIGNALS:
-            loop.remove_signal_handler(number)
+        self._say("stopping cleanly; Ctrl-C once more stops at once")

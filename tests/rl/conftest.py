@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
-HELPERS = Path(__file__).resolve().parents[1] / "helpers"
+HOME = Path(__file__).resolve().parents[2]
+HELPERS = HOME / "tests" / "helpers"
 if str(HELPERS) not in sys.path:
     sys.path.append(str(HELPERS))
 
@@ -63,3 +65,42 @@ def toy_model(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("toy") / "model"
     asyncio.run(make(folder))
     return folder
+
+
+@pytest.fixture
+def words(toy_model):
+    """From settings to the words of a short run's command line."""
+
+    def words(out, **settings):
+        defaults = {
+            "env": "toy-copy",
+            "model": toy_model,
+            "steps": 4,
+            "prompts": 6,
+            "group_size": 4,
+            "optimizer.lr": 3e-3,
+            "optimizer.warmup_steps": 0,
+            "sampling.max_tokens": 3,
+            "sampling.slots": 24,
+            "eval.every": 100,
+            "eval.tasks": 6,
+            "eval.test_tasks": 0,
+            "save_every": 100,
+            "out": out,
+        }
+        chosen = defaults | {key.replace("__", "."): value for key, value in settings.items()}
+        return [f"{key}={value}" for key, value in chosen.items()]
+
+    return words
+
+
+@pytest.fixture
+def plugged(tmp_path):
+    """The environment of a process in which the toys are an installed plug-in."""
+    site = tmp_path / "site"
+    info = site / "toys-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toys\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[turnwise.envs]\ntoy-copy-v0 = toy_envs:CopyEnv\n")
+    path = os.pathsep.join(map(str, (HOME, HOME / "tests" / "helpers", site)))
+    return os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,37 +18,9 @@ from rl.learner.checkpoint import load_trainer_state
 from rl.rollout.trajectory import Trajectory
 from rl.run.folder import read_jsonl
 from rl.train import main
-from rl.trainer import Progress
+from rl.trainer import Best
 
-HOME = Path(__file__).resolve().parents[2]
 TIMINGS = ("time/", "step_time", "tokens_per_second")
-
-
-@pytest.fixture
-def words(toy_model):
-    """From settings to the words of a short run's command line."""
-
-    def words(out, **settings):
-        defaults = {
-            "env": "toy-copy",
-            "model": toy_model,
-            "steps": 4,
-            "prompts": 6,
-            "group_size": 4,
-            "optimizer.lr": 3e-3,
-            "optimizer.warmup_steps": 0,
-            "sampling.max_tokens": 3,
-            "sampling.slots": 24,
-            "eval.every": 100,
-            "eval.tasks": 6,
-            "eval.test_tasks": 0,
-            "save_every": 100,
-            "out": out,
-        }
-        chosen = defaults | {key.replace("__", "."): value for key, value in settings.items()}
-        return [f"{key}={value}" for key, value in chosen.items()]
-
-    return words
 
 
 def metrics(out):
@@ -333,6 +304,7 @@ def test_a_finished_run_is_refused_and_a_longer_one_goes_on(words, tmp_path, cap
             {"context_length": 4096},
             "error: context_length (4096) must be at most the model's window, 48 tokens",
         ),
+        ({"out": ""}, "error: out is empty: name a folder"),
         ({"out": "{nothing}"}, "error: out ({nothing}) may hold {env}, {algo} and {seed}"),
     ],
 )
@@ -363,19 +335,7 @@ def test_a_dry_run_prints_the_configuration_and_touches_nothing(words, tmp_path,
 
 
 def test_progress_starts_below_every_return():
-    assert Progress().best_success < -1e300
-
-
-@pytest.fixture
-def plugged(tmp_path):
-    """The environment of a process in which the toys are an installed plug-in."""
-    site = tmp_path / "site"
-    info = site / "toys-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toys\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[turnwise.envs]\ntoy-copy-v0 = toy_envs:CopyEnv\n")
-    path = os.pathsep.join(map(str, (HOME, HOME / "tests" / "helpers", site)))
-    return os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    assert Best().success < -1e300
 
 
 def test_ctrl_c_of_a_process_leaves_a_checkpoint_to_resume_from(words, tmp_path, plugged):
@@ -393,7 +353,7 @@ def test_ctrl_c_of_a_process_leaves_a_checkpoint_to_resume_from(words, tmp_path,
         _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
     lines = stderr.splitlines()
-    assert "stopping after this step; Ctrl-C once more stops at once" in lines
+    assert "stopping cleanly; Ctrl-C once more stops at once" in lines
     assert "Traceback" not in stderr
     done = metrics(out)[-1]["step"]
     assert lines[-1] == f"stopped after step {done}; go on with resume=auto"

@@ -8,8 +8,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from rl.credit.algorithms import ALGORITHMS
+from rl.errors import RunFailure
 from rl.learner import checkpoint
-from rl.learner.checkpoint import load_trainer_state, save_checkpoint
+from rl.learner.checkpoint import load_trainer_state, recover, save_checkpoint
 from rl.learner.learner import Learner
 from rl.learner.model import load_model
 from rl.learner.settings import OptimizerConfig
@@ -55,18 +56,20 @@ def test_a_folder_is_replaced(make_model, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["last"]
 
 
+def full(*args):
+    raise OSError(28, "No space left on device")
+
+
 def test_an_interrupted_save_leaves_the_old_one(make_model, tmp_path, monkeypatch):
     folder = tmp_path / "last"
     save_checkpoint(folder, make_model(), trainer_state={"step": 1})
 
-    def full(*args):
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as patched:
         patched.setattr(checkpoint.torch, "save", full)
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(RunFailure, match=r"^checkpoint .*/last cannot be written: .*No space"):
             save_checkpoint(folder, make_model(seed=1), trainer_state={"step": 2})
     assert load_trainer_state(folder) == {"step": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["last"], "nothing fills the disk"
     save_checkpoint(folder, make_model(seed=1), trainer_state={"step": 2})
     assert [path.name for path in tmp_path.iterdir()] == ["last"]
 
@@ -79,6 +82,37 @@ def test_what_a_dead_process_left_is_removed(make_model, tmp_path):
         save_checkpoint(tmp_path / "last", make_model(), trainer_state={"step": step})
     assert [path.name for path in tmp_path.iterdir()] == ["last"]
     assert not (tmp_path / "last" / "half.safetensors").exists()
+
+
+def test_a_process_that_dies_between_the_two_renames_loses_nothing(
+    make_model, tmp_path, monkeypatch
+):
+    folder, previous = tmp_path / "last", tmp_path / ".last.old"
+    save_checkpoint(folder, make_model(), trainer_state={"step": 1})
+    folder.rename(previous)
+    (tmp_path / ".last.tmp").mkdir()
+    recover(folder)
+    assert load_trainer_state(folder) == {"step": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["last"]
+    recover(folder)
+    assert load_trainer_state(folder) == {"step": 1}
+
+    folder.rename(previous)
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint.torch, "save", full)
+        with pytest.raises(RunFailure, match="cannot be written"):
+            save_checkpoint(folder, make_model(), trainer_state={"step": 2})
+    assert load_trainer_state(folder) == {"step": 1}, "it is given back before anything else"
+
+
+def test_a_damaged_state_says_which_file(make_model, tmp_path):
+    save_checkpoint(tmp_path / "last", make_model(), trainer_state={"step": 1})
+    path = tmp_path / "last" / "trainer_state.pt"
+    whole = path.read_bytes()
+    for content in (whole[: len(whole) // 2], b"", b"nothing"):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"last/trainer_state.pt cannot be read: "):
+            load_trainer_state(tmp_path / "last")
 
 
 def test_everything_is_on_the_disk_before_it_has_its_name(make_model, tmp_path, monkeypatch):

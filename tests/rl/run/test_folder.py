@@ -102,7 +102,8 @@ def test_configuration_and_versions_are_written(begun):
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match=r"^out \(.*/file/run\) cannot be made: Not a directory;"):
+    expected = r"^out \(.*/file/run\) is no folder that can be made and written: Not a directory;"
+    with pytest.raises(UsageError, match=expected):
         RunFolder(tmp_path / "file" / "run", config())
 
 

@@ -49,7 +49,7 @@ async def test_a_signal_cancels_the_work_and_what_comes_after_it(told, number):
         assert happened == ["cleaned up"], "the work is waited for"
         assert await interrupt.unless_asked(work_that_must_not_finish(happened)) is None
     assert happened == ["cleaned up"]
-    assert told == ["stopping after this step; Ctrl-C once more stops at once"]
+    assert told == ["stopping cleanly; Ctrl-C once more stops at once"]
 
 
 async def work_that_must_not_finish(happened):
@@ -116,8 +116,38 @@ except KeyboardInterrupt:
 """
 
 
-def test_a_second_ctrl_c_stops_at_once():
+# Both signals come while the loop is busy: it has not yet seen the first one.
+TWICE_WHILE_BUSY = """
+import asyncio, os, signal, threading, time
+from rl.run.interrupt import Interrupt
+
+async def main():
+    async with Interrupt(lambda text: print("asked", flush=True)):
+        for delay in (0.2, 0.4):
+            threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT)).start()
+        time.sleep(30)
+
+try:
+    asyncio.run(main())
+except KeyboardInterrupt:
+    print("at once", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "lines"),
+    [(TWICE, ["asked", "at once", ""]), (TWICE_WHILE_BUSY, ["at once", ""])],
+    ids=["one after the other", "while busy"],
+)
+def test_a_second_ctrl_c_stops_at_once(program, lines):
     done = subprocess.run(
-        [sys.executable, "-c", TWICE], capture_output=True, text=True, timeout=25, check=True
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=25, check=True
     )
-    assert done.stdout.split("\n") == ["asked", "at once", ""]
+    assert done.stdout.split("\n")[-len(lines) :] == lines
+
+
+async def test_the_handlers_before_it_are_given_back(told):
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    async with Interrupt(told.append):
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
