@@ -30,7 +30,7 @@ class Interrupt:
     @property
     def asked(self) -> bool:
         """Whether somebody asked to stop."""
-        return self._signalled
+        return self._asked.is_set()
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
