@@ -43,8 +43,16 @@ class Policy(Protocol):
         """Sample one completion of ``prompt_ids``; cancelling the call stops the generation.
 
         Raises:
-            PolicyFailure: no answer for reasons outside the request.
+            PolicyFailure: no answer for reasons outside the request, a deadline of the policy's
+                own among them.
             ValueError: the prompt is empty or longer than the context window.
+        """
+        ...
+
+    def queued_s(self, session: str) -> float:
+        """Seconds that the session's requests waited for room to be computed, so far.
+
+        Others took that room: no deadline of the episode counts them.
         """
         ...
 

@@ -56,6 +56,10 @@ class ScriptedPolicy:
         count = len(tokens)
         return Completion(tokens, (0.0,) * count, (self._version,) * count, reason)
 
+    def queued_s(self, session: str) -> float:
+        """Nobody queues for a script."""
+        return 0.0
+
     def end(self, session: str) -> None:
         """Nothing was kept for it."""
 

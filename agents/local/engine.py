@@ -55,6 +55,13 @@ class Request:
     finish_reason: FinishReason | None = None
     uniforms: Iterator[float] = field(default_factory=lambda: iter(()))
     slot: Slot | None = None
+    asked_at: float = field(default_factory=time.monotonic)
+    placed_at: float | None = None
+    """When it got its row; until then it queues."""
+
+    def queued_s(self) -> float:
+        """Seconds that it waited for a row, so far."""
+        return (self.placed_at or time.monotonic()) - self.asked_at
 
     def append(self, token_id: int, logprob: float, version: int, context_window: int) -> bool:
         """Record one sampled token; True when it is the last."""
@@ -112,6 +119,8 @@ class Engine:
     ) -> None:
         self.version = 0
         self.pending: deque[Request] = deque()
+        self.placed_at = 0.0
+        """When the queue moved last; other threads read it."""
         self._forward = forward
         self._stops = stops
         self._context_window = context_window
@@ -181,6 +190,14 @@ class Engine:
         self._forward.refresh()
         self._num_decode = 0
         self._promote_ready()
+
+    def start_anew(self) -> None:
+        """Nothing is cached, and rows stand in their first order: as after ``__init__``."""
+        assert not self.busy, "requests are under way"
+        self._table = SlotTable(len(self._slots))
+        self._slots = [Slot(index) for index in range(len(self._slots))]
+        self._sessions.clear()
+        self._forward.reset()
 
     # One step.
 
@@ -270,6 +287,7 @@ class Engine:
 
     def _occupy(self, slot: Slot, request: Request) -> None:
         slot.request, request.slot = request, slot
+        self.placed_at = request.placed_at = time.monotonic()
         if request.session is not None:
             former = self._sessions.get(request.session)
             if former is not None:

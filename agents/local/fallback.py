@@ -43,9 +43,13 @@ class TransformersForward:
         """The row starts anew."""
         self._caches[row] = None
 
+    def reset(self) -> None:
+        """Every row starts anew."""
+        self._caches = [None] * len(self._caches)
+
     def refresh(self) -> None:
         """Every cache holds what the former weights computed."""
-        self._caches = [None] * len(self._caches)
+        self.reset()
 
     def run(self, batch: Batch) -> Tensor:
         """Logits of the decoding rows, ``[D, V]`` in fp32."""

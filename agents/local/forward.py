@@ -63,6 +63,10 @@ class Forward(Protocol):
         """The row starts anew."""
         ...
 
+    def reset(self) -> None:
+        """Every row starts anew, and gives back the room that was made in it."""
+        ...
+
     def refresh(self) -> None:
         """The weights changed: whatever was derived from them is made again."""
         ...
@@ -139,6 +143,10 @@ class ThinForward:
 
     def clear(self, row: int) -> None:
         """The row starts anew: nothing to do, what lies beyond its length is never read."""
+
+    def reset(self) -> None:
+        """Every row starts anew, without room."""
+        self._allocate(0)
 
     def refresh(self) -> None:
         """Only a new dtype or device matters: weights are read where the model keeps them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -35,11 +36,28 @@ class Limits:
     num_threads: int = 1
     """Torch threads. More pay off for models of hundreds of millions of parameters only."""
     completion_s: float = 1800.0
-    """Deadline of one completion, its time in the queue included."""
+    """Deadline of one completion from when it gets a row; of one that queues, from when the queue
+    moved last."""
     wave_s: float = 120.0
     """With ``deterministic=True``: how long a wave waits for an episode that does not ask."""
     command_s: float = 60.0
     """Deadline of a command, which is obeyed between two steps, and of closing."""
+
+
+@dataclass(slots=True)
+class _Queue:
+    """How long an episode has waited for rows."""
+
+    before_s: float = 0.0
+    request: Request | None = None
+
+    def seconds(self) -> float:
+        """Over the requests that were answered, and the one under way."""
+        return self.before_s + (self.request.queued_s() if self.request is not None else 0.0)
+
+    def leave(self) -> None:
+        """The request under way is over."""
+        self.before_s, self.request = self.seconds(), None
 
 
 class LocalPolicy:
@@ -62,7 +80,9 @@ class LocalPolicy:
         device: where to move the model first; None leaves it.
         seed: of the randomness for requests that bring no seed.
         deterministic: admit requests in waves: all announced episodes ask or end, then one wave
-            runs to its end. Two runs with the same requests agree bit for bit.
+            runs to its end. Episodes announced when all before them ended meet an empty cache.
+            Two runs with the same requests agree bit for bit; where these bring their seeds,
+            whatever was generated before.
         limits: room, threads and deadlines.
 
     Raises:
@@ -107,6 +127,7 @@ class LocalPolicy:
         )
         self._gate = Gate(limits.wave_s) if deterministic else None
         self._worker = Worker(self._engine, self._gate, limits.num_threads, limits.command_s)
+        self._queues: dict[str, _Queue] = {}
 
     @property
     def version(self) -> int:
@@ -119,10 +140,18 @@ class LocalPolicy:
 
     def begin(self, sessions: Sequence[str]) -> None:
         """Announce episodes that are about to ask, in the order in which they count."""
-        gate = self._gate
-        if gate is not None:
-            announced = list(sessions)
-            self._worker.post(lambda: gate.announce(announced))
+        gate, announced = self._gate, list(sessions)
+        if gate is None:
+            return
+
+        def announce() -> None:
+            # What is cached decides what is computed anew, and so the last bits of a result. A
+            # resumed run has an empty cache where an uninterrupted one has seen a validation.
+            if gate.is_empty and not self._engine.busy:
+                self._engine.start_anew()
+            gate.announce(announced)
+
+        self._worker.post(announce)
 
     async def generate(
         self, prompt_ids: Sequence[int], sampling: SamplingParams, session: str | None = None
@@ -143,21 +172,24 @@ class LocalPolicy:
         request = Request(prompt, sampling, session)
         answer: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         self._worker.submit(request, answer)
+        queue = self._queues.setdefault(session, _Queue()) if session is not None else _Queue()
+        queue.request = request
         try:
-            async with asyncio.timeout(self._limits.completion_s):
-                return await answer
-        except TimeoutError:
-            raise PolicyFailure(
-                f"no completion within {self._limits.completion_s:g} s "
-                f"({len(request.token_ids)} tokens so far)",
-                retryable=True,
-            ) from None
+            return await self._await(request, answer)
         finally:
-            if answer.cancelled():
+            queue.leave()
+            # Nobody awaits it any more: a no-op where it is done.
+            if answer.cancel():
                 self._worker.cancel(request)
+
+    def queued_s(self, session: str) -> float:
+        """Seconds that the session's requests waited for a row so far."""
+        queue = self._queues.get(session)
+        return queue.seconds() if queue is not None else 0.0
 
     def end(self, session: str) -> None:
         """The episode is over: its row may go to another one."""
+        self._queues.pop(session, None)
         target = self._engine if self._gate is None else self._gate
         # Of a thread that is over nothing is left to give back.
         with contextlib.suppress(PolicyFailure):
@@ -188,6 +220,22 @@ class LocalPolicy:
     async def close(self) -> None:
         """End the thread; running calls fail with PolicyFailure."""
         await self._worker.close()
+
+    async def _await(self, request: Request, answer: asyncio.Future[Completion]) -> Completion:
+        """The answer, while the deadline of its computing and of the queue's moving are kept."""
+        while True:
+            since = request.placed_at or max(request.asked_at, self._engine.placed_at)
+            left = since + self._limits.completion_s - time.monotonic()
+            if left <= 0:
+                state = "queued" if request.placed_at is None else "computed"
+                raise PolicyFailure(
+                    f"no completion: {state} for {self._limits.completion_s:g} s, "
+                    f"{len(request.token_ids)} tokens so far",
+                    retryable=True,
+                )
+            await asyncio.wait([answer], timeout=left)
+            if answer.done():
+                return answer.result()
 
     def _check(self, prompt: list[int], sampling: SamplingParams) -> None:
         if not prompt:

@@ -68,6 +68,11 @@ class Gate:
         return ended
 
     @property
+    def is_empty(self) -> bool:
+        """Whether every announced episode has ended."""
+        return not self._held
+
+    @property
     def is_complete(self) -> bool:
         """Whether somebody asks and nobody is missing."""
         return bool(self._held) and None not in self._held.values()

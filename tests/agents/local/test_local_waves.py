@@ -70,7 +70,7 @@ def test_the_deadline_runs_only_while_somebody_is_held_up():
         gate.check()
 
 
-async def play_all(policy, timing_seed):
+async def play_all(policy, timing_seed, seeded=False, shared=25):
     """Nine episodes of one to four turns whose tools answer in an order that the seed changes."""
     timing = random.Random(timing_seed)
     names = [f"e{i}" for i in range(9)]
@@ -80,14 +80,14 @@ async def play_all(policy, timing_seed):
         content = random.Random(index)
         context = [content.randrange(256) for _ in range(20 if index < 5 else 33)]
         if index % 3 == 0:
-            context = list(range(25))  # a group: prompts that are shared
+            context = list(range(shared))  # a group: prompts that are shared
         record = []
         for turn in range(1 + index % 4):
             await asyncio.sleep(timing.random() * 0.02)
             params = SamplingParams(
                 max_tokens=content.randrange(3, 14),
                 top_p=content.choice([1.0, 0.8]),
-                seed=content.choice([None, index * 100 + turn]),
+                seed=content.choice([index if seeded else None, index * 100 + turn]),
             )
             completion = await policy.generate(context, params, name)
             record.append(completion)
@@ -110,6 +110,34 @@ async def test_two_runs_agree_bit_for_bit(make_policy):
     assert runs[0][0] != runs[0][1]
     other = await play_all(make_policy(max_slots=4, deterministic=True, seed=6), 0)
     assert other != runs[0][0]
+
+
+async def test_what_was_generated_before_changes_no_bit(make_policy):
+    """A resumed run meets an empty cache where an uninterrupted one has seen a validation."""
+    fresh = make_policy(max_slots=4, deterministic=True)
+    used = make_policy(max_slots=4, deterministic=True)
+    await play_all(used, 7, seeded=True, shared=30)
+    assert used.stats().num_saved_tokens > 0
+    first, second = [await play_all(policy, 1, seeded=True, shared=25) for policy in (fresh, used)]
+    assert first == second
+    empty = fresh.stats().num_prefill_tokens
+    assert (await play_all(fresh, 1, seeded=True, shared=25)) == first
+    assert fresh.stats().num_prefill_tokens == 2 * empty, "nothing came from a cache"
+
+
+async def test_an_episode_begun_again_alone_meets_what_the_others_left(make_policy):
+    policy = make_policy(max_slots=4, deterministic=True)
+    prompt = list(range(40))
+    policy.begin(["a"])
+    await policy.generate(prompt, SamplingParams(max_tokens=2), "a")
+    policy.begin(["b"])
+    policy.end("a")
+    await policy.generate(prompt, SamplingParams(max_tokens=2), "b")
+    assert policy.stats().num_saved_tokens == len(prompt) - 1
+    policy.end("b")
+    policy.begin(["c"])
+    await policy.generate(prompt, SamplingParams(max_tokens=2), "c")
+    assert policy.stats().num_saved_tokens == len(prompt) - 1, "a new collection starts anew"
 
 
 async def test_episodes_that_were_not_announced_are_refused(make_policy):

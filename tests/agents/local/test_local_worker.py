@@ -103,10 +103,42 @@ async def test_a_completion_has_a_deadline(make_policy, monkeypatch):
         return run(self, batch)
 
     monkeypatch.setattr(ThinForward, "run", slowly)
-    with pytest.raises(PolicyFailure, match=r"no completion within 0\.1 s \(\d+ tokens so far\)"):
+    with pytest.raises(PolicyFailure, match=r"computed for 0\.1 s, \d+ tokens so far"):
         await policy.generate([1], ENDLESS)
     monkeypatch.undo()
     assert len((await policy.generate([1], SHORT)).token_ids) == 4
+
+
+async def test_the_deadline_of_a_queued_completion_begins_when_the_queue_moves(
+    make_policy, monkeypatch
+):
+    policy = make_policy(max_slots=1, limits=Limits(completion_s=0.5))
+    run = ThinForward.run
+
+    def slowly(self, batch):
+        time.sleep(0.04)
+        return run(self, batch)
+
+    monkeypatch.setattr(ThinForward, "run", slowly)
+    names = [f"e{i}" for i in range(5)]
+    calls = [policy.generate([i], SHORT, name) for i, name in enumerate(names)]
+    # Each takes less than 0.5 s and all together more: the last one queues for longer.
+    completions = await asyncio.gather(*calls)
+    assert [len(completion.token_ids) for completion in completions] == [4] * 5
+    queued = [policy.queued_s(name) for name in names]
+    assert queued == sorted(queued)
+    assert queued[0] < 0.1
+    assert queued[-1] > 0.5
+    policy.end(names[-1])
+    assert policy.queued_s(names[-1]) == 0.0
+
+    monkeypatch.setattr(ThinForward, "run", lambda self, batch: time.sleep(0.8) or run(self, batch))
+    calls = [policy.generate([i], SHORT) for i in range(2)]
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert [str(outcome).split(" for")[0] for outcome in outcomes] == [
+        "no completion: computed",
+        "no completion: queued",
+    ]
 
 
 async def test_a_step_that_hangs_is_reported_by_commands(make_policy, monkeypatch):
