@@ -8,21 +8,21 @@ seeding, the choice of the task, order, the turn limit, snapshots, and both face
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import inspect
+import math
 import pickle
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, cast
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import gymnasium
 import numpy as np
 
+from envs import calls
 from envs.episode import (
     Action,
-    EnvFailure,
     NotForkable,
     OrderError,
     Reply,
@@ -71,6 +71,10 @@ class EnvOptions:
             raise ValueError(f"max_turns ({self.max_turns}) must be >= 1")
         if self.step_timeout_s <= 0:
             raise ValueError(f"step_timeout_s ({self.step_timeout_s}) must be > 0")
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"{option.name} ({value}) must be finite")
 
 
 @dataclass(slots=True)
@@ -201,7 +205,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
             ValueError: an unknown option, or a task index out of range.
         """
         answer = self.begin(self._open(seed, options))
-        if not isinstance(answer, str):
+        if inspect.isawaitable(answer):
             answer = self._wait(answer)
         return self._opened(answer)
 
@@ -213,7 +217,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
             EnvFailure: infrastructure failed; the episode has no reward.
         """
         answer = self.turn(self._admit(action))
-        if not isinstance(answer, Reply):
+        if inspect.isawaitable(answer):
             answer = self._wait(answer)
         return self._settle(answer)
 
@@ -250,7 +254,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
             OrderError: no episode was started.
         """
         if not self.forkable:
-            raise NotForkable(f"{self.env_id or type(self).__name__}: its state cannot be copied")
+            raise NotForkable(f"{self._name}: its state cannot be copied")
         frozen = (self._running(), self.state, self.np_random)
         try:
             return Snapshot(self.env_id, pickle.dumps(frozen))
@@ -310,7 +314,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
 
     def _running(self) -> _Episode:
         if self._episode is None:
-            raise OrderError(f"{self.env_id or type(self).__name__}: call reset before step")
+            raise OrderError(f"{self._name}: call reset before step")
         return self._episode
 
     def _open(self, seed: int | None, options: dict[str, Any] | None) -> TaskT:
@@ -327,6 +331,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         return self.tasks[index]
 
     def _opened(self, observation: str) -> tuple[str, dict[str, Any]]:
+        self._check_text("begin", observation)
         episode = self._running()
         episode.over = False
         return observation, {"task": episode.task_index}
@@ -335,7 +340,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         episode = self._running()
         if episode.over:
             raise OrderError(
-                f"{self.env_id or type(self).__name__}: the episode is over, or a step of it is "
+                f"{self._name}: the episode is over, or a step of it is "
                 f"still running: call reset, or await the step"
             )
         # Until it is settled: a turn that raises, or is cancelled, ends the episode.
@@ -343,6 +348,12 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         return action if isinstance(action, Action) else Action(action)
 
     def _settle(self, reply: Reply) -> StepResult:
+        if not isinstance(reply, Reply):
+            raise TypeError(
+                f"{type(self).__name__}.turn must return envs.go_on(...), envs.finish(...) or "
+                f"envs.cut(...), not {type(reply).__name__}"
+            )
+        self._check_text("turn", reply.observation)
         episode = self._running()
         episode.turns += 1
         stop_reason = reply.stop_reason
@@ -362,35 +373,28 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         reward = float(sum(reply.rewards.values()))
         return StepResult(reply.observation, reward, terminated, truncated, info)
 
-    async def _call(self, method: Callable[[Any], T | Awaitable[T]], argument: Any) -> T:
-        if self.blocking and not inspect.iscoroutinefunction(method):
-            return await self._bounded(
-                asyncio.to_thread(cast(Callable[[Any], T], method), argument)
+    def _check_text(self, method: str, observation: object) -> None:
+        if not isinstance(observation, str):
+            raise TypeError(
+                f"{type(self).__name__}.{method} must give its observation as a str, not as "
+                f"{type(observation).__name__}"
             )
-        answer = method(argument)
-        if inspect.isawaitable(answer):
-            return await self._bounded(answer)
-        return answer
+
+    async def _call(self, method: Callable[[Any], T | Awaitable[T]], argument: Any) -> T:
+        limit_s = self.options.step_timeout_s
+        return await calls.call(
+            method, argument, who=self._name, blocking=self.blocking, limit_s=limit_s
+        )
 
     def _wait(self, answer: Awaitable[T]) -> T:
         try:
-            return loop_thread.run(self._bounded(answer))
+            return loop_thread.run(calls.bounded(answer, self._name, self.options.step_timeout_s))
         except RuntimeError:
             # Refused by the loop thread, it was never begun; closed, it does not warn of that.
             if inspect.iscoroutine(answer):
                 answer.close()
             raise
 
-    async def _bounded(self, answer: Awaitable[T]) -> T:
-        limit = self.options.step_timeout_s
-        timer = asyncio.timeout(limit)
-        try:
-            async with timer:
-                return await answer
-        except TimeoutError as error:
-            if not timer.expired():
-                raise  # The author's own.
-            raise EnvFailure(
-                f"{self.env_id}: a turn waited longer than step_timeout_s ({limit:g} s)",
-                retryable=True,
-            ) from error
+    @property
+    def _name(self) -> str:
+        return self.env_id or type(self).__name__

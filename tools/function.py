@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import re
 import textwrap
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, get_type_hints, overload
 
+from tools.threads import in_thread
 from tools.tool import BadArguments, Tool, ToolContext, ToolFailure, ToolResult
 
 if TYPE_CHECKING:
@@ -83,7 +85,7 @@ class FunctionTool(Tool):
         try:
             async with timer:
                 if self._blocking:
-                    answer = await asyncio.to_thread(self._function, **values)
+                    answer = await in_thread(functools.partial(self._function, **values))
                 else:
                     answer = self._function(**values)
                 return await answer if inspect.isawaitable(answer) else answer

@@ -358,6 +358,48 @@ async def test_a_blocking_environment_stalls_nobody_else():
     assert BlockingDice.threads[0] is not threading.current_thread()
 
 
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (
+            None,
+            r"OddDice.turn must return envs.go_on\(...\), envs.finish\(...\) or .* not NoneType",
+        ),
+        (go_on(None), "OddDice.turn must give its observation as a str, not as NoneType"),
+        (finish({}, 3), "OddDice.turn must give its observation as a str, not as int"),
+    ],
+)
+async def test_an_answer_of_another_type_is_refused_in_both_faces(answer, message):
+    class OddDice(DiceEnv):
+        def begin(self, task):
+            return super().begin(task) if task else 7
+
+        def turn(self, action):
+            return answer
+
+    env = OddDice(DiceOptions())
+    env.reset(seed=0, options={"task": 1})
+    with pytest.raises(TypeError, match=message):
+        env.step("roll")
+    await env.areset(seed=0, options={"task": 1})
+    with pytest.raises(TypeError, match=message):
+        await env.astep("roll")
+    with pytest.raises(TypeError, match=r"begin must give its observation as a str, not as int"):
+        env.reset(seed=0, options={"task": 0})
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_options_that_are_no_numbers_are_refused(value):
+    @dataclass(frozen=True, kw_only=True)
+    class WeightedOptions(EnvOptions):
+        weight: float = 1.0
+
+    with pytest.raises(ValueError, match=rf"^weight \({value}\) must be finite$"):
+        WeightedOptions(weight=value)
+    with pytest.raises(ValueError, match=rf"^step_timeout_s \({value}\) must be finite$"):
+        EnvOptions(step_timeout_s=value)
+
+
 async def test_waiting_episodes_wait_together():
     running = most = 0
 
