@@ -50,10 +50,15 @@ class TokenAgent:
         self.segment = Segment()
         self.num_turns = 0
         self.last: Completion | None = None
-        self.last_text = ""
 
     def start(self, observation: str, system: str | None = None, stop: Sequence[str] = ()) -> None:
-        """Read the episode's first observation, and the rules that hold for it."""
+        """Read the episode's first observation, and the rules that hold for it.
+
+        Raises:
+            ValueError: a stop string is empty.
+        """
+        if "" in stop:
+            raise ValueError("stop holds an empty string, which would stop at once")
         messages = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": observation})
         self.segment.append_context(self.renderer.start(messages), turn=0)
@@ -95,5 +100,5 @@ class TokenAgent:
         self.segment.append_completion(completion, turn=self.num_turns)
         self.last = completion
         self.num_turns += 1
-        self.last_text = self.renderer.text(completion.token_ids, self.sampling.stop)
-        return Action(self.last_text, completion.finish_reason)
+        text = self.renderer.text(completion.token_ids, self.sampling.stop)
+        return Action(text, completion.finish_reason)

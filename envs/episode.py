@@ -25,14 +25,16 @@ class NotForkable(RuntimeError):
 
 
 class StopReason(StrEnum):
-    """Why an episode was cut short. The first three are the rollout's, the others an env's own."""
+    """Why an episode was cut short. The first two are the rollout's, the others an env's own.
+
+    Time is no reason: how long an episode takes says how fast this machine is, not how good the
+    agent. One that takes too long is a failure (``rl.rollout.episode.EpisodeTimeout``).
+    """
 
     TOKEN_LIMIT = "token_limit"
     """The episode's budget of sampled tokens is used up."""
     CONTEXT_FULL = "context_full"
     """The next prompt does not fit the model's context window."""
-    TIME_LIMIT = "time_limit"
-    """The episode took longer than its wall-clock budget."""
     TURN_LIMIT = "turn_limit"
     """``max_turns`` actions were taken."""
     INVALID_ACTIONS = "invalid_actions"

@@ -143,6 +143,8 @@ class RunConfig:
     """How the policy samples."""
     context_length: int = 0
     """Tokens per episode; 0 means the model's own window."""
+    episode_timeout_s: float = 3600.0
+    """Seconds an episode may take, time without a free slot not counted. Longer is a failure."""
     seed: int = 0
     """Seeds tasks, sampling and initial values."""
     deterministic: bool = False
@@ -160,7 +162,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         _at_least(0, self, "context_length", "seed")
-        _at_least(1, self, "threads")
+        _at_least(1, self, "threads", "episode_timeout_s")
         split = self.env.options.split
         # Else the warm start would learn from tasks that the test counts.
         if split != "train":

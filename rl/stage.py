@@ -55,7 +55,10 @@ class Stage:
             policy=self.policy,
             renderer=self.renderer,
             sampling=SamplingParams(temperature=temperature, max_tokens=config.sampling.max_tokens),
-            limits=EpisodeLimits(context_length=config.context_length or window),
+            limits=EpisodeLimits(
+                context_length=config.context_length or window,
+                episode_timeout_s=config.episode_timeout_s,
+            ),
         )
 
     async def evaluate(
@@ -129,6 +132,8 @@ async def open_stage(config: RunConfig, say: Callable[[str], None]) -> AsyncIter
             limits=Limits(num_threads=config.threads),
             seed=config.seed,
             deterministic=config.deterministic,
+            # An episode's own deadline comes first.
+            limits=Limits(completion_s=config.episode_timeout_s, wave_s=config.episode_timeout_s),
         )
         stack.push_async_callback(policy.close)
         yield Stage(config, services, model, tokenizer, policy, renderer)

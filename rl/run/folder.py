@@ -36,6 +36,7 @@ MAY_CHANGE = (
     "eval.",
     "save_every",
     "max_seconds",
+    "episode_timeout_s",
     "resume",
     "out",
     "device",

@@ -13,7 +13,7 @@ from envs.env import EnvOptions, TextEnv
 from envs.episode import Action, EnvFailure, EnvToolCall, Reply, StopReason, cut, finish, go_on
 
 CHOICES = 3
-NUMBERS = {"numpy": np.float32(0.5), "nan": float("nan"), "text": "good"}
+NUMBERS = {"numpy": np.float32(0.5), "nan": float("nan"), "huge": 1e308, "text": "good"}
 SPLITS = {"train": 96, "validation": 24, "test": 24}
 
 
@@ -75,8 +75,9 @@ class ChatterOptions(EnvOptions):
 
     max_turns: int = 6
     mode: str = "random"
-    """random, endless, tool, slow; bug, bug-in-begin, own-timeout, infrastructure, flaky; or
-    numpy, nan, text: what the numbers of task 0 are."""
+    """random, endless, tool, slow; a way to fail: unmade, unclosed, empty-stop, bug-in-begin,
+    own-timeout, and, of task 0, infrastructure, flaky and those of ``_misbehave``; or numpy, nan,
+    huge, text: what the numbers of task 0 are."""
     tool_s: float = 0.02
 
 
@@ -93,6 +94,15 @@ class ChatterEnv(TextEnv[int, int]):
 
     def __init__(self, options, services=None):
         super().__init__(options, range(100_000), services)
+        if options.mode == "unmade":
+            raise ValueError("not made")
+        if options.mode == "empty-stop":
+            self.stop = ("",)
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        if self.options.mode == "unclosed":
+            raise RuntimeError("not closed")
 
     @classmethod
     def forget(cls) -> None:
@@ -108,8 +118,8 @@ class ChatterEnv(TextEnv[int, int]):
 
     async def turn(self, action: Action) -> Reply:
         mode = self.options.mode
-        if mode == "bug" and self.state == 0:
-            raise ValueError("a bug in turn")
+        if self.state == 0 and (reply := self._misbehave()) is not None:
+            return reply
         if mode == "infrastructure" and self.state == 0:
             self.calls.append(("failure", self.state))
             raise EnvFailure("the sandbox is gone", retryable=True)
@@ -126,6 +136,22 @@ class ChatterEnv(TextEnv[int, int]):
         if mode in ("endless", "slow"):
             return go_on(self._text())
         return self._random_reply()
+
+    def _misbehave(self) -> Reply | None:
+        match self.options.mode:
+            case "bug":
+                raise ValueError("a bug in turn")
+            case "cancelled":
+                raise asyncio.CancelledError("by its author")
+            case "exit":
+                raise SystemExit(3)
+            case "no-observation":
+                return go_on(None)
+            case "no-call":
+                return finish({"a": 1.0}, tool_calls=["look"])
+            case "no-json":
+                return finish({"a": 1.0}, tool_calls=[EnvToolCall("look", {"q": {1}}, "found")])
+        return None
 
     async def _tool(self) -> None:
         cls = type(self)

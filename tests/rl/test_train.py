@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import os
@@ -14,9 +15,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rl.learner.checkpoint import load_trainer_state
+import envs
+from rl.config import TinyRecipe
+from rl.demonstrations import demonstrate
+from rl.learner.checkpoint import load_trainer_state, save_checkpoint
 from rl.rollout.trajectory import Trajectory
 from rl.run.folder import read_jsonl
+from rl.tiny import new_model, train_tokenizer
 from rl.train import main
 from rl.trainer import Best
 
@@ -33,6 +38,24 @@ def timeless(records):
 
 def weights(out, checkpoint):
     return load_file(out / "checkpoints" / checkpoint / "model.safetensors")
+
+
+def episodes(out, step):
+    with gzip.open(out / "trajectories" / f"step-{step:06d}.jsonl.gz") as file:
+        return [Trajectory.from_json(json.loads(line)) for line in file]
+
+
+def untrained(env_id):
+    """A model of random weights and a tokenizer for an environment's texts."""
+    options = envs.env_type(env_id).Options()
+
+    async def author():
+        async with envs.env_type(env_id).open_services(options) as services:
+            return await demonstrate(env_id, options, services, range(8), seed=0)
+
+    tokenizer = train_tokenizer(asyncio.run(author()), 300)
+    recipe = TinyRecipe(hidden_size=32, intermediate_size=64, num_layers=2, num_heads=2)
+    return new_model(tokenizer, recipe, seed=0), tokenizer
 
 
 def assert_equal_weights(first, second):
@@ -115,6 +138,25 @@ def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(words, tmp_path, 
         for record in (*trained, *expected):
             record.pop("eval/success", None)  # The stopped run validates at its own end as well.
         assert trained == expected
+
+
+def test_a_validation_between_two_steps_changes_no_bit_of_the_second(words, tmp_path):
+    """An uninterrupted run has its prompts in the cache then, a resumed one has not."""
+    model = tmp_path / "model"
+    save_checkpoint(model, *untrained("search-qa-v0"))
+    shared = {
+        **{"env": "search-qa", "model": model, "deterministic": "true", "prompts": 3},
+        **{"group_size": 2, "sampling.max_tokens": 12, "sampling.slots": 4, "eval.every": 1},
+        **{"eval.tasks": 4, "algo.old_logprobs": "sampling", "env.max_turns": 2},
+    }
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    assert main(words(whole, **shared, steps=2)) == 0
+    assert main(words(out, **shared, steps=1)) == 0
+    assert main(words(out, **shared, steps=2, resume="auto")) == 0
+    first, second = (episodes(folder, 2) for folder in (whole, out))
+    assert len(first) == 6
+    assert [t.segments for t in first] == [t.segments for t in second]
+    assert_equal_weights(*(weights(folder, "step-000002") for folder in (whole, out)))
 
 
 def test_an_interrupted_run_goes_on_as_if_it_had_not_been(words, tmp_path, monkeypatch):

@@ -49,6 +49,9 @@ class RandomPolicy:
         self.said.setdefault(session, []).append((list(prompt_ids), sampling, answer))
         return answer
 
+    def queued_s(self, session):
+        return 0.0
+
     def end(self, session):
         self.ended.append(session)
 

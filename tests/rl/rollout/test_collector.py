@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 
 import pytest
 
 from agents.policy import PolicyFailure
 from agents.scripted import ScriptedPolicy
-from rl.rollout.collector import RolloutFailure, seed_of
+from rl.rollout.collector import RolloutFailure
+from rl.rollout.episode import seed_of
+from rl.run.metrics import rollout_metrics
 
 
 def say(text, renderer, **options):
@@ -73,6 +76,17 @@ async def test_too_many_failures_end_the_collection(make_collector):
         ("bug", "ValueError: a bug in turn"),
         ("bug-in-begin", "KeyError: 'a bug in begin'"),
         ("own-timeout", "TimeoutError: the author's own"),
+        ("cancelled", "CancelledError: by its author"),
+        ("exit", "SystemExit: 3"),
+        (
+            "no-observation",
+            "TypeError: ChatterEnv.turn must give its observation as a str, not as NoneType",
+        ),
+        ("no-call", "TypeError: tool_calls must hold EnvToolCalls, not str"),
+        ("no-json", "TypeError: Object of type set is not JSON serializable"),
+        ("empty-stop", "ValueError: stop holds an empty string, which would stop at once"),
+        ("unmade", "ValueError: not made"),
+        ("unclosed", "RuntimeError: not closed"),
     ],
 )
 async def test_an_authors_bug_fails_its_episode_alone_and_is_not_retried(
@@ -81,7 +95,8 @@ async def test_an_authors_bug_fails_its_episode_alone_and_is_not_retried(
     collector = make_collector(mode=mode, limits={"max_failed": 1.0})
     groups = await collector.collect([0, 1], 2, (5,))
     failed = [t.failure is not None for group in groups for t in group.trajectories]
-    assert failed == ([True, True, False, False] if mode == "bug" else [True] * 4)
+    everywhere = mode in ("bug-in-begin", "own-timeout", "empty-stop", "unmade", "unclosed")
+    assert failed == [True, True, everywhere, everywhere]
     message = f"EnvFailure: toy-chatter-v0 raised {what}"
     assert groups[0].trajectories[0].failure == message
     assert len(random_policy.begun) == 4
@@ -92,7 +107,8 @@ async def test_an_authors_bug_fails_its_episode_alone_and_is_not_retried(
 @pytest.mark.parametrize(
     ("mode", "failure"),
     [
-        ("nan", "EnvFailure: scores ({'s': nan}) must be finite"),
+        ("nan", "EnvFailure: scores ({'s': nan}) must be finite, and at most 1e+15 in size"),
+        ("huge", "EnvFailure: scores ({'s': 1e+308}) must be finite, and at most 1e+15 in size"),
         ("text", "EnvFailure: scores ({'s': 'good'}) must be numbers"),
     ],
 )
@@ -133,43 +149,75 @@ async def test_a_policys_own_timeout_is_not_taken_for_the_episodes(make_collecto
     assert str(raised.value.exceptions[0]) == "a socket"
 
 
-async def test_out_of_time_in_the_environment_keeps_the_action_and_loses_its_reward(
+async def test_out_of_time_in_the_environment_is_a_failure_and_begun_again(
     make_collector, renderer, chatter
 ):
-    collector = make_collector(
-        say("a", renderer), mode="slow", tool_s=30.0, limits={"episode_timeout_s": 0.3}
-    )
+    policy = say("a", renderer)
+    limits = {"episode_timeout_s": 0.3, "retries": 1, "max_failed": 1.0}
+    collector = make_collector(policy, mode="slow", tool_s=30.0, limits=limits)
     (group,) = await asyncio.wait_for(collector.collect([0], 2, (5,)), 20)
-    for trajectory in group.finished:
-        assert (trajectory.truncated, trajectory.stop_reason) == (True, "time_limit")
-        assert [turn.action for turn in trajectory.turns] == ["a"]
-        assert trajectory.rewards == {}
-        assert trajectory.num_sampled == 2
+    assert group.finished == [], "no reward, and no member of a baseline"
+    for trajectory in group.trajectories:
+        assert trajectory.failure == (
+            "EpisodeTimeout: took longer than episode_timeout_s (0.3 s), at last waiting for the "
+            "environment"
+        )
+        assert not trajectory.truncated
+    assert [kind for kind, _ in chatter.calls].count("begin") == 4
     assert chatter.running == 0, "the tool was cancelled"
+    assert rollout_metrics([group]) == {"failures": 2.0}
 
 
-async def test_out_of_time_in_the_policy_drops_what_was_not_answered(make_collector, renderer):
+async def test_out_of_time_in_the_policy_is_a_failure_as_well(make_collector, renderer):
     policy = say("a", renderer, delay_s=30.0)
-    collector = make_collector(policy, limits={"episode_timeout_s": 0.3})
+    limits = {"episode_timeout_s": 0.3, "retries": 0, "max_failed": 1.0}
+    collector = make_collector(policy, limits=limits)
     (group,) = await asyncio.wait_for(collector.collect([0], 1, (5,)), 20)
-    (trajectory,) = group.finished
-    assert (trajectory.stop_reason, trajectory.turns, trajectory.num_sampled) == (
-        "time_limit",
-        [],
-        0,
-    )
+    (trajectory,) = group.trajectories
+    assert trajectory.failure is not None
+    assert trajectory.failure.endswith("(0.3 s), at last waiting for the policy")
+    assert group.finished == []
 
 
-async def test_out_of_time_after_some_turns_keeps_them(make_collector, renderer):
+async def test_time_runs_over_all_turns(make_collector, renderer):
     policy = say("a", renderer, delay_s=0.1)
-    collector = make_collector(
-        policy, mode="endless", max_turns=1000, limits={"episode_timeout_s": 0.5}
-    )
+    limits = {"episode_timeout_s": 0.5, "retries": 0, "max_failed": 1.0}
+    collector = make_collector(policy, mode="endless", max_turns=1000, limits=limits)
     (group,) = await asyncio.wait_for(collector.collect([0], 1, (5,)), 20)
-    (trajectory,) = group.finished
-    assert trajectory.stop_reason == "time_limit"
+    (trajectory,) = group.trajectories
     assert 1 <= len(trajectory.turns) <= 5
-    assert trajectory.num_sampled == 2 * len(trajectory.turns)
+    assert trajectory.failure is not None
+
+
+async def test_queueing_for_a_slot_takes_no_time_of_the_episode(make_collector, renderer):
+    class OneSlot(ScriptedPolicy):
+        """Answers one at a time, in 0.1 s."""
+
+        def __init__(self, respond):
+            super().__init__(respond, delay_s=0.1)
+            self.slot = asyncio.Lock()
+            self.since, self.queued = {}, {}
+
+        async def generate(self, prompt_ids, sampling, session=None):
+            self.since[session] = time.monotonic()
+            async with self.slot:
+                self.queued[session] = self.queued_s(session)
+                del self.since[session]
+                return await super().generate(prompt_ids, sampling, session)
+
+        def queued_s(self, session):
+            waiting = time.monotonic() - self.since[session] if session in self.since else 0.0
+            return self.queued.get(session, 0.0) + waiting
+
+    tokens = [*renderer.splice("a"), renderer.end_token_ids[0]]
+    policy = OneSlot(lambda session, ids: tokens)
+    # Each episode computes for 0.2 s, and the last one is there for 2 s.
+    collector = make_collector(
+        policy, mode="endless", max_turns=2, limits={"episode_timeout_s": 0.6, "retries": 0}
+    )
+    groups = await asyncio.wait_for(collector.collect(range(10), 1, (5,)), 20)
+    assert [len(group.finished) for group in groups] == [1] * 10
+    assert max(policy.queued.values()) > 0.6
 
 
 async def test_the_context_is_full(make_collector, random_policy):
@@ -184,10 +232,23 @@ async def test_the_context_is_full(make_collector, random_policy):
 
 
 async def test_a_prompt_that_fills_the_context_is_an_empty_episode(make_collector, random_policy):
-    collector = make_collector(limits={"context_length": 3})
-    (group,) = await collector.collect([0], 1, (5,))
-    (trajectory,) = group.finished
+    long = 2  # The task whose first observation is longer than that of task 0.
+    collector = make_collector()
+    both = await collector.collect([0, long], 1, (5,))
+    lengths = [g.trajectories[0].segments[0].loss_mask.index(1) for g in both]
+    assert lengths[0] < lengths[1]
+    collector = make_collector(limits={"context_length": lengths[1]})
+    groups = await collector.collect([0, long], 1, (5,))
+    (trajectory,) = groups[1].finished
     assert (trajectory.stop_reason, trajectory.turns) == ("context_full", [])
+    assert groups[0].finished[0].turns
+
+
+async def test_a_collection_without_any_turn_says_why(make_collector, random_policy):
+    collector = make_collector(limits={"context_length": 3})
+    message = r"^no episode got as far as its first turn: the shortest prompt has \d+ tokens, and "
+    with pytest.raises(RolloutFailure, match=message + r"context_length is 3$"):
+        await collector.collect([0, 1], 2, (5,))
     assert random_policy.said == {}
 
 

@@ -129,7 +129,7 @@ def edit(path, value):
         ("exactly one way", edit(("terminated",), False)),
         ("exactly one way", edit(("failure",), "gone")),
         ("exactly one way", edit(("truncated",), True)),
-        ("stop_reason goes with", edit(("stop_reason",), "time_limit")),
+        ("stop_reason goes with", edit(("stop_reason",), "turn_limit")),
     ],
 )
 def test_each_corruption_is_caught(sound, complaint, corrupt):

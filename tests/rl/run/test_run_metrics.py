@@ -114,7 +114,7 @@ def test_failures_alone_are_counted_and_nothing_else():
         (episode([1, 1], [{"a": 0.5}, {"a": 0.25}], scores={"em": 1.0}), "em", 1.0),
         (episode([1, 1], [{"a": 0.5}, {"a": 0.25}], scores={"em": 1.0}), "", 0.75),
         (episode([1], [{"a": 0.5}], scores={"f1": 1.0}), "em", 0.0),
-        (episode([], [], truncated=True, stop_reason="time_limit"), "em", 0.0),
+        (episode([], [], truncated=True, stop_reason="turn_limit"), "em", 0.0),
     ],
 )
 def test_success_is_the_last_turns_score(trajectory, score, success):

@@ -1,0 +1,262 @@
+"""One episode, from its first attempt to its record.
+
+Whatever goes wrong in an attempt for reasons that are not the agent's is a failure of this episode
+alone: it has no reward and enters no baseline. Time is such a reason: how long an attempt takes
+says how fast the machine is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from agents.agent import ContextFull, TokenAgent
+from agents.policy import PolicyFailure
+from envs.env import TextEnv
+from envs.episode import EnvFailure, EnvToolCall, StepResult, StopReason
+from rl.rollout.trajectory import ToolCall, Trajectory, Turn
+
+if TYPE_CHECKING:
+    from rl.rollout.collector import Collector
+
+logger = logging.getLogger(__name__)
+LARGEST_NUMBER = 1e15
+"""Of a reward or score. The learner computes in 32 bits, where squares of returns must fit."""
+_SHORTEST_LOOK_S = 0.05
+
+
+class EpisodeTimeout(RuntimeError):
+    """Raised when an episode took too long: somebody was slow, and it was not the agent."""
+
+    retryable = True
+
+
+def seed_of(*key: int) -> int:
+    """A 63-bit seed that depends on every number of ``key`` and on nothing else."""
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
+    return int.from_bytes(digest) >> 1
+
+
+class Episode:
+    """One episode of a collection: a task, a member of its group, and the seeds of both.
+
+    Args:
+        collector: whose environment, policy and limits it is played with.
+        task: index of the task in the environment's split.
+        member: index in its group.
+        seed_key: what its environment's seed depends on; sampling seeds depend on the member and
+            the turn as well.
+    """
+
+    def __init__(
+        self, collector: Collector, task: int, member: int, seed_key: tuple[int, ...]
+    ) -> None:
+        self.collector = collector
+        self.task = task
+        self.member = member
+        self.seed_key = seed_key
+        self.env_seed = seed_of(*seed_key)
+        self.attempt = 0
+        self._waits_for = "the environment"
+
+    @property
+    def session(self) -> str:
+        """The name under which the policy knows this attempt."""
+        return "/".join(map(str, (*self.seed_key, self.task, self.member, self.attempt)))
+
+    async def play(self) -> Trajectory:
+        """Play it, again after each retryable failure, and return its checked record."""
+        policy = self.collector.policy
+        try:
+            while True:
+                trajectory, retryable = await self._attempt()
+                trajectory.check()
+                if not retryable or self.attempt >= self.collector.limits.retries:
+                    return trajectory
+                logger.warning("episode %s is begun again: %s", self.session, trajectory.failure)
+                former = self.session
+                self.attempt += 1
+                # In this order: a policy that sees nobody left takes the collection for over.
+                policy.begin([self.session])
+                policy.end(former)
+        finally:
+            policy.end(self.session)
+
+    async def _attempt(self) -> tuple[Trajectory, bool]:
+        """One attempt; the second value says whether its failure may be retried."""
+        trajectory = Trajectory(
+            env_id=self.collector.env_id,
+            env_options=asdict(self.collector.options),
+            task=self.task,
+            seed=self.env_seed,
+            member=self.member,
+        )
+        failure = await self._failure_of(trajectory)
+        if failure is None:
+            return trajectory, False
+        trajectory.failure = f"{type(failure).__name__}: {failure}"
+        trajectory.terminated, trajectory.truncated, trajectory.stop_reason = False, False, None
+        return trajectory, failure.retryable
+
+    async def _failure_of(
+        self, trajectory: Trajectory
+    ) -> EnvFailure | PolicyFailure | EpisodeTimeout | None:
+        """Play one attempt into ``trajectory``; what went wrong, or None."""
+        try:
+            with self._blamed():
+                env = self.collector.make_env()
+        except EnvFailure as unmade:
+            return unmade
+        failure, unclosed = None, None
+        try:
+            async with self._in_time():
+                await self._run(env, trajectory)
+        except (EnvFailure, PolicyFailure, EpisodeTimeout) as raised:
+            failure = raised
+        finally:
+            try:
+                with self._blamed():
+                    async with asyncio.timeout(env.options.step_timeout_s):
+                        await env.aclose()
+            except EnvFailure as raised:
+                unclosed = raised
+        return failure or unclosed
+
+    async def _run(self, env: TextEnv[Any, Any], trajectory: Trajectory) -> None:
+        collector, limits = self.collector, self.collector.limits
+        agent = TokenAgent(
+            collector.renderer,
+            collector.policy,
+            collector.sampling,
+            session=self.session,
+            context_length=limits.context_length,
+            turn_seed=lambda turn: seed_of(*self.seed_key, self.member, turn),
+        )
+        trajectory.segments.append(agent.segment)
+        with self._blamed():
+            reset = env.areset(seed=self.env_seed, options={"task": self.task})
+            observation, _ = await reset
+            agent.start(observation, env.system_prompt, env.stop)
+        while True:
+            asked = time.perf_counter()
+            self._waits_for = "the policy"
+            try:
+                action = await agent.act()
+            except ContextFull:
+                return _truncate(trajectory, StopReason.CONTEXT_FULL)
+            answered = time.perf_counter()
+            self._waits_for = "the environment"
+            with self._blamed():
+                result = await env.astep(action)
+                env_s = time.perf_counter() - answered
+                trajectory.turns.append(_turn(agent, action, result, answered - asked, env_s))
+            if result.terminated:
+                trajectory.terminated = True
+                return None
+            if result.truncated:
+                return _truncate(trajectory, result.info["stop_reason"])
+            if limits.episode_tokens and trajectory.num_sampled >= limits.episode_tokens:
+                return _truncate(trajectory, StopReason.TOKEN_LIMIT)
+            with self._blamed():
+                agent.observe(result.observation, continues=env.continues)
+
+    @asynccontextmanager
+    async def _in_time(self) -> AsyncIterator[None]:
+        """Raise EpisodeTimeout when its body takes too long, what the policy queues not counted."""
+        policy, session = self.collector.policy, self.session
+        limit_s = self.collector.limits.episode_timeout_s
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        next_look: asyncio.TimerHandle
+
+        def look() -> None:
+            nonlocal next_look
+            left = limit_s - (loop.time() - began - policy.queued_s(session))
+            if left > 0:
+                next_look = loop.call_later(max(left, _SHORTEST_LOOK_S), look)
+            else:
+                timer.reschedule(loop.time())
+
+        timer = asyncio.timeout(None)
+        next_look = loop.call_later(limit_s, look)
+        try:
+            async with timer:
+                yield
+        except TimeoutError as error:
+            if not timer.expired():
+                raise  # The policy's own, which breaks its contract.
+            raise EpisodeTimeout(
+                f"took longer than episode_timeout_s ({limit_s:g} s), at last waiting for "
+                f"{self._waits_for}"
+            ) from error
+        finally:
+            next_look.cancel()
+
+    @contextmanager
+    def _blamed(self) -> Iterator[None]:
+        """What an author's code raises must not stop the other episodes, and is never a reward."""
+        try:
+            yield
+        except EnvFailure:
+            raise
+        # An author may raise the last two as well, and mean nobody else's end by it.
+        except (Exception, asyncio.CancelledError, SystemExit) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise
+            env_id = self.collector.env_id
+            logger.exception("environment %s failed on task %d", env_id, self.task)
+            what = f"{env_id} raised {type(error).__name__}: {error}"
+            raise EnvFailure(what, retryable=False) from error
+
+
+def _truncate(trajectory: Trajectory, reason: StopReason) -> None:
+    trajectory.truncated = True
+    trajectory.stop_reason = reason.value
+
+
+def _turn(
+    agent: TokenAgent, action: str, result: StepResult, generate_s: float, env_s: float
+) -> Turn:
+    completion = agent.last
+    assert completion is not None
+    return Turn(
+        action=str(action),
+        observation=result.observation,
+        finish_reason=completion.finish_reason.value,
+        num_tokens=len(completion.token_ids),
+        rewards=_numbers("rewards", result.info["rewards"]),
+        scores=_numbers("scores", result.info["scores"]),
+        tool_calls=[_tool_call(call) for call in result.info["tool_calls"]],
+        generate_s=generate_s,
+        env_s=env_s,
+    )
+
+
+def _numbers(kind: str, values: Mapping[str, Any]) -> dict[str, float]:
+    """An environment's numbers as plain floats; one that is none fails the episode."""
+    try:
+        numbers = {str(name): float(value) for name, value in values.items()}
+    except (TypeError, ValueError) as error:
+        raise EnvFailure(f"{kind} ({values}) must be numbers", retryable=False) from error
+    # Written so that nan fails.
+    if not all(abs(number) <= LARGEST_NUMBER for number in numbers.values()):
+        message = f"{kind} ({numbers}) must be finite, and at most {LARGEST_NUMBER:g} in size"
+        raise EnvFailure(message, retryable=False)
+    return numbers
+
+
+def _tool_call(call: EnvToolCall) -> ToolCall:
+    """The call for the record, which is written as JSON."""
+    if not isinstance(call, EnvToolCall):
+        raise TypeError(f"tool_calls must hold EnvToolCalls, not {type(call).__name__}")
+    made = ToolCall(call.name, dict(call.arguments), call.text, call.error)
+    json.dumps(asdict(made))
+    return made
