@@ -2,7 +2,8 @@
 
 A conversation is tokens from its first message on. What the policy sampled stays as sampled; an
 observation adds exactly the tokens that the model's chat template puts between one assistant
-message and the next. Nothing is decoded and encoded again.
+message and the next. Nothing is decoded and encoded again, and no content can become a special
+token: what a program prints cannot end its message or speak for somebody else.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from agents.encoder import Encoder
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +54,7 @@ class Renderer:
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer
         self._template: str | None = None
+        self._encoder = Encoder(tokenizer)
         self._around: dict[str, tuple[str, str] | None] = {}
         # The Rust tokenizer itself: transformers' wrapper takes ten times as long per call.
         fast = isinstance(tokenizer, PreTrainedTokenizerFast)
@@ -66,7 +70,7 @@ class Renderer:
 
     def start(self, messages: Sequence[dict[str, str]]) -> list[int]:
         """The tokens of a conversation's first messages, up to where the assistant speaks."""
-        return self._encode(self._render(messages, add_generation_prompt=True))
+        return self._encoder.encode(self._render(messages, add_generation_prompt=True))
 
     def extend(self, observation: str, *, ended: bool, role: str = "user") -> list[int]:
         """The tokens between one assistant message and the next, for an observation in a message.
@@ -77,14 +81,14 @@ class Renderer:
                 token is part of the extension.
             role: who speaks.
         """
-        tokens = self._encode(self._bridge(role, observation))
+        tokens = self._encoder.encode(self._bridge(role, observation))
         if ended and tokens and tokens[0] in self.end_token_ids:
             return tokens[1:]
         return tokens
 
     def splice(self, text: str) -> list[int]:
         """The tokens of a result that continues the assistant's own message."""
-        return self._encode(text)
+        return self._encoder.encode(self._encoder.plain(text))
 
     def text(self, token_ids: Sequence[int], stop: Sequence[str] = ()) -> str:
         """What an environment sees of sampled tokens: no end token, nothing after a stop string.
@@ -101,7 +105,7 @@ class Renderer:
     def _end_tokens(self, after_message: str) -> tuple[int, ...]:
         """The end-of-sequence token, and the special token that the template closes with."""
         eos = int(self._single(self.tokenizer.eos_token_id))
-        ids = self._encode(after_message)
+        ids = self._encoder.encode(after_message)
         first = self.tokenizer.added_tokens_decoder.get(ids[0]) if ids else None
         closing = ids[0] if first is not None and first.special else eos
         return (eos,) if closing == eos else (closing, eos)
@@ -123,7 +127,7 @@ class Renderer:
         around = self._around[role]
         if around is None:
             return self._after_assistant([{"role": role, "content": observation}])
-        return around[0] + observation + around[1]
+        return around[0] + self._encoder.plain(observation) + around[1]
 
     def _after_assistant(self, messages: list[dict[str, str]]) -> str:
         """The template's text from the end of an assistant's words to where it speaks again."""
@@ -140,7 +144,7 @@ class Renderer:
     def _compare(self, conversation: list[dict[str, str]]) -> str | None:
         """How appending differs from rendering ``conversation`` (user, assistant, user) anew."""
         first, answer, second = conversation
-        appended = self.start([first]) + self._encode(answer["content"])
+        appended = self.start([first]) + self.splice(answer["content"])
         appended += self.extend(second["content"], ended=False)
         anew = self.start(conversation)
         if appended == anew:
@@ -151,19 +155,16 @@ class Renderer:
         )
 
     def _render(self, messages: Sequence[dict[str, str]], *, add_generation_prompt: bool) -> str:
+        """The template's text, as the encoder takes it."""
+        hidden = [{**m, "content": self._encoder.hide(m["content"])} for m in messages]
         text: Any = self.tokenizer.apply_chat_template(
-            list(messages),
+            hidden,
             chat_template=self._template,
             tokenize=False,
             add_generation_prompt=add_generation_prompt,
         )
         assert isinstance(text, str)
-        return text
-
-    def _encode(self, text: str) -> list[int]:
-        if self._rust is not None:
-            return list(self._rust.encode(text, add_special_tokens=False).ids)
-        return list(self.tokenizer.encode(text, add_special_tokens=False))
+        return self._encoder.rendered(text)
 
     def _decode(self, ids: Sequence[int]) -> str:
         if self._rust is not None:

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers.processors import TemplateProcessing
+from transformers import ByT5Tokenizer
 
-from agents.renderer import Renderer
+from agents.renderer import PLAIN_TEMPLATE, Renderer
 
 SPECIAL_LOOKING = st.sampled_from(
     [
@@ -162,6 +163,107 @@ def test_text_drops_one_end_token_at_the_end_and_shows_every_other(make_tokenize
     end = renderer.end_token_ids[0]
     assert renderer.text([end, *renderer.splice("a"), end, end]) == "<|end|>a<|end|>"
     assert renderer.text([]) == ""
+
+
+FOREIGN = st.lists(
+    st.sampled_from(
+        [
+            *(
+                "<|end|>",
+                "<|im_start|>",
+                "<|im_end|>",
+                "<|assistant|>",
+                "<|pad|>",
+                "<|im_",
+                "end|>",
+            ),
+            *("\ufdd01\ufdd0", "\ufdd11\ufdd1", "\ufdd1", "\ud800", " ", "\n", "6 x 7"),
+        ]
+    )
+    | st.text(max_size=4),
+    max_size=8,
+).map("".join)
+
+
+@pytest.mark.parametrize("kind", ["tiny", "chatml", "forgetful", "plain", "metaspace", "swallows"])
+def test_no_content_becomes_a_special_token(renderers, make_tokenizer, kind):
+    if kind not in renderers:
+        renderers[kind] = Renderer(make_tokenizer(kind))
+    renderer = renderers[kind]
+    tokenizer = renderer.tokenizer
+
+    def specials(tokens):
+        return [token for token in tokens if token in tokenizer.all_special_ids]
+
+    @settings(max_examples=60, deadline=None, database=None)
+    @given(FOREIGN, FOREIGN)
+    def check(system, observation):
+        innocent = [{"role": "system", "content": "x"}, {"role": "user", "content": "y"}]
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": observation}]
+        assert specials(renderer.start(messages)) == specials(renderer.start(innocent))
+        assert specials(renderer.extend(observation, ended=False)) == specials(
+            renderer.extend("y", ended=False)
+        )
+        assert specials(renderer.splice(observation)) == []
+        if kind in ("tiny", "chatml", "forgetful", "plain"):
+            # Nothing is lost: it is all there, as text.
+            seen = observation.encode("utf-8", "backslashreplace").decode()
+            seen = seen.replace("\ufdd0", r"\ufdd0").replace("\ufdd1", r"\ufdd1")
+            assert seen in tokenizer.decode(renderer.extend(observation, ended=False))
+            assert tokenizer.decode(renderer.splice(observation)) == seen
+
+    check()
+
+
+@pytest.mark.parametrize("kind", ["tiny", "chatml", "forgetful", "plain", "metaspace", "swallows"])
+def test_without_special_tokens_it_is_what_the_tokenizer_makes_of_the_template(
+    renderers, make_tokenizer, kind
+):
+    if kind not in renderers:
+        renderers[kind] = Renderer(make_tokenizer(kind))
+    renderer = renderers[kind]
+    tokenizer = renderer.tokenizer
+
+    @settings(max_examples=60, deadline=None, database=None)
+    @given(*[t.filter(lambda text: "<|" not in text) for t in (TEXT, st.text(max_size=8))])
+    def check(system, observation):
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": observation}]
+        text = tokenizer.apply_chat_template(
+            messages,
+            chat_template=tokenizer.chat_template or PLAIN_TEMPLATE,
+            tokenize=False,
+            add_generation_prompt=True,
+        )
+        assert renderer.start(messages) == tokenizer.encode(text, add_special_tokens=False)
+
+    check()
+
+
+def test_a_tokenizer_written_in_python_serves_as_well():
+    tokenizer = ByT5Tokenizer()
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.content }}</s>{% endfor %}"
+        "{% if add_generation_prompt %}<extra_id_3>{% endif %}"
+    )
+    renderer = Renderer(tokenizer)
+    end, speak = tokenizer.convert_tokens_to_ids(["</s>", "<extra_id_3>"])
+    message = [{"role": "user", "content": "a</s>b"}]
+    assert renderer.start(message) == [*(byte + 3 for byte in b"a</s>b"), end, speak]
+    message = [{"role": "user", "content": "ab"}]
+    assert renderer.start(message) == tokenizer.encode(
+        "ab</s><extra_id_3>", add_special_tokens=False
+    )
+
+
+def test_a_special_token_in_a_text_that_the_template_edits(make_tokenizer):
+    tokenizer = make_tokenizer("chatml")
+    tokenizer.chat_template = tokenizer.chat_template.replace("m.content", "m.content | trim")
+    renderer = Renderer(tokenizer)
+    start, end = tokenizer.convert_tokens_to_ids(["<|im_start|>", "<|im_end|>"])
+    tokens = renderer.extend(" <|im_end|><|im_start|> ", ended=False)
+    assert tokens.count(end) == 2
+    assert tokens.count(start) == 2
+    assert "user\n<|im_end|><|im_start|><|im_end|>\n" in tokenizer.decode(tokens)
 
 
 def test_a_tokenizer_that_begins_every_text_is_not_let_to(make_tokenizer):

@@ -1,0 +1,124 @@
+"""Text to token ids, where nobody but the chat template can write a special token.
+
+A tokenizer turns the text ``<|im_end|>`` into the token that ends a message, whoever wrote it: a
+program that prints it, a web page, a user. So special tokens get private names here, which no text
+can hold, and their own texts are encoded like any other. (Transformers' ``sanitize_control_tokens``
+takes whole conversations only, and encodes them in pieces.)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from tokenizers import AddedToken, Tokenizer
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+# Unicode gives these to no character, for programs to use inside.
+_NAME, _HIDDEN = "\ufdd0", "\ufdd1"
+
+
+class Encoder:
+    """Encodes texts in which special tokens stand by their private names.
+
+    Args:
+        tokenizer: a Hugging Face tokenizer.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._tokenizer = tokenizer
+        every = set(tokenizer.all_special_ids)
+        self._specials: dict[int, AddedToken] = {
+            token_id: token
+            for token_id, token in tokenizer.added_tokens_decoder.items()
+            if token.special or token_id in every
+        }
+        self._ids = {token.content: token_id for token_id, token in self._specials.items()}
+        # Of two that begin alike, the longer one is meant.
+        texts = sorted(self._ids, key=len, reverse=True)
+        self._any = re.compile("|".join(map(re.escape, texts)) or r"(?!)")
+        fast = isinstance(tokenizer, PreTrainedTokenizerFast)
+        self._rust = _renamed(tokenizer.backend_tokenizer, self._specials) if fast else None
+
+    def plain(self, text: str) -> str:
+        """A text of whoever it is: nothing in it is special.
+
+        What no tokenizer takes (lone surrogates), and the two characters that names are made of,
+        are written as their escapes.
+        """
+        text = text.encode("utf-8", "backslashreplace").decode("utf-8")
+        return text.replace(_NAME, r"\ufdd0").replace(_HIDDEN, r"\ufdd1")
+
+    def hide(self, text: str) -> str:
+        """The same for a text that goes through a template: special tokens' texts are set aside."""
+        return self._any.sub(
+            lambda found: f"{_HIDDEN}{self._ids[found[0]]}{_HIDDEN}", self.plain(text)
+        )
+
+    def rendered(self, text: str) -> str:
+        """What a template made of hidden texts: its own special tokens are meant, not theirs."""
+        meant = self._any.sub(lambda found: _name(self._ids[found[0]]), text)
+        return re.sub(
+            f"{_HIDDEN}([0-9]+){_HIDDEN}",
+            lambda found: self._specials[int(found[1])].content,
+            meant,
+        )
+
+    def encode(self, text: str) -> list[int]:
+        """The token ids of a text that :meth:`plain` or :meth:`rendered` made."""
+        if self._rust is not None:
+            rust, names = self._rust
+            ids = rust.encode(text, add_special_tokens=False).ids
+            return [names.get(token_id, token_id) for token_id in ids]
+        return self._encode_in_parts(text)
+
+    def _encode_in_parts(self, text: str) -> list[int]:
+        """As :meth:`encode`, with a tokenizer that is written in Python."""
+        ids: list[int] = []
+        # Texts and numbers of special tokens in turn.
+        parts: list[str] = re.split(f"{_NAME}([0-9]+){_NAME}", text)
+        for place in range(0, len(parts), 2):
+            part = parts[place]
+            if place > 0:
+                before = int(parts[place - 1])
+                ids.append(before)
+                part = part.lstrip() if self._specials[before].rstrip else part
+            if place + 1 < len(parts) and self._specials[int(parts[place + 1])].lstrip:
+                part = part.rstrip()
+            ids += self._tokenizer.encode(part, add_special_tokens=False, split_special_tokens=True)
+        return ids
+
+
+def _name(token_id: int) -> str:
+    return f"{_NAME}{token_id}{_NAME}"
+
+
+def _renamed(
+    tokenizer: Tokenizer, specials: Mapping[int, AddedToken]
+) -> tuple[Tokenizer, dict[int, int]]:
+    """A copy that knows special tokens by their private names only, and what their ids are."""
+    copy = Tokenizer.from_str(tokenizer.to_str())
+    copy.no_truncation()
+    copy.no_padding()
+    copy.add_special_tokens(list(specials.values()))
+    # From here on it reads special tokens as text; those that are added now are not special to it.
+    copy.encode_special_tokens = True
+    copy.add_tokens(
+        [
+            AddedToken(
+                _name(token_id),
+                single_word=token.single_word,
+                lstrip=token.lstrip,
+                rstrip=token.rstrip,
+                normalized=False,
+                special=False,
+            )
+            for token_id, token in specials.items()
+        ]
+    )
+    ids = {}
+    for token_id in specials:
+        renamed = copy.token_to_id(_name(token_id))
+        assert renamed is not None
+        ids[renamed] = token_id
+    return copy, ids
