@@ -1,7 +1,7 @@
 """Rows of data sets: JSON lines, Parquet, a folder of them, a Hugging Face hub id, or a list.
 
-A row is a plain dict. A file's name may say which split its rows belong to (``train``,
-``validation``, ``test``, as on the hub); :func:`split_of` falls back on it.
+A row is a plain dict, and knows where it stands. A file's name may say which split its rows
+belong to (``train``, ``validation``, ``test``, as on the hub); :func:`split_of` falls back on it.
 """
 
 from __future__ import annotations
@@ -10,14 +10,22 @@ import gzip
 import hashlib
 import json
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
 SPLITS = ("train", "validation", "test")
 
-Row = dict[str, Any]
+
+class Row(NamedTuple):
+    """One row of a data set."""
+
+    where: str
+    """File and line, for messages."""
+    columns: dict[str, Any]
+
 
 _HUB_ID = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(?::(?P<config>[\w.-]+))?")
 _SPLIT_WORDS = {"train": "train", "validation": "validation", "valid": "validation", "test": "test"}
@@ -47,27 +55,27 @@ def load_rows(
     if isinstance(source, str | Path):
         rows = [row for file in _files(source) for row in _read(file, required)]
     else:
-        rows = list(_checked(((f"row {i}", row) for i, row in enumerate(source, 1)), required))
+        given = (Row(f"row {i}", dict(row)) for i, row in enumerate(source, 1))
+        rows = list(_checked(given, required))
     if not rows:
         raise ValueError(f"{source}: has no rows")
     return rows
 
 
-def split_of(row: Mapping[str, Any], key: str, where: str) -> str:
+def split_of(row: Row, key: str) -> str:
     """The split of a row: its ``split`` column, else by a hash of ``key`` (80, 10, 10 percent).
 
     Args:
         row: the row.
         key: what names it within its data set.
-        where: what names it in a message.
 
     Raises:
         ValueError: the column holds something else.
     """
-    if "split" in row:
-        named = str(row["split"])
+    if "split" in row.columns:
+        named = str(row.columns["split"])
         if named not in SPLITS:
-            raise ValueError(f"{where}: split ({named!r}) must be one of {', '.join(SPLITS)}")
+            raise ValueError(f"{row.where}: split ({named!r}) must be one of {', '.join(SPLITS)}")
         return named
     bucket = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=4).digest()) % 10
     return {0: "test", 1: "validation"}.get(bucket, "train")
@@ -92,10 +100,8 @@ def _files(source: str | Path) -> list[Path]:
 
 def _download(repository: str, config: str | None) -> list[Path]:
     """The files of a hub data set, or of one folder of it, from the cache or the hub."""
-    # Both take longer to import than an environment may take to be made.
-    import httpx
-
     try:
+        # It takes longer to import than an environment may take to be made.
         import huggingface_hub
     except ImportError as error:
         raise DatasetUnavailable(
@@ -103,21 +109,36 @@ def _download(repository: str, config: str | None) -> list[Path]:
         ) from error
     try:
         listed = huggingface_hub.HfApi().list_repo_files(repository, repo_type="dataset")
-        names = [name for name in listed if name.endswith(SUFFIXES)]
-        folders = sorted({name.partition("/")[0] for name in names if "/" in name})
-        if config is None and len(folders) > 1:
-            raise ValueError(
-                f"{repository}: has {', '.join(folders)}: choose one, {repository}:{folders[0]}"
-            )
-        wanted = [name for name in names if config is None or name.startswith(f"{config}/")]
-        if not wanted:
-            raise ValueError(f"{repository}: has no {config or 'data'} files; it has {listed}")
+        wanted = _wanted(repository, config, listed)
         return [
             Path(huggingface_hub.hf_hub_download(repository, name, repo_type="dataset"))
-            for name in sorted(wanted)
+            for name in wanted
         ]
-    except (OSError, httpx.HTTPError) as error:
-        raise DatasetUnavailable(f"{repository}: {error}") from error
+    except _NoSuchFiles:
+        raise
+    # Its HTTP client, and so what it raises without a network, differs from version to version.
+    except Exception as error:
+        raise DatasetUnavailable(
+            f"{repository}: the hub does not give it ({type(error).__name__}: {error})"
+        ) from error
+
+
+class _NoSuchFiles(ValueError):
+    """The hub has the data set, but not what was asked of it."""
+
+
+def _wanted(repository: str, config: str | None, listed: Sequence[str]) -> list[str]:
+    """Which of a data set's files are loaded."""
+    names = [name for name in listed if name.endswith(SUFFIXES)]
+    folders = sorted({name.partition("/")[0] for name in names if "/" in name})
+    if config is None and len(folders) > 1:
+        raise _NoSuchFiles(
+            f"{repository}: has {', '.join(folders)}: choose one, {repository}:{folders[0]}"
+        )
+    wanted = [name for name in names if config is None or name.startswith(f"{config}/")]
+    if not wanted:
+        raise _NoSuchFiles(f"{repository}: has no {config or 'data'} files; it has {listed}")
+    return sorted(wanted)
 
 
 def _read(file: Path, required: Sequence[str]) -> Iterator[Row]:
@@ -126,37 +147,46 @@ def _read(file: Path, required: Sequence[str]) -> Iterator[Row]:
     rows = _parquet_rows(file) if file.suffix == ".parquet" else _json_rows(file)
     for row in _checked(rows, required):
         if told is not None:
-            row.setdefault("split", told)
+            row.columns.setdefault("split", told)
         yield row
 
 
-def _checked(
-    rows: Iterable[tuple[str, Mapping[str, Any]]], required: Sequence[str]
-) -> Iterator[Row]:
-    for where, row in rows:
+def _checked(rows: Iterable[Row], required: Sequence[str]) -> Iterator[Row]:
+    for row in rows:
         for column in required:
-            if column not in row:
-                has = ", ".join(row)
-                raise ValueError(f"{where}: no column {column!r}; it has {has or 'none'}")
-        yield dict(row)
+            if column not in row.columns:
+                has = ", ".join(row.columns)
+                raise ValueError(f"{row.where}: no column {column!r}; it has {has or 'none'}")
+        yield row
 
 
-def _json_rows(file: Path) -> Iterator[tuple[str, Row]]:
+def _json_rows(file: Path) -> Iterator[Row]:
+    for number, line in enumerate(_lines(file), 1):
+        if not line.strip():
+            continue
+        where = f"{file}, line {number}"
+        try:
+            columns = json.loads(line.decode("utf-8"))
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{where}: not UTF-8 ({error})") from error
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise ValueError(f"{where}: not JSON ({error})") from error
+        if not isinstance(columns, dict):
+            raise ValueError(f"{where}: expected an object, got {line[:40].decode()!r}")
+        yield Row(where, columns)
+
+
+def _lines(file: Path) -> Iterator[bytes]:
     opened = gzip.open if file.suffix == ".gz" else open
-    with opened(file, "rt", encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise ValueError(f"{file}, line {number}: not JSON ({error})") from error
-            if not isinstance(row, dict):
-                raise ValueError(f"{file}, line {number}: expected an object, got {line[:40]!r}")
-            yield f"{file}, line {number}", row
+    try:
+        with opened(file, "rb") as lines:
+            yield from lines
+    # Missing rights, a folder of that name, no gzip file, one that is cut off or damaged.
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{file}: cannot be read ({error})") from error
 
 
-def _parquet_rows(file: Path) -> Iterator[tuple[str, Row]]:
+def _parquet_rows(file: Path) -> Iterator[Row]:
     try:
         import pyarrow
         import pyarrow.parquet
@@ -164,7 +194,7 @@ def _parquet_rows(file: Path) -> Iterator[tuple[str, Row]]:
         raise ValueError(f"{file}: needs pyarrow: pip install 'turnwise[data]'") from error
     try:
         table = pyarrow.parquet.read_table(file)
-    except pyarrow.ArrowInvalid as error:
+    except (pyarrow.ArrowInvalid, OSError) as error:
         raise ValueError(f"{file}: not a Parquet file ({error})") from error
-    for number, row in enumerate(table.to_pylist(), 1):
-        yield f"{file}, row {number}", row
+    for number, columns in enumerate(table.to_pylist(), 1):
+        yield Row(f"{file}, row {number}", columns)

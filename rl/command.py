@@ -19,6 +19,7 @@ except PackageCollision as collision:
     raise SystemExit(f"error: {collision}") from None
 
 from agents.policy import PolicyFailure
+from envs.datasets import DatasetUnavailable
 from envs.episode import EnvFailure
 from rl.cli import parse
 from rl.config import RunConfig, as_lines
@@ -31,6 +32,7 @@ EXPECTED_ERRORS = (
     UsageError,
     RunFailure,
     SandboxUnavailable,
+    DatasetUnavailable,
     EnvFailure,
     PolicyFailure,
 )

@@ -88,7 +88,11 @@ class CodeSandboxOptions(EnvOptions):
         Raises:
             ValueError: a limit is outside its range.
         """
-        return Limits(wall_s=self.wall_s, memory_mb=self.memory_mb)
+        try:
+            return Limits(wall_s=self.wall_s, memory_mb=self.memory_mb)
+        except ValueError as error:
+            # Its fields are this class's own, and are set under these names.
+            raise ValueError(str(error).removeprefix("limits.")) from error
 
 
 @dataclass(slots=True)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import builtins
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from envs.code.task import CodeTask
-from envs.datasets import load_rows, split_of
+from envs.datasets import Row, load_rows, split_of
 from tools.sandbox import AssertTest
 
 _HUMAN_EVAL = ("prompt", "test", "entry_point")
@@ -37,19 +37,16 @@ def row_tasks(source: str | Path, split: str) -> list[CodeTask]:
     return tasks_from_rows(load_rows(source), split, str(source))
 
 
-def tasks_from_rows(
-    rows: Iterable[Mapping[str, Any]], split: str, source: str = "rows"
-) -> list[CodeTask]:
+def tasks_from_rows(rows: Iterable[Row], split: str, source: str = "rows") -> list[CodeTask]:
     """The tasks of those rows that belong to ``split``.
 
     Raises:
         ValueError: as :func:`row_tasks`.
     """
     tasks, counts = [], dict[str, int]()
-    for number, row in enumerate(rows, 1):
-        where = f"{source}, row {number}"
-        task = _task(row, where)
-        belongs = split_of(row, str(row["task_id"]), where)
+    for row in rows:
+        task = _task(row)
+        belongs = split_of(row, str(row.columns["task_id"]))
         counts[belongs] = counts.get(belongs, 0) + 1
         if belongs == split:
             tasks.append(task)
@@ -58,33 +55,68 @@ def tasks_from_rows(
     return tasks
 
 
-def _task(row: Mapping[str, Any], where: str) -> CodeTask:
-    has = set(row)
+def _task(row: Row) -> CodeTask:
+    has = set(row.columns)
     if not {"task_id"} <= has:
-        raise ValueError(f"{where}: no column 'task_id'; it has {', '.join(row)}")
+        raise ValueError(f"{row.where}: no column 'task_id'; it has {', '.join(row.columns)}")
     if has >= set(_HUMAN_EVAL):
         return _human_eval(row)
     if "test_list" in has and has & {"text", "prompt"}:
-        return _mbpp(row, where)
+        return _mbpp(row)
     raise ValueError(
-        f"{where}: columns {', '.join(row)} are neither MBPP's (task_id, text or prompt, "
-        f"test_list) nor HumanEval's (task_id, {', '.join(_HUMAN_EVAL)})"
+        f"{row.where}: columns {', '.join(row.columns)} are neither MBPP's (task_id, text or "
+        f"prompt, test_list) nor HumanEval's (task_id, {', '.join(_HUMAN_EVAL)})"
     )
 
 
-def _mbpp(row: Mapping[str, Any], where: str) -> CodeTask:
-    tests = [str(test) for test in row["test_list"]]
+def _text(row: Row, column: str) -> str:
+    value = row.columns[column]
+    if not isinstance(value, str):
+        raise ValueError(f"{row.where}, column {column}: expected a text, got {value!r:.40}")
+    return value
+
+
+def _text_or_nothing(row: Row, column: str) -> str | None:
+    return None if row.columns.get(column) is None else _text(row, column)
+
+
+def _texts(row: Row, column: str) -> list[str]:
+    values = row.columns[column]
+    if not (isinstance(values, list) and all(isinstance(value, str) for value in values)):
+        raise ValueError(
+            f"{row.where}, column {column}: expected a list of texts, got {values!r:.40}"
+        )
+    return values
+
+
+def _check_python(row: Row, column: str, *programs: str) -> None:
+    """A test that does not compile fails every program, whatever it does."""
+    for program in programs:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                compile(program, column, "exec")
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise ValueError(f"{row.where}, column {column}: not Python ({error})") from error
+
+
+def _mbpp(row: Row) -> CodeTask:
+    tests = _texts(row, "test_list")
     if not tests:
-        raise ValueError(f"{where}, column test_list: expected at least one assertion")
-    setup = row.get("test_setup_code") or "\n".join(row.get("test_imports") or ())
+        raise ValueError(f"{row.where}, column test_list: expected at least one assertion")
+    setup = _text_or_nothing(row, "test_setup_code") or ""
+    if not setup and row.columns.get("test_imports") is not None:
+        setup = "\n".join(_texts(row, "test_imports"))
+    _check_python(row, "test_list", *(f"{setup}\n{test}" for test in tests))
     graded = tuple(AssertTest(test, setup) for test in tests)
-    text = row["text"] if "text" in row else row["prompt"]
+    text = _text(row, "text" if "text" in row.columns else "prompt")
+    reference = _text_or_nothing(row, "code")
     return CodeTask(
         prompt=f"{text}\nYour program must pass this test:\n{tests[0]}",
-        entry_point=_entry_point(tests, row.get("code") or "", where),
+        entry_point=_entry_point(tests, reference or "", row.where),
         public=graded[:1],
         hidden=graded,
-        reference=row.get("code"),
+        reference=reference,
     )
 
 
@@ -103,18 +135,19 @@ def _entry_point(tests: Sequence[str], code: str, where: str) -> str:
     return str(names[0])
 
 
-def _human_eval(row: Mapping[str, Any]) -> CodeTask:
-    prompt, entry_point = str(row["prompt"]), str(row["entry_point"])
-    solution = row.get("canonical_solution")
+def _human_eval(row: Row) -> CodeTask:
+    prompt, test, entry_point = (_text(row, column) for column in _HUMAN_EVAL)
+    _check_python(row, "prompt", prompt)
+    _check_python(row, "test", test)
     return CodeTask(
         prompt=f"Complete this Python program:\n```python\n{prompt.rstrip()}\n```",
         entry_point=entry_point,
         # It passes if the program loads, and says why if it does not.
         public=(AssertTest("pass"),),
         # Some tests call helpers that the prompt defines.
-        hidden=(AssertTest(f"{row['test']}\ncheck({entry_point})", setup=prompt),),
+        hidden=(AssertTest(f"{test}\ncheck({entry_point})", setup=prompt),),
         # The prompt ends in a docstring, so it is a program already: what follows may go on with
         # the function's body, or define the function again.
         prelude=prompt,
-        reference=solution,
+        reference=_text_or_nothing(row, "canonical_solution"),
     )

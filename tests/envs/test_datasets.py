@@ -5,15 +5,19 @@ import json
 import sys
 import types
 
-import httpx
 import pyarrow
 import pyarrow.parquet
 import pytest
 
-from envs.datasets import DatasetUnavailable, load_rows, split_of
+from envs.datasets import DatasetUnavailable, Row, split_of
+from envs.datasets import load_rows as placed_rows
 
 ROWS = [{"id": 1, "text": "één"}, {"id": 2, "text": "two"}]
 LINES = "".join(json.dumps(row) + "\n" for row in ROWS)
+
+
+def load_rows(*args):
+    return [row.columns for row in placed_rows(*args)]
 
 
 def write(path, text=LINES):
@@ -76,6 +80,29 @@ def test_a_rows_own_split_wins_over_the_files_name(tmp_path):
 def test_a_broken_row_is_named(tmp_path, text, message):
     with pytest.raises(ValueError, match=message):
         load_rows(write(tmp_path / "a.jsonl", text), ["id", "text"])
+
+
+def test_a_row_knows_its_file_and_line(tmp_path):
+    write(tmp_path / "b.jsonl", f"\n{LINES}")
+    write(tmp_path / "a.jsonl", LINES)
+    places = [row.where.removeprefix(f"{tmp_path}/") for row in placed_rows(tmp_path)]
+    assert places == ["a.jsonl, line 1", "a.jsonl, line 2", "b.jsonl, line 2", "b.jsonl, line 3"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", b'{"id": 1}\n{"id": "\xff"}\n', "a.jsonl, line 2: not UTF-8"),
+        ("a.jsonl", b"[" * 100_000, "a.jsonl, line 1: not JSON"),
+        ("a.jsonl.gz", b"no", r"a.jsonl.gz: cannot be read \(Not a gzipped file"),
+        ("a.jsonl.gz", gzip.compress(LINES.encode())[:-9], "a.jsonl.gz: cannot be read"),
+        ("a.jsonl.gz", gzip.compress(LINES.encode())[:12] + b"\xff" * 20, "a.jsonl.gz: cannot be"),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        load_rows(tmp_path / name)
 
 
 def test_a_missing_column_of_other_sources_is_named(tmp_path):
@@ -168,9 +195,13 @@ def test_a_hub_id_with_several_configurations_must_name_one(tmp_path, monkeypatc
 
 
 def test_a_hub_that_cannot_be_reached_is_no_mistake_of_the_user(tmp_path, monkeypatch):
-    for error in (httpx.ConnectError("no route"), OSError("offline")):
+    class ClientError(Exception):
+        """Of an HTTP client that nobody here knows."""
+
+    for error in (ClientError("no route"), OSError("offline")):
         hub(monkeypatch, tmp_path, [], error)
-        with pytest.raises(DatasetUnavailable, match=r"owner/name: (no route|offline)"):
+        message = r"owner/name: the hub does not give it \((ClientError: no route|OSError: offl)"
+        with pytest.raises(DatasetUnavailable, match=message):
             load_rows("owner/name")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(DatasetUnavailable, match="needs huggingface-hub: pip install"):
@@ -178,10 +209,10 @@ def test_a_hub_that_cannot_be_reached_is_no_mistake_of_the_user(tmp_path, monkey
 
 
 def test_splits_by_hash_are_about_eight_to_one_to_one():
-    splits = [split_of({}, str(i), "here") for i in range(2000)]
+    splits = [split_of(Row("here", {}), str(i)) for i in range(2000)]
     assert [splits.count(s) / 2000 for s in ("train", "validation", "test")] == pytest.approx(
         [0.8, 0.1, 0.1], abs=0.03
     )
-    assert split_of({"split": "test"}, "1", "here") == "test"
+    assert split_of(Row("here", {"split": "test"}), "1") == "test"
     with pytest.raises(ValueError, match=r"here: split \('dev'\) must be one of train"):
-        split_of({"split": "dev"}, "1", "here")
+        split_of(Row("here", {"split": "dev"}), "1")

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import envs
-from envs.code.rows import row_tasks, tasks_from_rows
+from envs.code import rows as code_rows
+from envs.code.rows import row_tasks
+from envs.datasets import load_rows
 
 MBPP = {
     "task_id": 601,
@@ -26,6 +28,10 @@ HUMAN_EVAL = {
     "entry_point": "double",
     "split": "train",
 }
+
+
+def tasks_from_rows(rows, split):
+    return code_rows.tasks_from_rows(load_rows(rows), split)
 
 
 def file_of(tmp_path, *rows):
@@ -164,12 +170,38 @@ def test_hash_splits_do_not_depend_on_order():
             {"task_id": 1, "text": "x", "test_list": ["assert 1", "assert 2"]},
             "row 2, column test_list: no function is called by every assertion",
         ),
+        (MBPP | {"test_list": None}, "row 2, column test_list: expected a list of texts, got None"),
+        (
+            MBPP | {"test_list": "assert f(1)"},
+            "column test_list: expected a list of texts, got 'as",
+        ),
+        (
+            MBPP | {"test_list": [1]},
+            r"row 2, column test_list: expected a list of texts, got \[1\]",
+        ),
+        (MBPP | {"test_list": ["assert double(1)==="]}, "row 2, column test_list: not Python"),
+        (MBPP | {"code": 3}, "row 2, column code: expected a text, got 3"),
+        (MBPP | {"text": None}, "row 2, column text: expected a text, got None"),
+        (MBPP | {"test_setup_code": 3}, "row 2, column test_setup_code: expected a text, got 3"),
+        (HUMAN_EVAL | {"test": "def check("}, "row 2, column test: not Python"),
+        (HUMAN_EVAL | {"prompt": "def f(:"}, "row 2, column prompt: not Python"),
+        (
+            HUMAN_EVAL | {"entry_point": None},
+            "row 2, column entry_point: expected a text, got None",
+        ),
         (MBPP | {"split": "dev"}, r"row 2: split \('dev'\) must be one of train, validation, test"),
     ],
 )
 def test_a_broken_row_is_named(row, message):
     with pytest.raises(ValueError, match=message):
         tasks_from_rows([MBPP, row], "train")
+
+
+def test_the_row_of_a_file_is_named_by_its_line(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(f"\n\n{json.dumps(MBPP)}\n\n{json.dumps(MBPP | {'code': 3})}\n")
+    with pytest.raises(ValueError, match=r"rows.jsonl, line 5, column code: expected a text"):
+        envs.make("code-sandbox-v0", tasks=str(tmp_path))
 
 
 def test_an_empty_split_says_what_there_is(tmp_path):
