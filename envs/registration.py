@@ -10,10 +10,10 @@ from typing import Any, cast
 import gymnasium
 
 from envs.env import EnvOptions, TextEnv
-from tools.registry import Registry, closest
+from tools.registry import PluginImportError, Registry, closest
 
 _ID = re.compile(r"(?P<name>([a-z0-9][a-z0-9_-]*/)?[a-z0-9][a-z0-9_-]*)-v(?P<version>\d+)")
-_registry = Registry("environment", "turnwise.envs")
+_registry = Registry("environment", "turnwise.envs", _ID)
 
 NAMESPACE = "turnwise"
 """The namespace under which Gymnasium knows every id that has none of its own."""
@@ -64,13 +64,14 @@ def env_type(name: str) -> type[TextEnv[Any, Any]]:
 
     Raises:
         UnknownNameError: no such environment.
-        PluginImportError: the plug-in that owns it fails to import.
-        TypeError: what it names is not a TextEnv.
+        PluginImportError: the plug-in that owns it fails to import, or it is no TextEnv.
     """
     env_id = resolve(name)
     found = _registry.get(env_id)
     if not (isinstance(found, type) and issubclass(found, TextEnv)):
-        raise TypeError(f"environment {env_id!r} is {found!r}, which is no subclass of TextEnv")
+        raise PluginImportError(
+            f"environment {env_id!r} is {found!r}, which is no subclass of TextEnv"
+        )
     return found
 
 

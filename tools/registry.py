@@ -8,9 +8,13 @@ breaks only itself.
 from __future__ import annotations
 
 import difflib
+import logging
+import re
 from collections.abc import Iterable
 from importlib import metadata
 from typing import Any
+
+logger = logging.getLogger(__name__)
 
 
 class UnknownNameError(LookupError):
@@ -33,13 +37,17 @@ class Registry:
     Args:
         kind: what is registered, for messages ("tool", "environment").
         group: the entry-point group that installed distributions advertise under.
+        form: what a name must match; None: any.
     """
 
-    def __init__(self, kind: str, group: str) -> None:
+    def __init__(self, kind: str, group: str, form: re.Pattern[str] | None = None) -> None:
         self.kind = kind
         self.group = group
+        self.form = form
         self._objects: dict[str, Any] = {}
         self._lazy: dict[str, metadata.EntryPoint] = {}
+        self._contested: dict[str, list[str]] = {}
+        """By name, the distributions that advertise different things under it."""
         self._scanned = False
 
     def register(self, name: str, target: Any) -> None:
@@ -70,13 +78,18 @@ class Registry:
 
         Raises:
             UnknownNameError: nobody registered the name.
-            PluginImportError: it fails to import.
+            PluginImportError: it fails to import, or two distributions claim the name.
         """
         if name not in self._objects:
             if name not in self._lazy:
                 self._scan()
             if name not in self._lazy:
                 raise self.unknown(name, self.names())
+            if name in self._contested:
+                owners = " and by ".join(self._contested[name])
+                raise PluginImportError(
+                    f"{self.kind} {name!r} is advertised by {owners}: uninstall all but one"
+                )
             self._objects[name] = self._load(self._lazy[name])
         return self._objects[name]
 
@@ -98,18 +111,32 @@ class Registry:
         if self._scanned:
             return
         self._scanned = True
-        for entry_point in metadata.entry_points(group=self.group):
-            if entry_point.name not in self._objects:
-                self._lazy.setdefault(entry_point.name, entry_point)
+        given = {*self._objects, *self._lazy}
+        for found in metadata.entry_points(group=self.group):
+            name, claim = found.name, f"{self.kind} {found.name!r}, advertised by {_owner(found)},"
+            if name in given:
+                logger.warning("%s is left out: the name is registered already", claim)
+            elif self.form is not None and not self.form.fullmatch(name):
+                logger.warning(
+                    "%s is left out: the name does not match %s", claim, self.form.pattern
+                )
+            elif name not in self._lazy:
+                self._lazy[name] = found
+            elif found.value != self._lazy[name].value:
+                claimed = self._contested.setdefault(name, [_owner(self._lazy[name])])
+                claimed.append(_owner(found))
 
     def _load(self, entry_point: metadata.EntryPoint) -> Any:
         try:
             return entry_point.load()
         # A plug-in's module is foreign code: whatever it raises on import is reported as its own.
-        except Exception as error:
-            owner = entry_point.dist.name if entry_point.dist else "this process"
+        except (Exception, SystemExit) as error:
             raise PluginImportError(
-                f"{self.kind} {entry_point.name!r}, advertised by {owner} as "
+                f"{self.kind} {entry_point.name!r}, advertised by {_owner(entry_point)} as "
                 f"{entry_point.value!r}, fails to import: {type(error).__name__}: {error}. "
                 f"Fix or uninstall it; nothing else is affected."
             ) from error
+
+
+def _owner(entry_point: metadata.EntryPoint) -> str:
+    return entry_point.dist.name if entry_point.dist else "this process"

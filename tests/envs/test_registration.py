@@ -106,7 +106,7 @@ def test_plugins_are_found_and_the_newest_version_wins():
 def test_a_broken_plugin_is_named_when_it_is_asked_for():
     with pytest.raises(PluginImportError, match=r"'broken-v0', advertised by broken-games"):
         envs.make("broken")
-    with pytest.raises(TypeError, match="'five-v0' is 5, which is no subclass of TextEnv"):
+    with pytest.raises(PluginImportError, match="'five-v0' is 5, which is no subclass of TextEnv"):
         envs.make("five")
     assert envs.make("coin").env_id == "coin-v10"
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import json
+import re
 import sys
 import textwrap
 
@@ -60,12 +62,52 @@ def test_a_broken_plugin_is_named_and_breaks_nothing_else(install, registry):
     assert registry.get("good") == 3
 
 
-def test_what_this_process_registers_wins_over_plugins(install, registry):
-    install("other-things", {"mine": "other_things:THING"}, "THING = 'theirs'")
+def test_a_plugin_that_exits_when_imported_ends_nobody_else(install, registry):
+    install("exit-things", {"exit": "exit_things:THING"}, "raise SystemExit(3)")
+    with pytest.raises(PluginImportError, match=r"'exit', advertised by exit-things .* SystemExit"):
+        registry.get("exit")
+
+
+def test_what_this_process_registers_wins_over_plugins_and_that_is_said(install, registry, caplog):
+    claims = {"mine": "other_things:THING", "lazy": "other_things:THING"}
+    install("other-things", claims, "THING = 'theirs'")
     ours = object()
     registry.register("mine", ours)
-    assert registry.names() == ["mine"]
+    registry.register("lazy", "json:dumps")
+    assert registry.names() == ["lazy", "mine"]
+    assert registry.names() == ["lazy", "mine"]
     assert registry.get("mine") is ours
+    assert registry.get("lazy") is json.dumps
+    left_out = "advertised by other-things, is left out: the name is registered already"
+    assert sorted(caplog.messages) == [f"thing 'lazy', {left_out}", f"thing 'mine', {left_out}"]
+
+
+def test_a_name_that_two_distributions_claim_is_nobodys(install, registry, caplog):
+    install(
+        "first-things", {"same": "first_things:THING", "one": "first_things:THING"}, "THING = 1"
+    )
+    install("second-things", {"same": "second_things:THING"}, "THING = 2")
+    assert registry.names() == ["one", "same"]
+    with pytest.raises(PluginImportError) as raised:
+        registry.get("same")
+    message = str(raised.value)
+    assert message.startswith("thing 'same' is advertised by ")
+    assert "first-things" in message
+    assert "second-things" in message
+    assert message.endswith(": uninstall all but one")
+    assert registry.get("one") == 1
+    assert caplog.messages == []
+
+
+def test_an_advertised_name_of_another_form_is_left_out(install, caplog):
+    registry = Registry("thing", GROUP, re.compile("[a-z]+"))
+    install(
+        "named-things", {"Bad": "named_things:THING", "good": "named_things:THING"}, "THING = 1"
+    )
+    assert registry.names() == ["good"]
+    assert caplog.messages == [
+        "thing 'Bad', advertised by named-things, is left out: the name does not match [a-z]+"
+    ]
 
 
 def test_a_name_is_given_once(registry):
