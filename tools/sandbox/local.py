@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from tools.sandbox import bundle, interpreter, seccomp
@@ -21,6 +25,8 @@ _READABLE = (
 )
 # Where root lets each run be a user of its own: beyond all ids in use, or, inside a container that
 # has but 65536 of them, between those of people and those of services.
+_PREFIX = "turnwise-sandbox-"
+"""Of a common folder's name; its owner's process id follows."""
 _UID_RANGES = ((700_000, 1 << 22), (20_000, 40_000))
 
 
@@ -33,7 +39,8 @@ class LocalLauncher:
         self.enforced_by = "rlimit+watchdog"
         self.start_s = 30.0
         self._python = python
-        self._scratch: dict[int, Path] = {}
+        self._scratch: dict[int, tuple[Path, int]] = {}
+        """By the zygote's pid, its common folder and the descriptor that holds it."""
 
     def launch(
         self, limits: Limits, idle: int, control_fd: int, stderr_fd: int
@@ -52,7 +59,7 @@ class LocalLauncher:
                 f"landlock: python ({python.path}) lies in a folder closed to other users, and "
                 "root runs programs as one: pass python= one that everybody may read"
             )
-        scratch = _make_scratch()
+        scratch, hold = _make_scratch()
         config = Config(
             isolation=self.isolation,
             control_fd=control_fd,
@@ -79,9 +86,10 @@ class LocalLauncher:
                 cwd="/",
                 start_new_session=True,
             )
-            self._scratch[process.pid] = scratch
+            self._scratch[process.pid] = scratch, hold
             return process
         except BaseException:
+            os.close(hold)
             scratch.rmdir()
             raise
         finally:
@@ -89,7 +97,7 @@ class LocalLauncher:
 
     def cleared(self, pid: int) -> bool:
         """See ``Launcher``: a zygote that was killed leaves its common folder to this."""
-        scratch = self._scratch[pid]
+        scratch, hold = self._scratch[pid]
         try:
             scratch.rmdir()
         except FileNotFoundError:
@@ -97,17 +105,55 @@ class LocalLauncher:
         except OSError:
             return False  # wardens are wiping their own folders yet
         del self._scratch[pid]
+        os.close(hold)
         return True
 
 
-def _make_scratch() -> Path:
-    """The common folder, in memory where possible; the zygote removes it when it ends."""
+def _make_scratch() -> tuple[Path, int]:
+    """The common folder, in memory where possible; the zygote removes it when it ends.
+
+    A zygote that was killed together with this process cannot: the next to come sweeps it away.
+    """
+    parent = _scratch_parent()
+    sweep(parent)
+    scratch = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent))
+    hold = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(hold, fcntl.LOCK_SH)
+    scratch.chmod(0o711)  # each run enters its own folder, nobody lists them
+    return scratch, hold
+
+
+def _scratch_parent() -> Path:
     shared_memory = Path("/dev/shm")
     usable = shared_memory.is_dir() and os.access(shared_memory, os.W_OK | os.X_OK)
-    parent = shared_memory if usable else Path(tempfile.gettempdir())
-    scratch = Path(tempfile.mkdtemp(prefix=f"turnwise-sandbox-{os.getpid()}-", dir=parent))
-    scratch.chmod(0o711)  # each run enters its own folder, nobody lists them
-    return scratch
+    return shared_memory if usable else Path(tempfile.gettempdir())
+
+
+def sweep(parent: Path) -> None:
+    """Remove the common folders below ``parent`` whose owners are gone.
+
+    An owner is gone when no process has its number, and nobody holds its folder: containers that
+    share a folder number their processes each for themselves.
+    """
+    for folder in _own_folders(parent):
+        owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
+        if not owner.isdigit() or Path("/proc", owner).exists():
+            continue
+        # Somebody else may sweep at the same time.
+        with contextlib.suppress(OSError):
+            hold = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(hold, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(hold)
+
+
+def _own_folders(parent: Path) -> Iterator[Path]:
+    for folder in parent.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if folder.lstat().st_uid == os.geteuid():
+                yield folder
 
 
 def _own_uids() -> tuple[int, int]:

@@ -1,0 +1,79 @@
+"""Folders that a killed process left are swept away; those of others stay."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tools.sandbox import local, make_sandbox
+from tools.sandbox.local import sweep
+
+
+@pytest.fixture
+def gone():
+    """The id of a process that has ended."""
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    return child.pid
+
+
+def folder_of(parent, pid, name="x"):
+    folder = parent / f"turnwise-sandbox-{pid}-{name}"
+    (folder / "run" / "deep").mkdir(parents=True)
+    (folder / "run" / "file").write_text("left behind")
+    return folder
+
+
+def test_folders_of_dead_processes_are_removed_and_no_others(tmp_path, gone):
+    kept = [
+        folder_of(tmp_path, os.getpid()),
+        folder_of(tmp_path, os.getppid()),
+        folder_of(tmp_path, "nobody"),
+        tmp_path / "somebody-elses",
+    ]
+    kept[-1].mkdir()
+    dead = [folder_of(tmp_path, gone, name) for name in "ab"]
+    sweep(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted(kept)
+    assert not any(folder.exists() for folder in dead)
+
+
+def test_a_folder_that_somebody_holds_stays_whatever_its_number(tmp_path, gone):
+    """As another container's, whose processes are numbered anew."""
+    folder = folder_of(tmp_path, gone)
+    hold = os.open(folder, os.O_RDONLY)
+    fcntl.flock(hold, fcntl.LOCK_SH)
+    sweep(tmp_path)
+    assert (folder / "run" / "file").exists()
+    os.close(hold)
+    sweep(tmp_path)
+    assert not folder.exists()
+
+
+def test_a_link_of_that_name_is_not_followed(tmp_path, gone):
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "file").write_text("mine")
+    (tmp_path / f"turnwise-sandbox-{gone}-x").symlink_to(target)
+    sweep(tmp_path)
+    assert (target / "file").exists()
+
+
+async def test_a_sandbox_sweeps_when_it_starts_and_holds_its_own(tmp_path, monkeypatch, gone):
+    monkeypatch.setattr(local, "_scratch_parent", lambda: tmp_path)
+    left = folder_of(tmp_path, gone)
+    with pytest.warns(UserWarning, match="unconfined"):
+        unsafe = make_sandbox("unsafe-local")
+    async with unsafe as sandbox:
+        assert (await sandbox.run("print(1)")).stdout == "1\n"
+        assert not left.exists()
+        (own,) = tmp_path.iterdir()
+        hold = os.open(own, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(hold, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(hold)
+    assert list(tmp_path.iterdir()) == []
