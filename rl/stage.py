@@ -129,11 +129,14 @@ async def open_stage(config: RunConfig, say: Callable[[str], None]) -> AsyncIter
             model,
             tokenizer,
             max_slots=config.sampling.slots,
-            limits=Limits(num_threads=config.threads),
+            # An episode's own deadline comes first.
+            limits=Limits(
+                num_threads=config.threads,
+                completion_s=config.episode_timeout_s,
+                wave_s=config.episode_timeout_s,
+            ),
             seed=config.seed,
             deterministic=config.deterministic,
-            # An episode's own deadline comes first.
-            limits=Limits(completion_s=config.episode_timeout_s, wave_s=config.episode_timeout_s),
         )
         stack.push_async_callback(policy.close)
         yield Stage(config, services, model, tokenizer, policy, renderer)
