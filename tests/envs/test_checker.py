@@ -14,7 +14,8 @@ import pytest
 
 import envs
 from envs import CheckFailed, EnvOptions, OrderError, Reply, TextEnv, check_env, finish, go_on
-from envs.checker import RULES, _global_generators
+from envs.probe import Probe, global_generators
+from envs.rules import MOST_TRIES, RULES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +35,7 @@ class PasswordEnv(TextEnv[str, Password]):
     Options = PasswordOptions
 
     def __init__(self, options: PasswordOptions, services: Mapping[str, Any] | None = None) -> None:
-        super().__init__(options, [f"door {i}" for i in range(20)], services)
+        super().__init__(options, [f"{options.split} door {i}" for i in range(20)], services)
         self.env_id = "password-v0"
 
     def begin(self, task: str) -> str:
@@ -59,15 +60,21 @@ def check(kind: type[PasswordEnv], **options: Any) -> envs.CheckReport:
         env.close()
 
 
-def broken(kind: type[PasswordEnv]) -> dict[str, list[str]]:
+def broken(kind: type[PasswordEnv], **options: Any) -> dict[str, list[str]]:
     """Rule -> findings."""
     with pytest.raises(CheckFailed) as error:
-        check(kind)
+        check_env(kind(PasswordOptions()), **options)
+    assert all(violation in str(error.value) for violation in error.value.violations)
+    return by_rule(error.value)
+
+
+def by_rule(error: CheckFailed) -> dict[str, list[str]]:
+    """Rule -> findings; a finding of many rules is each one's."""
     found: dict[str, list[str]] = {}
-    for violation in error.value.violations:
-        rule, _, finding = violation.partition(": ")
-        found.setdefault(rule, []).append(finding)
-        assert violation in str(error.value)
+    for violation in error.violations:
+        rules, _, finding = violation.partition(": ")
+        for rule in rules.split(", "):
+            found.setdefault(rule, []).append(finding)
     return found
 
 
@@ -164,6 +171,39 @@ class SeedDropped(ParrotProof):
 class OneTaskOnly(ParrotProof):
     def reset(self, *, seed=None, options=None):
         return super().reset(seed=seed, options=options or {"task": 0})
+
+
+class SplitIgnored(ParrotProof):
+    def __init__(self, options: Any, services: Mapping[str, Any] | None = None) -> None:
+        super().__init__(options, services)
+        self.tasks = [f"door {i}" for i in range(20)]
+
+
+class Shuffled(ParrotProof):
+    """Each split in an order of its own, and of another length: one in ten tasks is looked at."""
+
+    def __init__(self, options: Any, services: Mapping[str, Any] | None = None) -> None:
+        super().__init__(options, services)
+        doors = random.Random(options.split).sample(
+            range(600), {"train": 600}.get(options.split, 400)
+        )
+        self.tasks = [f"door {i}" for i in doors]
+
+
+class AsksAtRandom(ParrotProof):
+    """Its tasks differ from split to split; what it asks does not follow from them."""
+
+    def begin(self, task: str) -> str:
+        super().begin(task)
+        return f"You stand before door {self.np_random.integers(10**6)}."
+
+
+class Mute(SplitIgnored):
+    """Its first observation does not tell tasks apart."""
+
+    def begin(self, task: str) -> str:
+        super().begin(task)
+        return "Password?"
 
 
 class History(ParrotProof):
@@ -323,6 +363,11 @@ class ClosesOnceOnly(ParrotProof):
         (GlobalSeed, "determinism", "gold: Python's global generator is used or seeded"),
         (SeedDropped, "determinism", "two resets with the same seed and no task differ"),
         (OneTaskOnly, "determinism", "eight seeds all draw the same task"),
+        (SplitIgnored, "splits", "task 0 of train is task 0 of validation"),
+        (SplitIgnored, "splits", "task 0 of validation is task 0 of test"),
+        (Shuffled, "splits", " of train is task "),
+        (AsksAtRandom, "splits", "task 0 of train is task 0 of test"),
+        (Mute, "splits", "('Password?'), and so for 20 of 20"),
         (History, "no leak", "changes the next one"),
         (SharedBoard, "group", "changes another that runs beside it"),
         (ForgivesOrder, "order", "step before the first reset does not raise OrderError"),
@@ -351,8 +396,8 @@ def test_each_rule_catches_its_fault(kind, rule, says):
         env = kind(kind.Options())
     with pytest.raises(CheckFailed) as error:
         check_env(env)
-    found = [v for v in error.value.violations if v.startswith(f"{rule}: ")]
-    assert any(says in violation for violation in found), error.value.violations
+    found = by_rule(error.value).get(rule, [])
+    assert any(says in finding for finding in found), error.value.violations
 
 
 @dataclass
@@ -378,9 +423,11 @@ def test_options_must_be_frozen():
 def test_a_turn_that_holds_the_loop_is_timed():
     env = Sleeper(PasswordOptions())
     assert check_env(env, num_tasks=1, max_block_s=1.0).longest_block_s >= 0.025
-    with pytest.raises(CheckFailed, match=r"free loop: the event loop was not free") as error:
-        check_env(env, num_tasks=1, max_block_s=0.02)
-    assert len(error.value.violations) == 1
+    found = broken(Sleeper, num_tasks=1, max_block_s=0.02)
+    assert set(found) == {"free loop"}
+    (finding,) = found["free loop"]
+    assert finding.startswith("task 0, gold: the event loop was not free for ")
+    assert f"in each of {MOST_TRIES} episodes" in finding
 
 
 def test_blocking_in_a_thread_leaves_the_loop_free():
@@ -390,6 +437,67 @@ def test_blocking_in_a_thread_leaves_the_loop_free():
     env = Threaded(PasswordOptions())
     # Only as strict as a busy machine allows: the sleep of 0.03 s must not be seen in full.
     assert check_env(env, num_tasks=1, max_block_s=0.028).longest_block_s < 0.028
+
+
+def test_a_busy_machine_is_not_the_environments_fault():
+    turns = 0
+
+    class Interrupted(ParrotProof):
+        """Every seventh turn is late, whichever it is."""
+
+        def turn(self, action: envs.Action) -> Reply:
+            nonlocal turns
+            turns += 1
+            if turns % 7 == 0:
+                time.sleep(0.15)
+            return super().turn(action)
+
+    env = Interrupted(PasswordOptions())
+    probe = Probe(env, (0, 6, 13), seed=0, max_block_s=0.1)
+    assert list(RULES["free loop"](probe)) == []
+    assert turns > 36, "no episode was played again"
+    assert probe.longest_block_s < 0.1
+
+
+def test_tasks_that_differ_behind_the_same_question_are_apart():
+    class OneQuestion(ParrotProof):
+        def begin(self, task: str) -> str:
+            super().begin(task)
+            return "You stand before a door."
+
+    assert "splits" in check(OneQuestion).rules
+
+
+def test_a_data_set_without_some_split_is_not_compared_there():
+    class TrainOnly(SplitIgnored):
+        def __init__(self, options: Any, services: Mapping[str, Any] | None = None) -> None:
+            if options.split != "train":
+                raise ValueError("rows.jsonl: no rows in this split")
+            super().__init__(options, services)
+
+    assert "splits" in check(TrainOnly).rules
+
+
+def test_the_splits_share_services():
+    class Guarded(ParrotProof):
+        async def begin(self, task: str) -> str:
+            await self.service("guard")
+            return super().begin(task)
+
+    env = Guarded(PasswordOptions(), {"guard": "awake"})
+    assert "splits" in check_env(env).rules
+
+
+def test_what_breaks_every_episode_is_said_once():
+    class Confused(ParrotProof):
+        def begin(self, task: str) -> str:
+            raise KeyError("where")
+
+    with pytest.raises(CheckFailed) as error:
+        check(Confused)
+    told = [v for v in error.value.violations if "raised KeyError: 'where'" in v]
+    assert len(told) == 1
+    assert {"types", "determinism", "splits", "faces"} <= set(by_rule(error.value))
 
 
 def test_environments_that_cannot_fork_pass_when_they_say_so():
@@ -404,14 +512,14 @@ async def test_it_can_be_called_inside_a_running_loop():
     assert check(ParrotProof).env_id == "password-v0"
 
 
-def test_global_generators_are_put_back():
+def testglobal_generators_are_put_back():
     before, numpy_before = random.getstate(), np.random.get_state()[1].copy()
-    with _global_generators() as used:
+    with global_generators() as used:
         random.random()
         np.random.rand()
     assert used == ["Python's global generator", "NumPy's global generator"]
     assert random.getstate() == before
     assert np.array_equal(np.random.get_state()[1], numpy_before)
-    with _global_generators() as used:
+    with global_generators() as used:
         pass
     assert used == []

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import envs
-from envs.checker import RULES
+from envs.rules import RULES
 
 ROOT = Path(envs.__file__).parents[1]
 PAGE = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
