@@ -286,15 +286,23 @@ def test_ctrl_c_during_the_warm_start_stops_soon(words, tmp_path, plugged):
     command = [sys.executable, "-m", "rl.train", *words(tmp_path / "run", **settings)]
     cache = tmp_path / "cache"
     with subprocess.Popen(
-        command, env=plugged | {"TURNWISE_CACHE": str(cache)}, stderr=subprocess.PIPE, text=True
+        command,
+        env=plugged | {"TURNWISE_CACHE": str(cache)},
+        stderr=subprocess.PIPE,
+        text=True,
+        # What runs in the background of a script is started with the signal ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
-        assert process.stderr is not None
-        lines = [process.stderr.readline() for _ in range(2)]
-        assert lines[1].startswith("model=tiny: 96 demonstrations"), lines
-        time.sleep(2)
-        assert process.poll() is None
-        process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=30)
+        try:
+            assert process.stderr is not None
+            lines = [process.stderr.readline() for _ in range(2)]
+            assert lines[1].startswith("model=tiny: 96 demonstrations"), lines
+            time.sleep(2)
+            assert process.poll() is None
+            process.send_signal(signal.SIGINT)
+            _, stderr = process.communicate(timeout=30)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert stderr == "interrupted\n"
     assert list((cache / "tiny").iterdir()) == [], "nothing half-made is left"
