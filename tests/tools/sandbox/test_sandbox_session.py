@@ -142,16 +142,17 @@ async def test_what_other_processes_and_low_levels_write_is_shown_in_order(sessi
 
 
 async def test_output_between_calls_comes_with_the_next(session):
-    await session.run(
+    first = await session.run(
         "import threading, time\n"
-        "def late():\n    time.sleep(0.005)\n    print('late')\n"
+        "def late():\n    time.sleep(0.01)\n    print('late')\n"
         "threading.Thread(target=late).start()"
     )
-    shown = []
-    while not shown or (shown[-1] == "1" and len(shown) < 100):
+    shown = [first.shown]
+    while "late" not in shown[-1] and len(shown) < 100:
         await asyncio.sleep(0.02)
         shown.append((await session.run("1")).shown)
-    assert shown[-1] == "late\n1"
+    # On a busy machine the first call may last until then.
+    assert shown[-1] in ("late\n1", "late")
 
 
 @pytest.mark.parametrize(
@@ -181,7 +182,7 @@ async def test_values_and_tracebacks_are_cut_too(session):
 
 
 async def test_an_endless_flood_ends_with_its_call(session):
-    result = await session.run("while True: print('x' * 1000)", wall_s=0.4)
+    result = await session.run("while True: print('x' * 100_000)", wall_s=0.6)
     assert (result.status, result.over) == (Status.TIMEOUT, False)
     assert result.stdout_truncated
     assert (await session.run("2")).value == "2"

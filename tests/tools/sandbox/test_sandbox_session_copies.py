@@ -124,6 +124,20 @@ async def test_orphans_do_not_outlive_the_session_that_left_them(session):
     await twin.close()
 
 
+async def test_each_has_a_memory_limit_of_its_own(session):
+    twin = await session.fork()
+    hold = "block = bytearray(b'x') * (150 << 20); import time; time.sleep(0.3); len(block) >> 20"
+    results = await asyncio.gather(session.run(hold), twin.run(hold))
+    assert [result.value for result in results] == ["150", "150"]
+    await asyncio.gather(session.run("del block"), twin.run("del block"))
+    children = "import os\nfor _ in range(3):\n    if os.fork() == 0:\n        block = "
+    children += "bytearray(b'x') * (100 << 20); time.sleep(60)\ntime.sleep(60)"
+    calls = session.run("time.sleep(1.0); 'slept'"), twin.run(children)
+    quiet, greedy = await asyncio.gather(*calls)
+    assert (quiet.value, quiet.over) == ("'slept'", False)
+    assert (greedy.status, greedy.over) == (Status.MEMORY, True)
+
+
 async def test_interrupts_reach_one_of_them(session):
     twin = await session.fork()
     slow = asyncio.create_task(session.run("import time\ntime.sleep(1.2)\n'slept'"))

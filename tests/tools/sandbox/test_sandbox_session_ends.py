@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import time
@@ -11,7 +12,14 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tools.sandbox import SandboxFailure, SessionOver, Status
+from tools.sandbox import (
+    SandboxFailure,
+    SandboxUnavailable,
+    SessionOver,
+    Status,
+    make_sandbox,
+)
+from tools.sandbox import sandbox as sandbox_module
 from tools.sandbox import session as session_module
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -176,6 +184,31 @@ async def test_no_more_sessions_than_allowed(either, monkeypatch):
     assert either.places._value == 2
 
 
+async def test_a_call_that_waited_while_its_session_ended_says_so(either, monkeypatch):
+    async with either.session() as session:
+        await session.run(
+            "import os, threading, time\n"
+            "threading.Thread(target=lambda: (time.sleep(0.01), os._exit(5))).start()"
+        )
+        slots = asyncio.Semaphore(0)  # every worker is busy
+        monkeypatch.setattr(either, "_slots", slots)
+        call = asyncio.create_task(session.run("1"))
+        async with asyncio.timeout(5):
+            while not session.over:
+                await asyncio.sleep(0.02)
+                # A thread that was stopped in time goes on with the next call only.
+                if not session.over and slots.locked() and not call.done():
+                    slots.release()
+                    result = await call
+                    slots = asyncio.Semaphore(0)
+                    monkeypatch.setattr(either, "_slots", slots)
+                    assert result.exit_code in (None, 5)
+                    call = asyncio.create_task(session.run("1"))
+        slots.release()
+        with pytest.raises(SessionOver, match="exited with code 5"):
+            await call
+
+
 async def test_closing_twice_and_closing_unstarted(either):
     session = either.session()
     with pytest.raises(SessionOver, match="not started"):
@@ -260,6 +293,29 @@ async def test_hundreds_of_sessions_leave_nothing(either):
         await asyncio.gather(*(one() for _ in range(16)))
     assert await settled() <= processes + 1
     assert len(list(Path("/proc/self/fd").iterdir())) == fds
+
+
+async def test_a_session_outlives_the_replacement_of_its_zygote(monkeypatch):
+    monkeypatch.setattr(sandbox_module, "RECYCLE_AFTER", 3)
+    sandbox = make_sandbox("bwrap")
+    try:
+        await sandbox.start()
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(sandbox.close)
+        first = sandbox._zygotes._current
+        async with sandbox.session() as session:
+            await session.run("x = 1")
+            for _ in range(30):
+                await sandbox.run("1")
+                await asyncio.sleep(0.02)
+            assert sandbox._zygotes._current is not first
+            assert not first.dead
+            assert (await session.run("x")).value == "1"
+        async with asyncio.timeout(5):
+            while not first.dead:
+                await asyncio.sleep(0.02)
 
 
 async def test_a_dead_zygote_is_a_failure_and_no_result(either):
