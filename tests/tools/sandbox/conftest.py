@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
+import docker.errors
 import pytest
 import pytest_asyncio
 
@@ -77,7 +79,11 @@ def own_containers(engine_client):
     label = f"{container.OWNER_LABEL}={container.owner(os.getpid())}"
 
     def listed() -> list[dict]:
-        found = engine_client.containers(all=True, filters={"label": label})
-        return [engine_client.inspect_container(one["Id"]) for one in found]
+        described = []
+        for one in engine_client.containers(all=True, filters={"label": label}):
+            # One that ends in between is none of them any more.
+            with contextlib.suppress(docker.errors.NotFound):
+                described.append(engine_client.inspect_container(one["Id"]))
+        return described
 
     return listed
