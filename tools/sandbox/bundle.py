@@ -12,10 +12,20 @@ from tools.sandbox.inside.config import Config
 
 _FLAGS = ("-I", "-S", "-B", "-X", "utf8")
 _PACKAGES = ("tools", "tools.sandbox", "tools.sandbox.inside")
+# Imported at the start so that programs find them loaded. All of them are harmless to import. Each
+# costs every run a little: what programs rarely use is left out.
+_PRELOADED = (
+    *("abc", "bisect", "collections", "collections.abc", "contextlib", "copy", "dataclasses"),
+    *("datetime", "decimal", "enum", "fractions", "functools", "heapq", "io", "itertools"),
+    *("json", "linecache", "math", "numbers", "operator", "os", "random", "re", "statistics"),
+    *("string", "struct", "threading", "time", "traceback", "types", "typing", "warnings"),
+)
 # In the order of their imports.
 _MODULES = (
+    "fork_hooks",
     "config",
     "kernel",
+    "passing",
     "codec",
     "surroundings",
     "watchdog",
@@ -55,7 +65,12 @@ def take(count):
     return data
 bundle = json.loads(take(*struct.unpack("!I", take(4))))
 """
+# Hooks of forks are held back, see ``fork_hooks``. No program finds these modules by their names.
 _BOOTSTRAP = """
+hooks = []
+register, os.register_at_fork = os.register_at_fork, lambda **hook: hooks.append(hook)
+for name in bundle["preloaded"]:
+    __import__(name)
 for name, source in bundle["modules"]:
     module = types.ModuleType(name)
     sys.modules[name] = module
@@ -66,7 +81,10 @@ for name, source in bundle["modules"]:
         module.__path__ = []
     else:
         exec(compile(source, "<" + name + ">", "exec"), module.__dict__)
-sys.modules["tools.sandbox.inside." + bundle["main"]].main(bundle["settings"])
+os.register_at_fork = register
+loaded = {name: sys.modules.pop(name) for name, _ in bundle["modules"]}
+loaded["tools.sandbox.inside.fork_hooks"].hold(hooks)
+loaded["tools.sandbox.inside." + bundle["main"]].main(bundle["settings"])
 """
 
 
@@ -90,7 +108,12 @@ def write(config: Config) -> int:
 
 def document(config: Config, main: str) -> bytes:
     """The bundle, whose start is the ``main`` of the module of that name."""
-    parts = {"modules": _modules(), "main": main, "settings": json.dumps(asdict(config))}
+    parts = {
+        "preloaded": _PRELOADED,
+        "modules": _modules(),
+        "main": main,
+        "settings": json.dumps(asdict(config)),
+    }
     return json.dumps(parts).encode()
 
 

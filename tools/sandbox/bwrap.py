@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from tools.sandbox import bundle, interpreter, seccomp
+from tools.sandbox import bundle, interpreter, launcher, seccomp
 from tools.sandbox.errors import SandboxUnavailable
 from tools.sandbox.inside.config import Config
 from tools.sandbox.inside.surroundings import SANDBOX_ID
@@ -159,7 +159,9 @@ def _options(python: interpreter.Interpreter) -> Iterator[str]:
     # The zygote is process 1 itself: bubblewrap's own would be readable from inside.
     yield "--as-pid-1"
     yield from ("--uid", str(SANDBOX_ID), "--gid", str(SANDBOX_ID), "--hostname", "sandbox")
-    yield from ("--clearenv", "--setenv", "MALLOC_ARENA_MAX", "2")
+    yield "--clearenv"
+    for name, value in launcher.ENVIRONMENT.items():
+        yield from ("--setenv", name, value)
     yield from ("--ro-bind", "/usr", "/usr")
     for name in ("/bin", "/sbin", "/lib", "/lib32", "/lib64"):
         if Path(name).is_symlink():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,6 +20,8 @@ class Wishes:
     """Of containers; None: the engine's default."""
 
 
+ENVIRONMENT: Mapping[str, str] = {"MALLOC_ARENA_MAX": "2", "LD_BIND_NOW": "1"}
+"""Of zygotes. Symbols are bound at the start: later, each fork would bind them again."""
 LEVELS = ("none", "restricted", "namespaces")
 """Isolation, weakest first."""
 

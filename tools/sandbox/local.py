@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tools.sandbox import bundle, interpreter, seccomp
+from tools.sandbox import bundle, interpreter, launcher, seccomp
 from tools.sandbox.errors import SandboxUnavailable
 from tools.sandbox.inside import kernel
 from tools.sandbox.inside.config import Config
@@ -78,7 +78,7 @@ class LocalLauncher:
         try:
             process = subprocess.Popen(
                 bundle.command(python.path, bundle_fd),
-                env={"MALLOC_ARENA_MAX": "2"},
+                env=launcher.ENVIRONMENT,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=stderr_fd,

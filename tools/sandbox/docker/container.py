@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tools.sandbox import launcher
 from tools.sandbox.docker import handover, profile
 
 OWNER_LABEL = "turnwise.sandbox.owner"
@@ -80,7 +81,7 @@ def create(client: Any, image: str, spec: Spec, owner: str, folder: Path | None 
         list(spec.command),
         hostname="sandbox",
         user=f"{spec.user_id}:{spec.user_id}",
-        environment={"MALLOC_ARENA_MAX": "2"},
+        environment=dict(launcher.ENVIRONMENT),
         working_dir="/",
         stdin_open=True,  # and closed when the one client that attaches to it goes
         labels={OWNER_LABEL: owner},

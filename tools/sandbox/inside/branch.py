@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Container
 from dataclasses import dataclass, field
 
-from tools.sandbox.inside import frames, watchdog
+from tools.sandbox.inside import frames, passing, watchdog
 from tools.sandbox.inside.child import Child, Stream
 
 _TAKE_IN_S = 5.0
@@ -91,7 +91,7 @@ class Branch:
         frame = frames.INNER.pack(operation, len(body)) + body
         try:
             if fds:
-                sent = socket.send_fds(talk, [frame], list(fds), socket.MSG_DONTWAIT)
+                sent = passing.send(talk, frame, fds, socket.MSG_DONTWAIT)
             else:
                 sent = talk.send(frame, socket.MSG_DONTWAIT)
             if sent < len(frame):

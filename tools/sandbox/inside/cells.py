@@ -17,11 +17,9 @@ import contextlib
 import linecache
 import os
 import random
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 import threading
 import traceback
 import types
@@ -266,8 +264,9 @@ class Interpreter:
         for name in ("HOME", "TMPDIR"):
             if os.environ.get(name) == old:
                 os.environ[name] = folder
-        if tempfile.tempdir == old:
-            tempfile.tempdir = folder
+        tempfile = sys.modules.get("tempfile")
+        if tempfile is not None and tempfile.tempdir == old:
+            tempfile.tempdir = folder  # type: ignore[attr-defined]
         sys.path[:] = [folder if entry == old else entry for entry in sys.path]
 
     # ---- the socket ----------------------------------------------------------------------
@@ -315,6 +314,8 @@ def open_streams() -> None:
 
 def copy_tree(source: str, target: str) -> None:
     """Copy folders, files and links; what is none of these is left out."""
+    import shutil  # here: what a zygote imports costs every run
+
     os.mkdir(target, 0o700)
     with os.scandir(source) as entries:
         for entry in entries:

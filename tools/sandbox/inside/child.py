@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import _socket
 import contextlib
 import json
 import os
 import signal
-import socket
 import struct
 import time
 from dataclasses import dataclass, field
@@ -62,7 +62,7 @@ class Child:
 
     pid: int
     pidfd: int
-    talk: socket.socket
+    talk: _socket.socket
     stdin: int
     stdout: Stream
     stderr: Stream

@@ -8,6 +8,7 @@ are hexadecimal, so they are exact and take linear time.
 
 from __future__ import annotations
 
+import _socket
 import json
 import socket
 import struct
@@ -158,7 +159,7 @@ def receive_message(channel: socket.socket) -> Any:
     return unpack(receive_exactly(channel, length))
 
 
-def receive_exactly(channel: socket.socket, count: int) -> bytes:
+def receive_exactly(channel: _socket.socket, count: int) -> bytes:
     """``count`` bytes of a blocking socket.
 
     Raises:

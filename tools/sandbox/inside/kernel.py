@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
 import signal
 import stat
 import struct
@@ -12,7 +11,18 @@ from collections.abc import Iterable
 
 # PyDLL keeps the interpreter lock: a raw clone with the lock released would lose it in the child.
 _libc = ctypes.PyDLL(None, use_errno=True)
-_api = ctypes.pythonapi
+# Bound here and once: a forked child that looked them up would pay for it in each run.
+_prctl = _libc.prctl
+_prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
+_syscall = _libc.syscall
+_syscall.argtypes = [ctypes.c_long] * 6
+_syscall.restype = ctypes.c_long
+_mount = _libc.mount
+_mount.argtypes = [*[ctypes.c_char_p] * 3, ctypes.c_ulong, ctypes.c_char_p]
+_capset = _libc.capset
+_before_fork = ctypes.pythonapi.PyOS_BeforeFork
+_after_fork_child = ctypes.pythonapi.PyOS_AfterFork_Child
+_after_fork_parent = ctypes.pythonapi.PyOS_AfterFork_Parent
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_CAPBSET_DROP = 1, 4, 22, 24
 _PR_SET_SECUREBITS, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 28, 36, 38
@@ -21,8 +31,10 @@ _ALL_SECUREBITS_LOCKED = 0xEF
 _SECCOMP_MODE_FILTER = 2
 _CLONE_NEWNS, _CLONE_NEWUSER, _CLONE_NEWPID = 0x20000, 0x10000000, 0x20000000
 _CLONE_PARENT = 0x8000
-_SYS_CLONE = {"x86_64": 56, "aarch64": 220}
+_SYS_CLONE = {"x86_64": 56, "aarch64": 220}.get(os.uname().machine, -1)
 _CAPABILITY_VERSION_3 = 0x20080522
+_CAPABILITY_HEADER = ctypes.create_string_buffer(struct.pack("=Ii", _CAPABILITY_VERSION_3, 0))
+_NO_CAPABILITIES = ctypes.create_string_buffer(struct.pack("=6I", *(0,) * 6))
 _SYS_LANDLOCK = 444
 _LANDLOCK_FS, _LANDLOCK_TCP, _LANDLOCK_SCOPES = 0xFFFF, 0x3, 0x3
 LANDLOCK_EXECUTE, LANDLOCK_WRITE, LANDLOCK_READ, LANDLOCK_LIST = 0x1, 0x2, 0x4, 0x8
@@ -38,34 +50,24 @@ def _check(result: int, what: str) -> int:
     return result
 
 
-def _syscall(number: int, *arguments: int) -> int:
-    longs = [ctypes.c_long(argument) for argument in (number, *arguments)]
-    return int(_libc.syscall(*longs))
-
-
-def _prctl(option: int, *arguments: int) -> int:
-    padded = (*arguments, 0, 0, 0, 0)[:4]
-    return int(_libc.prctl(ctypes.c_int(option), *(ctypes.c_ulong(a) for a in padded)))
-
-
 def die_with_parent(with_signal: signal.Signals = signal.SIGKILL) -> None:
     """Get a signal when the thread that forked this process ends. A change of uid clears it."""
-    _check(_prctl(_PR_SET_PDEATHSIG, with_signal), "PR_SET_PDEATHSIG")
+    _check(_prctl(_PR_SET_PDEATHSIG, with_signal, 0, 0, 0), "PR_SET_PDEATHSIG")
 
 
 def set_dumpable(dumpable: bool) -> None:
     """Not dumpable: no other process of this user may look into this one."""
-    _check(_prctl(_PR_SET_DUMPABLE, int(dumpable)), "PR_SET_DUMPABLE")
+    _check(_prctl(_PR_SET_DUMPABLE, dumpable, 0, 0, 0), "PR_SET_DUMPABLE")
 
 
 def adopt_orphans() -> None:
     """Descendants whose parent dies become children of this process."""
-    _check(_prctl(_PR_SET_CHILD_SUBREAPER, 1), "PR_SET_CHILD_SUBREAPER")
+    _check(_prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "PR_SET_CHILD_SUBREAPER")
 
 
 def no_new_privileges() -> None:
     """Executing a file never gains privileges from here on."""
-    _check(_prctl(_PR_SET_NO_NEW_PRIVS, 1), "PR_SET_NO_NEW_PRIVS")
+    _check(_prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "PR_SET_NO_NEW_PRIVS")
 
 
 def clone_into_namespaces() -> int:
@@ -87,38 +89,33 @@ def clone_as_sibling() -> int:
 
 
 def _clone(flags: int, what: str) -> int:
-    _api.PyOS_BeforeFork()
-    pid = _syscall(_SYS_CLONE[platform.machine()], flags | signal.SIGCHLD, 0, 0, 0, 0)
-    number = ctypes.get_errno()
+    _before_fork()
+    pid = int(_syscall(_SYS_CLONE, flags | signal.SIGCHLD, 0, 0, 0, 0))
     if pid == 0:
-        _api.PyOS_AfterFork_Child()
-    else:
-        _api.PyOS_AfterFork_Parent()
-    if pid == -1:
-        raise OSError(number, f"{what}: {os.strerror(number)}")
-    return pid
+        _after_fork_child()
+        return 0
+    _after_fork_parent()
+    return _check(pid, what)
 
 
-def mount(kind: str, target: str, flags: int, options: str) -> None:
+def mount(kind: bytes, target: bytes, flags: int, options: bytes) -> None:
     """Mount a fresh file system of ``kind`` (tmpfs, proc) over ``target``."""
-    result = _libc.mount(
-        kind.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode()
-    )
-    _check(result, f"mount {kind} on {target}")
+    if _mount(kind, target, kind, flags, options) == -1:
+        _check(-1, f"mount {kind.decode()} on {target.decode()}")
 
 
 def drop_capabilities() -> None:
     """Give up every capability for good, those of the bounding set included."""
-    _check(_prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL), "clear ambient capabilities")
+    _check(
+        _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), "clear ambient capabilities"
+    )
     capability = 0
-    while _prctl(_PR_CAPBSET_DROP, capability) == 0:
+    while _prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) == 0:
         capability += 1
     if capability == 0:
         raise OSError(ctypes.get_errno(), "drop the capability bounding set")
-    _check(_prctl(_PR_SET_SECUREBITS, _ALL_SECUREBITS_LOCKED), "lock securebits")
-    header = ctypes.create_string_buffer(struct.pack("=Ii", _CAPABILITY_VERSION_3, 0))
-    nothing = ctypes.create_string_buffer(struct.pack("=6I", *(0,) * 6))
-    _check(_libc.capset(header, nothing), "capset")
+    _check(_prctl(_PR_SET_SECUREBITS, _ALL_SECUREBITS_LOCKED, 0, 0, 0), "lock securebits")
+    _check(_capset(_CAPABILITY_HEADER, _NO_CAPABILITIES), "capset")
 
 
 def close_descriptors_from(first: int) -> None:
@@ -126,14 +123,23 @@ def close_descriptors_from(first: int) -> None:
     os.closerange(first, 1 << 20)
 
 
-def install_filter(program: bytes) -> None:
-    """Load a seccomp filter, given as an array of ``struct sock_filter``, for good."""
-    code = ctypes.create_string_buffer(program, len(program))
-    header = ctypes.create_string_buffer(
-        struct.pack("@HP", len(program) // 8, ctypes.addressof(code))
-    )
-    result = _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(header))
-    _check(result, "install the seccomp filter")
+class Filter:
+    """A seccomp filter, laid out for the kernel once and installed in each program's process.
+
+    Args:
+        program: an array of ``struct sock_filter``.
+    """
+
+    def __init__(self, program: bytes) -> None:
+        self._code = ctypes.create_string_buffer(program, len(program))
+        head = struct.pack("@HP", len(program) // 8, ctypes.addressof(self._code))
+        self._head = ctypes.create_string_buffer(head)
+        self._address = ctypes.addressof(self._head)
+
+    def install(self) -> None:
+        """Load it into this process, for good."""
+        result = _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, self._address, 0, 0)
+        _check(result, "install the seccomp filter")
 
 
 def restrict_paths(rules: Iterable[tuple[str, int]]) -> None:
@@ -146,7 +152,8 @@ def restrict_paths(rules: Iterable[tuple[str, int]]) -> None:
         struct.pack("=QQQ", _LANDLOCK_FS, _LANDLOCK_TCP, _LANDLOCK_SCOPES)
     )
     ruleset = _check(
-        _syscall(_SYS_LANDLOCK, ctypes.addressof(attributes), 24, 0), "landlock_create_ruleset"
+        _syscall(_SYS_LANDLOCK, ctypes.addressof(attributes), 24, 0, 0, 0),
+        "landlock_create_ruleset",
     )
     for path, rights in rules:
         try:
@@ -156,13 +163,13 @@ def restrict_paths(rules: Iterable[tuple[str, int]]) -> None:
         if not stat.S_ISDIR(os.fstat(fd).st_mode):
             rights &= _LANDLOCK_OF_FILES
         rule = ctypes.create_string_buffer(struct.pack("=Qi", rights, fd))
-        added = _syscall(_SYS_LANDLOCK + 1, ruleset, 1, ctypes.addressof(rule), 0)
+        added = _syscall(_SYS_LANDLOCK + 1, ruleset, 1, ctypes.addressof(rule), 0, 0)
         os.close(fd)
         _check(added, f"landlock_add_rule {path}")
-    _check(_syscall(_SYS_LANDLOCK + 2, ruleset, 0), "landlock_restrict_self")
+    _check(_syscall(_SYS_LANDLOCK + 2, ruleset, 0, 0, 0, 0), "landlock_restrict_self")
     os.close(ruleset)
 
 
 def landlock_abi() -> int:
     """The version of Landlock that this kernel offers; 0: none."""
-    return max(0, _syscall(_SYS_LANDLOCK, 0, 0, 1))
+    return max(0, int(_syscall(_SYS_LANDLOCK, 0, 0, 1, 0, 0)))

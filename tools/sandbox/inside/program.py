@@ -1,30 +1,36 @@
 """The program's own process: confines itself, waits for a job, becomes the program."""
 
+# Every run pays for each module, function and object that it touches after a fork: plain os calls,
+# and the modules in C below ``signal`` and ``socket``.
+# ruff: noqa: PTH102, PTH103, PTH120, PTH123
+
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
+import _sitebuiltins
+import _socket
 import atexit
 import builtins
 import gc
 import json
 import os
 import resource
-import signal
 import socket
 import struct
 import sys
 import threading
 import traceback
-from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-from tools.sandbox.inside import asserts, calls, cells, kernel, loader
+from tools.sandbox.inside import asserts, calls, cells, fork_hooks, kernel, loader, passing
 from tools.sandbox.inside.codec import receive_exactly
 from tools.sandbox.inside.config import Config
-from tools.sandbox.inside.surroundings import Place
+from tools.sandbox.inside.surroundings import PRIVATE_FOLDER, Place
 
 READY = b"R"
 _NICE = 5
 _STACK_MB = 8
+_MAX_DESCRIPTORS = 128
 _ADDRESS_SPACE_SLACK_MB = 512
 """Address space beyond the memory limit, for mappings that hold little: libraries, stacks."""
 
@@ -33,7 +39,8 @@ def main(
     config: Config,
     place: Place,
     task_limit: int,
-    talk: socket.socket,
+    filter_: kernel.Filter | None,
+    talk: _socket.socket,
     stdio: tuple[int, int, int],
 ) -> NoReturn:
     """Confine this process, tell the warden, run what it sends, exit.
@@ -42,18 +49,17 @@ def main(
         config: settings of the generation.
         place: the run's folder and user.
         task_limit: RLIMIT_NPROC that ``config.processes`` amounts to.
+        filter_: of system calls.
         talk: to the warden.
         stdio: descriptors that become 0, 1 and 2.
     """
-    for target, fd in enumerate(stdio):
-        os.dup2(fd, target)
     try:
-        os.dup2(talk.fileno(), 3)
-        talk.detach()
+        for target, fd in enumerate((*stdio, talk.detach())):
+            os.dup2(fd, target)
         kernel.close_descriptors_from(4)
-        talk = socket.socket(fileno=3)
-        _confine(config, place)
-        talk.sendall(READY)
+        talk = _socket.socket(fileno=3)
+        _confine(config, place, filter_)
+        talk.send(READY)
         request, blobs, channel = _receive(talk)
     except EOFError:
         os._exit(0)  # no job came: the sandbox closes
@@ -63,18 +69,18 @@ def main(
     session = request["mode"] == "session"
     folder = cells.folder_of(place.folder, 0) if session else place.folder
     if session:
-        Path(folder).mkdir(mode=0o700)
+        os.mkdir(folder, 0o700)
         os.chdir(folder)
     else:
         talk.close()
     _limit(request, config, task_limit)
     for name, data in zip(request["files"], blobs[1:], strict=True):
-        path = Path(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+        os.makedirs(os.path.dirname(name) or ".", exist_ok=True)
+        with open(name, "wb") as file:
+            file.write(data)
     _settle(folder)
     if session:
-        _serve_session(talk, folder, request, config)
+        _serve_session(socket.socket(fileno=talk.detach()), folder, request, config)
     source = blobs[0].decode()
     if request["mode"] == "program":
         _run_program(source)
@@ -85,29 +91,18 @@ def main(
     _exit(0)
 
 
-def _confine(config: Config, place: Place) -> None:
+def _confine(config: Config, place: Place, filter_: kernel.Filter | None) -> None:
     os.chdir(place.folder)
-    namespaced = config.isolation == "namespaces"
-    if namespaced:
+    if config.isolation == "namespaces":
         os.setsid()
     else:
         os.setpgid(0, 0)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    for number in (signal.SIGCHLD, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.umask(0o022)
-    for limit, value in (
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_MEMLOCK, 64 << 10),
-        (resource.RLIMIT_NOFILE, 128),
-        (resource.RLIMIT_FSIZE, config.disk_mb << 20),
-        (resource.RLIMIT_STACK, _STACK_MB << 20),
-        (resource.RLIMIT_MSGQUEUE, 0),
-        (resource.RLIMIT_RTPRIO, 0),
-        (resource.RLIMIT_NICE, 0),
-    ):
-        _lower(limit, value)
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+    for number in (_signal.SIGCHLD, _signal.SIGTERM):
+        _signal.signal(number, _signal.SIG_DFL)
+    _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+    _lower(resource.RLIMIT_NOFILE, _MAX_DESCRIPTORS)
+    _lower(resource.RLIMIT_FSIZE, config.disk_mb << 20)
     os.nice(_NICE)
     if place.uid is not None:
         os.setgroups([])
@@ -118,8 +113,8 @@ def _confine(config: Config, place: Place) -> None:
     if config.isolation == "restricted":
         kernel.restrict_paths(_path_rules(config, place))
     kernel.set_dumpable(True)
-    if config.seccomp:
-        kernel.install_filter(bytes.fromhex(config.seccomp))
+    if filter_ is not None:
+        filter_.install()
 
 
 def _path_rules(config: Config, place: Place) -> list[tuple[str, int]]:
@@ -141,13 +136,12 @@ def _lower(limit: int, value: int, hard: int | None = None) -> None:
     resource.setrlimit(limit, (min(value, wanted), wanted))
 
 
-def _receive(talk: socket.socket) -> tuple[dict[str, Any], list[bytes], int]:
+def _receive(talk: _socket.socket) -> tuple[dict[str, Any], list[bytes], int]:
     """The job: its header, source and files, and the descriptor of its channel (or -1)."""
-    prefix, fds, _, _ = socket.recv_fds(talk, 4, 1)
+    prefix, fds = passing.receive(talk, 4, 1)
     if not prefix:
         raise EOFError
-    if len(prefix) < 4:
-        prefix += receive_exactly(talk, 4 - len(prefix))
+    prefix += receive_exactly(talk, 4 - len(prefix))
     (length,) = struct.unpack("!I", prefix)
     request = json.loads(receive_exactly(talk, length))
     return request, [receive_exactly(talk, n) for n in request["sizes"]], fds[0] if fds else -1
@@ -161,33 +155,52 @@ def _limit(request: dict[str, Any], config: Config, task_limit: int) -> None:
     _lower(resource.RLIMIT_NPROC, task_limit - config.processes + request["processes"])
 
 
-def _settle(folder: str) -> None:
-    """Give the process what a freshly started interpreter has."""
+def prepare() -> None:
+    """Give this process what a program's has and what no fork of it needs to differ in."""
     os.environ.clear()
     os.environ.update(
         PATH="/usr/local/bin:/usr/bin:/bin",
-        HOME=folder,
-        TMPDIR=folder,
+        HOME=PRIVATE_FOLDER,
+        TMPDIR=PRIVATE_FOLDER,
         LANG="C.UTF-8",
         MALLOC_ARENA_MAX="2",
         PYTHONDONTWRITEBYTECODE="1",
     )
     # `site` is not loaded, but programs rely on these three.
-    import _sitebuiltins
-
     builtins.exit = _sitebuiltins.Quitter("exit", "Ctrl-D")
     builtins.quit = _sitebuiltins.Quitter("quit", "Ctrl-D")
     builtins.help = _sitebuiltins._Helper()
     sys.argv = [loader.FILENAME]
-    sys.path.insert(0, folder)
+    sys.path.insert(0, PRIVATE_FOLDER)
+    _open_streams()
+    os.umask(0o022)
+    for limit, value in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_MEMLOCK, 64 << 10),
+        (resource.RLIMIT_STACK, _STACK_MB << 20),
+        (resource.RLIMIT_MSGQUEUE, 0),
+        (resource.RLIMIT_RTPRIO, 0),
+        (resource.RLIMIT_NICE, 0),
+    ):
+        _lower(limit, value)
+
+
+def _open_streams() -> None:
+    """Standard streams as they are over pipes: what they found when they were made stays."""
+    own = [os.dup(fd) for fd in range(3)]
+    reader, writer = os.pipe()
+    for fd, end in enumerate((reader, writer, writer)):
+        os.dup2(end, fd)
     stdin = _text(0, "r", "surrogateescape")
     stdout = _text(1, "w", "surrogateescape")
     stderr = _text(2, "w", "backslashreplace")
     vars(sys).update(stdin=stdin, stdout=stdout, stderr=stderr)
     vars(sys).update(__stdin__=stdin, __stdout__=stdout, __stderr__=stderr)
-    for name in [n for n in sys.modules if n == "tools" or n.startswith("tools.")]:
-        del sys.modules[name]
-    gc.enable()
+    os.close(reader)
+    os.close(writer)
+    for fd, saved in enumerate(own):
+        os.dup2(saved, fd)
+        os.close(saved)
 
 
 def _text(fd: int, mode: str, errors: str) -> TextIO:
@@ -195,6 +208,15 @@ def _text(fd: int, mode: str, errors: str) -> TextIO:
     if fd == 2:
         stream.reconfigure(line_buffering=True)
     return stream  # type: ignore[no-any-return]
+
+
+def _settle(folder: str) -> None:
+    """The rest of ``prepare``, which differs from run to run."""
+    if folder != PRIVATE_FOLDER:
+        os.environ["HOME"] = os.environ["TMPDIR"] = folder
+        sys.path[0] = folder
+    fork_hooks.release()
+    gc.enable()
 
 
 def _serve_session(

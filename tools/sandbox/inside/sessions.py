@@ -11,7 +11,6 @@ import contextlib
 import functools
 import os
 import select
-import shutil
 import signal
 import socket
 import time
@@ -339,6 +338,8 @@ class _Session:
         self.ignore(branch.descriptors())
         branch.close()
         if self.branches:  # else the whole place goes
+            import shutil  # here: what a zygote imports costs every run
+
             with contextlib.suppress(OSError, RecursionError):
                 shutil.rmtree(folder_of(self.place.folder, branch.number), ignore_errors=True)
 

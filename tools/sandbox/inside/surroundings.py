@@ -1,21 +1,21 @@
 """Where a run happens: its namespaces and mounts, or its folder."""
 
 # Plain os calls: relative to the working directory, and once per run.
-# ruff: noqa: PTH101, PTH106, PTH108, PTH116
+# ruff: noqa: PTH101, PTH102, PTH106, PTH108, PTH116
 
 from __future__ import annotations
 
 import os
-import secrets
 import stat
 from dataclasses import dataclass
-from pathlib import Path
 
 from tools.sandbox.inside import kernel
 from tools.sandbox.inside.config import Config
 
 SANDBOX_ID = 1000
 """The user and group id of everything inside namespaces."""
+PRIVATE_FOLDER = "/tmp"
+"""The folder of a run that has a file system of its own."""
 MAX_FILES = 4096
 """Files and folders that a run may have at once."""
 _SHARED_MEMORY_MB = 16
@@ -42,32 +42,29 @@ def enter_namespaces(config: Config) -> None:
     kernel.die_with_parent()
     # A process that is not dumpable may not write its own id maps.
     kernel.set_dumpable(True)
-    for name, text in (
-        ("setgroups", "deny"),
-        ("uid_map", f"{SANDBOX_ID} {config.user_id} 1"),
-        ("gid_map", f"{SANDBOX_ID} {config.user_id} 1"),
+    ids = b"%d %d 1" % (SANDBOX_ID, config.user_id)
+    for file, text in (
+        ("/proc/self/setgroups", b"deny"),
+        ("/proc/self/uid_map", ids),
+        ("/proc/self/gid_map", ids),
     ):
-        file = Path("/proc/self", name)
         try:
-            file.write_text(text)
-        except OSError:
-            if file.exists():
-                raise
+            fd = os.open(file, os.O_WRONLY)
+        except FileNotFoundError:
             raise RuntimeError(
                 f"this kernel has no {file}: its user namespaces are incomplete, as gVisor's are"
             ) from None
+        os.write(fd, text)
+        os.close(fd)
     safe = kernel.MS_NOSUID | kernel.MS_NODEV
-    size = f"size={config.disk_mb}m,nr_inodes={MAX_FILES},mode=0700"
-    kernel.mount("tmpfs", "/tmp", safe, size)
-    kernel.mount(
-        "tmpfs",
-        "/dev/shm",
-        safe | kernel.MS_NOEXEC,
-        f"size={_SHARED_MEMORY_MB}m,nr_inodes=256,mode=0700",
-    )
+    own = b"size=%dm,nr_inodes=%d,mode=0700" % (config.disk_mb, MAX_FILES)
+    kernel.mount(b"tmpfs", PRIVATE_FOLDER.encode(), safe, own)
+    shared = b"size=%dm,nr_inodes=256,mode=0700" % _SHARED_MEMORY_MB
+    kernel.mount(b"tmpfs", b"/dev/shm", safe | kernel.MS_NOEXEC, shared)
     for folder in config.hidden:
-        kernel.mount("tmpfs", folder, safe | kernel.MS_RDONLY, "size=4k,nr_inodes=1,mode=0555")
-    kernel.mount("proc", "/proc", safe | kernel.MS_NOEXEC | kernel.MS_RDONLY, "subset=pid")
+        empty = b"size=4k,nr_inodes=1,mode=0555"
+        kernel.mount(b"tmpfs", folder.encode(), safe | kernel.MS_RDONLY, empty)
+    kernel.mount(b"proc", b"/proc", safe | kernel.MS_NOEXEC | kernel.MS_RDONLY, b"subset=pid")
     kernel.drop_capabilities()
     kernel.set_dumpable(False)
 
@@ -75,16 +72,16 @@ def enter_namespaces(config: Config) -> None:
 def make_place(config: Config) -> Place:
     """The run's own folder: the private /tmp, or a fresh one below the scratch folder."""
     if config.isolation == "namespaces":
-        return Place("/tmp", uid=None, private=True)
+        return Place(PRIVATE_FOLDER, uid=None, private=True)
     os.setsid()
     kernel.adopt_orphans()
-    folder = Path(config.scratch) / secrets.token_hex(8)
-    folder.mkdir(mode=0o700)
+    folder = f"{config.scratch}/{os.urandom(8).hex()}"
+    os.mkdir(folder, 0o700)
     uid = None
     if config.uids:
         uid = config.first_uid + os.getpid() % config.uids
         os.chown(folder, uid, uid)
-    return Place(str(folder), uid=uid, private=False)
+    return Place(folder, uid=uid, private=False)
 
 
 def remove_place(place: Place) -> None:

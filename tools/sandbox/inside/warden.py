@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
+import _socket
 import contextlib
 import json
 import os
@@ -13,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
-from tools.sandbox.inside import kernel, program, sessions, surroundings, watchdog
+from tools.sandbox.inside import kernel, passing, program, sessions, surroundings, watchdog
 from tools.sandbox.inside.child import Child, Stream, kill_everything, reap, report
 from tools.sandbox.inside.codec import receive_exactly
 from tools.sandbox.inside.config import Config
@@ -28,17 +30,23 @@ class _Stopped(BaseException):
     """The zygote is gone: kill the run, wipe its folder, report to nobody."""
 
 
-def main(config: Config, control: socket.socket, tell: Callable[[], None]) -> NoReturn:
+def main(
+    config: Config,
+    filter_: kernel.Filter | None,
+    control: socket.socket,
+    tell: Callable[[], None],
+) -> NoReturn:
     """Serve one run and exit.
 
     Args:
         config: settings of the generation.
+        filter_: of the program's system calls.
         control: where jobs arrive, shared with the other waiting wardens.
         tell: called when ready for a job, and again when one was taken.
     """
     status = 1
     try:
-        _serve(config, control, tell)
+        _serve(config, filter_, control, tell)
         status = 0
     except BaseException as error:
         complain(error)
@@ -52,7 +60,12 @@ def complain(error: BaseException) -> None:
         os.write(2, f"sandbox set-up failed: {type(error).__name__}: {error}\n".encode())
 
 
-def _serve(config: Config, control: socket.socket, tell: Callable[[], None]) -> None:
+def _serve(
+    config: Config,
+    filter_: kernel.Filter | None,
+    control: socket.socket,
+    tell: Callable[[], None],
+) -> None:
     if config.isolation == "namespaces":
         surroundings.enter_namespaces(config)
     else:
@@ -62,23 +75,25 @@ def _serve(config: Config, control: socket.socket, tell: Callable[[], None]) -> 
     child = None
     try:
         try:
-            child = _fork_program(config, place, control)
+            child = _fork_program(config, filter_, place, control)
             if not place.private:
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
             tell()
-            message, fds, _, _ = socket.recv_fds(control, 16, 2)
+            message, fds = passing.receive(control, 16, 2)
             if not message:
                 return
             tell()
-            job = socket.socket(fileno=fds[0])
-            with contextlib.suppress(EOFError, ConnectionError):  # the judge lost interest
+            job = _socket.socket(fileno=fds[0])
+            try:
                 result = _supervise(config, child, job, fds[1:], place)
                 if result is not None:
                     job.settimeout(_SET_UP_S)
                     job.sendall(result)
+            except (EOFError, ConnectionError):
+                pass  # the judge lost interest
         finally:
             # A stop that comes right here is caught below; the next ones are ignored.
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            _signal.signal(_signal.SIGTERM, _signal.SIG_IGN)
     except _Stopped:
         pass
     finally:
@@ -92,21 +107,26 @@ def _stop(*_: object) -> None:
     raise _Stopped
 
 
-def _fork_program(config: Config, place: surroundings.Place, control: socket.socket) -> Child:
+def _fork_program(
+    config: Config,
+    filter_: kernel.Filter | None,
+    place: surroundings.Place,
+    control: socket.socket,
+) -> Child:
     """Fork the program's process and wait until it is confined."""
     inputs, outputs, errors = os.pipe(), os.pipe(), os.pipe()
-    mine, theirs = socket.socketpair()
+    mine, theirs = _socket.socketpair()
     task_limit = surroundings.task_limit(config)
     pid = os.fork()
     if pid == 0:
-        control.close()
-        program.main(config, place, task_limit, theirs, (inputs[0], outputs[1], errors[1]))
+        stdio = inputs[0], outputs[1], errors[1]
+        program.main(config, place, task_limit, filter_, theirs, stdio)
     for fd in (inputs[0], outputs[1], errors[1]):
         os.close(fd)
     theirs.close()
     for fd in (inputs[1], outputs[0], errors[0]):
         os.set_blocking(fd, False)
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    _signal.signal(_signal.SIGPIPE, _signal.SIG_IGN)
     mine.settimeout(_SET_UP_S)
     child = Child(
         pid=pid,
@@ -124,7 +144,7 @@ def _fork_program(config: Config, place: surroundings.Place, control: socket.soc
 
 
 def _supervise(
-    config: Config, child: Child, job: socket.socket, channel: list[int], place: surroundings.Place
+    config: Config, child: Child, job: _socket.socket, channel: list[int], place: surroundings.Place
 ) -> bytes | None:
     """Run the job to its end; the reply for the judge, or None when the judge went away."""
     job.settimeout(_SET_UP_S)
@@ -135,11 +155,11 @@ def _supervise(
     body = receive_exactly(job, sum(request["sizes"]))
     child.stdout.cap = child.stderr.cap = request["output_kb"] * 1024
     started = time.monotonic()
+    # One that has ended is seen below.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError, TimeoutError):
-        socket.send_fds(child.talk, [struct.pack("!I", length)], channel)
-        child.talk.sendall(head + body)
+        _hand_over(child, struct.pack("!I", length) + head + body, channel)
     if request["mode"] == "session":
-        sessions.serve(config, child, job, request, place)
+        sessions.serve(config, child, socket.socket(fileno=job.detach()), request, place)
         return None
     child.talk.close()
     for fd in channel:
@@ -163,8 +183,13 @@ def _supervise(
     return report(child, verdict, guard.reason, wall_s)
 
 
+def _hand_over(child: Child, job: bytes, channel: list[int]) -> None:
+    sent = passing.send(child.talk, job[:4], channel) if channel else 0
+    child.talk.sendall(job[sent:])
+
+
 def _watch(
-    child: Child, job: socket.socket, stdin: bytes, deadline: float, guard: watchdog.Watchdog
+    child: Child, job: _socket.socket, stdin: bytes, deadline: float, guard: watchdog.Watchdog
 ) -> str:
     """Until the program's own process ends: "", or why the run must be ended now."""
     poller = select.poll()

@@ -15,21 +15,9 @@ import select
 import signal
 import socket
 import struct
-from pathlib import Path
 
-from tools.sandbox.inside import kernel, warden
+from tools.sandbox.inside import kernel, program, warden
 from tools.sandbox.inside.config import Config
-
-# Imported now so that programs find them loaded. All of them are harmless to import.
-PRELOADED = (
-    *("abc", "array", "base64", "bisect", "cmath", "collections", "collections.abc"),
-    *("contextlib", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions"),
-    *("functools", "heapq", "inspect", "io", "itertools", "json", "linecache", "math"),
-    *("numbers", "operator", "os", "pathlib", "pickle", "pprint", "queue", "random", "re"),
-    *("statistics", "string", "struct", "tempfile", "textwrap", "threading", "time", "timeit"),
-    *("traceback", "types", "typing", "unicodedata", "warnings", "zlib"),
-)
-
 
 _MAX_FAILURES = 5
 """Wardens that may die in a row before any was ready; then the zygote gives up."""
@@ -49,8 +37,7 @@ def main(settings: str) -> None:
         kernel.die_with_parent(signal.SIGTERM)
         if os.getppid() != config.parent_pid:
             os._exit(1)
-    for name in PRELOADED:
-        __import__(name)
+    program.prepare()
     control = socket.socket(fileno=config.control_fd)
     gc.collect()
     gc.disable()
@@ -71,6 +58,7 @@ class _Zygote:
     def __init__(self, config: Config, control: socket.socket) -> None:
         self.config = config
         self.control = control
+        self.filter = kernel.Filter(bytes.fromhex(config.seccomp)) if config.seccomp else None
         # Wardens report here: their slot's number when they are ready, and again when they take a
         # job. Two reports make a slot free.
         self.reports, self.report = os.pipe()
@@ -114,16 +102,18 @@ class _Zygote:
         slot = self.next_slot
         self.next_slot = (slot + 1) % (1 << 32)
         isolated = self.config.isolation == "namespaces"
-        # Held back until the child is known here, and in the child until it can clean up.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        if not isolated:
+            # Held back until the child is known here, and in the child until it can clean up.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         pid = kernel.clone_into_namespaces() if isolated else os.fork()
         if pid == 0:
             os.close(self.reports)
             signal.set_wakeup_fd(-1)
-            warden.main(self.config, self.control, lambda: self._tell(slot))
+            warden.main(self.config, self.filter, self.control, lambda: self._tell(slot))
         self.slots[slot] = pid
         self.wardens.add(pid)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        if not isolated:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
     def end_wardens(self) -> None:
         """Have each warden kill its run and wipe its folder; then remove the common folder."""
@@ -135,7 +125,7 @@ class _Zygote:
             except ChildProcessError:
                 break
         if self.config.scratch:
-            Path(self.config.scratch).rmdir()
+            os.rmdir(self.config.scratch)  # noqa: PTH106
 
     def _tell(self, slot: int) -> None:
         os.write(self.report, struct.pack("=I", slot))
