@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import struct
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from tools.sandbox.inside import codec
 
 _CHUNK = 1 << 16
+_LENGTH = struct.Struct("!I")
 
 
 class ChannelClosed(Exception):
@@ -17,14 +19,22 @@ class ChannelClosed(Exception):
 
 
 class Channel:
-    """Messages to and from one process inside. What arrives is not trusted."""
+    """Messages to and from one process inside. What arrives is not trusted.
+
+    It listens all the time, which is cheaper than to begin anew for each message, but takes in no
+    more than one frame beyond what was asked for.
+    """
 
     def __init__(self) -> None:
         self._mine, self.theirs = socket.socketpair()
         """``theirs`` travels to the process with the job."""
         self._mine.setblocking(False)
         self._loop = asyncio.get_running_loop()
-        self._received = bytearray()
+        self._inbox = bytearray()
+        self._ended = False
+        self._arrived: asyncio.Future[None] | None = None
+        self._listening = True
+        self._loop.add_reader(self._mine, self._on_readable)
 
     async def send(self, message: Any) -> None:
         """Send one message.
@@ -35,7 +45,10 @@ class Channel:
         """
         frame = codec.pack(message)
         try:
-            await self._loop.sock_sendall(self._mine, frame)
+            with contextlib.suppress(BlockingIOError):
+                frame = frame[self._mine.send(frame) :]
+            if frame:
+                await self._loop.sock_sendall(self._mine, frame)
         except OSError:
             raise ChannelClosed from None
 
@@ -46,30 +59,58 @@ class Channel:
             ChannelClosed: no more will come.
             CodecError: what came is no message, or too large.
         """
-        (length,) = struct.unpack("!I", await self._take(4))
+        while (frame := self._take()) is None:
+            if self._ended:
+                raise ChannelClosed
+            self._arrived = self._loop.create_future()
+            await self._arrived
+        return codec.unpack(frame)
+
+    def _take(self) -> bytes | None:
+        """The first frame, once it is complete."""
+        inbox = self._inbox
+        if len(inbox) < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack_from(inbox)
         if length > codec.MAX_FRAME:
             raise codec.CodecError(f"a frame of {length} bytes exceeds {codec.MAX_FRAME}")
-        return codec.unpack(await self._take(length))
+        end = _LENGTH.size + length
+        if len(inbox) < end:
+            return None
+        frame = bytes(memoryview(inbox)[_LENGTH.size : end])
+        del inbox[:end]
+        if not self._listening and not self._ended:
+            self._listening = True
+            self._loop.add_reader(self._mine, self._on_readable)
+        return frame
 
-    async def _take(self, count: int) -> bytes:
-        while len(self._received) < count:
-            try:
-                data = await self._loop.sock_recv(self._mine, _CHUNK)
-            except OSError:
-                raise ChannelClosed from None
-            if not data:
-                raise ChannelClosed
-            self._received += data
-        taken = bytes(self._received[:count])
-        del self._received[:count]
-        return taken
+    def _on_readable(self) -> None:
+        try:
+            data = self._mine.recv(_CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        self._inbox += data
+        self._ended = not data
+        if self._ended or len(self._inbox) >= _LENGTH.size + codec.MAX_FRAME:
+            self._ignore()
+        if self._arrived is not None and not self._arrived.done():
+            self._arrived.set_result(None)
+
+    def _ignore(self) -> None:
+        if self._listening:
+            self._listening = False
+            self._loop.remove_reader(self._mine)
 
     @property
     def unread(self) -> bool:
         """Whether more arrived than was asked for: an honest process sends only answers."""
-        return bool(self._received)
+        return bool(self._inbox)
 
     def close(self) -> None:
         """Close both ends that this process holds."""
+        self._ended = True
+        self._ignore()
         self._mine.close()
         self.theirs.close()

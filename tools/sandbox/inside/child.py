@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import _socket
 import contextlib
-import json
 import os
 import signal
 import struct
@@ -12,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from tools.sandbox.inside import watchdog
+from tools.sandbox.inside import codec, watchdog
 from tools.sandbox.inside.config import Config
 
 _PIPE_CHUNK = 1 << 16
@@ -131,5 +130,5 @@ def report(child: Child, verdict: str, reason: str, wall_s: float) -> bytes:
         "stderr_truncated": child.stderr.truncated,
         "sizes": [len(child.stdout.kept), len(child.stderr.kept)],
     }
-    body = json.dumps(head).encode()
+    body = codec.encode_json(head).encode()
     return struct.pack("!I", len(body)) + body + child.stdout.kept + child.stderr.kept

@@ -19,6 +19,9 @@ MAX_DEPTH = 40
 MAX_FRAME = 1 << 20
 """Bytes of one frame, its length prefix not counted."""
 _MAX_EQUAL_HASHES = 100
+# Made once: `json.dumps` and `json.loads` make or look up more, in each forked process anew.
+encode_json = json.JSONEncoder(separators=(",", ":")).encode
+_decode_json = json.JSONDecoder().raw_decode
 
 
 class CodecError(ValueError):
@@ -126,7 +129,7 @@ def pack(message: Any) -> bytes:
     Raises:
         CodecError: the frame would be larger than ``MAX_FRAME``.
     """
-    body = json.dumps(message, separators=(",", ":")).encode()
+    body = encode_json(message).encode()
     if len(body) > MAX_FRAME:
         raise CodecError(f"a value of {len(body)} bytes exceeds {MAX_FRAME}")
     return struct.pack("!I", len(body)) + body
@@ -139,9 +142,13 @@ def unpack(body: bytes) -> Any:
         CodecError: not JSON, or nested beyond reason.
     """
     try:
-        return json.loads(body)
+        text = body.decode()
+        message, end = _decode_json(text)
     except (ValueError, RecursionError) as error:
         raise CodecError(f"malformed frame: {type(error).__name__}") from None
+    if end != len(text):
+        raise CodecError("malformed frame: more than one message")
+    return message
 
 
 def send_message(channel: socket.socket, message: Any) -> None:

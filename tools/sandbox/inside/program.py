@@ -12,7 +12,6 @@ import _socket
 import atexit
 import builtins
 import gc
-import json
 import os
 import resource
 import socket
@@ -23,7 +22,7 @@ import traceback
 from typing import Any, NoReturn, TextIO
 
 from tools.sandbox.inside import asserts, calls, cells, fork_hooks, kernel, loader, passing
-from tools.sandbox.inside.codec import receive_exactly
+from tools.sandbox.inside.codec import receive_exactly, unpack
 from tools.sandbox.inside.config import Config
 from tools.sandbox.inside.surroundings import PRIVATE_FOLDER, Place
 
@@ -143,7 +142,7 @@ def _receive(talk: _socket.socket) -> tuple[dict[str, Any], list[bytes], int]:
         raise EOFError
     prefix += receive_exactly(talk, 4 - len(prefix))
     (length,) = struct.unpack("!I", prefix)
-    request = json.loads(receive_exactly(talk, length))
+    request = unpack(receive_exactly(talk, length))
     return request, [receive_exactly(talk, n) for n in request["sizes"]], fds[0] if fds else -1
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import _socket
 import contextlib
-import json
 import os
 import select
 import signal
@@ -17,7 +16,7 @@ from typing import NoReturn
 
 from tools.sandbox.inside import kernel, passing, program, sessions, surroundings, watchdog
 from tools.sandbox.inside.child import Child, Stream, kill_everything, reap, report
-from tools.sandbox.inside.codec import receive_exactly
+from tools.sandbox.inside.codec import receive_exactly, unpack
 from tools.sandbox.inside.config import Config
 
 _TICK_S = 0.025
@@ -150,7 +149,7 @@ def _supervise(
     job.settimeout(_SET_UP_S)
     (length,) = struct.unpack("!I", receive_exactly(job, 4))
     head = receive_exactly(job, length)
-    request = json.loads(head)
+    request = unpack(head)
     stdin = receive_exactly(job, request["stdin_size"])
     body = receive_exactly(job, sum(request["sizes"]))
     child.stdout.cap = child.stderr.cap = request["output_kb"] * 1024
