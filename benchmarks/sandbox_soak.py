@@ -4,7 +4,8 @@
 
 Counts processes, descriptors, mounts, cgroups, containers, files and memory before, after every
 2000 runs and at the end. Prints one JSON line; exits with 1 where something leaked, an honest
-answer was wrong, an attack ended as it may not, or the grader grew by more than 20 MB.
+answer was wrong, an attack ended as it may not, or the grader grew by more than 20 MB; with 2 where
+the backend does not work.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import Any
 
 from benchmarks.soak_census import Census, Counter, adopt_orphans
 from benchmarks.soak_programs import HONEST, HOSTILE, MEMORY_MB, End, Kind
-from tools.sandbox import Limits, Sandbox, SandboxFailure, make_sandbox
+from tools.sandbox import Limits, Sandbox, SandboxFailure, SandboxUnavailable, make_sandbox
 
 MAX_GROWTH_MB = 20.0
 _SETTLE_S = 15.0
@@ -183,7 +184,7 @@ def _record(result: dict[str, Any]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backend", default="bwrap")
-    parser.add_argument("--python", default=None)
+    parser.add_argument("--python", default=None, type=lambda text: text or None)
     parser.add_argument("--runs", type=int, default=20_000)
     parser.add_argument("--every", type=int, default=2000)
     parser.add_argument("--workers", type=int, default=12)
@@ -198,6 +199,8 @@ def main() -> int:
     try:
         plan = Plan(**options)
         report = asyncio.run(soak(plan))
+    except SandboxUnavailable as error:
+        parser.exit(2, f"{error}\n")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     result = summary(plan, report)

@@ -92,6 +92,7 @@ def adopt_orphans() -> None:
 class Counter:
     """Takes censuses, and remembers every container of the grader that it has seen."""
 
+    mounts: Path = Path("/proc/self/mountinfo")
     containers: set[str] = field(default_factory=set)
 
     def take(self) -> Census:
@@ -105,7 +106,7 @@ class Counter:
             processes_marked=_marked_processes(),
             processes_in_containers=len(inside),
             descriptors=len(list(Path("/proc/self/fd").iterdir())),
-            mounts=frozenset(_mounts(others)),
+            mounts=frozenset(_mounts(self.mounts, others)),
             containers=len(own),
             cgroups=sum(path.name in self.containers for path in _CGROUPS.glob("*/docker/*")),
             files=tuple(_files()),
@@ -167,9 +168,9 @@ def _containers() -> tuple[list[dict[str, Any]], bool]:
     return own, True
 
 
-def _mounts(with_engine: bool) -> Iterator[str]:
+def _mounts(table: Path, with_engine: bool) -> Iterator[str]:
     """Mount points and kinds. The engine mounts for everybody's containers: see ``cgroups``."""
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+    for line in table.read_text().splitlines():
         fields = line.split()
         place, kind = fields[4], fields[fields.index("-") + 1]
         if with_engine and place.startswith(("/var/lib/docker/", "/run/docker/")):

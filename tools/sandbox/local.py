@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
-import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
-from tools.sandbox import bundle, interpreter, launcher, seccomp
+from tools.sandbox import bundle, interpreter, launcher, scratch, seccomp
 from tools.sandbox.errors import SandboxUnavailable
 from tools.sandbox.inside import kernel
 from tools.sandbox.inside.config import Config
@@ -39,8 +35,8 @@ class LocalLauncher:
         self.enforced_by = "rlimit+watchdog"
         self.start_s = 30.0
         self._python = python
-        self._scratch: dict[int, tuple[Path, int]] = {}
-        """By the zygote's pid, its common folder and the descriptor that holds it."""
+        self._scratch: dict[int, scratch.Scratch] = {}
+        """By the zygote's pid, its common folder."""
 
     def launch(
         self, limits: Limits, idle: int, control_fd: int, stderr_fd: int
@@ -59,7 +55,8 @@ class LocalLauncher:
                 f"landlock: python ({python.path}) lies in a folder closed to other users, and "
                 "root runs programs as one: pass python= one that everybody may read"
             )
-        scratch, hold = _make_scratch()
+        # Each run enters its own folder in there, and nobody lists them. The zygote removes it.
+        common = scratch.make(_scratch_parent(), _PREFIX, mode=0o711)
         config = Config(
             isolation=self.isolation,
             control_fd=control_fd,
@@ -70,7 +67,7 @@ class LocalLauncher:
             disk_mb=limits.disk_mb,
             seccomp=seccomp.assemble(restricted=True).hex() if confined else "",
             readable=(python.prefix, *_READABLE),
-            scratch=str(scratch),
+            scratch=str(common.path),
             first_uid=first_uid,
             uids=uids,
         )
@@ -86,74 +83,32 @@ class LocalLauncher:
                 cwd="/",
                 start_new_session=True,
             )
-            self._scratch[process.pid] = scratch, hold
+            self._scratch[process.pid] = common
             return process
         except BaseException:
-            os.close(hold)
-            scratch.rmdir()
+            common.path.rmdir()
+            common.release()
             raise
         finally:
             os.close(bundle_fd)
 
     def cleared(self, pid: int) -> bool:
         """See ``Launcher``: a zygote that was killed leaves its common folder to this."""
-        scratch, hold = self._scratch[pid]
+        common = self._scratch[pid]
         try:
-            scratch.rmdir()
+            common.path.rmdir()
         except FileNotFoundError:
             pass
         except OSError:
             return False  # wardens are wiping their own folders yet
-        del self._scratch[pid]
-        os.close(hold)
+        self._scratch.pop(pid).release()
         return True
-
-
-def _make_scratch() -> tuple[Path, int]:
-    """The common folder, in memory where possible; the zygote removes it when it ends.
-
-    A zygote that was killed together with this process cannot: the next to come sweeps it away.
-    """
-    parent = _scratch_parent()
-    sweep(parent)
-    scratch = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent))
-    hold = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY)
-    fcntl.flock(hold, fcntl.LOCK_SH)
-    scratch.chmod(0o711)  # each run enters its own folder, nobody lists them
-    return scratch, hold
 
 
 def _scratch_parent() -> Path:
     shared_memory = Path("/dev/shm")
     usable = shared_memory.is_dir() and os.access(shared_memory, os.W_OK | os.X_OK)
     return shared_memory if usable else Path(tempfile.gettempdir())
-
-
-def sweep(parent: Path) -> None:
-    """Remove the common folders below ``parent`` whose owners are gone.
-
-    An owner is gone when no process has its number, and nobody holds its folder: containers that
-    share a folder number their processes each for themselves.
-    """
-    for folder in _own_folders(parent):
-        owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
-        if not owner.isdigit() or Path("/proc", owner).exists():
-            continue
-        # Somebody else may sweep at the same time.
-        with contextlib.suppress(OSError):
-            hold = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(hold, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-            finally:
-                os.close(hold)
-
-
-def _own_folders(parent: Path) -> Iterator[Path]:
-    for folder in parent.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):
-            if folder.lstat().st_uid == os.geteuid():
-                yield folder
 
 
 def _own_uids() -> tuple[int, int]:

@@ -20,7 +20,10 @@ from tools.sandbox.limits import Limits
 
 GRACE_S = 10.0
 """Seconds beyond a run's own limit before the sandbox counts as broken."""
-_MAX_BAD_STARTS = 3
+_PAUSES_S = (0.0, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
+"""Before a start, after so many that failed in a row; after the last one no other is tried."""
+_MAX_REFUSALS = 3
+"""Zygotes that a job is offered to before one takes it."""
 _MAX_RETIRED = 2
 """Zygotes that may wait for the end of their sessions; until then, no other is replaced."""
 _STDERR_KEPT = 2000
@@ -80,7 +83,7 @@ class LostError(Exception):
 
 
 class RefusedError(LostError):
-    """Raised when a zygote takes no job any more: nothing has begun."""
+    """Raised when a zygote takes no job, or does not start: nothing has begun."""
 
 
 class Zygote:
@@ -287,9 +290,9 @@ class Zygotes:
             LostError: no reply.
             SandboxFailure: no zygote starts any more.
         """
-        for _ in range(_MAX_BAD_STARTS):
-            zygote = await self._living()
+        for _ in range(_MAX_REFUSALS):
             try:
+                zygote = await self._living()
                 return await zygote.run(request, channel)
             except RefusedError as error:
                 refusal = error
@@ -304,9 +307,9 @@ class Zygotes:
             LostError: none can be reached.
             SandboxFailure: no zygote starts any more.
         """
-        for _ in range(_MAX_BAD_STARTS):
-            zygote = await self._living()
+        for _ in range(_MAX_REFUSALS):
             try:
+                zygote = await self._living()
                 stream = zygote.connect()
                 break
             except RefusedError as error:
@@ -335,17 +338,18 @@ class Zygotes:
             return zygote
 
     async def _respawn(self) -> Zygote:
-        if self._bad_starts >= _MAX_BAD_STARTS:
+        if self._bad_starts >= len(_PAUSES_S):
             raise SandboxFailure(
                 f"{self._launcher.backend} did not start {self._bad_starts} times in a row: "
                 "make a new sandbox",
                 retryable=False,
             )
+        await asyncio.sleep(_PAUSES_S[self._bad_starts])
         try:
             self._current = await self._spawn()
         except (LostError, OSError, SandboxUnavailable) as error:
             self._bad_starts += 1
-            raise LostError(f"the sandbox does not start again: {error}") from None
+            raise RefusedError(f"the sandbox does not start again: {error}") from None
         self._bad_starts = 0
         return self._current
 

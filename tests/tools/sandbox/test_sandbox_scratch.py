@@ -9,8 +9,7 @@ import sys
 
 import pytest
 
-from tools.sandbox import local, make_sandbox
-from tools.sandbox.local import sweep
+from tools.sandbox import local, make_sandbox, scratch
 
 
 @pytest.fixture
@@ -37,7 +36,7 @@ def test_folders_of_dead_processes_are_removed_and_no_others(tmp_path, gone):
     ]
     kept[-1].mkdir()
     dead = [folder_of(tmp_path, gone, name) for name in "ab"]
-    sweep(tmp_path)
+    scratch.sweep(tmp_path, "turnwise-sandbox-")
     assert sorted(tmp_path.iterdir()) == sorted(kept)
     assert not any(folder.exists() for folder in dead)
 
@@ -47,10 +46,10 @@ def test_a_folder_that_somebody_holds_stays_whatever_its_number(tmp_path, gone):
     folder = folder_of(tmp_path, gone)
     hold = os.open(folder, os.O_RDONLY)
     fcntl.flock(hold, fcntl.LOCK_SH)
-    sweep(tmp_path)
+    scratch.sweep(tmp_path, "turnwise-sandbox-")
     assert (folder / "run" / "file").exists()
     os.close(hold)
-    sweep(tmp_path)
+    scratch.sweep(tmp_path, "turnwise-sandbox-")
     assert not folder.exists()
 
 
@@ -59,7 +58,7 @@ def test_a_link_of_that_name_is_not_followed(tmp_path, gone):
     target.mkdir()
     (target / "file").write_text("mine")
     (tmp_path / f"turnwise-sandbox-{gone}-x").symlink_to(target)
-    sweep(tmp_path)
+    scratch.sweep(tmp_path, "turnwise-sandbox-")
     assert (target / "file").exists()
 
 
@@ -76,4 +75,19 @@ async def test_a_sandbox_sweeps_when_it_starts_and_holds_its_own(tmp_path, monke
         with pytest.raises(BlockingIOError):
             fcntl.flock(hold, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.close(hold)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_tree_deeper_than_any_path_is_removed(tmp_path, gone):
+    """As a hostile program leaves it, whose grader and sandbox are killed at once."""
+    folder = folder_of(tmp_path, gone)
+    here = os.open(folder, os.O_RDONLY)
+    for _ in range(3000):
+        os.mkdir("deeper", dir_fd=here)
+        inner = os.open("deeper", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.mkdir("closed", mode=0, dir_fd=here)
+    os.close(here)
+    scratch.sweep(tmp_path, "turnwise-sandbox-")
     assert list(tmp_path.iterdir()) == []

@@ -13,9 +13,13 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from tools.sandbox import scratch
+
 FOLDER = "/handover"
 """Where the container sees the folder."""
 PLACE = f"{FOLDER}/judge"
+_PREFIX = "turnwise-handover-"
+"""Of the folder's name; its owner's process id follows."""
 _PATIENCE_S = 2.0
 
 
@@ -27,13 +31,13 @@ class Handover:
     """
 
     def __init__(self, token: str) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="turnwise-handover-"))
+        # The user in the container is nobody here; others cannot guess the folder's name.
+        self._scratch = scratch.make(Path(tempfile.gettempdir()), _PREFIX, mode=0o711)
+        self.folder = self._scratch.path
         self._token = token.encode()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         path = self.folder / Path(PLACE).name
         self._listener.bind(str(path))
-        # The user in the container is nobody here; others cannot guess the folder's name.
-        self.folder.chmod(0o711)
         path.chmod(0o666)
         self._listener.listen()
 
@@ -54,3 +58,4 @@ class Handover:
         self._listener.close()
         (self.folder / Path(PLACE).name).unlink()
         self.folder.rmdir()
+        self._scratch.release()

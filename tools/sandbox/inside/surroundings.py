@@ -1,7 +1,7 @@
 """Where a run happens: its namespaces and mounts, or its folder."""
 
 # Plain os calls: relative to the working directory, and once per run.
-# ruff: noqa: PTH101, PTH102, PTH106, PTH108, PTH116
+# ruff: noqa: PTH102, PTH106, PTH116
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ PRIVATE_FOLDER = "/tmp"
 MAX_FILES = 4096
 """Files and folders that a run may have at once."""
 _SHARED_MEMORY_MB = 16
+_ENTER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _NEIGHBOUR_TASKS = 32
 """Slack for tasks that the same user starts elsewhere after a run's limit was set."""
 
@@ -86,37 +87,51 @@ def make_place(config: Config) -> Place:
 
 def remove_place(place: Place) -> None:
     """Delete the folder of a run whose processes are all dead."""
-    if place.private:
-        return
-    os.chdir(place.folder)
-    # By descent, not by path: a tree may be deeper than the longest path.
-    below: list[tuple[str, list[str]]] = [("", _empty_here())]
-    while below:
-        name, folders = below[-1]
-        if folders:
-            inner = folders.pop()
-            os.chdir(inner)
-            below.append((inner, _empty_here()))
-            continue
-        below.pop()
-        if below:
-            os.chdir("..")
-            os.rmdir(name)
-    os.chdir("/")
-    os.rmdir(place.folder)
+    if not place.private:
+        remove_tree(place.folder)
 
 
-def _empty_here() -> list[str]:
-    """Delete the files of the working directory; the names of its folders, made enterable."""
-    os.chmod(".", stat.S_IRWXU)
+def remove_tree(path: str) -> None:
+    """Delete a folder in which nobody is at work, whatever its modes; links are not followed.
+
+    By descent, not by path: a tree may be deeper than the longest path.
+    """
+    here = os.open(path, _ENTER)
+    try:
+        below: list[tuple[str, list[str]]] = [("", _empty(here))]
+        while below:
+            name, folders = below[-1]
+            if folders:
+                inner = folders.pop()
+                here = _moved(here, inner)
+                below.append((inner, _empty(here)))
+                continue
+            below.pop()
+            if below:
+                here = _moved(here, "..")
+                os.rmdir(name, dir_fd=here)
+    finally:
+        os.close(here)
+    os.rmdir(path)
+
+
+def _moved(here: int, name: str) -> int:
+    there = os.open(name, _ENTER, dir_fd=here)
+    os.close(here)
+    return there
+
+
+def _empty(folder: int) -> list[str]:
+    """Delete the files of an open folder; the names of its folders, made enterable."""
+    os.fchmod(folder, stat.S_IRWXU)
     folders = []
-    with os.scandir(".") as entries:
+    with os.scandir(folder) as entries:
         for entry in list(entries):
             if entry.is_dir(follow_symlinks=False):
-                os.chmod(entry.name, stat.S_IRWXU)
+                os.chmod(entry.name, stat.S_IRWXU, dir_fd=folder)
                 folders.append(entry.name)
             else:
-                os.unlink(entry.name)
+                os.unlink(entry.name, dir_fd=folder)
     return folders
 
 

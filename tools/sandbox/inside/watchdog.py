@@ -113,15 +113,21 @@ def descendants(root: int | None = None) -> list[int]:
     found: list[int] = []
     pending = [os.getpid() if root is None else root]
     while pending:
-        pid = pending.pop()
-        try:
-            for task in os.listdir(f"/proc/{pid}/task"):
-                with open(f"/proc/{pid}/task/{task}/children", "rb") as file:
-                    children = [int(child) for child in file.read().split()]
-                found += children
-                pending += children
-        except (FileNotFoundError, ProcessLookupError):
-            continue
+        below = children(pending.pop())
+        found += below
+        pending += below
+    return found
+
+
+def children(pid: int) -> list[int]:
+    """The living or unreaped children of a process, which may be gone."""
+    found: list[int] = []
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children", "rb") as file:
+                found += [int(child) for child in file.read().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        pass
     return found
 
 

@@ -8,6 +8,7 @@ one of those that block on the shared control socket.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -16,7 +17,7 @@ import signal
 import socket
 import struct
 
-from tools.sandbox.inside import kernel, program, warden
+from tools.sandbox.inside import kernel, program, surroundings, warden, watchdog
 from tools.sandbox.inside.config import Config
 
 _MAX_FAILURES = 5
@@ -38,6 +39,8 @@ def main(settings: str) -> None:
         if os.getppid() != config.parent_pid:
             os._exit(1)
     program.prepare()
+    if config.isolation != "namespaces":
+        kernel.adopt_orphans()  # those of a warden that was killed
     control = socket.socket(fileno=config.control_fd)
     gc.collect()
     gc.disable()
@@ -120,12 +123,26 @@ class _Zygote:
         for pid in self.wardens:
             os.kill(pid, signal.SIGTERM)
         while True:
+            self._end_orphans()
             try:
                 os.wait()
             except ChildProcessError:
                 break
         if self.config.scratch:
-            os.rmdir(self.config.scratch)  # noqa: PTH106
+            surroundings.remove_tree(self.config.scratch)
+
+    def _end_orphans(self) -> None:
+        """Kill what wardens left that were killed themselves; each death may leave more."""
+        if self.config.isolation == "namespaces":
+            return  # there they die with their process 1
+        for pid in watchdog.children(os.getpid()):
+            if pid in self.wardens:
+                continue
+            with contextlib.suppress(ProcessLookupError):
+                group = os.getpgid(pid)  # a run is one group, which no fork escapes
+                if group != os.getpgrp():
+                    os.killpg(group, signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
 
     def _tell(self, slot: int) -> None:
         os.write(self.report, struct.pack("=I", slot))
@@ -143,11 +160,13 @@ class _Zygote:
     def _bury(self) -> None:
         while True:
             try:
-                pid, _ = os.waitpid(-1, os.WNOHANG)
+                pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 return
             if pid == 0:
                 return
+            if status:
+                self._end_orphans()
             self.wardens.discard(pid)
             for slot in [s for s, p in self.slots.items() if p == pid]:
                 self._hear_pending()

@@ -1,0 +1,129 @@
+"""SIGKILL of the grader while all kinds of hostile programs run: nothing goes on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tools.sandbox.docker import container
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+# Wherever they run, they are called by the name that the test gives.
+JUDGE = """
+import asyncio, sys
+from tools.sandbox import Limits, SandboxFailure, make_sandbox
+backend, python, name = sys.argv[1:]
+HEAD = f"import ctypes, os, signal, sys, time\\nctypes.CDLL(None).prctl(15, {name.encode()!r})\\n"
+FORKS = "for _ in range(3):\\n    if os.fork() == 0: break\\n"
+PROGRAMS = [HEAD + text for text in (
+    FORKS + "time.sleep(600)",
+    FORKS + "while True: pass",
+    "while True:\\n    try: os.fork()\\n    except OSError: pass",
+    "if os.fork():\\n    time.sleep(600)\\ntry: os.setsid()\\nexcept OSError: pass\\n"
+    "if os.fork(): os._exit(0)\\nwhile True: time.sleep(1)",
+    "for n in range(1, 65):\\n    try: signal.signal(n, signal.SIG_IGN)\\n"
+    "    except (OSError, ValueError): pass\\ntime.sleep(600)",
+    FORKS + "os.kill(os.getpid(), signal.SIGSTOP)",
+    "kept = bytearray(b'x') * (200 << 20)\\ntime.sleep(600)",
+    "os.closerange(0, 64)\\nctypes.CDLL(None).prctl(1, 0)\\ntime.sleep(600)",
+)]
+async def main():
+    limits = Limits(wall_s=120)
+    async with make_sandbox(backend, limits, python=python or None, workers=16) as sandbox:
+        kept = []
+        for _ in range(2):
+            session = sandbox.session(limits=limits)
+            await session.start()
+            await session.run(HEAD + "if os.fork() == 0:\\n    while True: time.sleep(1)")
+            kept += [session, await session.fork(), await session.snapshot()]
+        runs = asyncio.gather(
+            *(sandbox.run(text) for text in PROGRAMS + PROGRAMS[:4]),
+            kept[0].run("while True: pass"),
+        )
+        await asyncio.sleep(1.0)
+        print("up", flush=True)
+        await runs
+asyncio.run(main())
+"""
+
+
+def alive(pid: int) -> bool:
+    """A zombie is dead: some machines' process 1 takes its time to bury orphans."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
+def called(name: str) -> list[int]:
+    """The living processes of this machine that call themselves ``name``."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/comm"):
+        try:
+            if path.read_text().strip() == name and alive(int(path.parent.name)):
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def below(pid: int) -> list[int]:
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children = [int(child) for child in task.read_text().split()]
+        except OSError:
+            continue
+        found += [one for child in children for one in (child, *below(child))]
+    return found
+
+
+@pytest.mark.parametrize("backend", ["bwrap", "docker", "landlock"])
+def test_hostile_programs_and_sessions_end_with_their_judge(backend, python_for, tmp_path, request):
+    name = f"tw-{os.getpid()}-{backend[0]}"
+    judge = subprocess.Popen(
+        [sys.executable, "-c", JUDGE, backend, python_for(backend) or "", name],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(tmp_path)},
+    )
+    try:
+        if judge.stdout.readline() != b"up\n":
+            pytest.skip(judge.stderr.read().decode()[-300:])
+        deadline = time.monotonic() + 20
+        while len(called(name)) < 60 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        before = [*called(name), *below(judge.pid)]
+        assert len(before) >= 60
+        judge.kill()
+        judge.wait()
+        killed = time.monotonic()
+        while called(name) or any(map(alive, before)):
+            assert time.monotonic() - killed < 0.5
+            time.sleep(0.005)
+        assert list(tmp_path.iterdir()) == []
+        assert not list(Path("/dev/shm").glob(f"turnwise-sandbox-{judge.pid}-*"))
+        if backend == "docker":
+            _wait_until_no_container_is_left(request.getfixturevalue("engine_client"), judge.pid)
+    finally:
+        judge.kill()
+        judge.communicate()
+
+
+def _wait_until_no_container_is_left(client, pid: int) -> None:
+    """The engine removes the ended one in its own time."""
+    deadline = time.monotonic() + 10
+    while any(
+        f'"pid": {pid},' in one["Labels"][container.OWNER_LABEL]
+        for one in client.containers(all=True, filters={"label": container.OWNER_LABEL})
+    ):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

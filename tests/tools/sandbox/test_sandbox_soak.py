@@ -1,0 +1,107 @@
+"""The soak in small, and that its census sees what it must not find."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from benchmarks import soak_programs
+from benchmarks.soak_census import Counter
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+_REMOVE_ID = 0
+
+
+@pytest.mark.parametrize("backend", ["bwrap", "docker", "landlock"])
+def test_hundreds_of_runs_half_of_them_attacks_leave_nothing(backend, python_for):
+    command = [sys.executable, "-m", "benchmarks.sandbox_soak", "--backend", backend]
+    command += ["--runs", "300", "--every", "150", "--python", python_for(backend) or ""]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        timeout=300,
+        check=False,
+    )
+    if done.returncode == 2:
+        pytest.skip(done.stderr[-300:])
+    result = json.loads(done.stdout)
+    assert done.returncode == 0, {**result, "censuses": "", "ends": ""}
+    assert (result["runs"], result["attacks"], result["leaks"]) == (300, 150, [])
+    assert result["grader_growth_mb"] < 20
+    ends = result["ends"]
+    assert ends["prints: ok"] + ends["raises: error"] > 40
+    assert ends["os-exit: error"] and ends["flood: output"] and ends["loop: timeout"]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return tmp_path
+
+
+def test_the_census_sees_whatever_stays_behind(folder):
+    counter = Counter()
+    before = counter.take()
+    assert before.leaks(before, closed=True) == []
+    outside = Path("/var/tmp", soak_programs.mark())
+    libc = ctypes.CDLL(None)
+    shared = libc.shmget(soak_programs.SYSV_KEY + os.getpid(), 4096, 0o1600)
+    assert shared >= 0
+    reader, writer = os.pipe()
+    process = subprocess.Popen([soak_programs.mark(), "60"], executable="/bin/sleep")
+    try:
+        outside.touch()
+        (folder / "left").touch()
+        leaks = "\n".join(counter.take().leaks(before, closed=True))
+    finally:
+        process.kill()
+        process.wait()
+        os.close(reader)
+        os.close(writer)
+        outside.unlink()
+        libc.shmctl(shared, _REMOVE_ID, None)
+    for sign in (
+        "processes: ",
+        "processes_marked: 1",
+        "descriptors: ",
+        f"file: {outside}",
+        f"file: {folder / 'left'}",
+        "system_v: 1",
+    ):
+        assert sign in leaks
+    (folder / "left").unlink()
+    assert counter.take().leaks(before, closed=True) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+def test_the_census_sees_mounts(folder):
+    """In a mount table of this thread's own."""
+    found: list[str] = []
+
+    def look() -> None:
+        new_mounts, private = 0x20000, 0x44000
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.unshare(new_mounts) or libc.mount(b"none", b"/", None, private, None):
+            found.append(os.strerror(ctypes.get_errno()))
+            return
+        counter = Counter(mounts=Path("/proc/thread-self/mountinfo"))
+        before = counter.take()
+        libc.mount(b"tmpfs", str(folder).encode(), b"tmpfs", 0, None)
+        found.extend(counter.take().leaks(before, closed=True))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    if found == ["Operation not permitted"]:
+        pytest.skip("root may not mount here")
+    assert f"mount: {folder} (tmpfs)" in found
