@@ -1,12 +1,13 @@
-"""Runs per second: a plain interpreter, a sandboxed run, a grade by ten calls, one by an assert.
+"""Programs per second in a sandbox, beside plain interpreters, ``docker run`` and GEM's tool.
 
-And sessions: calls per second of one and of eight, beside a plain interpreter on a pair of pipes;
-milliseconds until the first answer, and for the fork of a session with 40 MB of objects.
+    python -m benchmarks.sandbox --backends bwrap docker landlock --concurrency 16 --rounds 10
 
-    python -m benchmarks.sandbox --backend bwrap --concurrency 16 --seconds 3 --rounds 3
-
-All are measured in turns, so that other load on the machine hits them alike. Prints one JSON
-line: medians over the rounds, and ratios to the plain interpreter.
+Every backend runs `print(1)`, a program with ten checks, a grade by ten calls and a grade by ten
+pieces of test code (in two sandboxes). All take turns, so that other load on the machine hits them
+alike. `docker run` uses the image that the docker backend made; GEM's tool is measured where it is
+installed (`pip install --no-deps gem-llm`). Prints one JSON document: medians over the rounds of
+programs per second and of latencies, and the median over the rounds of the ratio to plain
+interpreters that do the same (grades: that run `print(1)`).
 """
 
 from __future__ import annotations
@@ -14,176 +15,190 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import functools
+import importlib.util
 import json
 import statistics
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 
 from tools.sandbox import AssertTest, CallTest, Limits, Sandbox, Status, make_sandbox
 
-PROGRAM = "print(1)"
+PRINT = "print(1)"
+TEN = """
+import math
+from collections import Counter
+from typing import List
+
+
+def top_words(text: str, k: int) -> List[str]:
+    counts = Counter(text.lower().split())
+    return sorted(counts, key=lambda word: (-counts[word], word))[:k]
+
+
+def primes(n: int) -> List[int]:
+    return [p for p in range(2, n) if all(p % d for d in range(2, math.isqrt(p) + 1))]
+
+
+assert top_words("a b a", 1) == ["a"]
+assert top_words("a b a b c", 2) == ["a", "b"]
+assert top_words("", 3) == []
+assert top_words("The the THE dog", 1) == ["the"]
+assert top_words("x y z", 2) == ["x", "y"]
+assert primes(2) == []
+assert primes(3) == [2]
+assert primes(10) == [2, 3, 5, 7]
+assert primes(20)[-1] == 19
+assert len(primes(100)) == 25
+print(1)
+"""
 SUBMISSION = "def total(xs):\n    return sum(xs)\n"
 CALLS = [CallTest((list(range(n)),), n * (n - 1) // 2) for n in range(10)]
 ASSERTS = [AssertTest(f"assert total(list(range({n}))) == {n * (n - 1) // 2}") for n in range(10)]
 
+Act = Callable[[], Awaitable[None]]
 
-async def plain() -> None:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-I", "-S", "-c", PROGRAM, stdout=asyncio.subprocess.PIPE
-    )
+
+@dataclass
+class Rival:
+    """One way to run something, and what its turns gave."""
+
+    act: Act
+    beside: str
+    """The rival that its ratio is to."""
+    concurrency: int
+    rates: list[float] = field(default_factory=list)
+    latencies_ms: list[float] = field(default_factory=list)
+
+
+async def execute(command: list[str]) -> None:
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     out, _ = await process.communicate()
-    assert out == b"1\n"
+    assert out == b"1\n", out
 
 
-async def run(sandbox: Sandbox) -> None:
-    result = await sandbox.run(PROGRAM)
-    assert (result.status, result.stdout) == (Status.OK, "1\n")
+async def run(sandbox: Sandbox, program: str) -> None:
+    result = await sandbox.run(program)
+    assert (result.status, result.stdout) == (Status.OK, "1\n"), result
 
 
-async def grade_calls(sandbox: Sandbox) -> None:
-    assert (await sandbox.grade(SUBMISSION, CALLS, "total")).passed
+async def grade(sandbox: Sandbox, tests: list[CallTest] | list[AssertTest]) -> None:
+    assert (await sandbox.grade(SUBMISSION, tests, "total")).passed
 
 
-async def grade_asserts(sandbox: Sandbox) -> None:
-    assert (await sandbox.grade(SUBMISSION, ASSERTS, "total")).passed
+async def gem(program: str, kind: str) -> None:
+    from gem.utils.sandbox import run_python
+
+    done, out, err = await asyncio.to_thread(run_python, program, kind)
+    assert (done, out) == (True, "1\n"), err
 
 
-ECHO = """
-import sys
-names = {}
-for line in sys.stdin:
-    sys.stdout.write(repr(eval(line, names)) + "\\n")
-    sys.stdout.flush()
-"""
-"""The least that keeps variables: an unconfined interpreter that evaluates lines."""
-HEAP = "heap = [str(n) * 8 for n in range(420_000)]"
-"""About 40 MB."""
-
-
-async def plain_calls(seconds: float) -> float:
-    """Lines per second that one plain interpreter evaluates."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-I", "-S", "-c", ECHO, stdin=-1, stdout=-1
-    )
-    assert process.stdin is not None and process.stdout is not None
-
-    async def call() -> None:
-        process.stdin.write(b"1 + 1\n")
-        assert await process.stdout.readline() == b"2\n"
-
-    value = await rate(call, 1, seconds)
-    process.stdin.close()
-    await process.wait()
-    return value
-
-
-async def session_calls(sandbox: Sandbox, sessions: int, seconds: float) -> float:
-    """Calls per second of so many sessions together."""
-    async with contextlib.AsyncExitStack() as stack:
-        opened = [await stack.enter_async_context(sandbox.session()) for _ in range(sessions)]
-        waiting = list(opened)
-
-        async def call() -> None:
-            session = waiting.pop()
-            assert (await session.run("1 + 1")).value == "2"
-            waiting.append(session)
-
-        return await rate(call, sessions, seconds)
-
-
-async def open_ms(sandbox: Sandbox) -> float:
-    """Milliseconds to open a session and have its first answer."""
-    started = time.perf_counter()
-    session = sandbox.session()
-    await session.start()
-    assert (await session.run("1 + 1")).value == "2"
-    taken = 1000 * (time.perf_counter() - started)
-    await session.close()
-    return taken
-
-
-async def fork_ms(sandbox: Sandbox, times: int) -> list[float]:
-    """Milliseconds for each of so many forks of a session with a large heap."""
-    taken = []
-    async with sandbox.session() as session:
-        await session.run(HEAP)
-        for _ in range(times):
-            started = time.perf_counter()
-            twin = await session.fork()
-            taken.append(1000 * (time.perf_counter() - started))
-            await twin.close()
-    return taken
-
-
-async def measure_sessions(sandbox: Sandbox, seconds: float, rounds: int) -> dict[str, object]:
-    rates: dict[str, list[float]] = {"plain": [], "1_session": [], "8_sessions": []}
-    opens: list[float] = []
-    forks: list[float] = []
-    for _ in range(rounds):
-        rates["plain"].append(await plain_calls(seconds))
-        rates["1_session"].append(await session_calls(sandbox, 1, seconds))
-        rates["8_sessions"].append(await session_calls(sandbox, 8, seconds))
-        opens += [await open_ms(sandbox) for _ in range(20)]
-        forks += await fork_ms(sandbox, 20)
-    return {
-        "calls_per_second": {n: round(statistics.median(v)) for n, v in rates.items()},
-        "best_calls_per_second": {n: round(max(v)) for n, v in rates.items()},
-        "open_and_first_call_ms": round(statistics.median(opens), 2),
-        "fork_40_mb_ms": round(statistics.median(forks), 2),
-        "fork_40_mb_p95_ms": round(statistics.quantiles(forks, n=20)[-1], 2),
-    }
-
-
-async def rate(act: Callable[[], Awaitable[None]], concurrency: int, seconds: float) -> float:
+async def rate(
+    act: Act, concurrency: int, seconds: float, latencies_ms: list[float] | None = None
+) -> float:
     """Completed acts per second, with ``concurrency`` callers that each repeat it."""
     started = time.monotonic()
     done = 0
 
     async def caller() -> None:
         nonlocal done
-        while time.monotonic() - started < seconds:
+        while (now := time.monotonic()) - started < seconds:
             await act()
             done += 1
+            if latencies_ms is not None:
+                latencies_ms.append(1000 * (time.monotonic() - now))
 
     await asyncio.gather(*(caller() for _ in range(concurrency)))
     return done / (time.monotonic() - started)
 
 
-async def measure(arguments: argparse.Namespace) -> dict[str, object]:
-    async with make_sandbox(
-        arguments.backend, Limits(wall_s=30.0), python=arguments.python
-    ) as sandbox:
-        acts: dict[str, Callable[[], Awaitable[None]]] = {
-            "plain": plain,
-            "run": lambda: run(sandbox),
-            "grade_10_calls": lambda: grade_calls(sandbox),
-            "grade_10_asserts": lambda: grade_asserts(sandbox),
+def rivals(sandboxes: list[Sandbox], python: str, concurrency: int) -> dict[str, Rival]:
+    """Everything that takes turns, by name."""
+    bare = [python, "-I", "-S", "-c"]
+    found = {
+        "plain print": Rival(lambda: execute([*bare, PRINT]), "plain print", concurrency),
+        "plain ten": Rival(lambda: execute([*bare, TEN]), "plain ten", concurrency),
+    }
+    for sandbox in sandboxes:
+        for what, act, beside in (
+            ("print", functools.partial(run, sandbox, PRINT), "plain print"),
+            ("ten", functools.partial(run, sandbox, TEN), "plain ten"),
+            ("grade by calls", functools.partial(grade, sandbox, CALLS), "plain print"),
+            ("grade by asserts", functools.partial(grade, sandbox, ASSERTS), "plain print"),
+        ):
+            found[f"{sandbox.backend} {what}"] = Rival(act, beside, concurrency)
+    if any(sandbox.backend == "docker" for sandbox in sandboxes):
+        command = docker_run(python)
+        found["docker run print"] = Rival(lambda: execute(command), "plain print", concurrency)
+    if importlib.util.find_spec("gem") is not None:
+        unconfined = functools.partial(gem, PRINT, "none")
+        found["gem print"] = Rival(unconfined, "plain print", concurrency)
+    return found
+
+
+def docker_run(python: str) -> list[str]:
+    """`docker run` of the image that the docker backend made when its sandbox started."""
+    import docker
+
+    from tools.sandbox import interpreter
+    from tools.sandbox.docker import image
+
+    inside = interpreter.find(python)
+    made = image.ensure(docker.from_env().api, inside)
+    return ["docker", "run", "--rm", "--network=none", made, inside.path, "-I", "-S", "-c", PRINT]
+
+
+def report(found: dict[str, Rival]) -> dict[str, dict[str, float]]:
+    """What each rival came to."""
+    lines = {}
+    for name, rival in found.items():
+        beside = found[rival.beside].rates
+        ratios = [mine / other for mine, other in zip(rival.rates, beside, strict=True)]
+        cuts = statistics.quantiles(rival.latencies_ms, n=20)
+        lines[name] = {
+            "per_second": round(statistics.median(rival.rates), 1),
+            "best_per_second": round(max(rival.rates), 1),
+            "ratio": round(statistics.median(ratios), 3),
+            "p50_ms": round(cuts[9], 1),
+            "p95_ms": round(cuts[18], 1),
         }
-        rates: dict[str, list[float]] = {name: [] for name in acts}
+    return lines
+
+
+async def measure(arguments: argparse.Namespace) -> dict[str, object]:
+    async with contextlib.AsyncExitStack() as stack:
+        sandboxes = []
+        for name in arguments.backends:
+            made = make_sandbox(name, Limits(wall_s=30.0), python=arguments.python)
+            sandboxes.append(await stack.enter_async_context(made))
+        found = rivals(sandboxes, arguments.python or sys.executable, arguments.concurrency)
+        for rival in found.values():
+            await rate(rival.act, rival.concurrency, 0.1)
         for _ in range(arguments.rounds):
-            for name, act in acts.items():
-                rates[name].append(await rate(act, arguments.concurrency, arguments.seconds))
-        medians = {name: statistics.median(values) for name, values in rates.items()}
+            for rival in found.values():
+                latencies = rival.latencies_ms
+                rival.rates.append(
+                    await rate(rival.act, rival.concurrency, arguments.seconds, latencies)
+                )
         return {
-            "backend": sandbox.backend,
-            "isolation": sandbox.isolation,
             "concurrency": arguments.concurrency,
-            "workers": sandbox.workers,
-            "per_second": {name: round(value, 1) for name, value in medians.items()},
-            "ratio_to_plain": {n: round(v / medians["plain"], 3) for n, v in medians.items()},
-            "sessions": await measure_sessions(sandbox, arguments.seconds, arguments.rounds),
+            "rounds": arguments.rounds,
+            "isolation": {sandbox.backend: sandbox.isolation for sandbox in sandboxes},
+            "workers": sandboxes[0].workers,
+            "rivals": report(found),
         }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--backend", default="auto")
-    parser.add_argument("--python", default=None)
+    parser.add_argument("--backends", nargs="+", default=["auto"])
+    parser.add_argument("--python", default=None, help="of all rivals; landlock as root needs one")
     parser.add_argument("--concurrency", type=int, default=16)
-    parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--rounds", type=int, default=3)
-    print(json.dumps(asyncio.run(measure(parser.parse_args()))))
+    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--rounds", type=int, default=10)
+    print(json.dumps(asyncio.run(measure(parser.parse_args())), indent=1))
 
 
 if __name__ == "__main__":
