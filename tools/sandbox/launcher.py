@@ -35,6 +35,8 @@ class Launcher(Protocol):
     """What holds the limits of memory and processes."""
     start_s: float
     """Seconds within which a zygote must be ready."""
+    lost: tuple[str, ...]
+    """What its level promises elsewhere and this machine does not give, known after ``launch``."""
 
     def launch(
         self, limits: Limits, idle: int, control_fd: int, stderr_fd: int

@@ -13,8 +13,10 @@ from tools.sandbox.inside import kernel
 from tools.sandbox.inside.config import Config
 from tools.sandbox.limits import Limits
 
-_MIN_LANDLOCK_ABI = 6
-"""The first that keeps signals and abstract sockets inside (Linux 6.12)."""
+_MIN_LANDLOCK_ABI = 3
+"""The first that governs truncation (Linux 6.2)."""
+_SIGNALS_ABI = 6
+"""The first that keeps signals inside (Linux 6.12)."""
 _READABLE = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64"),
     *("/etc/ld.so.cache", "/etc/localtime"),
@@ -34,6 +36,7 @@ class LocalLauncher:
         self.isolation = "restricted" if confined else "none"
         self.enforced_by = "rlimit+watchdog"
         self.start_s = 30.0
+        self.lost: tuple[str, ...] = ()
         self._python = python
         self._scratch: dict[int, scratch.Scratch] = {}
         """By the zygote's pid, its common folder."""
@@ -44,12 +47,20 @@ class LocalLauncher:
         """See ``Launcher``."""
         python = interpreter.find(self._python)
         confined = self.isolation == "restricted"
-        if confined and kernel.landlock_abi() < _MIN_LANDLOCK_ABI:
+        abi = kernel.landlock_abi()
+        if confined and abi < _MIN_LANDLOCK_ABI:
             raise SandboxUnavailable(
-                f"landlock: the kernel offers version {kernel.landlock_abi()}, "
-                f"{_MIN_LANDLOCK_ABI} is needed (Linux 6.12 with CONFIG_SECURITY_LANDLOCK)"
+                f"landlock: the kernel offers version {abi}, {_MIN_LANDLOCK_ABI} is needed (Linux "
+                "6.2 with CONFIG_SECURITY_LANDLOCK and landlock among CONFIG_LSM)"
             )
         first_uid, uids = _own_uids() if confined and os.geteuid() == 0 else (0, 0)
+        # A user id of its own keeps them inside as well.
+        signals = abi >= _SIGNALS_ABI or uids > 0
+        if confined and not signals:
+            self.lost = (
+                f"programs can send no signals, not even to themselves: Landlock {abi} of this "
+                f"kernel would let them reach outside ({_SIGNALS_ABI}, of Linux 6.12, does not)",
+            )
         if uids and not python.reachable:
             raise SandboxUnavailable(
                 f"landlock: python ({python.path}) lies in a folder closed to other users, and "
@@ -65,7 +76,8 @@ class LocalLauncher:
             memory_mb=limits.memory_mb,
             processes=limits.processes,
             disk_mb=limits.disk_mb,
-            seccomp=seccomp.assemble(restricted=True).hex() if confined else "",
+            seccomp=seccomp.assemble(restricted=True, signals=signals).hex() if confined else "",
+            landlock=abi,
             readable=(python.prefix, *_READABLE),
             scratch=str(common.path),
             first_uid=first_uid,

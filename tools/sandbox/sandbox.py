@@ -74,6 +74,11 @@ class Sandbox:
         """What holds the limits of memory and processes."""
         return self._launcher.enforced_by
 
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """What the level promises elsewhere and this machine does not give, in words."""
+        return self._launcher.lost
+
     async def __aenter__(self) -> Sandbox:
         """Start it. See ``start``."""
         await self.start()
@@ -106,6 +111,8 @@ class Sandbox:
             except SandboxUnavailable as error:
                 refusals.append(str(error))
                 continue
+            for loss in self.lost:
+                _log.warning("sandbox: %s: %s", self.backend, loss)
             if refusals:
                 _log.warning(
                     "sandbox: %s with isolation %s, because: %s",

@@ -61,9 +61,14 @@ _DENIED_RESTRICTED = frozenset(
     }
 )
 
+# Where nothing else keeps them inside: kill, tkill, tgkill, the queueing ones, pidfd_send_signal.
+_DENIED_SIGNALS = frozenset({62, 129, 200, 234, 297, 424})
+
 _NEW_NAMESPACES = 0x7E020000
 _AF_UNIX, _STREAM, _SEQPACKET, _SOCKET_TYPE = 1, 1, 5, 0xF
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+_FIOSETOWN, _SIOCSPGRP = 0x8901, 0x8902
+_F_SETOWN, _F_SETSIG, _F_SETOWN_EX = 8, 10, 15
 _BUFFER_SIZES = (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF and their FORCE forms
 
 
@@ -118,18 +123,26 @@ _CHECKED_RESTRICTED: dict[int, list[Instruction]] = {
     141: _zero_only(1),  # setpriority
     203: _zero_only(0),  # sched_setaffinity
 }
+# A file can be told to signal anybody when there is something to read.
+_CHECKED_SIGNALS: dict[int, list[Instruction]] = {
+    16: [_load_arg(1), *_one_of((_TIOCSTI, _TIOCLINUX, _FIOSETOWN, _SIOCSPGRP), _DENY)],  # ioctl
+    72: [_load_arg(1), *_one_of((_F_SETOWN, _F_SETSIG, _F_SETOWN_EX), _DENY)],  # fcntl
+}
 
 
-def assemble(*, restricted: bool) -> bytes:
+def assemble(*, restricted: bool, signals: bool = True) -> bytes:
     """The filter as an array of ``struct sock_filter``.
 
     Args:
         restricted: for a run that shares the host's mounts and user ids (Landlock).
+        signals: whether a program may send any; False where they would reach outside.
     """
     leaves: dict[int, list[Instruction]] = {n: [(_RET, 0, 0, _DENY)] for n in _DENIED}
     leaves |= _CHECKED
     if restricted:
         leaves |= {n: [(_RET, 0, 0, _DENY)] for n in _DENIED_RESTRICTED} | _CHECKED_RESTRICTED
+    if not signals:
+        leaves |= {n: [(_RET, 0, 0, _DENY)] for n in _DENIED_SIGNALS} | _CHECKED_SIGNALS
     allow: list[Instruction] = [(_RET, 0, 0, _ALLOW)]
     ranges: list[tuple[int, list[Instruction]]] = []
     for number in range(_FIRST_UNKNOWN):

@@ -27,6 +27,7 @@ class DockerLauncher:
     isolation: str = "namespaces"
     enforced_by = "rlimit+watchdog per run, cgroup in total"
     start_s = 90.0  # the first one packs the image
+    lost: tuple[str, ...] = ()
 
     def __init__(self, python: str | None, runtime: str | None) -> None:
         self.backend = "docker" if runtime is None else f"docker/{runtime}"

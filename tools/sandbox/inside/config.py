@@ -24,6 +24,8 @@ class Config:
     """The filter in hexadecimal; empty: none."""
     readable: tuple[str, ...] = ()
     """Restricted only: folders that programs may read."""
+    landlock: int = 0
+    """Restricted only: the version of Landlock to use."""
     scratch: str = ""
     """Folder under which each run gets its own; unused where /tmp is private."""
     user_id: int = 0

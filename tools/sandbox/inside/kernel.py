@@ -37,6 +37,7 @@ _CAPABILITY_HEADER = ctypes.create_string_buffer(struct.pack("=Ii", _CAPABILITY_
 _NO_CAPABILITIES = ctypes.create_string_buffer(struct.pack("=6I", *(0,) * 6))
 _SYS_LANDLOCK = 444
 _LANDLOCK_FS, _LANDLOCK_TCP, _LANDLOCK_SCOPES = 0xFFFF, 0x3, 0x3
+_LANDLOCK_IOCTL = 1 << 15
 LANDLOCK_EXECUTE, LANDLOCK_WRITE, LANDLOCK_READ, LANDLOCK_LIST = 0x1, 0x2, 0x4, 0x8
 LANDLOCK_ALL = _LANDLOCK_FS
 _LANDLOCK_OF_FILES = LANDLOCK_EXECUTE | LANDLOCK_WRITE | LANDLOCK_READ | 1 << 14 | 1 << 15
@@ -142,17 +143,19 @@ class Filter:
         _check(result, "install the seccomp filter")
 
 
-def restrict_paths(rules: Iterable[tuple[str, int]]) -> None:
+def restrict_paths(rules: Iterable[tuple[str, int]], abi: int) -> None:
     """Confine this process by Landlock to paths and rights; TCP and signals to outside are denied.
 
     Args:
         rules: a path and the rights below it; a path that does not exist is left out.
+        abi: the version whose means are used, at least 3. Rights on devices come with 5, TCP
+            with 4, signals with 6.
     """
-    attributes = ctypes.create_string_buffer(
-        struct.pack("=QQQ", _LANDLOCK_FS, _LANDLOCK_TCP, _LANDLOCK_SCOPES)
-    )
+    handled = _LANDLOCK_FS if abi >= 5 else _LANDLOCK_FS & ~_LANDLOCK_IOCTL
+    words = [handled, _LANDLOCK_TCP, _LANDLOCK_SCOPES][: 3 if abi >= 6 else 2 if abi >= 4 else 1]
+    attributes = ctypes.create_string_buffer(struct.pack(f"={len(words)}Q", *words))
     ruleset = _check(
-        _syscall(_SYS_LANDLOCK, ctypes.addressof(attributes), 24, 0, 0, 0),
+        _syscall(_SYS_LANDLOCK, ctypes.addressof(attributes), 8 * len(words), 0, 0, 0),
         "landlock_create_ruleset",
     )
     for path, rights in rules:
@@ -162,7 +165,7 @@ def restrict_paths(rules: Iterable[tuple[str, int]]) -> None:
             continue
         if not stat.S_ISDIR(os.fstat(fd).st_mode):
             rights &= _LANDLOCK_OF_FILES
-        rule = ctypes.create_string_buffer(struct.pack("=Qi", rights, fd))
+        rule = ctypes.create_string_buffer(struct.pack("=Qi", rights & handled, fd))
         added = _syscall(_SYS_LANDLOCK + 1, ruleset, 1, ctypes.addressof(rule), 0, 0)
         os.close(fd)
         _check(added, f"landlock_add_rule {path}")

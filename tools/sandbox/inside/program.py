@@ -110,7 +110,7 @@ def _confine(config: Config, place: Place, filter_: kernel.Filter | None) -> Non
     kernel.die_with_parent()
     kernel.no_new_privileges()
     if config.isolation == "restricted":
-        kernel.restrict_paths(_path_rules(config, place))
+        kernel.restrict_paths(_path_rules(config, place), config.landlock)
     kernel.set_dumpable(True)
     if filter_ is not None:
         filter_.install()
