@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from tools.sandbox import bundle, interpreter, launcher, seccomp
+from tools.sandbox import bundle, identity, interpreter, launcher, seccomp
 from tools.sandbox.errors import SandboxUnavailable
 from tools.sandbox.inside.config import Config
 from tools.sandbox.inside.surroundings import SANDBOX_ID
@@ -59,6 +59,7 @@ class BwrapLauncher:
         """See ``Launcher``."""
         binary = find_bwrap()
         python = interpreter.find(self._python)
+        _check_root()
         config = Config(
             isolation=self.isolation,
             control_fd=control_fd,
@@ -105,6 +106,15 @@ class BwrapLauncher:
     def cleared(self, pid: int) -> bool:
         """See ``Launcher``: everything was in memory of its own."""
         return True
+
+
+def _check_root() -> None:
+    identity.check_may_change_user("bwrap", "SETGID", "SETUID")
+    if os.geteuid() == 0 and not identity.is_mapped(interpreter.UNPRIVILEGED_ID):
+        raise SandboxUnavailable(
+            f"bwrap: root runs programs as user {interpreter.UNPRIVILEGED_ID}, which this user "
+            "namespace has not (see /proc/self/uid_map): start this as another user than root"
+        )
 
 
 def find_bwrap() -> Path:

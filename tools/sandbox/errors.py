@@ -6,6 +6,11 @@ from __future__ import annotations
 class SandboxUnavailable(RuntimeError):
     """Raised when this machine offers no sandbox of the isolation asked for; names the fix."""
 
+    def __init__(self, message: str, refusals: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.refusals = refusals or (message,)
+        """Why each backend that was tried does not work."""
+
 
 class SandboxFailure(RuntimeError):
     """Raised when the sandbox itself failed, twice. Never a verdict: try again or drop the sample.

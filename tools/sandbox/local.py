@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from tools.sandbox import bundle, interpreter, launcher, scratch, seccomp
+from tools.sandbox import bundle, identity, interpreter, launcher, scratch, seccomp
 from tools.sandbox.errors import SandboxUnavailable
 from tools.sandbox.inside import kernel
 from tools.sandbox.inside.config import Config
@@ -60,6 +60,10 @@ class LocalLauncher:
             self.lost = (
                 f"programs can send no signals, not even to themselves: Landlock {abi} of this "
                 f"kernel would let them reach outside ({_SIGNALS_ABI}, of Linux 6.12, does not)",
+            )
+        if uids:
+            identity.check_may_change_user(
+                "landlock", "CHOWN", "DAC_OVERRIDE", "KILL", "SETGID", "SETUID"
             )
         if uids and not python.reachable:
             raise SandboxUnavailable(
@@ -129,12 +133,8 @@ def _own_uids() -> tuple[int, int]:
     Raises:
         SandboxUnavailable: this user namespace has too few.
     """
-    mapped = [
-        (int(inside), int(inside) + int(count))
-        for inside, _, count in map(str.split, Path("/proc/self/uid_map").read_text().splitlines())
-    ]
     for first, count in _UID_RANGES:
-        if any(low <= first and first + count <= high for low, high in mapped):
+        if identity.is_mapped(first, count):
             return first, count
     raise SandboxUnavailable(
         "landlock: root needs spare user ids to run programs as (see /proc/self/uid_map): "

@@ -121,9 +121,11 @@ class Sandbox:
                     "; ".join(refusals),
                 )
             return
+        why = "; ".join(refusals)
         raise SandboxUnavailable(
-            f"no sandbox works here: {'; '.join(refusals)}. `python -m tools.sandbox doctor` "
-            "tells what to do"
+            f"{'no sandbox works here: ' if len(refusals) > 1 else ''}{why}. "
+            "`python -m tools.sandbox doctor` tells what to do",
+            tuple(refusals),
         )
 
     async def _start_backend(self) -> None:
