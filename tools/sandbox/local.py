@@ -53,22 +53,13 @@ class LocalLauncher:
                 f"landlock: the kernel offers version {abi}, {_MIN_LANDLOCK_ABI} is needed (Linux "
                 "6.2 with CONFIG_SECURITY_LANDLOCK and landlock among CONFIG_LSM)"
             )
-        first_uid, uids = _own_uids() if confined and os.geteuid() == 0 else (0, 0)
+        first_uid, uids = _own_uids(python) if confined and os.geteuid() == 0 else (0, 0)
         # A user id of its own keeps them inside as well.
         signals = abi >= _SIGNALS_ABI or uids > 0
         if confined and not signals:
             self.lost = (
                 f"programs can send no signals, not even to themselves: Landlock {abi} of this "
                 f"kernel would let them reach outside ({_SIGNALS_ABI}, of Linux 6.12, does not)",
-            )
-        if uids:
-            identity.check_may_change_user(
-                "landlock", "CHOWN", "DAC_OVERRIDE", "KILL", "SETGID", "SETUID"
-            )
-        if uids and not python.reachable:
-            raise SandboxUnavailable(
-                f"landlock: python ({python.path}) lies in a folder closed to other users, and "
-                "root runs programs as one: pass python= one that everybody may read"
             )
         # Each run enters its own folder in there, and nobody lists them. The zygote removes it.
         common = scratch.make(_scratch_parent(), _PREFIX, mode=0o711)
@@ -127,12 +118,18 @@ def _scratch_parent() -> Path:
     return shared_memory if usable else Path(tempfile.gettempdir())
 
 
-def _own_uids() -> tuple[int, int]:
-    """First and number of the user ids that runs may take, one each.
+def _own_uids(python: interpreter.Interpreter) -> tuple[int, int]:
+    """First and number of the user ids that runs of root may take, one each.
 
     Raises:
-        SandboxUnavailable: this user namespace has too few.
+        SandboxUnavailable: root cannot give them any, or they could not run ``python``.
     """
+    identity.check_may_change_user("landlock", "CHOWN", "DAC_OVERRIDE", "KILL", "SETGID", "SETUID")
+    if not python.reachable:
+        raise SandboxUnavailable(
+            f"landlock: python ({python.path}) lies in a folder closed to other users, and "
+            "root runs programs as one: pass python= one that everybody may read"
+        )
     for first, count in _UID_RANGES:
         if identity.is_mapped(first, count):
             return first, count
