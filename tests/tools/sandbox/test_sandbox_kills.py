@@ -118,7 +118,7 @@ async def test_kills_at_random_moments_make_no_answer_wrong(make, kill, count):
 
 
 async def test_a_killed_warden_costs_one_repetition_and_leaves_nothing(request, make):
-    text = HEAD + "for _ in range(3):\n    if os.fork() == 0: break\ntime.sleep(1.0)\n"
+    text = HEAD + "for _ in range(3):\n    if os.fork() == 0: time.sleep(600)\ntime.sleep(1.0)\n"
     text += "open('left', 'w').write('x')\n"
     text += "print('again')"
     async with make(limits=Limits(wall_s=60)) as sandbox:
