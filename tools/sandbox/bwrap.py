@@ -98,6 +98,7 @@ class BwrapLauncher:
                 stderr=stderr_fd,
                 pass_fds=keep,
                 cwd="/",
+                start_new_session=True,
                 user=identity,
                 group=identity,
                 extra_groups=None if identity is None else [],

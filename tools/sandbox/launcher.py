@@ -43,6 +43,8 @@ class Launcher(Protocol):
     ) -> subprocess.Popen[bytes]:
         """Start a zygote that takes jobs from ``control_fd``. It ends with this thread.
 
+        The process returned leads a group of its own, which is killed when it has ended.
+
         Raises:
             OSError: it cannot be started.
             SandboxUnavailable: something it needs is missing; the message names the fix.

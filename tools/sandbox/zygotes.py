@@ -211,10 +211,17 @@ class Zygote:
 
     def _on_end(self) -> None:
         self._loop.remove_reader(self._pidfd)
-        self._process.wait()
-        self.dead = True
+        self._bury()
         if not self._ended.done():
             self._ended.set_result(None)
+
+    def _bury(self) -> None:
+        # A launcher that was killed may leave a child that waits for it. The group's number is
+        # taken until the launcher is buried.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self.dead = True
 
     async def close(self) -> None:
         """Close the control socket, whereupon everything inside ends; wait for it.
@@ -234,9 +241,7 @@ class Zygote:
         finally:
             if not self.dead:  # cancelled while waiting
                 self._loop.remove_reader(self._pidfd)
-                self._process.kill()
-                self._process.wait()
-                self.dead = True
+                self._bury()
             os.close(self._pidfd)
             os.close(self._errors)
         for _ in range(_CLEARING_TRIES):

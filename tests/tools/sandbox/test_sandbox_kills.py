@@ -7,6 +7,7 @@ import contextlib
 import os
 import random
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -140,6 +141,35 @@ def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+class Torn:
+    """A launcher whose process is killed while its child waits for it."""
+
+    backend = "torn"
+    start_s = 10.0
+
+    def launch(self, *arguments):
+        command = f"exec -a {NAME} sleep 600 & kill -9 $$"
+        return subprocess.Popen(["/bin/bash", "-c", command], start_new_session=True)
+
+    def cleared(self, pid: int) -> bool:
+        return True
+
+
+async def test_what_a_killed_launcher_leaves_is_killed_as_well():
+    torn = zygotes.Zygotes(Torn(), Limits(), idle=1, recycle_after=9)
+    with pytest.raises(SandboxUnavailable, match="torn does not start"):
+        await torn.start()
+    await until(lambda: not any(NAME in line for line in command_lines()))
+
+
+def command_lines() -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found.append(path.read_text(errors="replace"))
+    return found
+
+
 class Unsteady:
     """A launcher that fails so many times."""
 
@@ -169,6 +199,7 @@ async def test_what_does_not_start_is_tried_again_for_a_while(
         current = sandbox._zygotes
         current._launcher = Unsteady(current._launcher, failures)
         os.kill(children(os.getpid())[0], signal.SIGKILL)
+        await until(lambda: current._current.dead)
         results = await asyncio.gather(
             *(sandbox.run("print(1)") for _ in range(16)), return_exceptions=True
         )
