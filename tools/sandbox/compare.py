@@ -34,10 +34,10 @@ def _close(got: Any, expected: complex, tolerance: float) -> bool:
         return True
     try:
         difference, scale = abs(got - expected), max(abs(got), abs(expected))
+        # Not below tolerance is not close: a NaN, or two infinities of opposite signs.
+        return math.isfinite(scale) and difference <= tolerance * max(1.0, scale)
     except OverflowError:  # an integer beyond the range of floats
         return False
-    # Not below tolerance is not close: a NaN, or two infinities of opposite signs.
-    return math.isfinite(scale) and difference <= tolerance * max(1.0, scale)
 
 
 def same_output(got: str, expected: str) -> bool:

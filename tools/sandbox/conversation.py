@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from tools.sandbox.sandbox import Sandbox
 
 
+_MAX_TEXT = 2000
+"""Characters of an error message that are believed to be one."""
+
+
 class CandidateFault(Exception):
     """Raised when the process can answer no more calls; carries the outcome of the current one."""
 
@@ -135,7 +139,7 @@ class Candidate(Conversation):
             case ["loaded"]:
                 return
             case ["failed", str(name), str(message), line] if line is None or type(line) is int:
-                raise CandidateFault(Outcome(OutcomeKind.ERROR, None, name, message, line))
+                raise CandidateFault(_raised(name, message, line))
         raise await self._noise()
 
     async def call(self, name: str, arguments: Any, keywords: Any) -> Outcome:
@@ -159,12 +163,18 @@ class Candidate(Conversation):
                 except CodecError as error:
                     raise await self.fault(error) from None
             case ["raised", str(kind), str(message), line] if line is None or type(line) is int:
-                return Outcome(OutcomeKind.ERROR, None, kind, message, line)
+                return _raised(kind, message, line)
             case ["strange", str(message)]:
-                return Outcome(OutcomeKind.ERROR, message=f"the answer cannot be used: {message}")
-            case ["absent", str(absent)]:
-                return Outcome(OutcomeKind.ERROR, None, "NameError", f"no function {absent!r}")
+                return _raised("", f"the answer cannot be used: {message}")
+            case ["absent", str()]:
+                return _raised("NameError", f"no function {name!r}")
         raise await self._noise()
 
     async def _noise(self) -> CandidateFault:
         return await self.fault(CodecError("the process sent what is not an answer"))
+
+
+def _raised(kind: str, message: str, line: int | None = None) -> Outcome:
+    """What the process says of an exception, as text that can be written down anywhere."""
+    kind, message = (t[:_MAX_TEXT].encode(errors="replace").decode() for t in (kind, message))
+    return Outcome(OutcomeKind.ERROR, None, kind, message, line)

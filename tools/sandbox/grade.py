@@ -17,7 +17,7 @@ from tools.sandbox.cases import AssertTest, CallTest, StdioTest, Test
 from tools.sandbox.compare import equal, same_output
 from tools.sandbox.conversation import Candidate, CandidateFault, Conversation, ended
 from tools.sandbox.errors import SandboxFailure
-from tools.sandbox.inside.codec import CodecError, encode
+from tools.sandbox.inside.codec import CodecError, encode, pack
 from tools.sandbox.limits import Limits
 from tools.sandbox.results import Outcome, OutcomeKind, Status, Verdict
 from tools.sandbox.zygotes import LostError, Request
@@ -93,13 +93,19 @@ def _check(submission: Submission, tests: Sequence[Test]) -> None:
                 f"tests[{index}] ({type(test).__name__}) must be a CallTest, a StdioTest or an "
                 "AssertTest"
             )
-        if not isinstance(test, CallTest):
-            continue
-        if not submission.entry_point:
+        if isinstance(test, CallTest) and not submission.entry_point:
             raise ValueError(f"tests[{index}] is a CallTest: name its function by entry_point=")
         try:
-            encode((test.args, dict(test.kwargs), test.expected))
-        except CodecError as error:
+            match test:
+                case CallTest(args, expected, kwargs):
+                    name = submission.entry_point
+                    pack(["call", len(tests), name, encode(args), encode(dict(kwargs))])
+                    encode(expected)
+                case StdioTest(stdin):
+                    stdin.encode()
+                case AssertTest(code, setup):
+                    pack(["test", 0, setup, code, submission.entry_point])
+        except (CodecError, UnicodeEncodeError) as error:
             raise ValueError(f"tests[{index}]: {error}") from None
 
 
@@ -209,8 +215,11 @@ async def _examine(
         while True:
             match await examiner.message():
                 case ["call", str(name), arguments, keywords]:
-                    answer = await candidate.call(name, arguments, keywords)
-                    await examiner.send(_relayed(answer))
+                    try:
+                        answer = await candidate.call(name, arguments, keywords)
+                        await examiner.send(_relayed(answer))
+                    except CodecError as error:  # the candidate's spelling was shorter than ours
+                        return Outcome(OutcomeKind.ERROR, message=str(error)), False
                 case ["passed", 0]:
                     return Outcome(OutcomeKind.PASSED), True
                 case [str(kind), str(name), str(message), line, 0]:

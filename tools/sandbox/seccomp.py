@@ -42,6 +42,7 @@ _DENIED = frozenset(
         *(212, 216, 227, 236, 237, 238, 239),  # remap_file_pages, clock_settime, mempolicy
         *range(240, 247),  # POSIX message queues, kexec_load; 247 is waitid
         *(248, 249, 250, 251, 256, 259),  # keyrings, ioprio_set, migrate_pages, mknodat
+        *(253, 294),  # inotify_init, inotify_init1: all processes of a user share their number
         *(272, 278, 279, 298, 300, 301, 303, 304, 305, 308),  # unshare to setns
         *(310, 311, 312, 313, 314, 317, 319, 320, 321, 323),  # process_vm_* to userfaultfd
         *range(425, 434),  # io_uring, the mount interface
@@ -66,8 +67,10 @@ _DENIED_SIGNALS = frozenset({62, 129, 200, 234, 297, 424})
 
 _NEW_NAMESPACES = 0x7E020000
 _AF_UNIX, _STREAM, _SEQPACKET, _SOCKET_TYPE = 1, 1, 5, 0xF
-_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
-_FIOSETOWN, _SIOCSPGRP = 0x8901, 0x8902
+# TCGETS, TCGETS2, TIOCGWINSZ, TIOCGPGRP; FIONREAD, FIONBIO; FIONCLEX, FIOCLEX. None changes a file:
+# a file's flags, for one, can be changed through a descriptor that only reads.
+_CONTROLS = (0x5401, 0x802C542A, 0x5413, 0x540F, 0x541B, 0x5421, 0x5450, 0x5451)
+_PRIO_USER = 2
 _F_SETOWN, _F_SETSIG, _F_SETOWN_EX = 8, 10, 15
 _BUFFER_SIZES = (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF and their FORCE forms
 
@@ -84,6 +87,14 @@ def _one_of(values: Iterable[int], action: int) -> list[Instruction]:
     return [*program, (_RET, 0, 0, _ALLOW)]
 
 
+def _only(values: Iterable[int]) -> list[Instruction]:
+    """Allow when the loaded word is one of ``values``, else deny."""
+    program: list[Instruction] = []
+    for value in values:
+        program += [(_JEQ, 0, 1, value), (_RET, 0, 0, _ALLOW)]
+    return [*program, (_RET, 0, 0, _DENY)]
+
+
 def _zero_only(argument: int) -> list[Instruction]:
     """Allow when the 32-bit argument is 0 (the caller itself)."""
     return [
@@ -95,7 +106,7 @@ def _zero_only(argument: int) -> list[Instruction]:
 
 
 _CHECKED: dict[int, list[Instruction]] = {
-    16: [_load_arg(1), *_one_of((_TIOCSTI, _TIOCLINUX), _DENY)],  # ioctl
+    16: [_load_arg(1), *_only(_CONTROLS)],  # ioctl
     # socketpair: a datagram pair could be connected again, to a path or an abstract address.
     53: [
         _load_arg(0),
@@ -116,16 +127,19 @@ _CHECKED: dict[int, list[Instruction]] = {
         (_RET, 0, 0, _DENY),
         (_RET, 0, 0, _ALLOW),
     ],
+    # sync, syncfs: they would wait, beyond any kill, for all that the machine has yet to write.
+    162: [(_RET, 0, 0, _IGNORE)],
+    306: [(_RET, 0, 0, _IGNORE)],
     302: _zero_only(0),  # prlimit64
     435: [(_RET, 0, 0, _UNKNOWN)],  # clone3 hides its flags behind a pointer; libc falls back
 }
 _CHECKED_RESTRICTED: dict[int, list[Instruction]] = {
-    141: _zero_only(1),  # setpriority
+    # setpriority: of the caller itself, not of all processes of its user.
+    141: [_load_arg(0), (_JEQ, 0, 1, _PRIO_USER), (_RET, 0, 0, _DENY), *_zero_only(1)],
     203: _zero_only(0),  # sched_setaffinity
 }
 # A file can be told to signal anybody when there is something to read.
 _CHECKED_SIGNALS: dict[int, list[Instruction]] = {
-    16: [_load_arg(1), *_one_of((_TIOCSTI, _TIOCLINUX, _FIOSETOWN, _SIOCSPGRP), _DENY)],  # ioctl
     72: [_load_arg(1), *_one_of((_F_SETOWN, _F_SETSIG, _F_SETOWN_EX), _DENY)],  # fcntl
 }
 

@@ -112,7 +112,7 @@ def test_dangerous_calls_are_denied(program, name):
 
 def test_every_number_has_a_verdict(program):
     found = {verdict(program, number) for number in range(463)}
-    assert found == {ALLOW, DENY, UNKNOWN}
+    assert found == {ALLOW, DENY, UNKNOWN, IGNORE}
     for number in (463, 600, 0x40000000, 0x40000000 | 41, 0xFFFFFFFF):
         assert verdict(program, number) == UNKNOWN
 
@@ -129,6 +129,7 @@ def test_arguments_decide(program):
     assert verdict(program, 435) == UNKNOWN
     assert verdict(program, 16, 0, 0x5413) == ALLOW
     assert verdict(program, 16, 0, 0x5412) == DENY
+    assert verdict(program, 16, 0, 0x40086602) == DENY  # a file's flags
     stream, datagram, seqpacket, cloexec = 1, 2, 5, 0o2000000
     assert verdict(program, 53, 1, stream | cloexec) == ALLOW
     assert verdict(program, 53, 1, seqpacket) == ALLOW
@@ -138,6 +139,14 @@ def test_arguments_decide(program):
     assert verdict(program, 54, 3, 1, 2) == ALLOW
     assert verdict(program, 302, 0, 7) == ALLOW
     assert verdict(program, 302, 4242, 7) == DENY
+    assert verdict(program, 162) == verdict(program, 306) == IGNORE  # sync, syncfs
+
+
+def test_only_its_own_priority_is_a_restricted_programs():
+    program = assemble(restricted=True)
+    assert verdict(program, 141, 0, 0, 5) == ALLOW
+    assert verdict(program, 141, 0, 4242, 5) == DENY
+    assert verdict(program, 141, 2, 0, 5) == DENY  # all processes of its user
 
 
 @pytest.mark.parametrize("number", [90, 91, 92, 132, 188, 109, 112, 254, 268, 280])

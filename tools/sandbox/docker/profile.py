@@ -29,6 +29,7 @@ _DENIED = (
     *("init_module", "finit_module", "delete_module", "create_module", "query_module"),
     *("get_kernel_syms", "kexec_load", "kexec_file_load", "bpf", "perf_event_open"),
     *("userfaultfd", "add_key", "request_key", "keyctl", "ioprio_set"),
+    *("inotify_init", "inotify_init1"),
     *("io_setup", "io_destroy", "io_getevents", "io_submit", "io_cancel"),
     *("io_uring_setup", "io_uring_enter", "io_uring_register"),
     *("mbind", "set_mempolicy", "get_mempolicy", "migrate_pages", "move_pages"),

@@ -59,12 +59,14 @@ def describe(error: BaseException) -> list[Any]:
         message = str(error)[:_MAX_TEXT]
     except BaseException:
         message = "(the message cannot be shown)"
-    return [type(error).__name__[:_MAX_TEXT], message, _line(error)]
+    # Not the attribute: a metaclass may have one of its own.
+    name = type.__dict__["__name__"].__get__(type(error))
+    return [name[:_MAX_TEXT], message, _line(error)]
 
 
 def _line(error: BaseException) -> int | None:
     if isinstance(error, SyntaxError) and error.filename == loader.FILENAME:
-        return error.lineno
+        return error.lineno if type(error.lineno) is int else None
     line = None
     trace: TracebackType | None = error.__traceback__
     while trace is not None:

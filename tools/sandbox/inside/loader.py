@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import io
 import linecache
 import sys
 import types
@@ -13,10 +14,11 @@ FILENAME = "program.py"
 
 def load(source: str, name: str) -> types.ModuleType:
     """Run ``source`` as the module ``name``; whatever it raises comes through."""
+    source = source.removeprefix("\ufeff")  # a mark of byte order, as the interpreter reads files
     module = types.ModuleType(name)
     module.__dict__.update(__builtins__=builtins, __file__=FILENAME)
     sys.modules[name] = module
-    lines = source.splitlines(keepends=True)
+    lines = list(io.StringIO(source, newline=None))  # not at form feeds: the parser counts none
     linecache.cache[FILENAME] = (len(source), None, lines, FILENAME)
     exec(compile(source, FILENAME, "exec", dont_inherit=True), module.__dict__)
     return module

@@ -29,6 +29,8 @@ from tools.sandbox.inside.surroundings import PRIVATE_FOLDER, Place
 READY = b"R"
 _NICE = 5
 _STACK_MB = 8
+_PENDING_SIGNALS = 256
+"""Queued signals and timers: their memory is the kernel's."""
 _MAX_DESCRIPTORS = 128
 _ADDRESS_SPACE_SLACK_MB = 512
 """Address space beyond the memory limit, for mappings that hold little: libraries, stacks."""
@@ -80,7 +82,8 @@ def main(
     _settle(folder)
     if session:
         _serve_session(socket.socket(fileno=talk.detach()), folder, request, config)
-    source = blobs[0].decode()
+    # Half a character is the compiler's to refuse.
+    source = blobs[0].decode("utf-8", "surrogatepass")
     if request["mode"] == "program":
         _run_program(source)
     elif request["mode"] == "calls":
@@ -176,12 +179,16 @@ def prepare() -> None:
     for limit, value in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_MEMLOCK, 64 << 10),
-        (resource.RLIMIT_STACK, _STACK_MB << 20),
         (resource.RLIMIT_MSGQUEUE, 0),
+        (resource.RLIMIT_SIGPENDING, _PENDING_SIGNALS),
         (resource.RLIMIT_RTPRIO, 0),
         (resource.RLIMIT_NICE, 0),
     ):
         _lower(limit, value)
+    # Its ceiling stays: programs that recurse deeply raise it, and other limits bound memory.
+    ceiling = resource.getrlimit(resource.RLIMIT_STACK)[1]
+    soft = _STACK_MB << 20 if ceiling == resource.RLIM_INFINITY else min(_STACK_MB << 20, ceiling)
+    resource.setrlimit(resource.RLIMIT_STACK, (soft, ceiling))
 
 
 def _open_streams() -> None:

@@ -119,7 +119,10 @@ def _fork_program(
     pid = os.fork()
     if pid == 0:
         stdio = inputs[0], outputs[1], errors[1]
-        program.main(config, place, task_limit, filter_, theirs, stdio)
+        try:
+            program.main(config, place, task_limit, filter_, theirs, stdio)
+        finally:
+            os._exit(1)  # it raised where nothing caught it: a late signal's handler, for one
     for fd in (inputs[0], outputs[1], errors[1]):
         os.close(fd)
     theirs.close()
