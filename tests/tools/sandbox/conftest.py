@@ -50,18 +50,6 @@ async def either(request, python_for):
     await made.close()
 
 
-@pytest_asyncio.fixture(
-    scope="module",
-    loop_scope="module",
-    params=["bwrap", *(pytest.param(b, marks=pytest.mark.slow) for b in ("docker", "landlock"))],
-)
-async def mostly_bwrap(request, python_for):
-    """As ``either``, for many cases that hardly depend on the backend."""
-    made = await started(request.param, python_for(request.param))
-    yield made
-    await made.close()
-
-
 @pytest.fixture(scope="module")
 def engine_client():
     """A docker engine, or a skip where none runs."""
