@@ -246,7 +246,7 @@ FORGERIES: list[Forgery] = [
         ),
         "a flood of frames from a twin": (
             _CHANNEL + "import os\nif os.fork() == 0:\n    c = channel()\n"
-            '    while True: c.sendall(b\'\\0\\0\\0\\x16["value",["i","10"],1]\')\n'
+            '    while True: c.sendall(b\'\\0\\0\\0\\x16["value",["i","11"],1]\')\n'
             "def f(x): return 0"
         ),
         "descriptors sent along": (

@@ -54,7 +54,7 @@ def findings(request, world, python_for):
         wanted = [
             item.callspec.params["name"]
             for item in request.session.items
-            if item.path == request.path and "name" in getattr(item, "callspec", item).params
+            if isinstance(item, pytest.Function) and item.originalname == "test_it_holds"
             if item.callspec.params["backend"] == backend
         ]
         return [CASES[name] for name in wanted]
