@@ -144,6 +144,6 @@ def _disk_use(folder: str) -> tuple[int, int]:
                     if entry.is_dir(follow_symlinks=False):
                         pending.append(entry.path)
         except OSError as error:
-            if error.errno == errno.ENAMETOOLONG:
-                return size, MAX_FILES + 1  # what lies deeper cannot be measured
+            if error.errno in (errno.ENAMETOOLONG, errno.EACCES):
+                return size, MAX_FILES + 1  # what lies in there cannot be measured
     return size, count
