@@ -175,6 +175,9 @@ class Candidate(Conversation):
 
 
 def _raised(kind: str, message: str, line: int | None = None) -> Outcome:
-    """What the process says of an exception, as text that can be written down anywhere."""
-    kind, message = (t[:_MAX_TEXT].encode(errors="replace").decode() for t in (kind, message))
-    return Outcome(OutcomeKind.ERROR, None, kind, message, line)
+    return Outcome(OutcomeKind.ERROR, None, printable(kind), printable(message), line)
+
+
+def printable(text: str) -> str:
+    """What a process says of an exception, as text that can be written down anywhere."""
+    return text[:_MAX_TEXT].encode(errors="replace").decode()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tools.sandbox.cases import AssertTest, CallTest, StdioTest, Test
 from tools.sandbox.compare import equal, same_output
-from tools.sandbox.conversation import Candidate, CandidateFault, Conversation, ended
+from tools.sandbox.conversation import Candidate, CandidateFault, Conversation, ended, printable
 from tools.sandbox.errors import SandboxFailure
 from tools.sandbox.inside.codec import CodecError, encode, pack
 from tools.sandbox.limits import Limits
@@ -223,7 +223,8 @@ async def _examine(
                 case ["passed", 0]:
                     return Outcome(OutcomeKind.PASSED), True
                 case [str(kind), str(name), str(message), line, 0]:
-                    return Outcome(OutcomeKind(kind), None, name, message, line), True
+                    said = printable(name), printable(message)
+                    return Outcome(OutcomeKind(kind), None, *said, line), True
                 case other:
                     raise LostError(f"the process of the tests sent {str(other)[:200]}")
     except CandidateFault as fault:

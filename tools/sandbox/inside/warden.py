@@ -121,8 +121,10 @@ def _fork_program(
         stdio = inputs[0], outputs[1], errors[1]
         try:
             program.main(config, place, task_limit, filter_, theirs, stdio)
+        except BaseException as error:  # files that do not fit; a late signal's handler
+            os.write(2, f"{type(error).__name__}: {error}\n".encode(errors="replace"))
         finally:
-            os._exit(1)  # it raised where nothing caught it: a late signal's handler, for one
+            os._exit(1)
     for fd in (inputs[0], outputs[1], errors[1]):
         os.close(fd)
     theirs.close()

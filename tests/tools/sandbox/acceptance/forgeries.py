@@ -349,6 +349,12 @@ GRADE_FORGERIES += [
         "f",
     ),
     ForgedGrade(
+        "half a character in what the test says",
+        "def f(x): return '\\ud800'",
+        (AssertTest("assert f(3) == 16, f(3)"), AssertTest("assert f(3) == 16, repr(f(3))")),
+        "f",
+    ),
+    ForgedGrade(
         "an exception that ends an iteration of the test",
         "def f(x): raise StopIteration",
         (AssertTest("assert all(map(lambda x: f(x) == x * x + 7, range(5)))"),),
