@@ -85,7 +85,7 @@ def test_the_last_wrong_program_ends_the_episode_without_reward(env):
         ("import os; os._exit(0)", "ended the process"),
         ("", "NameError: no function 'f'"),
         ("def f(xs): return 10 ** 5000", "returned a number too long to show"),
-        ("\ud800", "ended the process"),
+        ("\ud800", "UnicodeEncodeError"),
     ],
 )
 def test_what_an_unusable_program_is_told(env, program, told):
