@@ -125,7 +125,7 @@ def tasks(request, data_dir):
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def sandbox():
     # Generous: the machine may be busy, and a slow right answer must not count as wrong.
-    async with make_sandbox(limits=Limits(wall_s=20.0)) as made:
+    async with make_sandbox(limits=Limits(wall_s=60.0)) as made:
         yield made
 
 
