@@ -30,7 +30,7 @@ async def python(sandbox):
     made = tools.make("python", sandbox=sandbox)
     yield made
     await made.close()
-    assert sandbox.places._value == sandbox.max_sessions
+    assert sandbox.places.in_flight == 0
 
 
 async def text(python, code, context=ONE):
@@ -55,7 +55,7 @@ async def test_each_episode_has_variables_of_its_own(python):
 async def test_without_an_episode_nothing_is_kept(python, sandbox):
     assert await text(python, "x = 1\nx", None) == "1"
     assert "NameError" in await text(python, "x", None)
-    assert sandbox.places._value == sandbox.max_sessions
+    assert sandbox.places.in_flight == 0
 
 
 async def test_output_value_and_traceback_are_what_a_notebook_shows(python):

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from tools.sandbox.cases import AssertTest, CallTest, StdioTest, Test
 from tools.sandbox.compare import equal, same_output
 from tools.sandbox.conversation import Candidate, CandidateFault, Conversation, ended, printable
-from tools.sandbox.errors import SandboxFailure
 from tools.sandbox.inside.codec import CodecError, encode, pack
 from tools.sandbox.limits import Limits
 from tools.sandbox.results import Outcome, OutcomeKind, Status, Verdict
@@ -63,16 +62,18 @@ class _Sheet:
 
 async def grade(sandbox: Sandbox, submission: Submission, tests: Sequence[Test]) -> Verdict:
     """See ``Sandbox.grade``."""
-    _check(submission, tests)
+    check(submission, tests)
     started = time.monotonic()
     async with sandbox.slots:
         try:
             sheet = await _grade(sandbox, submission, tests)
         except LostError:
+            sandbox.tally.retries += 1
             try:
                 sheet = await _grade(sandbox, submission, tests)
             except LostError as error:
-                raise SandboxFailure(f"{sandbox.backend}: {error}") from None
+                raise sandbox.failure(str(error)) from None
+    sandbox.tally.grades += 1
     passed = bool(tests) and not sheet.detail and all(o.passed for o in sheet.outcomes)
     return Verdict(
         passed=passed,
@@ -86,7 +87,12 @@ async def grade(sandbox: Sandbox, submission: Submission, tests: Sequence[Test])
     )
 
 
-def _check(submission: Submission, tests: Sequence[Test]) -> None:
+def check(submission: Submission, tests: Sequence[Test]) -> None:
+    """These tests can be run.
+
+    Raises:
+        ValueError: one cannot; see ``Sandbox.grade``.
+    """
     for index, test in enumerate(tests):
         if not isinstance(test, CallTest | StdioTest | AssertTest):
             raise ValueError(

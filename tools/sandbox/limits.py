@@ -64,6 +64,20 @@ class Limits:
             )
 
 
+_MAX_SESSION_S = 86_400.0
+
+
+def check_session_times(idle_s: float, life_s: float) -> None:
+    """Seconds without a call, and in all, after which a session is ended.
+
+    Raises:
+        ValueError: one is outside its range.
+    """
+    for name, seconds in (("idle_s", idle_s), ("life_s", life_s)):
+        if not 0 < seconds <= _MAX_SESSION_S:
+            raise ValueError(f"{name} ({seconds}) must be in (0, {_MAX_SESSION_S:g}]")
+
+
 _RANGES: dict[str, tuple[float, float]] = {
     "wall_s": (0.05, 3600),
     "cpu_s": (0.05, 3600),

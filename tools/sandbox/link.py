@@ -120,11 +120,15 @@ class Link:
             timer.cancel()
 
     async def settled(self, branch: Branch) -> None:
-        """Wait until a call whose asker was cancelled has come to its end."""
-        if branch.waiting is not None:
-            await asyncio.wait([branch.waiting], timeout=GRACE_S)
-            if branch.waiting is not None:
-                self.close()
+        """Wait until a call, or a copy, whose asker was cancelled has come to its end."""
+        awaited = branch.waiting
+        if awaited is None:
+            return
+        await asyncio.wait([awaited], timeout=GRACE_S)
+        if not awaited.done():
+            self.close()
+        elif branch.waiting is awaited:
+            branch.waiting = None
 
     def _on_writable(self) -> None:
         try:

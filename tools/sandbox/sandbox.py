@@ -16,9 +16,11 @@ from tools.sandbox import grade as grading
 from tools.sandbox.canary import CANARY, EXPECTED
 from tools.sandbox.cases import Test
 from tools.sandbox.errors import SandboxFailure, SandboxUnavailable
+from tools.sandbox.health import Health, Tally, measure
 from tools.sandbox.launcher import Launcher
-from tools.sandbox.limits import Limits
+from tools.sandbox.limits import Limits, check_session_times
 from tools.sandbox.link import Link
+from tools.sandbox.queue import FairQueue
 from tools.sandbox.results import RunResult, Verdict, status_of
 from tools.sandbox.session import Session
 from tools.sandbox.zygotes import LostError, Reply, Request, Zygotes
@@ -28,7 +30,6 @@ _log = logging.getLogger(__name__)
 _SUPPORTED = ("linux", "x86_64")
 _MAX_IDLE = 4
 MAX_WORKERS = 128
-_MAX_SESSION_S = 86_400.0
 RECYCLE_AFTER = 2000
 """Runs after which a zygote is replaced: its address layout and hash seed are shared by them."""
 
@@ -36,8 +37,8 @@ RECYCLE_AFTER = 2000
 class Sandbox:
     """Runs Python programs in isolated processes. Made by ``make_sandbox``, used in ``async with``.
 
-    One asyncio loop uses it, with as many concurrent callers as it likes; they are served in the
-    order of their coming.
+    One asyncio loop uses it, with as many concurrent callers as it likes; their owners are served
+    in turn (``tools.owner``).
     """
 
     def __init__(
@@ -50,14 +51,16 @@ class Sandbox:
         self.limits = limits
         self.workers = workers
         self.max_sessions = max_sessions
-        self.places = asyncio.Semaphore(max_sessions)
+        self.places = FairQueue(max_sessions)
         """One for each session, copy or snapshot that is open."""
+        self.slots = FairQueue(workers)
+        """One for each run, grade or call in flight."""
+        self.tally = Tally()
         self._links: set[Link] = set()
         self._launchers = launchers
         self._launcher = launchers[0]
         self._zygotes: Zygotes | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._slots = asyncio.Semaphore(self.workers)
 
     @property
     def backend(self) -> str:
@@ -111,6 +114,7 @@ class Sandbox:
             except SandboxUnavailable as error:
                 refusals.append(str(error))
                 continue
+            self.tally, self.slots = Tally(), FairQueue(self.workers)  # the canary does not count
             for loss in self.lost:
                 _log.warning("sandbox: %s: %s", self.backend, loss)
             if refusals:
@@ -193,7 +197,7 @@ class Sandbox:
         request = Request(
             "program", source, self._limits(limits), _utf8(stdin), _checked_files(files or {})
         )
-        async with self._slots:
+        async with self.slots:
             return self.result(await self.exchange(request), request.limits)
 
     async def grade(
@@ -246,9 +250,7 @@ class Sandbox:
         Raises:
             ValueError: as ``run``, or a time is not positive.
         """
-        for name, seconds in (("idle_s", idle_s), ("life_s", life_s)):
-            if not 0 < seconds <= _MAX_SESSION_S:
-                raise ValueError(f"{name} ({seconds}) must be in (0, {_MAX_SESSION_S:g}]")
+        check_session_times(idle_s, life_s)
         bounds = self._limits(limits)
         if bounds.cpu_s is None:
             bounds = replace(bounds, cpu_s=min(life_s, 3600.0))
@@ -282,10 +284,17 @@ class Sandbox:
         """
         self._usable()
 
-    @property
-    def slots(self) -> asyncio.Semaphore:
-        """One for each run or grade in flight."""
-        return self._slots
+    async def ready(self) -> None:
+        """Wait while too many wait for their turn: who starts more work asks before."""
+        await self.slots.ready()
+
+    async def health(self) -> Health:
+        """What it counted since its start, and what is under way.
+
+        Raises:
+            RuntimeError: it is not running.
+        """
+        return measure(self.tally, self.slots, self.places, self._usable())
 
     async def exchange(self, request: Request, channel: socket.socket | None = None) -> Reply:
         """One job, tried again once when it has no channel (a conversation cannot be repeated).
@@ -300,17 +309,26 @@ class Sandbox:
         try:
             return await zygotes.run(request, None)
         except LostError:
+            self.tally.retries += 1
             try:
                 return await zygotes.run(request, None)
             except LostError as error:
-                raise SandboxFailure(f"{self.backend}: {error}") from None
+                raise self.failure(str(error)) from None
+
+    def failure(self, what: str) -> SandboxFailure:
+        """What a caller is told when the sandbox failed; it is counted."""
+        self.tally.failures += 1
+        return SandboxFailure(f"{self.backend}: {what}")
 
     def result(self, reply: Reply, limits: Limits) -> RunResult:
         """A warden's reply in the words of users."""
         head = reply.head
         stderr = reply.stderr.decode(errors="replace")
+        status = status_of(head, stderr, limits.cpu_seconds)
+        self.tally.runs += 1
+        self.tally.end(status)
         return RunResult(
-            status=status_of(head, stderr, limits.cpu_seconds),
+            status=status,
             stdout=reply.stdout.decode(errors="replace"),
             stderr=stderr,
             exit_code=head["exit_code"],

@@ -72,9 +72,20 @@ class _Live:
                 data = frames.frame(frames.FORK, branch.number, frames.NEW.pack(self.branch.number))
                 await self._started(link, self.branch, data)
         except (asyncio.CancelledError, SessionOver):
-            link.send(frames.frame(frames.CLOSE, self.branch.number))
-            self.branch.finish()
+            self._disown(branch, self.branch)
             raise
+
+    def _disown(self, branch: Branch, copy: Branch) -> None:
+        """Nobody wants the copy any more: close it, once ``branch`` is done with making it."""
+        made = copy.waiting
+        if made is None:  # never begun, or made already
+            copy.finish()
+        close = frames.frame(frames.CLOSE, copy.number)
+        if made is None or made.done():
+            branch.link.send(close)
+            return
+        branch.waiting = made
+        made.add_done_callback(lambda _: branch.link.send(close))
 
     async def _place(self) -> None:
         places = self._sandbox.places
@@ -82,7 +93,7 @@ class _Live:
             async with asyncio.timeout(_PLACE_S):
                 await places.acquire()
         except TimeoutError:
-            raise SandboxFailure(
+            raise self._sandbox.failure(
                 f"no session has ended within {_PLACE_S:g} s, and max_sessions "
                 f"({self._sandbox.max_sessions}) are open: close some, or pass make_sandbox a "
                 "higher max_sessions"
@@ -197,7 +208,7 @@ class Session:
                 await live.start(self._request)
             except (LostError, CopyRefused) as error:
                 if last_try:
-                    raise SandboxFailure(f"{self._sandbox.backend}: {error}") from None
+                    raise self._sandbox.failure(str(error)) from None
                 continue
             self._live = live
             self._why = "the sandbox failed, or was closed"
@@ -296,12 +307,13 @@ class Session:
         return branch
 
     def _lost(self, error: LostError) -> SandboxFailure:
-        return SandboxFailure(f"{self._sandbox.backend}: {error}; the session's state is lost")
+        return self._sandbox.failure(f"{error}; the session's state is lost")
 
     def _status(self, head: dict[str, Any], stderr: str) -> Status:
         return status_of(head, stderr, self._request.limits.cpu_seconds)
 
     def _result(self, answer: Frame) -> CallResult:
+        self._sandbox.tally.calls += 1
         if answer.operation == frames.ENDED:
             return self._last_result(answer.body)
         flags, kind, taken, out, err = frames.ANSWER.unpack_from(answer.body)
@@ -329,6 +341,7 @@ class Session:
     def _last_result(self, report: bytes) -> CallResult:
         head, stdout, stderr = _report(report)
         status = self._status(head, stderr)
+        self._sandbox.tally.end(status)
         return CallResult(
             status=status,
             stdout=stdout,

@@ -267,6 +267,8 @@ class Zygotes:
         self._replacing: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
         self._bad_starts = 0
+        self.started = self.recycled = self.died = self.refused = 0
+        """Zygotes; replaced in good order, and after a loss; jobs that came when none started."""
 
     async def start(self) -> None:
         """Start the first zygote.
@@ -286,6 +288,7 @@ class Zygotes:
         except BaseException:
             await zygote.close()
             raise
+        self.started += 1
         return zygote
 
     async def run(self, request: Request, channel: socket.socket | None) -> Reply:
@@ -332,6 +335,7 @@ class Zygotes:
         async with self._lock:
             zygote = self._current
             if zygote is None or zygote.dead or zygote.spent:
+                self.died += zygote is not None
                 self._retire()
                 zygote = await self._respawn()
             elif (
@@ -344,6 +348,7 @@ class Zygotes:
 
     async def _respawn(self) -> Zygote:
         if self._bad_starts >= len(_PAUSES_S):
+            self.refused += 1
             raise SandboxFailure(
                 f"{self._launcher.backend} did not start {self._bad_starts} times in a row: "
                 "make a new sandbox",
@@ -365,6 +370,7 @@ class Zygotes:
             return  # the old one goes on; the next run tries again
         finally:
             self._replacing = None
+        self.recycled += 1
         self._retire()
         self._current = fresh
 

@@ -21,6 +21,7 @@ from tools.sandbox import (
 )
 from tools.sandbox import sandbox as sandbox_module
 from tools.sandbox import session as session_module
+from tools.sandbox.queue import FairQueue
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -170,7 +171,7 @@ async def test_idle_and_old_sessions_end(either):
 
 async def test_no_more_sessions_than_allowed(either, monkeypatch):
     monkeypatch.setattr(session_module, "_PLACE_S", 0.2)
-    monkeypatch.setattr(either, "places", asyncio.Semaphore(2))
+    monkeypatch.setattr(either, "places", FairQueue(2))
     async with either.session(), either.session() as second:
         with pytest.raises(SandboxFailure, match="max_sessions") as caught:
             await either.session().start()
@@ -181,7 +182,7 @@ async def test_no_more_sessions_than_allowed(either, monkeypatch):
         async with either.session() as third:
             assert (await third.run("1")).value == "1"
         await second.restart()
-    assert either.places._value == 2
+    assert either.places.in_flight == 0
 
 
 async def test_a_call_that_waited_while_its_session_ended_says_so(either, monkeypatch):
@@ -190,18 +191,18 @@ async def test_a_call_that_waited_while_its_session_ended_says_so(either, monkey
             "import os, threading, time\n"
             "threading.Thread(target=lambda: (time.sleep(0.01), os._exit(5))).start()"
         )
-        slots = asyncio.Semaphore(0)  # every worker is busy
-        monkeypatch.setattr(either, "_slots", slots)
+        slots = FairQueue(1)
+        monkeypatch.setattr(either, "slots", slots)
+        await slots.acquire()  # every worker is busy
         call = asyncio.create_task(session.run("1"))
         async with asyncio.timeout(5):
             while not session.over:
                 await asyncio.sleep(0.02)
                 # A thread that was stopped in time goes on with the next call only.
-                if not session.over and slots.locked() and not call.done():
+                if not session.over and not call.done():
                     slots.release()
                     result = await call
-                    slots = asyncio.Semaphore(0)
-                    monkeypatch.setattr(either, "_slots", slots)
+                    await slots.acquire()
                     assert result.exit_code in (None, 5)
                     call = asyncio.create_task(session.run("1"))
         slots.release()
@@ -275,7 +276,7 @@ async def test_sessions_leave_nothing(either):
     assert await settled() <= processes + 1  # a waiting warden more or less
     assert len(list(Path("/proc/self/fd").iterdir())) == fds
     assert own_mounts() == mounts
-    assert either.places._value == either.max_sessions
+    assert either.places.in_flight == 0
     assert either._links == set()
     folders = Path("/dev/shm").glob(f"turnwise-sandbox-{os.getpid()}-*/*")
     assert len(list(folders)) <= 6
