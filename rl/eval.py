@@ -38,6 +38,7 @@ async def evaluate(config: EvaluateConfig) -> tuple[dict[str, object], list[Traj
             "success_high": rate.high,
             "episodes": rate.count,
             **rollout_metrics(groups),
+            **await stage.meter.take(),
         }
     return result, groups
 

@@ -22,6 +22,7 @@ from rl.learner.model import load_model
 from rl.rollout.collector import Collector, EpisodeLimits
 from rl.rollout.trajectory import TrajectoryGroup
 from rl.run.metrics import PassRate, pass_rate, success_of
+from rl.run.services import ServiceMeter
 from rl.tiny import make_tiny
 
 TRAIN, VALIDATION, TEST, EVALUATE = 0, 1, 2, 3
@@ -38,6 +39,8 @@ class Stage:
     tokenizer: PreTrainedTokenizerBase
     policy: LocalPolicy
     renderer: Renderer
+    meter: ServiceMeter
+    """What the services count."""
 
     @property
     def success_score(self) -> str:
@@ -139,7 +142,9 @@ async def open_stage(config: RunConfig, say: Callable[[str], None]) -> AsyncIter
             deterministic=config.deterministic,
         )
         stack.push_async_callback(policy.close)
-        yield Stage(config, services, model, tokenizer, policy, renderer)
+        meter = ServiceMeter(services)
+        await meter.take()  # a warm start's programs belong to no step
+        yield Stage(config, services, model, tokenizer, policy, renderer, meter)
 
 
 @runtime_checkable

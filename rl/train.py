@@ -124,6 +124,7 @@ async def _learn(
     from rl.run.metrics import rollout_metrics
 
     metrics: dict[str, Any] = {"step": step} | rollout_metrics(groups)
+    metrics |= await trainer.stage.meter.take()
     with ledger.part("write"):
         written = trainer.folder.write_trajectories(step, groups)
     try:

@@ -6,8 +6,14 @@ import asyncio
 from dataclasses import asdict
 
 from tools.function import FunctionTool
-from tools.sandbox import CallResult, CopyRefused, SandboxFailure, Session, SessionOver
-from tools.sandbox.sandbox import Sandbox
+from tools.sandbox import (
+    AnySandbox,
+    AnySession,
+    CallResult,
+    CopyRefused,
+    SandboxFailure,
+    SessionOver,
+)
 from tools.tool import ToolContext, ToolFailure, ToolResult
 
 NOTHING_SHOWN = "(no output)"
@@ -31,7 +37,9 @@ class PythonTool(FunctionTool):
         ValueError: ``max_chars`` is less than 100, or ``idle_s`` outside the sandbox's range.
     """
 
-    def __init__(self, sandbox: Sandbox, *, max_chars: int = 10_000, idle_s: float = 600.0) -> None:
+    def __init__(
+        self, sandbox: AnySandbox, *, max_chars: int = 10_000, idle_s: float = 600.0
+    ) -> None:
         if max_chars < 100:
             raise ValueError(f"max_chars ({max_chars}) must be >= 100")
         super().__init__(self._call, name="python")
@@ -39,7 +47,7 @@ class PythonTool(FunctionTool):
         self._sandbox = sandbox
         self._max_chars = max_chars
         self._idle_s = idle_s
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, AnySession] = {}
 
     async def _call(self, code: str, context: ToolContext) -> ToolResult:
         """Run Python code in an interpreter that keeps its variables, as a notebook does.
@@ -66,7 +74,7 @@ class PythonTool(FunctionTool):
         except SandboxFailure as error:
             raise ToolFailure(f"python: {error}", retryable=error.retryable) from error
 
-    def _session(self, name: str) -> Session:
+    def _session(self, name: str) -> AnySession:
         if name not in self._sessions:
             self._sessions[name] = self._sandbox.session(idle_s=self._idle_s)
         return self._sessions[name]

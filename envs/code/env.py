@@ -48,7 +48,8 @@ class CodeSandboxOptions(EnvOptions):
     turn_cost: float = 0.0
     """Subtracted for each turn after the first."""
     sandbox: str = "auto"
-    """The sandbox's backend; see ``tools.sandbox.make_sandbox``."""
+    """The sandbox's backend, or the URL of one that another machine serves; see
+    ``tools.sandbox.make_sandbox``."""
     step_timeout_s: float = 600.0
     """A step that waits longer than this fails (EnvFailure, retryable). Many episodes share the
     sandbox, so a step may wait for its place; what a program may take is ``wall_s``."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Protocol
 
-from tools.sandbox import Test, Verdict
+from tools.sandbox import Health, Test, Verdict
 
 
 class Grades(Protocol):
@@ -29,6 +29,14 @@ class Grades(Protocol):
         self, source: str, tests: Sequence[Test], entry_point: str | None = None
     ) -> Verdict:
         """Test a submission; see ``tools.sandbox.Sandbox.grade``."""
+        ...
+
+    async def ready(self) -> None:
+        """Wait while too many wait for their turn."""
+        ...
+
+    async def health(self) -> Health:
+        """Counters and gauges."""
         ...
 
 
@@ -83,6 +91,14 @@ class CachedGrader:
         self._shrink()
         # Shielded: an asker that gives up must not take the answer from the others.
         return await asyncio.shield(run)
+
+    async def ready(self) -> None:
+        """Wait while the sandbox has too many that wait for their turn."""
+        await self._sandbox.ready()
+
+    async def health(self) -> Health:
+        """The sandbox's numbers; a remembered verdict is no part of them."""
+        return await self._sandbox.health()
 
     async def close(self) -> None:
         """Cancel what is in flight and forget everything."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import envs
 from agents.completion import SamplingParams
@@ -40,6 +40,15 @@ class EpisodeLimits:
     """How often an episode is begun again after a retryable failure."""
     max_failed: float = 0.25
     """The largest share of failed episodes that a collection may hold."""
+
+
+@runtime_checkable
+class Queueing(Protocol):
+    """A service in front of which callers wait for their turn."""
+
+    async def ready(self) -> None:
+        """Return when not too many wait."""
+        ...
 
 
 class Collector:
@@ -73,6 +82,12 @@ class Collector:
         self.renderer = renderer
         self.sampling = sampling
         self.limits = limits
+        self._queueing = [s for s in services.values() if isinstance(s, Queueing)]
+
+    async def services_ready(self) -> None:
+        """Wait while a service has more callers than it should: a turn now would only add one."""
+        for service in self._queueing:
+            await service.ready()
 
     async def collect(
         self, tasks: Sequence[int], group_size: int, seed_key: tuple[int, ...]

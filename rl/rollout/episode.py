@@ -22,6 +22,7 @@ from agents.policy import PolicyFailure
 from envs.env import TextEnv
 from envs.episode import EnvFailure, EnvToolCall, StepResult, StopReason
 from rl.rollout.trajectory import ToolCall, Trajectory, Turn
+from tools.owner import acting_for
 
 if TYPE_CHECKING:
     from rl.rollout.collector import Collector
@@ -73,6 +74,10 @@ class Episode:
 
     async def play(self) -> Trajectory:
         """Play it, again after each retryable failure, and return its checked record."""
+        with acting_for(self.session):
+            return await self._play()
+
+    async def _play(self) -> Trajectory:
         policy = self.collector.policy
         try:
             while True:
@@ -145,6 +150,8 @@ class Episode:
             observation, _ = await reset
             agent.start(observation, env.system_prompt, env.stop)
         while True:
+            self._waits_for = "a service's queue"
+            await collector.services_ready()
             asked = time.perf_counter()
             self._waits_for = "the policy"
             try:

@@ -25,7 +25,7 @@ from rl.tiny import new_model, train_tokenizer
 from rl.train import main
 from rl.trainer import Best
 
-TIMINGS = ("time/", "step_time", "tokens_per_second")
+TIMINGS = ("time/", "step_time", "tokens_per_second", "sandbox/")
 
 
 def metrics(out):

@@ -1,4 +1,4 @@
-"""``python -m tools.sandbox doctor``: which backends work on this machine."""
+"""``python -m tools.sandbox``: which backends work on this machine, and a server for others."""
 
 from __future__ import annotations
 
@@ -7,14 +7,21 @@ import asyncio
 import sys
 
 from tools.sandbox import doctor
+from tools.sandbox.remote import serve
 
 
 def main() -> int:
-    """The command line; 1 where no confining backend works."""
+    """The command line; ``doctor`` returns 1 where no confining backend works."""
     parser = argparse.ArgumentParser(prog="python -m tools.sandbox")
-    parser.add_argument("command", choices=["doctor"])
-    parser.add_argument("--python", default=None, help="interpreter that is to run programs")
+    commands = parser.add_subparsers(dest="command", required=True)
+    examining = commands.add_parser("doctor", help="which backends work on this machine")
+    serving = commands.add_parser("serve", help="offer this machine's sandbox over HTTP")
+    for command in (examining, serving):
+        command.add_argument("--python", default=None, help="interpreter that is to run programs")
+    serve.add_arguments(serving)
     arguments = parser.parse_args()
+    if arguments.command == "serve":
+        return serve.command(arguments)
     findings = asyncio.run(doctor.examine(arguments.python))
     sys.stdout.write(f"{doctor.report(findings)}\n")
     return 0 if any(one.works for one in findings) else 1

@@ -24,6 +24,10 @@ class SandboxFailure(RuntimeError):
         """False: this sandbox is broken for good; make a new one."""
 
 
+class SandboxBusy(SandboxFailure):
+    """Raised when a sandbox of another machine had no room for a job, for as long as was waited."""
+
+
 class SessionOver(RuntimeError):
     """Raised when a session has no interpreter any more; says how it ended."""
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from tools.sandbox.bwrap import BwrapLauncher
 from tools.sandbox.docker.launcher import DockerLauncher
+from tools.sandbox.interface import AnySandbox
 from tools.sandbox.launcher import LEVELS, Launcher, Wishes
 from tools.sandbox.limits import Limits
 from tools.sandbox.local import LocalLauncher
@@ -32,13 +33,16 @@ def make_sandbox(
     max_sessions: int = 64,
     python: str | None = None,
     runtime: str | None = None,
-) -> Sandbox:
+    token: str | None = None,
+) -> AnySandbox:
     """A sandbox for ``async with``; entering it runs a canary program through the whole chain.
 
     Args:
         backend: "bwrap" or "docker" (isolation "namespaces"), "landlock" ("restricted"),
             "unsafe-local" ("none": for programs that you trust), or "auto": the first of them but
-            the last that works here.
+            the last that works here. Or "http://HOST:PORT", where another machine runs
+            ``python -m tools.sandbox serve``: it decides the last five, and its isolation is
+            checked on entering.
         limits: of each run.
         min_isolation: weakest isolation to accept; None: "restricted" for "auto", and whatever it
             has for a backend that is named.
@@ -48,15 +52,55 @@ def make_sandbox(
             not seen by programs.
         runtime: of docker's containers, as the engine names it, for example "runsc"; None: the
             engine's default.
+        token: of a server; None: that of the environment variable TURNWISE_SANDBOX_TOKEN, if set.
 
     Raises:
-        ValueError: an unknown backend or level, a backend below ``min_isolation``, or a runtime
-            for a backend that has none.
+        ValueError: an unknown backend or level, a backend below ``min_isolation``, a runtime for a
+            backend that has none, or an option that is the server's to decide.
     """
-    if backend != "auto" and backend not in BACKENDS:
-        raise ValueError(f"backend ({backend!r}) must be one of auto, {', '.join(BACKENDS)}")
+    if backend.startswith(("http://", "https://")):
+        for name, value in (("workers", workers), ("python", python), ("runtime", runtime)):
+            if value is not None:
+                raise ValueError(f"{name} ({value!r}) is for the server {backend} to decide")
+        _check_level(min_isolation)
+        # Loads aiohttp, which nobody else needs.
+        from tools.sandbox.remote.client import RemoteSandbox
+
+        return RemoteSandbox(backend, limits, min_isolation=min_isolation, token=token)
+    if token is not None:
+        raise ValueError(f"token= is for a server's URL, not for backend={backend!r}")
+    return local_sandbox(
+        backend,
+        limits,
+        min_isolation=min_isolation,
+        workers=workers,
+        max_sessions=max_sessions,
+        python=python,
+        runtime=runtime,
+    )
+
+
+def _check_level(min_isolation: str | None) -> None:
     if min_isolation is not None and min_isolation not in LEVELS:
         raise ValueError(f"min_isolation ({min_isolation!r}) must be one of {', '.join(LEVELS)}")
+
+
+def local_sandbox(
+    backend: str,
+    limits: Limits | None,
+    *,
+    min_isolation: str | None = None,
+    workers: int | None = None,
+    max_sessions: int = 64,
+    python: str | None = None,
+    runtime: str | None = None,
+) -> Sandbox:
+    """A sandbox of this machine; see ``make_sandbox``."""
+    if backend != "auto" and backend not in BACKENDS:
+        raise ValueError(
+            f"backend ({backend!r}) must be one of auto, {', '.join(BACKENDS)}, or a server's URL"
+        )
+    _check_level(min_isolation)
     if runtime is not None and backend != "docker":
         raise ValueError(f"runtime ({runtime!r}) needs backend='docker', not {backend!r}")
     if workers is None:
@@ -76,6 +120,6 @@ def make_sandbox(
         warnings.warn(
             "unsafe-local runs programs unconfined, with all rights of this user",
             UserWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
     return Sandbox(launchers, limits or Limits(), workers, max_sessions)

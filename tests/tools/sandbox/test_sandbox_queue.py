@@ -187,6 +187,7 @@ async def test_waits_are_measured():
     await asyncio.gather(one(0.1), one(0.1), one(0.0))
     assert queue.waited_s == pytest.approx(0.3, abs=0.1)
     assert queue.busy_s == pytest.approx(0.2, abs=0.1)
+    assert queue.wait_p95_s() == pytest.approx(0.1, abs=0.09)  # the second of 0, 0.1 and 0.2
     await asyncio.sleep(0.2)
     assert queue.busy_s < 0.35
     for _ in range(100):

@@ -66,14 +66,14 @@ _SEQUENCES: tuple[tuple[Any, str], ...] = (
 )
 
 
-def decode(data: Any) -> Any:
-    """The value that ``encode`` made ``data`` from.
+def decode(data: Any, depth: int = 0) -> Any:
+    """The value that ``encode`` made ``data`` from, at the same depth.
 
     Raises:
         CodecError: ``data`` is not of this codec, or its keys are built to collide.
     """
     try:
-        return _decode(data, 0)
+        return _decode(data, depth)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise CodecError(f"malformed value: {error}") from None
 

@@ -1,0 +1,1 @@
+"""A sandbox over HTTP: ``python -m tools.sandbox serve``, and the client that looks like one."""

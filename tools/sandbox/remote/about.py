@@ -1,0 +1,87 @@
+"""What a client asks a server before anything else."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import aiohttp
+from yarl import URL
+
+from tools.sandbox.errors import SandboxUnavailable
+from tools.sandbox.launcher import LEVELS
+from tools.sandbox.limits import Limits
+from tools.sandbox.remote import wire
+
+CONNECT_S = 10.0
+"""Seconds within which a server must answer what costs it nothing."""
+
+
+def checked_url(text: str) -> URL:
+    """The URL of a server.
+
+    Raises:
+        ValueError: it is none, or holds more than that.
+    """
+    url = URL(text)
+    more = (url.user, url.password, url.path.strip("/"), url.query_string, url.fragment)
+    if url.scheme not in ("http", "https") or not url.host or any(more):
+        shown = text.rpartition("@")[2]  # before it may stand a password
+        raise ValueError(
+            f"sandbox ({shown!r}) must be http(s)://HOST:PORT and nothing more: the token belongs "
+            f"into {wire.TOKEN_VARIABLE}"
+        )
+    return url.origin()
+
+
+@dataclass(frozen=True)
+class About:
+    """What a server says of its sandbox."""
+
+    version: int
+    backend: str
+    isolation: str
+    limits_enforced_by: str
+    lost: tuple[str, ...]
+    limits: Limits
+    workers: int
+
+
+async def ask_about(http: aiohttp.ClientSession, url: URL, min_isolation: str | None) -> About:
+    """What the server at ``url`` says of its sandbox.
+
+    Raises:
+        SandboxUnavailable: nothing, or it is too weak.
+    """
+    try:
+        async with asyncio.timeout(CONNECT_S), http.get("/sandbox") as response:
+            if response.status != 200:
+                raise _refusal(response, url)
+            data = wire.unpack(await response.read())
+        if data["version"] != wire.VERSION:
+            raise SandboxUnavailable(
+                f"{url} speaks version {data['version']} of the protocol, this is "
+                f"version {wire.VERSION}: install the same turnwise on both machines"
+            )
+        about = About(**{**data, "limits": wire.read_limits(data["limits"])})
+    except (aiohttp.ClientError, OSError) as error:  # TimeoutError is one
+        raise SandboxUnavailable(
+            f"no sandbox answers at {url} ({error or type(error).__name__}): start one "
+            "with `python -m tools.sandbox serve`"
+        ) from None
+    except (KeyError, TypeError, wire.WireError) as error:
+        raise SandboxUnavailable(f"what answers at {url} is no sandbox: {error}") from None
+    if LEVELS.index(about.isolation) < LEVELS.index(min_isolation or LEVELS[0]):
+        raise SandboxUnavailable(
+            f"the sandbox at {url} is {about.backend} with isolation {about.isolation}, "
+            f"below min_isolation ({min_isolation!r}): serve a stronger one"
+        )
+    return about
+
+
+def _refusal(response: aiohttp.ClientResponse, url: URL) -> SandboxUnavailable:
+    if response.status == 401:
+        return SandboxUnavailable(
+            f"{url} refuses the token: set {wire.TOKEN_VARIABLE} to the server's"
+        )
+    return SandboxUnavailable(f"{url} answers {response.status} {response.reason}")

@@ -1,0 +1,154 @@
+"""Sessions that a server keeps for one client, for as long as its connection lasts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from tools.owner import acting_for
+from tools.sandbox.errors import SandboxBusy, SessionOver
+from tools.sandbox.remote import wire
+from tools.sandbox.remote.intake import Intake
+from tools.sandbox.sandbox import Sandbox
+from tools.sandbox.session import Session, Snapshot
+
+_MAX_KEPT = 4096
+"""Sessions and snapshots that one client may have, those that have ended but are not closed too."""
+_ENDINGS = ("close", "drop")
+
+_log = logging.getLogger(__name__)
+
+
+class HostedSessions:
+    """One client's sessions and snapshots, by the numbers that the client gives them.
+
+    Args:
+        sandbox: whose they are.
+        intake: bounds what is held at once.
+        send: sends an answer.
+    """
+
+    def __init__(
+        self, sandbox: Sandbox, intake: Intake, send: Callable[[bytes], Awaitable[None]]
+    ) -> None:
+        self._sandbox = sandbox
+        self._intake = intake
+        self._send = send
+        self._sessions: dict[int, Session] = {}
+        self._snapshots: dict[int, Snapshot] = {}
+        self._asked: dict[int, asyncio.Task[None]] = {}
+
+    def take(self, body: bytes) -> None:
+        """Begin what a message asks for; the answer is sent when there is one.
+
+        Raises:
+            WireError: it asks for nothing.
+        """
+        message = wire.unpack(body)
+        match message:
+            case {"op": "cancel", "number": int(number)}:
+                if number in self._asked:
+                    self._asked[number].cancel()
+            case {"op": str(), "number": int(number), "owner": str()} if number not in self._asked:
+                task = asyncio.create_task(self._answer(number, message, len(body)))
+                self._asked[number] = task
+                task.add_done_callback(lambda _: self._asked.pop(number))
+            case _:
+                raise wire.WireError("a message has an op, a new number and an owner")
+
+    async def _answer(self, number: int, message: wire.Data, size: int) -> None:
+        try:
+            with acting_for(message["owner"]):
+                if message["op"] in _ENDINGS:
+                    answer = await self._obey(message)
+                else:
+                    with self._intake.take(size):
+                        answer = await self._obey(message)
+        except wire.KNOWN_ERRORS as error:
+            _, answer = wire.write_error(error)
+        except Exception as error:
+            _log.exception("a session's %s failed", message["op"])
+            _, answer = wire.write_error(self._sandbox.failure(f"the server failed: {error!r}"))
+        with contextlib.suppress(ConnectionError):  # nobody is left to read it
+            await self._send(wire.pack({**answer, "number": number}))
+
+    async def _obey(self, message: wire.Data) -> wire.Data:
+        match message:
+            case {"op": "start", "session": int(name), "settings": dict(settings)}:
+                await self._start(name, settings)
+                return {}
+            case {"op": "drop", "snapshot": int(name)}:
+                if snapshot := self._snapshots.pop(name, None):
+                    await snapshot.close()
+                return {}
+            case {"op": "close", "session": int(name)}:
+                if session := self._sessions.pop(name, None):
+                    await session.close()
+                return {}
+            case {"op": str(), "session": int(name)}:
+                session = self._sessions.get(name)
+                if session is None:
+                    raise SessionOver("the session is over: it was closed")
+                return {**await self._use(session, message), "over": session.over}
+        raise wire.WireError(f"op {message['op']!r:.40} is not known, or lacks something")
+
+    async def _use(self, session: Session, message: wire.Data) -> wire.Data:
+        match message:
+            case {"op": "run", "code": str(code), "wall_s": None | int() | float() as wall_s}:
+                result = await session.run(code, wall_s=wall_s)
+                return {"result": wire.fields_of(result)}
+            case {"op": "restart"}:
+                await session.restart()
+            case {"op": "fork", "twin": int(name)}:
+                self._check_room(name)
+                self._sessions[name] = await session.fork()
+            case {"op": "snapshot", "snapshot": int(name)}:
+                self._check_room(name)
+                self._snapshots[name] = await session.snapshot()
+            case {"op": "restore", "snapshot": int(name)}:
+                snapshot = self._snapshots.get(name)
+                if snapshot is None:
+                    raise SessionOver("there is nothing to restore: the snapshot was closed")
+                await session.restore(snapshot)
+            case _:
+                raise wire.WireError(f"op {message['op']!r:.40} is not known, or lacks something")
+        return {}
+
+    async def _start(self, name: int, settings: dict[Any, Any]) -> None:
+        self._check_room(name)
+        match settings:
+            case {
+                "files": dict(files),
+                "limits": dict(limits),
+                "idle_s": int() | float() as idle_s,
+                "life_s": int() | float() as life_s,
+            }:
+                session = self._sandbox.session(
+                    wire.read_files(files), wire.read_limits(limits), idle_s=idle_s, life_s=life_s
+                )
+            case _:
+                raise wire.WireError("settings: files, limits, idle_s and life_s")
+        await session.start()
+        self._sessions[name] = session
+
+    def _check_room(self, name: int) -> None:
+        if name in self._sessions or name in self._snapshots:
+            raise wire.WireError(f"number {name} is taken")
+        if len(self._sessions) + len(self._snapshots) >= _MAX_KEPT:
+            raise SandboxBusy(f"this client has {_MAX_KEPT} sessions and snapshots: close some")
+
+    async def close(self) -> None:
+        """The client is gone: end what it asked for, and everything it had."""
+        asked = list(self._asked.values())
+        for task in asked:
+            task.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+        sessions, self._sessions = self._sessions, {}
+        snapshots, self._snapshots = self._snapshots, {}
+        await asyncio.gather(
+            *(session.close() for session in sessions.values()),
+            *(snapshot.close() for snapshot in snapshots.values()),
+        )

@@ -1,0 +1,202 @@
+"""A sandbox as a web application: runs and grades by POST, sessions by a WebSocket."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import weakref
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+
+from aiohttp import WSCloseCode, WSMsgType, web
+
+from tools.owner import acting_for
+from tools.sandbox.errors import SandboxBusy, SandboxFailure
+from tools.sandbox.remote import wire
+from tools.sandbox.remote.hosted import HostedSessions
+from tools.sandbox.remote.intake import RETRY_AFTER_S, Intake
+from tools.sandbox.sandbox import Sandbox
+
+_BODY_S = 60.0
+"""Seconds within which a request's body must have come."""
+_HEARTBEAT_S = 15.0
+"""Seconds between signs of life of a client with sessions."""
+
+_log = logging.getLogger(__name__)
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Server:
+    """Serves one running sandbox to whoever has the token.
+
+    Args:
+        sandbox: a running one.
+        token: what a request must bring; None: nothing.
+        max_waiting: requests that may wait for their turn; more are told to come again.
+    """
+
+    def __init__(self, sandbox: Sandbox, token: str | None, max_waiting: int) -> None:
+        self._sandbox = sandbox
+        self._token = token
+        if max_waiting < 1:
+            raise ValueError(f"max_waiting ({max_waiting}) must be >= 1")
+        self._intake = Intake(max_waiting + sandbox.workers)
+        self._clients: weakref.WeakSet[web.WebSocketResponse] = weakref.WeakSet()
+        self._closing: set[asyncio.Task[None]] = set()
+        self.broken = asyncio.Event()
+        """Set when the sandbox cannot be used any more."""
+
+    def application(self) -> web.Application:
+        """What aiohttp runs; its handlers must be cancelled when clients go away."""
+        application = web.Application(middlewares=[self._guard], client_max_size=wire.MAX_BODY)
+        application.add_routes(
+            [
+                web.get("/sandbox", self._about),
+                web.get("/health", self._health),
+                web.post("/run", self._run),
+                web.post("/grade", self._grade),
+                web.get("/sessions", self._sessions),
+            ]
+        )
+        application.on_shutdown.append(self._part)
+        application.on_cleanup.append(self._finish)
+        return application
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        """Let in who has the token, and tell errors in the client's words."""
+        if "Origin" in request.headers:  # a web page, of whatever site
+            raise web.HTTPForbidden(text="not for browsers")
+        if self._token is not None:
+            given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+            if not hmac.compare_digest(given, f"Bearer {self._token}".encode()):
+                raise web.HTTPUnauthorized(headers={"WWW-Authenticate": "Bearer"})
+        try:
+            return await handler(request)
+        except wire.KNOWN_ERRORS as error:
+            if isinstance(error, SandboxFailure) and not error.retryable:
+                self.broken.set()
+            status, data = wire.write_error(error)
+            busy = isinstance(error, SandboxBusy)
+            headers = {"Retry-After": str(RETRY_AFTER_S)} if busy else {}
+            return _reply(data, status, headers)
+
+    async def _about(self, request: web.Request) -> web.StreamResponse:
+        sandbox = self._sandbox
+        return _reply(
+            {
+                "version": wire.VERSION,
+                "backend": sandbox.backend,
+                "isolation": sandbox.isolation,
+                "limits_enforced_by": sandbox.limits_enforced_by,
+                "lost": sandbox.lost,
+                "limits": wire.fields_of(sandbox.limits),
+                "workers": sandbox.workers,
+            }
+        )
+
+    async def _health(self, request: web.Request) -> web.StreamResponse:
+        return web.json_response(asdict(await self._sandbox.health()))
+
+    async def _run(self, request: web.Request) -> web.StreamResponse:
+        with self._intake.take(_size(request)), acting_for(_owner(request)):
+            match await _message(request):
+                case {
+                    "source": str(source),
+                    "stdin": str(stdin),
+                    "files": dict(files),
+                    "limits": dict(limits),
+                }:
+                    result = await self._sandbox.run(
+                        source, stdin, wire.read_files(files), wire.read_limits(limits)
+                    )
+                    return _reply(wire.fields_of(result))
+            raise wire.WireError("a run has a source, stdin, files and limits")
+
+    async def _grade(self, request: web.Request) -> web.StreamResponse:
+        with self._intake.take(_size(request)), acting_for(_owner(request)):
+            match await _message(request):
+                case {
+                    "source": str(source),
+                    "tests": list(tests),
+                    "entry_point": None | str() as entry_point,
+                    "limits": dict(limits),
+                    "stop_at_first_failure": bool(stop),
+                }:
+                    verdict = await self._sandbox.grade(
+                        source,
+                        wire.read_tests(tests),
+                        entry_point,
+                        limits=wire.read_limits(limits),
+                        stop_at_first_failure=stop,
+                    )
+                    return _reply(wire.write_verdict(verdict))
+            raise wire.WireError("a grade has a source, tests, entry_point, limits and a stop")
+
+    async def _sessions(self, request: web.Request) -> web.StreamResponse:
+        client = web.WebSocketResponse(heartbeat=_HEARTBEAT_S, max_msg_size=wire.MAX_BODY)
+        await client.prepare(request)
+        self._clients.add(client)
+        hosted = HostedSessions(self._sandbox, self._intake, client.send_bytes)
+        try:
+            async for message in client:
+                if message.type is not WSMsgType.BINARY:
+                    break
+                hosted.take(message.data)
+        except wire.WireError as error:
+            await client.close(code=WSCloseCode.UNSUPPORTED_DATA, message=str(error)[:100].encode())
+        finally:
+            # A task of its own: this one is cancelled when the connection is gone.
+            closing = asyncio.create_task(hosted.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+            await asyncio.shield(closing)
+        return client
+
+    async def _part(self, application: web.Application) -> None:
+        """Tell clients with sessions that the server ends."""
+        for client in set(self._clients):
+            await client.close(code=WSCloseCode.GOING_AWAY, message=b"the server ends")
+
+    async def _finish(self, application: web.Application) -> None:
+        """Wait until the sessions of all clients are closed."""
+        await asyncio.gather(*self._closing)
+
+
+def _reply(
+    data: wire.Data, status: int = 200, headers: dict[str, str] | None = None
+) -> web.StreamResponse:
+    return web.Response(
+        body=wire.pack(data), status=status, headers=headers, content_type="application/json"
+    )
+
+
+def _size(request: web.Request) -> int:
+    """The length that a request says it has; the reader holds it to that.
+
+    Raises:
+        HTTPLengthRequired: it says nothing.
+        ValueError: it is too large.
+    """
+    if request.content_length is None:
+        raise web.HTTPLengthRequired
+    if request.content_length > wire.MAX_BODY:
+        raise ValueError(
+            f"a request of {request.content_length} bytes is too large: a server takes "
+            f"{wire.MAX_BODY}"
+        )
+    return request.content_length
+
+
+async def _message(request: web.Request) -> wire.Data:
+    try:
+        async with asyncio.timeout(_BODY_S):
+            return wire.unpack(await request.read())
+    except TimeoutError:
+        raise web.HTTPRequestTimeout from None
+
+
+def _owner(request: web.Request) -> str:
+    owner = request.headers.get(wire.OWNER)
+    return owner if owner is not None else f"{request.remote}"

@@ -1,0 +1,192 @@
+"""What client and server say to each other: JSON of the sandbox's strict codec, and its errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from tools.sandbox.cases import AssertTest, CallTest, StdioTest, Test
+from tools.sandbox.errors import CopyRefused, SandboxBusy, SandboxFailure, SessionOver
+from tools.sandbox.inside.codec import CodecError, decode, encode
+from tools.sandbox.limits import Limits
+from tools.sandbox.results import CallResult, Outcome, OutcomeKind, RunResult, Status, Verdict
+
+VERSION = 1
+"""Of these messages; client and server must agree."""
+MAX_BODY = 64 << 20
+"""Bytes of a request."""
+OWNER = "Turnwise-Owner"
+"""Header: on whose behalf a request is made."""
+TOKEN_VARIABLE = "TURNWISE_SANDBOX_TOKEN"
+_ENVELOPE = 8
+"""Levels of nesting that a message adds to the values in it."""
+_VALUES_KEPT = 64 << 20
+"""Bytes of candidates' values in one verdict."""
+
+Data = dict[str, Any]
+"""A message: builtin data by name."""
+
+
+class WireError(ValueError):
+    """Raised for a message that says nothing that this version understands."""
+
+
+def pack(message: Mapping[str, Any]) -> bytes:
+    """A message as bytes.
+
+    Raises:
+        CodecError: something in it is not builtin data, or nests too deeply.
+    """
+    return json.dumps(encode(dict(message), -_ENVELOPE), separators=(",", ":")).encode()
+
+
+def unpack(body: bytes | str) -> Data:
+    """The message in ``body``.
+
+    Raises:
+        WireError: there is none.
+    """
+    try:
+        message = decode(json.loads(body), -_ENVELOPE)
+    except (CodecError, ValueError, RecursionError) as error:
+        raise WireError(f"malformed message: {error}") from None
+    if not isinstance(message, dict):
+        raise WireError(f"malformed message: a dict was expected, not {type(message).__name__}")
+    return message
+
+
+def fields_of(record: Any) -> Data:
+    """A flat dataclass by the names of its fields."""
+    return {field.name: getattr(record, field.name) for field in fields(record)}
+
+
+def read_limits(data: Any) -> Limits:
+    """The limits that ``fields_of`` wrote.
+
+    Raises:
+        WireError: it is none.
+        ValueError: a limit is outside its range.
+    """
+    try:
+        return Limits(**data)
+    except TypeError as error:
+        raise WireError(f"limits: {error}") from None
+
+
+def read_files(data: dict[Any, Any]) -> dict[str, str | bytes]:
+    """Files by their paths.
+
+    Raises:
+        WireError: they are none.
+    """
+    for path, content in data.items():
+        if not isinstance(path, str) or not isinstance(content, str | bytes):
+            raise WireError(f"files: a text or bytes by its path, not {path!r:.80}")
+    return data
+
+
+_TESTS: dict[str, type[Test]] = {"call": CallTest, "stdio": StdioTest, "assert": AssertTest}
+
+
+def write_tests(tests: Sequence[Test]) -> list[Data]:
+    """Tests as data."""
+    kinds = {kind: name for name, kind in _TESTS.items()}
+    return [{"test": kinds[type(test)], **fields_of(test)} for test in tests]
+
+
+def read_tests(data: list[Any]) -> list[Test]:
+    """The tests that ``write_tests`` wrote.
+
+    Raises:
+        WireError: they are none.
+    """
+    tests: list[Test] = []
+    for item in data:
+        match item:
+            case (
+                {
+                    "test": "call",
+                    "args": tuple(),
+                    "expected": _,
+                    "kwargs": dict(),
+                    "tolerance": None | int() | float(),
+                }
+                | {"test": "stdio", "stdin": str(), "stdout": str()}
+                | {
+                    "test": "assert",
+                    "code": str(),
+                    "setup": str(),
+                }
+            ):
+                rest = {name: value for name, value in item.items() if name != "test"}
+            case _:
+                raise WireError(f"tests[{len(tests)}] is none of {', '.join(_TESTS)}")
+        try:
+            tests.append(_TESTS[item["test"]](**rest))
+        except TypeError as error:
+            raise WireError(f"tests[{len(tests)}]: {error}") from None
+    return tests
+
+
+def read_run(data: Data) -> RunResult:
+    """The result that ``fields_of`` wrote."""
+    return RunResult(**{**data, "status": Status(data["status"])})
+
+
+def read_call(data: Data) -> CallResult:
+    """The same of a session's call."""
+    return CallResult(**{**data, "status": Status(data["status"])})
+
+
+def write_verdict(verdict: Verdict) -> Data:
+    """A verdict as data. Of values beyond a bound in all, only the outcomes stay."""
+    outcomes, left = [], _VALUES_KEPT
+    for outcome in verdict.outcomes:
+        data = fields_of(outcome)
+        left -= len(json.dumps(encode(outcome.value)))
+        outcomes.append(data if left >= 0 else {**data, "value": None})
+    return {**fields_of(verdict), "outcomes": outcomes}
+
+
+def read_verdict(data: Data) -> Verdict:
+    """The verdict that ``write_verdict`` wrote."""
+    outcomes = tuple(
+        Outcome(**{**outcome, "kind": OutcomeKind(outcome["kind"])}) for outcome in data["outcomes"]
+    )
+    return Verdict(**{**data, "outcomes": outcomes})
+
+
+@dataclass(frozen=True)
+class _ErrorKind:
+    raised: type[Exception]
+    name: str
+    http_status: int
+
+
+_ERRORS = (  # the first that fits
+    _ErrorKind(SandboxBusy, "busy", 429),
+    _ErrorKind(SandboxFailure, "failure", 503),
+    _ErrorKind(SessionOver, "over", 410),
+    _ErrorKind(CopyRefused, "refused", 409),
+    _ErrorKind(ValueError, "value", 400),
+)
+KNOWN_ERRORS = tuple(kind.raised for kind in _ERRORS)
+
+
+def write_error(error: Exception) -> tuple[int, Data]:
+    """One of ``KNOWN_ERRORS`` as an HTTP status and data."""
+    kind = next(kind for kind in _ERRORS if isinstance(error, kind.raised))
+    retryable = isinstance(error, SandboxFailure) and error.retryable
+    return kind.http_status, {"error": kind.name, "message": str(error), "retryable": retryable}
+
+
+def read_error(data: Data) -> Exception:
+    """The error that ``write_error`` wrote."""
+    for kind in _ERRORS:
+        if kind.name == data.get("error"):
+            if issubclass(kind.raised, SandboxFailure):
+                return kind.raised(data["message"], retryable=data["retryable"])
+            return kind.raised(data["message"])
+    return SandboxFailure(f"the server answers with what this version does not know: {data}")
