@@ -1,7 +1,8 @@
-"""Short answers against gold ones: SQuAD's normaliser, exact match and F1.
+"""Short answers against gold ones: exact match, F1, cover match and Jaccard's index.
 
 Rajpurkar et al., "SQuAD: 100,000+ Questions for Machine Comprehension of Text" (2016), section
-6.1; the yes/no rule is HotpotQA's (Yang et al., 2018, official evaluation).
+6.1; the yes/no rule is HotpotQA's (Yang et al., 2018, official evaluation). What two texts must
+have in common is a choice of its own: SQuAD's normaliser, or R1-Searcher's.
 """
 
 from __future__ import annotations
@@ -9,31 +10,82 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 _DELETE_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_BLANK_PUNCTUATION = str.maketrans(dict.fromkeys(string.punctuation + "‘’´", " "))
+_BOOLEANS = {"True": "yes", "False": "no"}
 _CLOSED = frozenset({"yes", "no", "noanswer"})
+
+Normalizer = Callable[[str], str]
+"""From an answer as it is written to what is compared."""
 
 
 def normalize_answer(text: str) -> str:
-    """Lower case; ASCII punctuation deleted; articles left out; single spaces."""
+    """SQuAD's: lower case; ASCII punctuation deleted; articles left out; single spaces."""
     bare = text.lower().translate(_DELETE_PUNCTUATION)
     return " ".join(_ARTICLE.sub(" ", bare).split())
 
 
-def exact_match(prediction: str, golds: Sequence[str]) -> float:
+def searcher_normalize(text: str) -> str:
+    """R1-Searcher's: as SQuAD's, but punctuation becomes a space, and True and False yes and no.
+
+    "well-known" is two words here and one in SQuAD (arXiv:2503.05592, the authors' reward servers).
+    """
+    bare = _BOOLEANS.get(text, text).lower().translate(_BLANK_PUNCTUATION)
+    return " ".join(_ARTICLE.sub(" ", bare).split())
+
+
+NORMALIZERS: dict[str, Normalizer] = {"squad": normalize_answer, "r1-searcher": searcher_normalize}
+"""By the name under which a rubric asks for them."""
+
+
+def exact_match(
+    prediction: str, golds: Sequence[str], normalize: Normalizer = normalize_answer
+) -> float:
     """1.0 where the normalised prediction is one of the normalised golds, else 0.0."""
-    return float(normalize_answer(prediction) in {normalize_answer(gold) for gold in golds})
+    return float(normalize(prediction) in {normalize(gold) for gold in golds})
 
 
-def f1(prediction: str, golds: Sequence[str]) -> float:
+def f1(prediction: str, golds: Sequence[str], normalize: Normalizer = normalize_answer) -> float:
     """The best F1 of word overlap over the golds, in [0, 1].
 
     "yes", "no" and "noanswer" are right or wrong: part of an answer that contains one of them,
     where the other does not equal it, earns nothing.
     """
-    return max(_f1(normalize_answer(prediction), normalize_answer(gold)) for gold in golds)
+    return max(_f1(normalize(prediction), normalize(gold)) for gold in golds)
+
+
+def cover_match(
+    prediction: str, golds: Sequence[str], normalize: Normalizer = searcher_normalize
+) -> float:
+    """1.0 where the prediction holds every word of a gold, in any order, else 0.0.
+
+    R1-Searcher's cover exact match (arXiv:2503.05592, stage 1). A gold without words is covered
+    by nothing.
+    """
+    words = set(normalize(prediction).split())
+    covers = (set(normalize(gold).split()) for gold in golds)
+    return float(any(cover and cover <= words for cover in covers))
+
+
+def jaccard(prediction: str, golds: Sequence[str]) -> float:
+    """The best share of common words among all words of prediction and gold, in [0, 1].
+
+    The rule-based soft reward of Crossing the Reward Bridge (arXiv:2503.23829): sets of lower-case
+    words, punctuation deleted, articles kept. Two texts without words have nothing in common.
+    """
+    predicted = _words(prediction)
+    return max(_index(predicted, _words(gold)) for gold in golds)
+
+
+def _words(text: str) -> set[str]:
+    return set(text.lower().translate(_DELETE_PUNCTUATION).split())
+
+
+def _index(one: set[str], other: set[str]) -> float:
+    return len(one & other) / len(one | other) if one | other else 0.0
 
 
 def _f1(prediction: str, gold: str) -> float:

@@ -1,0 +1,36 @@
+"""Formats of an answer that is thought about first: think and answer tags, and how many."""
+
+from __future__ import annotations
+
+import re
+
+_TAGS = ("<think>", "</think>", "<answer>", "</answer>")
+_WHOLE = re.compile(r"<think>\n.*\n</think>\n<answer>\n.*\n</answer>", re.DOTALL)
+_COUNTED = ("<think>\n", "\n</think>\n", "\n<answer>\n", "\n</answer>")
+_THOUGHT = re.compile(r"<think>(.*?)</think>", re.DOTALL)
+
+
+def think_answer_format(text: str) -> float:
+    r"""1.0 for a text that is thought, then answer, each between its tags, and nothing else.
+
+    DeepSeek-R1-Zero's format reward (arXiv:2501.12948, section 2.2.2) as open-r1 writes it:
+    ``<think>\n...\n</think>\n<answer>\n...\n</answer>``. Its regular expression also takes texts
+    whose tags are nested or repeated, and what follows the last one on a line of its own; here
+    each tag stands exactly once, and the text ends with the last.
+    """
+    once = all(text.count(tag) == 1 for tag in _TAGS)
+    return float(once and _WHOLE.fullmatch(text) is not None)
+
+
+def tag_count(text: str) -> float:
+    """A quarter for each of the four tags that stands exactly once, with its line breaks.
+
+    open-r1's ``tag_count_reward``: the order does not matter, and tags alone earn all of it.
+    """
+    return sum(text.count(tag) == 1 for tag in _COUNTED) / len(_COUNTED)
+
+
+def thoughts(text: str) -> str:
+    """What stands between think tags, all blocks of it; the whole text where there are none."""
+    found = _THOUGHT.findall(text)
+    return "\n".join(found) if found else text
