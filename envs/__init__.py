@@ -57,5 +57,6 @@ __all__ = [
 ]
 
 register("code-sandbox-v0", "envs.code.env:CodeSandboxEnv")
+register("knights-knaves-v0", "envs.logic.knights.env:KnightsKnavesEnv")
 register("search-qa-v0", "envs.search.env:SearchQAEnv")
 tell_gymnasium_of_plugins()

@@ -1,0 +1,1 @@
+"""Puzzles with one solution, or with a solution that anybody can check."""

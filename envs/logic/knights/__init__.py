@@ -1,0 +1,1 @@
+"""Knights and knaves: who tells the truth, and who lies?"""

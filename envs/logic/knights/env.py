@@ -1,0 +1,96 @@
+"""``knights-knaves-v0``: knights always tell the truth, knaves always lie; who is what?
+
+One turn, rewarded as in Logic-RL (:mod:`envs.logic.knights.reward`)::
+
+    Emma says: Abel is a knave.
+    Abel says: Abel is a knave if and only if Emma is a knight.
+
+    <think> ... </think> <answer> (1) Emma is a knave (2) Abel is a knight </answer>
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from envs.env import EnvOptions, TextEnv
+from envs.episode import Action, Reply, finish
+from envs.logic.knights.authors import GoldAuthor, HastyAuthor
+from envs.logic.knights.puzzle import MAX_DEPTH, MAX_PEOPLE, MIN_PEOPLE, KnightsTasks, Puzzle
+from envs.logic.knights.reward import (
+    ANSWER_MISSING,
+    ANSWER_RIGHT,
+    FORMAT_RIGHT,
+    FORMAT_WRONG,
+    logic_rl_reward,
+)
+
+INSTRUCTIONS = (
+    "Everybody is a knight or a knave. Knights always tell the truth, knaves always lie. Find out "
+    "who is what. Think between <think> and </think>, then list everybody between <answer> and "
+    "</answer>: (1) Zoey is a knight (2) ..."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnightsKnavesOptions(EnvOptions):
+    """How many people there are, and how involved their statements."""
+
+    people: int = 3
+    """How many people there are, from 2 to 8."""
+    depth: int = 2
+    """How deep statements are nested, from 2 to 4: 2 joins what is said of two people."""
+    instructions: bool = True
+    """Whether the rules stand in a system message; without it an agent must know them."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not MIN_PEOPLE <= self.people <= MAX_PEOPLE:
+            raise ValueError(f"people ({self.people}) must be from {MIN_PEOPLE} to {MAX_PEOPLE}")
+        # Depth 1 has so few puzzles that some splits would have none.
+        if not 2 <= self.depth <= MAX_DEPTH:
+            raise ValueError(f"depth ({self.depth}) must be from 2 to {MAX_DEPTH}")
+        if self.max_turns != 1:
+            raise ValueError(f"max_turns ({self.max_turns}) must be 1: the first answer counts")
+
+
+class KnightsKnavesEnv(TextEnv[Puzzle, Puzzle]):
+    """Puzzles with exactly one solution; see the module's docstring."""
+
+    Options = KnightsKnavesOptions
+    success_score = "solved"
+    reward_range = (FORMAT_WRONG + ANSWER_MISSING, FORMAT_RIGHT + ANSWER_RIGHT)
+    # Logic-RL pays this for the right tags around nothing: a third of the way to the top.
+    reward_floor = FORMAT_RIGHT + ANSWER_MISSING
+
+    def __init__(
+        self, options: KnightsKnavesOptions, services: Mapping[str, Any] | None = None
+    ) -> None:
+        tasks = KnightsTasks(options.split, options.seed, options.people, options.depth)
+        super().__init__(options, tasks, services)
+        self.system_prompt = INSTRUCTIONS if options.instructions else None
+
+    def begin(self, task: Puzzle) -> str:
+        """What everybody says."""
+        self.state = task
+        return task.text()
+
+    def turn(self, action: Action) -> Reply:
+        """The end."""
+        rewards = logic_rl_reward(action, self.state.roles)
+        scores = {
+            "solved": float(rewards["answer"] == ANSWER_RIGHT),
+            "format": float(rewards["format"] == FORMAT_RIGHT),
+        }
+        return finish(rewards, scores=scores)
+
+    def gold_policy(self) -> Callable[[str], str]:
+        """Solves the puzzle."""
+        return GoldAuthor()
+
+    def demonstrator(self, rng: np.random.Generator) -> Callable[[str], str]:
+        """Tries assignments in turn and overlooks contradictions."""
+        return HastyAuthor(rng)

@@ -1,0 +1,147 @@
+"""Puzzles with exactly one solution, drawn at random and proved by trying every assignment."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from envs.logic.knights.statements import (
+    ROLES,
+    Statement,
+    always,
+    from_text,
+    solutions,
+    to_text,
+    truth,
+)
+from envs.logic.tasks import DrawnTasks
+
+# Short, and none of them an English word: few tokens, and nothing else they could mean.
+NAMES = (
+    *("Abel", "Anna", "Boris", "Carl", "Clara", "Dora", "Emil", "Emma", "Felix", "Greta"),
+    *("Hugo", "Ida", "Ivan", "Jonas", "Lena", "Liam", "Marta", "Nora", "Oliver", "Otto"),
+    *("Paula", "Rosa", "Simon", "Zoey"),
+)
+MIN_PEOPLE, MAX_PEOPLE = 2, 8
+MAX_DEPTH = 4
+_SPEECH = re.compile(r"(\w+) says: (.*)\.")
+_LEAVES = ("knight", "knave")
+_COMPOUND = ("and", "or", "if", "iff")
+
+
+@dataclass(frozen=True, slots=True)
+class Puzzle:
+    """People, what each of them says, and who is what."""
+
+    names: tuple[str, ...]
+    statements: tuple[Statement, ...]
+    """Statement ``i`` is made by person ``i``."""
+    solution: int
+    """The one assignment that fits: bit ``i`` says that person ``i`` is a knight."""
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """Who is what: "knight" or "knave", by name."""
+        return {name: ROLES[self.solution >> i & 1] for i, name in enumerate(self.names)}
+
+    def text(self) -> str:
+        """What everybody says, a line each."""
+        names = self.names
+        said = zip(names, self.statements, strict=True)
+        return "\n".join(f"{name} says: {to_text(statement, names)}." for name, statement in said)
+
+
+def read(text: str) -> Puzzle:
+    """The puzzle that :meth:`Puzzle.text` wrote, solved.
+
+    Raises:
+        ValueError: it is no such text, or has not exactly one solution.
+    """
+    speeches = _SPEECH.findall(text)
+    names = tuple(name for name, _ in speeches)
+    statements = tuple(from_text(said, names) for _, said in speeches)
+    found = solutions(statements) if names else []
+    if len(found) != 1:
+        raise ValueError(f"{text!r} is no puzzle with one solution")
+    return Puzzle(names, statements, found[0])
+
+
+def draw(rng: random.Random, people: int, depth: int) -> Puzzle:
+    """A puzzle with exactly one solution; every statement is true for some people and not for all.
+
+    Args:
+        rng: draws it.
+        people: how many there are, from 2 to 8.
+        depth: how deep a statement may be nested; 1 is about one person.
+    """
+    while True:
+        statements = tuple([_draw_statement(rng, people, depth) for _ in range(people)])
+        found = solutions(statements)
+        if len(found) == 1:
+            return Puzzle(tuple(rng.sample(NAMES, people)), statements, found[0])
+
+
+def key(puzzle: Puzzle) -> str:
+    """What the puzzle says, whatever its words and whoever says it.
+
+    By speaker, in an order that does not depend on who they are: under how many assignments the
+    statement is true, by whether the speaker is a knight and how many of the others are. Puzzles
+    that say the same in other words, or of people in another order, have the same key.
+    """
+    people = len(puzzle.names)
+    said = [
+        tuple([(true & group).bit_count() for group in _groups(people)[speaker]])
+        for speaker, true in enumerate(truth(statement, people) for statement in puzzle.statements)
+    ]
+    return str(sorted(said))
+
+
+class KnightsTasks(DrawnTasks[Puzzle]):
+    """The puzzles of one split; no :func:`key` is in two of them."""
+
+    def __init__(self, split: str, seed: int, people: int, depth: int) -> None:
+        family = f"knights-knaves {people} {depth}"
+        super().__init__(family, split, seed, lambda rng: draw(rng, people, depth), key)
+
+
+def _draw_statement(rng: random.Random, people: int, depth: int) -> Statement:
+    while True:
+        statement = _draw_part(rng, people, depth)
+        if statement[0] in ROLES or 0 < truth(statement, people) < always(people):
+            return statement
+
+
+def _draw_part(rng: random.Random, people: int, depth: int) -> Statement:
+    dice = int(rng.random() * 6) if depth > 1 else 0
+    if dice == 0:
+        return (_LEAVES[rng.random() < 0.5], int(rng.random() * people))
+    if dice == 1:
+        # Of a statement about one person, the opposite is another such statement.
+        if depth == 2:
+            return _draw_part(rng, people, 1)
+        return ("not", _draw_compound(rng, people, depth - 1))
+    return _draw_compound(rng, people, depth)
+
+
+def _draw_compound(rng: random.Random, people: int, depth: int) -> Statement:
+    kind = _COMPOUND[int(rng.random() * 4)]
+    left, right = _draw_part(rng, people, depth - 1), _draw_part(rng, people, depth - 1)
+    # Parts about the same person alone say nothing ("if Ida is a knave then Ida is a knave").
+    while left == right or (left[0] in ROLES and right[0] in ROLES and left[1] == right[1]):
+        right = _draw_part(rng, people, depth - 1)
+    return (kind, left, right)
+
+
+@cache
+def _groups(people: int) -> tuple[tuple[int, ...], ...]:
+    """By speaker: the assignments, grouped by the speaker's role and the others' knights."""
+    groups: list[tuple[int, ...]] = []
+    for speaker in range(people):
+        sets = [0] * (2 * people)
+        for assignment in range(1 << people):
+            knight = assignment >> speaker & 1
+            sets[knight * people + assignment.bit_count() - knight] |= 1 << assignment
+        groups.append(tuple(sets))
+    return tuple(groups)
