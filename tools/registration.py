@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
-from tools.registry import Registry, closest
+from tools.registry import Registry, build
 from tools.tool import Tool
 
 _registry = Registry("tool", "turnwise.tools")
@@ -43,19 +42,7 @@ def make(name: str, **options: Any) -> Tool:
         if options:
             raise TypeError(f"tool {name!r} has no options, yet {sorted(options)[0]!r} was given")
         return found
-    if not callable(found):
-        raise TypeError(f"tool {name!r} is {found!r}: neither a Tool nor something that makes one")
-    parameters = inspect.signature(found).parameters
-    for option in options:
-        if option not in parameters:
-            hint = closest(option, parameters)
-            meant = f" Did you mean {hint!r}?" if hint else ""
-            known = ", ".join(parameters) or "none"
-            raise TypeError(f"tool {name!r} has no option {option!r}.{meant} Known: {known}.")
-    for parameter in parameters.values():
-        if parameter.default is parameter.empty and parameter.name not in options:
-            raise TypeError(f"tool {name!r} needs the option {parameter.name!r}")
-    made = found(**options)
+    made = build("tool", name, found, options)
     if not isinstance(made, Tool):
         raise TypeError(f"tool {name!r}: its factory made {made!r}, which is not a Tool")
     return made

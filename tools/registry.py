@@ -8,9 +8,10 @@ breaks only itself.
 from __future__ import annotations
 
 import difflib
+import inspect
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from typing import Any
 
@@ -136,6 +137,28 @@ class Registry:
                 f"{entry_point.value!r}, fails to import: {type(error).__name__}: {error}. "
                 f"Fix or uninstall it; nothing else is affected."
             ) from error
+
+
+def build(kind: str, name: str, factory: Any, options: Mapping[str, Any]) -> Any:
+    """What ``factory``, which goes by ``name``, makes of these options.
+
+    Raises:
+        TypeError: it cannot be called, has no such option, or lacks one.
+    """
+    if not callable(factory):
+        what = f"neither a {kind.capitalize()} nor something that makes one"
+        raise TypeError(f"{kind} {name!r} is {factory!r}: {what}")
+    parameters = inspect.signature(factory).parameters
+    for option in options:
+        if option not in parameters:
+            hint = closest(option, parameters)
+            meant = f" Did you mean {hint!r}?" if hint else ""
+            known = ", ".join(parameters) or "none"
+            raise TypeError(f"{kind} {name!r} has no option {option!r}.{meant} Known: {known}.")
+    for parameter in parameters.values():
+        if parameter.default is parameter.empty and parameter.name not in options:
+            raise TypeError(f"{kind} {name!r} needs the option {parameter.name!r}")
+    return factory(**options)
 
 
 def _owner(entry_point: metadata.EntryPoint) -> str:

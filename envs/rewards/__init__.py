@@ -1,1 +1,23 @@
-"""Rewards and scores over text: pure functions."""
+"""Rewards and scores over text: pure functions, and rubrics that name them and add them up."""
+
+from envs.rewards.registration import make_rubric, names, register
+from envs.rewards.rubric import Gate, Reward, Rubric, Sequential, Transcript, WeightedSum
+
+__all__ = [
+    "Gate",
+    "Reward",
+    "Rubric",
+    "Sequential",
+    "Transcript",
+    "WeightedSum",
+    "make_rubric",
+    "names",
+    "register",
+]
+
+for _name in (
+    *("accuracy", "think_answer", "tag_count", "repetition", "language"),
+    *("research_format", "searcher_format", "search_r1_format"),
+    *("em", "f1", "cover_em", "jaccard"),
+):
+    register("rubric", _name, f"envs.rewards.components:{_name}")

@@ -1,0 +1,124 @@
+"""The rewards of ``envs.rewards`` as named components of a rubric; options are those of the text.
+
+A format's floor is its full worth: tags alone earn it. The floor of what compares answers is 0, for
+environments that take the answer out of tags or out of a form of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from envs.rewards import answers, format, retrieval, thinking, wording
+from envs.rewards.rubric import Reward, Transcript
+
+
+def accuracy() -> Reward:
+    """The environment's own verdict (DeepSeek-R1-Zero's accuracy reward)."""
+    return Reward("accuracy", lambda transcript: transcript.correct)
+
+
+def think_answer() -> Reward:
+    """Thought, then answer, each between its tags: ``thinking.think_answer_format``."""
+    return _text("think_answer", thinking.think_answer_format)
+
+
+def tag_count() -> Reward:
+    """A quarter for each think and answer tag: ``thinking.tag_count``."""
+    return _text("tag_count", thinking.tag_count)
+
+
+def repetition(ngram: int = 3, max_penalty: float = -1.0) -> Reward:
+    """Minus the share of repeated n-grams in what the agent wrote: ``wording.repetition_penalty``.
+
+    Raises:
+        ValueError: an option is out of range.
+    """
+    if ngram < 1:
+        raise ValueError(f"ngram ({ngram}) must be >= 1")
+    if max_penalty > 0:
+        raise ValueError(f"max_penalty ({max_penalty}) must be <= 0")
+
+    def score(transcript: Transcript) -> float:
+        return wording.repetition_penalty(transcript.written, ngram, max_penalty)
+
+    return Reward("repetition", score, (max_penalty, 0.0))
+
+
+def language(language: str = "en") -> Reward:
+    """The share of thoughts in the language's script: ``wording.language_consistency``.
+
+    Raises:
+        ValueError: its script is not known.
+    """
+    if language not in wording.SCRIPTS:
+        known = ", ".join(sorted(wording.SCRIPTS))
+        raise ValueError(f"language ({language!r}) must be one of {known}")
+
+    def score(transcript: Transcript) -> float:
+        return wording.language_consistency(thinking.thoughts(transcript.written), language)
+
+    return Reward("language", score, reward_floor=1.0)
+
+
+def research_format() -> Reward:
+    """ReSearch's format, and a text that came to its end: ``format.research_format``."""
+    return _format("research_format", format.research_format)
+
+
+def searcher_format() -> Reward:
+    """R1-Searcher's format, and a text that came to its end: ``retrieval.searcher_format``."""
+    return _format("searcher_format", retrieval.searcher_format)
+
+
+def search_r1_format() -> Reward:
+    """Search-R1's format, and a text that came to its end: ``retrieval.search_r1_format``."""
+    return _format("search_r1_format", retrieval.search_r1_format)
+
+
+def em(normalizer: str = "squad") -> Reward:
+    """Exact match with any gold: ``answers.exact_match``."""
+    normalize = _normalizer(normalizer)
+    return _answer("em", lambda answer, golds: answers.exact_match(answer, golds, normalize))
+
+
+def f1(normalizer: str = "squad") -> Reward:
+    """The best F1 over the golds: ``answers.f1``."""
+    normalize = _normalizer(normalizer)
+    return _answer("f1", lambda answer, golds: answers.f1(answer, golds, normalize))
+
+
+def cover_em(normalizer: str = "r1-searcher") -> Reward:
+    """Whether all words of a gold stand in the answer: ``answers.cover_match``."""
+    normalize = _normalizer(normalizer)
+    return _answer("cover_em", lambda answer, golds: answers.cover_match(answer, golds, normalize))
+
+
+def jaccard() -> Reward:
+    """Words in common with a gold: ``answers.jaccard``."""
+    return _answer("jaccard", answers.jaccard)
+
+
+def _text(name: str, score: Callable[[str], float]) -> Reward:
+    return Reward(name, lambda transcript: score(transcript.text), reward_floor=1.0)
+
+
+def _format(name: str, fault: Callable[[str], str | None]) -> Reward:
+    def score(transcript: Transcript) -> float:
+        return float(transcript.complete and fault(transcript.text) is None)
+
+    return Reward(name, score, reward_floor=1.0)
+
+
+def _answer(name: str, compare: Callable[[str, Sequence[str]], float]) -> Reward:
+    def score(transcript: Transcript) -> float:
+        if not transcript.golds:
+            raise ValueError(f"{name} compares with gold answers, and this environment has none")
+        return 0.0 if transcript.answer is None else compare(transcript.answer, transcript.golds)
+
+    return Reward(name, score)
+
+
+def _normalizer(name: str) -> answers.Normalizer:
+    if name not in answers.NORMALIZERS:
+        raise ValueError(f"normalizer ({name!r}) must be one of {', '.join(answers.NORMALIZERS)}")
+    return answers.NORMALIZERS[name]
