@@ -24,6 +24,7 @@ import numpy as np
 
 from envs.env import EnvOptions, TextEnv
 from envs.episode import Action, EnvFailure, EnvToolCall, Reply, StopReason, cut, finish, go_on
+from envs.rewards import Transcript, make_rubric
 from envs.rewards.answers import exact_match, f1
 from envs.rewards.format import boxed_answer, research_format
 from envs.search.authors import CarelessAuthor, Carelessness, GoldAuthor
@@ -60,6 +61,8 @@ class SearchQAOptions(EnvOptions):
     """"code": F1, 0 for a wrong format or an unfinished text, 0.1 for a wrong answer in the right
     format (what ReSearch's code does); "paper": the same, but a right answer in a wrong format
     counts (what its paper says)."""
+    rubric: str = ""
+    """What is rewarded instead, as a sum of names: "f1 + 0.1*research_format"."""
     instructions: bool = True
     """Whether the rules stand in a system message; without it an agent must know them."""
 
@@ -71,6 +74,8 @@ class SearchQAOptions(EnvOptions):
             raise ValueError(f"top_n ({self.top_n}) must be >= 1")
         if self.reward not in ("code", "paper"):
             raise ValueError(f"reward ({self.reward!r}) must be one of code, paper")
+        if self.rubric:
+            make_rubric(self.rubric)
 
 
 @dataclass(slots=True)
@@ -80,6 +85,8 @@ class SearchState:
     task: SearchTask
     text: str = ""
     """The assistant's message so far, results included."""
+    written: str = ""
+    """The same without the results."""
     num_searches: int = 0
 
 
@@ -101,6 +108,10 @@ class SearchQAEnv(TextEnv[SearchTask, SearchState]):
     def __init__(self, options: SearchQAOptions, services: Mapping[str, Any] | None = None) -> None:
         super().__init__(options, SearchTasks(options.split, options.seed, options.hops), services)
         self.system_prompt = INSTRUCTIONS if options.instructions else None
+        self.rubric = make_rubric(options.rubric) if options.rubric else None
+        if self.rubric is not None:
+            self.reward_range = self.rubric.reward_range
+            self.reward_floor = self.rubric.reward_floor
 
     @classmethod
     @asynccontextmanager
@@ -118,10 +129,10 @@ class SearchQAEnv(TextEnv[SearchTask, SearchState]):
         """A search's result, or the end."""
         call = RE_SEARCH.parse(action)
         if call is None:
-            self.state.text += action
+            self._say(action)
             rewards, scores = self._grade(action.finish_reason in OVER_LENGTH)
             return finish(rewards, scores=scores)
-        self.state.text += action[: call.end]
+        self._say(action[: call.end])
         if self.turns_left == 1:
             # Nobody could read the result any more.
             rewards, scores = self._grade(over_length=True)
@@ -146,6 +157,10 @@ class SearchQAEnv(TextEnv[SearchTask, SearchState]):
         """The gold author with short cuts: guesses, sloppy queries, a hop left out."""
         return CarelessAuthor(make_world(self.options.seed), rng, Carelessness())
 
+    def _say(self, words: str) -> None:
+        self.state.text += words
+        self.state.written += words
+
     def _grade(self, over_length: bool) -> tuple[dict[str, float], dict[str, float]]:
         """Rewards and scores of the whole message."""
         state, golds = self.state, self.state.task.answers
@@ -156,8 +171,19 @@ class SearchQAEnv(TextEnv[SearchTask, SearchState]):
             "format": float(research_format(state.text) is None and not over_length),
             "num_searches": float(state.num_searches),
         }
-        options = cast(SearchQAOptions, self.options)
-        return research_reward(scores["f1"], scores["format"] == 1.0, options.reward), scores
+        if self.rubric is None:
+            options = cast(SearchQAOptions, self.options)
+            return research_reward(scores["f1"], scores["format"] == 1.0, options.reward), scores
+        transcript = Transcript(
+            question=state.task.question,
+            text=state.text,
+            written=state.written,
+            answer=answer,
+            golds=tuple(golds),
+            correct=scores["em"],
+            complete=not over_length,
+        )
+        return self.rubric(transcript), scores
 
 
 def research_reward(f1_score: float, right_format: bool, kind: str) -> dict[str, float]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import envs
+from envs import rewards
 from envs.rules import RULES
 
 ROOT = Path(envs.__file__).parents[1]
@@ -44,7 +45,7 @@ def printed() -> str:
 
 
 def test_its_code_runs(printed):
-    assert len(blocks("python")) == 4
+    assert len(blocks("python")) == 5
     assert "CheckReport(env_id='add-v0'" in printed
     assert "CheckReport(env_id='metres-v0'" in printed
     assert "2000 m\nconvert: amount: Input should be a valid number" in printed
@@ -83,16 +84,23 @@ def test_every_option_of_the_code_sandbox_is_explained():
 
 def test_its_commands_are_understood():
     lines = [line for block in blocks("sh") for line in block.splitlines()]
-    assert len(lines) == 2
+    assert len(lines) == 3
     for line in lines:
         done = run([*shlex.split(line)[1:], "dry_run=True"])
         assert done.returncode == 0, done.stderr
-        assert "env.tasks=" in done.stdout
+        assert shlex.split(line)[4].split(" ")[0] in done.stdout
 
 
 def test_its_entry_points_name_the_groups():
     groups = [list(tomllib.loads(text)["project"]["entry-points"]) for text in blocks("toml")]
-    assert groups == [["turnwise.envs"], ["turnwise.tools"]]
+    assert groups == [["turnwise.envs"], ["turnwise.rewards"], ["turnwise.tools"]]
+
+
+def test_its_rewards_are_those_that_are_built_in(printed):
+    section = PAGE.split("## Rewards by name")[1].split("\n## ")[0]
+    for name in rewards.names("rubric"):
+        assert f"`{name}`" in section, name
+    assert "{'em': 1.0, 'brief': 0.5}\n(0.0, 1.5)\n" in printed
 
 
 def test_it_names_every_environment_and_every_rule():
