@@ -58,5 +58,6 @@ __all__ = [
 
 register("code-sandbox-v0", "envs.code.env:CodeSandboxEnv")
 register("knights-knaves-v0", "envs.logic.knights.env:KnightsKnavesEnv")
+register("mastermind-v0", "envs.logic.mastermind.env:MastermindEnv")
 register("search-qa-v0", "envs.search.env:SearchQAEnv")
 tell_gymnasium_of_plugins()

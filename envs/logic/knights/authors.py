@@ -7,8 +7,8 @@ import numpy as np
 from envs.logic.knights.puzzle import Puzzle, read
 from envs.logic.knights.statements import ROLES, truth
 
-OVERLOOKS = 0.25
-"""How often the hasty author does not see that somebody would be out of character."""
+OVERLOOKS = 0.4
+"""How often the hasty author takes for true what a knight says, and for false what a knave says."""
 
 
 def answer(names: tuple[str, ...], assignment: int) -> str:
@@ -36,13 +36,14 @@ class GoldAuthor:
 class HastyAuthor:
     """Thinks one assignment after another through, and takes the first that seems to fit.
 
-    A thought is the roles in order, and the first person whom they make speak out of character::
+    A thought is who would be what, and then whether what each of them says would be true, up to
+    the first who would be out of character::
 
-        knight knight Oliver , knave knight ok
+        Zoey knight Oliver knight : true false , Zoey knave Oliver knight : false true
 
     Args:
         rng: of its oversights.
-        overlooks: how often it does not see such a person.
+        overlooks: how often it does not compare a person's words with the others' roles.
     """
 
     def __init__(self, rng: np.random.Generator, overlooks: float = OVERLOOKS) -> None:
@@ -51,19 +52,25 @@ class HastyAuthor:
     def __call__(self, observation: str) -> str:
         """Thoughts and an answer."""
         puzzle, thoughts = read(observation), list[str]()
-        people = len(puzzle.names)
-        for assignment in reversed(range(1 << people)):
-            roles = " ".join(ROLES[assignment >> i & 1] for i in range(people))
-            wrong = self._out_of_character(puzzle, assignment)
-            thoughts.append(f"{roles} {wrong or 'ok'}")
-            if not wrong:
+        for assignment in reversed(range(1 << len(puzzle.names))):
+            thought, fits = self._think(puzzle, assignment)
+            thoughts.append(thought)
+            if fits:
                 break
         return f"<think> {' , '.join(thoughts)} </think> {answer(puzzle.names, assignment)}"
 
-    def _out_of_character(self, puzzle: Puzzle, assignment: int) -> str | None:
-        people = len(puzzle.names)
-        for speaker, statement in enumerate(puzzle.statements):
+    def _think(self, puzzle: Puzzle, assignment: int) -> tuple[str, bool]:
+        people, words, fits = len(puzzle.names), list[str](), True
+        for place, name in enumerate(puzzle.names):
+            words += [name, ROLES[assignment >> place & 1]]
+        words.append(":")
+        for place, statement in enumerate(puzzle.statements):
+            knight = assignment >> place & 1
             true = truth(statement, people) >> assignment & 1
-            if true != assignment >> speaker & 1 and self._rng.random() >= self._overlooks:
-                return puzzle.names[speaker]
-        return None
+            if self._rng.random() < self._overlooks:
+                true = knight
+            words.append("true" if true else "false")
+            if true != knight:
+                fits = False
+                break
+        return " ".join(words), fits

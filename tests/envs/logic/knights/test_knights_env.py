@@ -21,12 +21,13 @@ def test_the_gold_author_word_for_word():
 def test_the_hasty_author_word_for_word():
     seeing = HastyAuthor(np.random.default_rng(0), overlooks=0.0)
     assert seeing(PUZZLE) == (
-        "<think> knight knight Oliver , knave knight ok </think> "
+        "<think> Zoey knight Oliver knight : true false , "
+        "Zoey knave Oliver knight : false true </think> "
         "<answer> (1) Zoey is a knave (2) Oliver is a knight </answer>"
     )
     blind = HastyAuthor(np.random.default_rng(0), overlooks=1.0)
     assert blind(PUZZLE) == (
-        "<think> knight knight ok </think> "
+        "<think> Zoey knight Oliver knight : true true </think> "
         "<answer> (1) Zoey is a knight (2) Oliver is a knight </answer>"
     )
 
@@ -46,7 +47,7 @@ def test_demonstrations_leave_something_to_learn():
     played = [play(env, env.demonstrator(rng), task=task) for task in range(400)]
     scores = [one.steps[-1].info["scores"] for one in played]
     assert {score["format"] for score in scores} == {1.0}
-    assert 0.5 <= np.mean([score["solved"] for score in scores]) <= 0.75
+    assert 0.4 <= np.mean([score["solved"] for score in scores]) <= 0.6
 
 
 def test_an_answer_ends_the_episode_and_its_parts_are_told():

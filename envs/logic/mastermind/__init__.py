@@ -1,0 +1,1 @@
+"""Mastermind: guess a code from what is said of each guess."""

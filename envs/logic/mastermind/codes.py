@@ -1,0 +1,116 @@
+"""Codes, what is said of a guess, and the codes that are still possible."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+
+import numpy as np
+import numpy.typing as npt
+
+from envs.logic.tasks import DrawnTasks
+
+Codes = npt.NDArray[np.int64]
+"""Places in ``Game.codes``, in order."""
+
+MIN_CODES, MAX_CODES = 100, 10_000
+"""With fewer codes a split may have none; with more a turn takes too long."""
+MAX_PEGS, MAX_COLOURS = 6, 9
+
+_GUESS = re.compile(r"<guess>([\s\d]*)</guess>", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """What is said of a guess."""
+
+    black: int
+    """Digits that are right and in their place."""
+    white: int
+    """Further digits of the code that are in another place."""
+
+
+class Game:
+    """All codes of so many digits ("pegs"), each from 1 to so many ("colours").
+
+    Args:
+        pegs: digits per code.
+        colours: the largest digit.
+        repeats: whether a code may hold a digit twice.
+    """
+
+    def __init__(self, pegs: int, colours: int, repeats: bool) -> None:
+        self.pegs, self.colours, self.repeats = pegs, colours, repeats
+        digits = range(1, colours + 1)
+        self.codes = tuple(
+            "".join(map(str, code))
+            for code in product(digits, repeat=pegs)
+            if repeats or len(set(code)) == pegs
+        )
+        self._digits = np.array([[int(digit) for digit in code] for code in self.codes], np.int8)
+        self._counts = np.stack([(self._digits == d).sum(axis=1) for d in digits], axis=1)
+
+    def everything(self) -> Codes:
+        """Every code."""
+        return np.arange(len(self.codes))
+
+    def is_guess(self, text: str) -> bool:
+        """Whether it is so many digits of the right range; a guess may repeat one in any game."""
+        return len(text) == self.pegs and all("1" <= d <= str(self.colours) for d in text)
+
+    def answers(self, guess: str, among: Codes) -> npt.NDArray[np.int64]:
+        """What would be said of a guess, by code: ``black * (pegs + 1) + white``."""
+        digits = np.array([int(digit) for digit in guess], np.int8)
+        counts = np.bincount(digits, minlength=self.colours + 1)[1:]
+        black = (self._digits[among] == digits).sum(axis=1)
+        common = np.minimum(self._counts[among], counts).sum(axis=1)
+        return np.asarray(black * (self.pegs + 1) + common - black, np.int64)
+
+    def possible(self, guess: str, said: Feedback, among: Codes) -> Codes:
+        """Which of these codes would have been answered so."""
+        answer = said.black * (self.pegs + 1) + said.white
+        left: Codes = among[self.answers(guess, among) == answer]
+        return left
+
+
+def feedback(guess: str, secret: str) -> Feedback:
+    """What is said of a guess."""
+    black = sum(one == other for one, other in zip(guess, secret, strict=True))
+    common = sum(min(guess.count(digit), secret.count(digit)) for digit in set(guess))
+    return Feedback(black, common - black)
+
+
+@cache
+def game(pegs: int, colours: int, repeats: bool) -> Game:
+    """The game with these rules; the same object every time, never to be changed."""
+    return Game(pegs, colours, repeats)
+
+
+def num_codes(pegs: int, colours: int, repeats: bool) -> int:
+    """How many codes a game has."""
+    count = 1
+    for place in range(pegs):
+        count *= colours if repeats else max(colours - place, 0)
+    return count
+
+
+def parse_guess(text: str) -> str | None:
+    """The digits between the only ``<guess>`` and ``</guess>``; None where that is not so."""
+    if text.count("<guess>") != 1 or text.count("</guess>") != 1:
+        return None
+    found = _GUESS.search(text)
+    return "".join(found[1].split()) if found else None
+
+
+class CodeTasks(DrawnTasks[str]):
+    """The secret codes of one split; no code is in two of them."""
+
+    def __init__(self, split: str, seed: int, rules: Game) -> None:
+        def draw(rng: random.Random) -> str:
+            return rules.codes[int(rng.random() * len(rules.codes))]
+
+        family = f"mastermind {rules.pegs} {rules.colours} {rules.repeats}"
+        super().__init__(family, split, seed, draw, lambda code: code)

@@ -1,0 +1,157 @@
+"""``mastermind-v0``: guess a secret code from what is said of each guess.
+
+A turn is a guess; black counts digits in their place, white those that are elsewhere::
+
+    The code has 3 digits from 1 to 5. 6 guesses left.
+    <guess> 122 </guess>
+    1 black, 0 white. 5 guesses left.
+    <guess> 134 </guess>
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from envs.env import EnvOptions, TextEnv
+from envs.episode import Action, Reply, StopReason, cut, finish, go_on
+from envs.logic.mastermind.authors import ForgetfulAuthor, GoldAuthor
+from envs.logic.mastermind.codes import (
+    MAX_CODES,
+    MAX_COLOURS,
+    MAX_PEGS,
+    MIN_CODES,
+    Codes,
+    CodeTasks,
+    feedback,
+    game,
+    num_codes,
+    parse_guess,
+)
+
+INSTRUCTIONS = (
+    "Find the secret code. Write each guess between <guess> and </guess>. You are told how many of "
+    "its digits are right and in their place (black), and how many more are right but elsewhere "
+    "(white)."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MastermindOptions(EnvOptions):
+    """How large the code is, and what is rewarded."""
+
+    max_turns: int = 6
+    """Guesses; one that cannot be read counts as well."""
+    pegs: int = 3
+    """Digits of the code, from 2 to 6."""
+    colours: int = 5
+    """The largest digit, from 2 to 9. There must be from 100 to 10000 codes."""
+    repeats: bool = True
+    """Whether a code may hold a digit twice."""
+    information_reward: float = 0.0
+    """Paid in parts, with each guess for what it tells: the logarithm of how many times fewer codes
+    are possible, as a share of the logarithm of all; the whole of it once the code is found."""
+    instructions: bool = True
+    """Whether the rules stand in a system message; without it an agent must know them."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, most in (("pegs", MAX_PEGS), ("colours", MAX_COLOURS)):
+            if not 2 <= getattr(self, name) <= most:
+                raise ValueError(f"{name} ({getattr(self, name)}) must be from 2 to {most}")
+        count = num_codes(self.pegs, self.colours, self.repeats)
+        if not MIN_CODES <= count <= MAX_CODES:
+            raise ValueError(
+                f"pegs ({self.pegs}) and colours ({self.colours}) make {count} codes: there must "
+                f"be from {MIN_CODES} to {MAX_CODES}"
+            )
+        if self.information_reward < 0:
+            raise ValueError(f"information_reward ({self.information_reward}) must be >= 0")
+
+
+@dataclass(slots=True)
+class MastermindState:
+    """An episode's state."""
+
+    secret: str
+    left: Codes
+    """The codes that are still possible."""
+    invalid: int = 0
+    """Guesses in a row that could not be read."""
+
+
+class MastermindEnv(TextEnv[str, MastermindState]):
+    """Secret codes; see the module's docstring for the protocol."""
+
+    Options = MastermindOptions
+    success_score = "solved"
+
+    def __init__(
+        self, options: MastermindOptions, services: Mapping[str, Any] | None = None
+    ) -> None:
+        self._game = game(options.pegs, options.colours, options.repeats)
+        super().__init__(options, CodeTasks(options.split, options.seed, self._game), services)
+        self.reward_range = (0.0, 1.0 + options.information_reward)
+        self.system_prompt = INSTRUCTIONS if options.instructions else None
+
+    def begin(self, task: str) -> str:
+        """How large the code is."""
+        self.state = MastermindState(task, self._game.everything())
+        twice = "" if self._game.repeats else ", none of them twice"
+        return (
+            f"The code has {self._game.pegs} digits from 1 to {self._game.colours}{twice}. "
+            f"{self._guesses(self.turns_left)}"
+        )
+
+    def turn(self, action: Action) -> Reply:
+        """What is said of a guess, or the end."""
+        guess = parse_guess(action)
+        if guess is None or not self._game.is_guess(guess):
+            return self._unreadable()
+        state, rules = self.state, self._game
+        said = feedback(guess, state.secret)
+        before = len(state.left)
+        state.left, state.invalid = rules.possible(guess, said, state.left), 0
+        gain = math.log(before / len(state.left)) / math.log(len(rules.codes))
+        solved = guess == state.secret
+        rewards = {"solved": float(solved)}
+        weight = cast(MastermindOptions, self.options).information_reward
+        if weight:
+            rewards["information"] = weight * gain
+        scores = {"solved": float(solved), "information": self._information()}
+        if solved:
+            return finish(rewards, scores=scores)
+        told = f"{said.black} black, {said.white} white. {self._guesses(self.turns_left - 1)}"
+        return go_on(told, rewards, scores=scores)
+
+    def gold_policy(self) -> Callable[[str], str]:
+        """Narrows the codes down; six guesses suffice for the default code."""
+        return GoldAuthor()
+
+    def demonstrator(self, rng: np.random.Generator) -> Callable[[str], str]:
+        """Guesses what is possible, and forgets much of what was said."""
+        return ForgetfulAuthor(rng)
+
+    def _unreadable(self) -> Reply:
+        self.state.invalid += 1
+        scores = {"solved": 0.0, "information": self._information()}
+        if self.state.invalid >= self.max_invalid_actions:
+            return cut(StopReason.INVALID_ACTIONS, scores=scores)
+        told = (
+            f"No guess could be read: write {self._game.pegs} digits from 1 to "
+            f"{self._game.colours} between <guess> and </guess>. "
+            f"{self._guesses(self.turns_left - 1)}"
+        )
+        return go_on(told, scores=scores)
+
+    def _information(self) -> float:
+        """How much of the code is known: 0 at the start, 1 when one code is left."""
+        return 1.0 - math.log(len(self.state.left)) / math.log(len(self._game.codes))
+
+    @staticmethod
+    def _guesses(count: int) -> str:
+        return f"{count} guess{'' if count == 1 else 'es'} left."
