@@ -30,6 +30,7 @@ _MODULES = (
     "surroundings",
     "watchdog",
     "child",
+    "collect",
     "loader",
     "calls",
     "asserts",

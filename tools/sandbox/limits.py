@@ -10,8 +10,9 @@ from dataclasses import dataclass, fields
 class Limits:
     """Bounds of one run; the defaults fit small test programs.
 
-    A sandbox is made with limits, and one run may be given others: time and output as it likes,
-    memory and processes lower only, disk not at all (the file system is mounted beforehand).
+    A sandbox is made with limits, and one run may be given others: time, output and returned
+    files as it likes, memory and processes lower only, disk not at all (the file system is
+    mounted beforehand).
 
     Raises:
         ValueError: a limit is outside its range.
@@ -29,6 +30,8 @@ class Limits:
     """KiB of standard output, and again of standard error; more ends the run."""
     disk_mb: int = 64
     """MiB of files in the run's own folder; also the largest size of one file."""
+    returned_kb: int = 4096
+    """KiB of the files that ``run(collect=...)`` returns, their paths included."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -85,4 +88,5 @@ _RANGES: dict[str, tuple[float, float]] = {
     "processes": (1, 4096),
     "output_kb": (1, 1 << 16),
     "disk_mb": (1, 1 << 16),
+    "returned_kb": (1, 1 << 18),
 }

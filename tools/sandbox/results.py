@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -49,6 +50,10 @@ class RunResult:
     stderr_truncated: bool = False
     detail: str = ""
     """More about a limit that ended it."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """What ``collect`` named and is a plain file, by its path."""
+    files_left_out: Mapping[str, str] = field(default_factory=dict)
+    """What ``collect`` named and is not returned, and why; "..." stands for more of them."""
 
 
 @dataclass(frozen=True, slots=True)

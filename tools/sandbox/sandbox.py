@@ -9,13 +9,13 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import PurePosixPath
 from types import TracebackType
 
 from tools.sandbox import grade as grading
 from tools.sandbox.canary import CANARY, EXPECTED
 from tools.sandbox.cases import Test
 from tools.sandbox.errors import SandboxFailure, SandboxUnavailable
+from tools.sandbox.files import checked_files, checked_patterns, utf8
 from tools.sandbox.health import Health, Tally, measure
 from tools.sandbox.launcher import Launcher
 from tools.sandbox.limits import Limits, check_session_times
@@ -181,6 +181,8 @@ class Sandbox:
         stdin: str = "",
         files: Mapping[str, str | bytes] | None = None,
         limits: Limits | None = None,
+        *,
+        collect: Sequence[str] = (),
     ) -> RunResult:
         """Run ``source`` as a program, alone in a sandbox; every process of it is dead after.
 
@@ -189,13 +191,20 @@ class Sandbox:
             stdin: what it reads.
             files: relative path -> content, written into its working directory before.
             limits: instead of the sandbox's.
+            collect: relative paths of the files to return, however the run ends; a part may have
+                wildcards (``*.png``), and ``**`` is any number of folders.
 
         Raises:
             SandboxFailure: the sandbox failed, twice.
             ValueError: a path leads out of the working directory, or limits exceed the sandbox's.
         """
         request = Request(
-            "program", source, self._limits(limits), _utf8(stdin), _checked_files(files or {})
+            "program",
+            source,
+            self._limits(limits),
+            utf8(stdin),
+            checked_files(files or {}),
+            checked_patterns(collect),
         )
         async with self.slots:
             return self.result(await self.exchange(request), request.limits)
@@ -258,7 +267,7 @@ class Sandbox:
             "session",
             "",
             bounds,
-            files=_checked_files(files or {}),
+            files=checked_files(files or {}),
             idle_s=idle_s,
             life_s=life_s,
         )
@@ -342,6 +351,8 @@ class Sandbox:
             stdout_truncated=head["stdout_truncated"],
             stderr_truncated=head["stderr_truncated"],
             detail=head["reason"],
+            files=reply.files,
+            files_left_out=head.get("left_out", {}),
         )
 
     def _limits(self, limits: Limits | None) -> Limits:
@@ -359,19 +370,3 @@ class Sandbox:
                 "the sandbox belongs to another event loop: make one sandbox for each loop"
             )
         return self._zygotes
-
-
-def _utf8(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
-
-
-def _checked_files(files: Mapping[str, str | bytes]) -> tuple[tuple[str, bytes], ...]:
-    checked = []
-    for name, content in files.items():
-        path = PurePosixPath(name)
-        if path.is_absolute() or not path.parts or ".." in path.parts or "\0" in name:
-            raise ValueError(
-                f"files[{name!r}] must be a relative path inside the working directory"
-            )
-        checked.append((str(path), content if isinstance(content, bytes) else _utf8(content)))
-    return tuple(checked)

@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,8 @@ class Request:
     limits: Limits
     stdin: bytes = b""
     files: tuple[tuple[str, bytes], ...] = ()
+    collect: tuple[str, ...] = ()
+    """Patterns of the files to return."""
     idle_s: float = 0.0
     """Sessions: seconds between calls after which it ends."""
     life_s: float = 0.0
@@ -62,6 +64,8 @@ class Request:
             "files": [name for name, _ in self.files],
             "stdin_size": len(self.stdin),
             "sizes": [len(blob) for blob in blobs],
+            "collect": self.collect,
+            "returned_kb": self.limits.returned_kb,
             "idle_s": self.idle_s,
             "life_s": self.life_s,
         }
@@ -76,6 +80,7 @@ class Reply:
     head: dict[str, Any]
     stdout: bytes
     stderr: bytes
+    files: Mapping[str, bytes]
 
 
 class LostError(Exception):
@@ -197,7 +202,11 @@ class Zygote:
         (length,) = struct.unpack("!I", await self._exactly(sock, 4))
         head = json.loads(await self._exactly(sock, length))
         stdout = await self._exactly(sock, head["sizes"][0])
-        return Reply(head, stdout, await self._exactly(sock, head["sizes"][1]))
+        stderr = await self._exactly(sock, head["sizes"][1])
+        sizes = head.get("files", {})
+        return Reply(
+            head, stdout, stderr, {p: await self._exactly(sock, n) for p, n in sizes.items()}
+        )
 
     async def _exactly(self, sock: socket.socket, count: int) -> bytes:
         parts = []

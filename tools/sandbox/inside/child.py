@@ -117,8 +117,23 @@ def kill_everything(config: Config, child: Child) -> None:
         time.sleep(0.0005)
 
 
-def report(child: Child, verdict: str, reason: str, wall_s: float) -> bytes:
-    """What the judge is told once every process is dead."""
+def report(
+    child: Child,
+    verdict: str,
+    reason: str,
+    wall_s: float,
+    files: tuple[dict[str, bytes], dict[str, str]] = ({}, {}),
+) -> bytes:
+    """What the judge is told once every process is dead.
+
+    Args:
+        child: the run's process.
+        verdict: how the warden ended it, or "".
+        reason: more about that.
+        wall_s: seconds that it took.
+        files: what ``collect`` found.
+    """
+    returned, left_out = files
     status = child.status or 0
     signalled = os.WIFSIGNALED(status)
     head: dict[str, Any] = {
@@ -133,5 +148,14 @@ def report(child: Child, verdict: str, reason: str, wall_s: float) -> bytes:
         "stderr_truncated": child.stderr.truncated,
         "sizes": [len(child.stdout.kept), len(child.stderr.kept)],
     }
+    if returned or left_out:
+        head["files"] = {path: len(content) for path, content in returned.items()}
+        head["left_out"] = left_out
     body = codec.encode_json(head).encode()
-    return struct.pack("!I", len(body)) + body + child.stdout.kept + child.stderr.kept
+    parts: list[bytes | bytearray] = [
+        struct.pack("!I", len(body)),
+        body,
+        child.stdout.kept,
+        child.stderr.kept,
+    ]
+    return b"".join([*parts, *returned.values()])

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
-from tools.sandbox.inside import kernel, passing, program, sessions, surroundings, watchdog
+from tools.sandbox.inside import collect, kernel, passing, program, sessions, surroundings, watchdog
 from tools.sandbox.inside.child import Child, Stream, kill_everything, reap, report
 from tools.sandbox.inside.codec import receive_exactly, unpack
 from tools.sandbox.inside.config import Config
@@ -184,7 +184,10 @@ def _supervise(
     child.stderr.drain()
     if verdict == "" and (child.stdout.truncated or child.stderr.truncated):
         verdict = "output"
-    return report(child, verdict, guard.reason, wall_s)
+    if not request["collect"]:
+        return report(child, verdict, guard.reason, wall_s)
+    files = collect.collect(place.folder, request["collect"], request["returned_kb"] * 1024)
+    return report(child, verdict, guard.reason, wall_s, files)
 
 
 def _hand_over(child: Child, job: bytes, channel: list[int]) -> None:

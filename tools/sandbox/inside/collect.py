@@ -1,0 +1,176 @@
+"""The files that a run returns, read by its warden once every process of it is dead.
+
+Nobody can change anything any more, and yet no link is followed: each part of a path is opened
+below the folder before it, and what is not a plain file with one name is left out.
+"""
+
+# ruff: noqa: PTH123 (a descriptor is opened, not a path)
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import stat
+
+MAX_RETURNED = 1024
+"""Files that one run returns."""
+_MAX_DEPTH = 32
+"""Folders inside each other that are entered."""
+_MAX_LOOKS = 20_000
+"""Folders that are entered and entries that are read in them, whether they match or not."""
+_MAX_NOTES = 64
+"""Files left out that are named."""
+_MAX_SHOWN = 512
+"""Characters of a path in a note."""
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+def collect(folder: str, patterns: list[str], cap: int) -> tuple[dict[str, bytes], dict[str, str]]:
+    """The files below ``folder`` that one of ``patterns`` names, by their paths.
+
+    Args:
+        folder: of a run whose processes are all dead.
+        patterns: relative paths; a part may have wildcards, ``**`` is any number of folders.
+        cap: bytes of all contents and paths together.
+
+    Returns:
+        The contents, and why other files that were named are not among them.
+    """
+    found = _Collection(cap)
+    try:
+        top = os.open(folder, _FOLDER)
+    except OSError as error:
+        return {}, {".": _why(error)}
+    try:
+        for pattern in patterns:
+            found.descend(top, "", tuple(pattern.split("/")), 0)
+    finally:
+        os.close(top)
+    return found.files, found.explained()
+
+
+class _Collection:
+    def __init__(self, cap: int) -> None:
+        self.files: dict[str, bytes] = {}
+        self._notes: dict[str, str] = {}
+        self._unnamed = 0
+        self._room = cap
+        self._looks = 0
+
+    def explained(self) -> dict[str, str]:
+        """Why files are left out; "..." stands for those beyond the first ones."""
+        if self._looks > _MAX_LOOKS:
+            return {**self._notes, "...": f"only {_MAX_LOOKS} entries were looked at"}
+        if self._unnamed:
+            return {**self._notes, "...": f"and {self._unnamed} more"}
+        return self._notes
+
+    def descend(self, folder: int, path: str, parts: tuple[str, ...], depth: int) -> None:
+        """Take what ``parts`` names below an open folder."""
+        first, rest = parts[0], parts[1:]
+        if first == "**":
+            self.descend(folder, path, rest, depth)
+            for name in self._list(folder, path, "*"):
+                self._enter(folder, path, name, parts, depth)
+            return
+        for name in self._list(folder, path, first) if _is_wild(first) else [first]:
+            if rest:
+                self._enter(folder, path, name, rest, depth)
+            else:
+                self._take(folder, path, name, wild=_is_wild(first))
+
+    def _list(self, folder: int, path: str, pattern: str) -> list[str]:
+        """The names in a folder that match, in order."""
+        names: list[str] = []
+        self._looks += 1
+        if self._looks > _MAX_LOOKS:
+            return names
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    self._looks += 1
+                    if self._looks > _MAX_LOOKS:
+                        break
+                    if fnmatch.fnmatchcase(entry.name, pattern):
+                        names.append(entry.name)
+        except OSError as error:
+            self._note(path, _why(error))
+        return sorted(names)
+
+    def _enter(self, folder: int, path: str, name: str, parts: tuple[str, ...], depth: int) -> None:
+        """Go on in a folder; whatever is none is passed over."""
+        self._looks += 1
+        if self._looks > _MAX_LOOKS:
+            return
+        try:
+            if not stat.S_ISDIR(os.lstat(name, dir_fd=folder).st_mode):
+                return
+            if depth == _MAX_DEPTH:
+                self._note(f"{path}{name}/", f"more than {_MAX_DEPTH} folders deep")
+                return
+            inner = os.open(name, _FOLDER, dir_fd=folder)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            self._note(f"{path}{name}/", _why(error))
+            return
+        try:
+            self.descend(inner, f"{path}{name}/", parts, depth + 1)
+        finally:
+            os.close(inner)
+
+    def _take(self, folder: int, path: str, name: str, *, wild: bool) -> None:
+        """Read one file, if it is one."""
+        whole = path + name
+        if whole in self.files:
+            return
+        try:
+            status = os.lstat(name, dir_fd=folder)
+            if wild and stat.S_ISDIR(status.st_mode):
+                return
+            objection = self._objection(whole, status)
+            if objection:
+                self._note(whole, objection)
+                return
+            with open(os.open(name, _FILE, dir_fd=folder), "rb") as file:
+                self.files[whole] = file.read(status.st_size)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            self._note(whole, _why(error))
+            return
+        self._room -= len(whole) + len(self.files[whole])
+
+    def _objection(self, path: str, status: os.stat_result) -> str:
+        """Why a file is left out, or nothing."""
+        if stat.S_ISLNK(status.st_mode):
+            return "a link"
+        if stat.S_ISDIR(status.st_mode):
+            return "a folder"
+        if not stat.S_ISREG(status.st_mode):
+            return "not a plain file"
+        if status.st_nlink != 1:
+            return "it has more than one name"
+        if not path.isprintable():
+            return "a name that cannot be printed"
+        if len(self.files) == MAX_RETURNED:
+            return f"the first {MAX_RETURNED} files are returned"
+        if len(path) + status.st_size > self._room:
+            return f"{status.st_size} bytes, {self._room} left of limits.returned_kb"
+        return ""
+
+    def _note(self, path: str, reason: str) -> None:
+        shown = ascii(path)[1:-1] if not path.isprintable() else path
+        if len(self._notes) < _MAX_NOTES or shown[:_MAX_SHOWN] in self._notes:
+            self._notes[shown[:_MAX_SHOWN]] = reason
+        else:
+            self._unnamed += 1
+
+
+def _why(error: OSError) -> str:
+    return error.strerror or str(error)
+
+
+def _is_wild(part: str) -> bool:
+    return any(sign in part for sign in "*?[")
