@@ -54,9 +54,13 @@ class CodeSandboxOptions(EnvOptions):
     """A step that waits longer than this fails (EnvFailure, retryable). Many episodes share the
     sandbox, so a step may wait for its place; what a program may take is ``wall_s``."""
     wall_s: float = 5.0
-    """Seconds that one program may run, all its tests together."""
+    """Seconds that one program may run, all its tests together, or each test with
+    ``fresh_process``."""
     memory_mb: int = 256
     """MiB that one program may use."""
+    fresh_process: bool = False
+    """Run each test in a process of its own, so that no call sees what another left behind. A grade
+    then costs about one run for each test."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -126,7 +130,7 @@ class CodeSandboxEnv(TextEnv[CodeTask, CodeState]):
         """One sandbox, with its verdicts remembered."""
         chosen = cast(CodeSandboxOptions, options)
         async with make_sandbox(chosen.sandbox, chosen.limits()) as sandbox:
-            grader = CachedGrader(sandbox)
+            grader = CachedGrader(sandbox, fresh_process=chosen.fresh_process)
             try:
                 yield {"sandbox": grader}
             finally:

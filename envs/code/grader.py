@@ -26,7 +26,12 @@ class Grades(Protocol):
         ...
 
     async def grade(
-        self, source: str, tests: Sequence[Test], entry_point: str | None = None
+        self,
+        source: str,
+        tests: Sequence[Test],
+        entry_point: str | None = None,
+        *,
+        fresh_process: bool = False,
     ) -> Verdict:
         """Test a submission; see ``tools.sandbox.Sandbox.grade``."""
         ...
@@ -49,13 +54,15 @@ class CachedGrader:
     Args:
         sandbox: grades what is not remembered.
         size: verdicts kept, least recently asked for dropped first.
+        fresh_process: have each test run in a process of its own.
     """
 
-    def __init__(self, sandbox: Grades, size: int = 8192) -> None:
+    def __init__(self, sandbox: Grades, size: int = 8192, *, fresh_process: bool = False) -> None:
         if size < 1:
             raise ValueError(f"size ({size}) must be >= 1")
         self._sandbox = sandbox
         self._size = size
+        self._fresh_process = fresh_process
         self._verdicts: OrderedDict[bytes, asyncio.Task[Verdict]] = OrderedDict()
         self.num_asked = 0
         self.num_run = 0
@@ -84,7 +91,9 @@ class CachedGrader:
         run = self._verdicts.get(key)
         if run is None:
             self.num_run += 1
-            run = asyncio.create_task(self._sandbox.grade(source, tests, entry_point))
+            run = asyncio.create_task(
+                self._sandbox.grade(source, tests, entry_point, fresh_process=self._fresh_process)
+            )
             self._verdicts[key] = run
             run.add_done_callback(lambda done: self._forget_failure(key, done))
         self._verdicts.move_to_end(key)

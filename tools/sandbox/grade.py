@@ -6,9 +6,11 @@ no channel whose content is believed. A forged answer is only an answer.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import random
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 _NOT_RUN = Outcome(OutcomeKind.NOT_RUN)
 _STDOUT_KEPT = 4000
+_KINDS = (CallTest, AssertTest, StdioTest)
+"""In the order in which they are run."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,8 @@ class Submission:
     entry_point: str | None
     limits: Limits
     stop_at_first_failure: bool
+    fresh_process: bool = False
+    """Whether each test has a process of its own."""
 
 
 class _Sheet:
@@ -44,6 +50,9 @@ class _Sheet:
     def __init__(self, submission: Submission, num_tests: int) -> None:
         self.outcomes = [_NOT_RUN] * num_tests
         self.detail = ""
+        self.loads = True
+        self.end: Outcome | None = None
+        """How the process ended after its last answer, if badly."""
         self.stdout = ""
         self._stop = submission.stop_at_first_failure
 
@@ -65,14 +74,10 @@ async def grade(sandbox: Sandbox, submission: Submission, tests: Sequence[Test])
     check(submission, tests)
     started = time.monotonic()
     async with sandbox.slots:
-        try:
-            sheet = await _grade(sandbox, submission, tests)
-        except LostError:
-            sandbox.tally.retries += 1
-            try:
-                sheet = await _grade(sandbox, submission, tests)
-            except LostError as error:
-                raise sandbox.failure(str(error)) from None
+        if submission.fresh_process and len(tests) > 1:
+            sheet = await _grade_apart(sandbox, submission, tests)
+        else:
+            sheet = await _tried_twice(sandbox, submission, tests)
     sandbox.tally.grades += 1
     passed = bool(tests) and not sheet.detail and all(o.passed for o in sheet.outcomes)
     return Verdict(
@@ -115,12 +120,89 @@ def check(submission: Submission, tests: Sequence[Test]) -> None:
             raise ValueError(f"tests[{index}]: {error}") from None
 
 
-async def _grade(sandbox: Sandbox, submission: Submission, tests: Sequence[Test]) -> _Sheet:
-    sheet = _Sheet(submission, len(tests))
+async def _tried_twice(sandbox: Sandbox, submission: Submission, tests: Sequence[Test]) -> _Sheet:
+    try:
+        return await _grade(sandbox, submission, tests)
+    except LostError:
+        sandbox.tally.retries += 1
+        try:
+            return await _grade(sandbox, submission, tests)
+        except LostError as error:
+            raise sandbox.failure(str(error)) from None
+
+
+def _order(submission: Submission, tests: Sequence[Test]) -> list[int]:
+    """The order in which tests run: a function of the submission, so a grade repeats exactly."""
     order = list(range(len(tests)))
-    # The order is a function of the submission, so a grade repeats exactly.
     digest = hashlib.sha256(submission.source.encode("utf-8", "surrogatepass")).digest()
     random.Random(digest).shuffle(order)
+    return sorted(order, key=lambda index: _KINDS.index(type(tests[index])))
+
+
+async def _grade_apart(sandbox: Sandbox, submission: Submission, tests: Sequence[Test]) -> _Sheet:
+    """Each test in a process of its own, several at once where places are free.
+
+    What does not load is not tried again for each test.
+    """
+    order = _order(submission, tests)
+    first = await _alone(sandbox, submission, tests[order[0]])
+    if not first.loads:
+        first.outcomes *= len(tests)
+        return first
+    single = {order[0]: first}
+    if first.open:
+        await _grade_rest(sandbox, submission, tests, deque(order[1:]), single)
+    sheet = _Sheet(submission, len(tests))
+    for index in order:
+        # Beyond the first failure some may have run: one after another, they would not have.
+        if not sheet.open:
+            break
+        sheet.stdout = sheet.stdout or single[index].stdout
+        sheet.fill(index, single[index].outcomes[0])
+    return sheet
+
+
+async def _grade_rest(
+    sandbox: Sandbox,
+    submission: Submission,
+    tests: Sequence[Test],
+    waiting: deque[int],
+    single: dict[int, _Sheet],
+) -> None:
+    """Fill ``single`` with the sheets of ``waiting`` tests.
+
+    The caller has one place. A further one is taken for one test, and only when nobody waits for
+    it, so that another grade is served after at most one test.
+    """
+
+    async def run(index: int) -> None:
+        single[index] = await _alone(sandbox, submission, tests[index])
+        if not single[index].open:
+            waiting.clear()
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            while waiting:
+                while len(waiting) > 1 and sandbox.slots.in_flight < sandbox.slots.places:
+                    await sandbox.slots.acquire()
+                    task = group.create_task(run(waiting.popleft()))
+                    task.add_done_callback(lambda _: sandbox.slots.release())
+                await run(waiting.popleft())
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+
+
+async def _alone(sandbox: Sandbox, submission: Submission, test: Test) -> _Sheet:
+    """The sheet of one test; a bad end of its process is the test's."""
+    sheet = await _tried_twice(sandbox, submission, [test])
+    if sheet.end is not None and sheet.outcomes[0].passed:
+        sheet.outcomes = [replace(sheet.end, value=sheet.outcomes[0].value)]
+    return sheet
+
+
+async def _grade(sandbox: Sandbox, submission: Submission, tests: Sequence[Test]) -> _Sheet:
+    sheet = _Sheet(submission, len(tests))
+    order = _order(submission, tests)
     calls = [i for i in order if isinstance(tests[i], CallTest)]
     asserts = [i for i in order if isinstance(tests[i], AssertTest)]
     if calls:
@@ -173,6 +255,7 @@ def _enter_fault(sheet: _Sheet, current: int | None, fault: CandidateFault) -> N
         return
     what = f"{outcome.error_type}: {outcome.message}".strip(": ") or outcome.kind
     where = f" (line {outcome.line})" if outcome.line else ""
+    sheet.loads = False
     sheet.detail = f"the submission does not load: {what}{where}"
     sheet.outcomes = [outcome if o.kind is OutcomeKind.NOT_RUN else o for o in sheet.outcomes]
 
@@ -185,6 +268,7 @@ def _close(sheet: _Sheet, candidate: Candidate) -> None:
     if result.status is not Status.OK and not sheet.detail:
         outcome = ended(result)
         sheet.detail = f"the process ended badly: {outcome.kind} {outcome.message}".strip()
+        sheet.end = outcome
 
 
 async def _grade_asserts(

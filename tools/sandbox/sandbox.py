@@ -217,10 +217,12 @@ class Sandbox:
         *,
         limits: Limits | None = None,
         stop_at_first_failure: bool = False,
+        fresh_process: bool = False,
     ) -> Verdict:
         """Test a submission. It never sees an expected value, and says nothing but values.
 
-        All calls of one submission share one process and its limits. No tests: not passed.
+        All calls of one submission share one process and its limits, unless each test is to have
+        a fresh one. No tests: not passed.
 
         Args:
             source: the submission.
@@ -228,6 +230,9 @@ class Sandbox:
             entry_point: the function that ``CallTest`` calls.
             limits: instead of the sandbox's, for each process.
             stop_at_first_failure: leave the rest ``not_run``.
+            fresh_process: a process for each test, and the limits for each: nothing that one call
+                leaves behind reaches another. Costs about a run for each test; they run beside
+                each other as far as places are free.
 
         Raises:
             SandboxFailure: the sandbox failed, twice.
@@ -235,7 +240,9 @@ class Sandbox:
         """
         return await grading.grade(
             self,
-            grading.Submission(source, entry_point, self._limits(limits), stop_at_first_failure),
+            grading.Submission(
+                source, entry_point, self._limits(limits), stop_at_first_failure, fresh_process
+            ),
             tests,
         )
 

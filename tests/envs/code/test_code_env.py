@@ -8,7 +8,7 @@ import envs
 from envs import EnvFailure
 from envs.code.env import CodeSandboxEnv, CodeSandboxOptions
 from envs.code.generated import GeneratedTasks
-from tools.sandbox import Outcome, OutcomeKind, SandboxFailure, Verdict
+from tools.sandbox import CallTest, Outcome, OutcomeKind, SandboxFailure, Verdict
 
 RIGHT = "def f(xs): return sum([x + 1 for x in xs])"
 
@@ -281,3 +281,13 @@ def test_an_unknown_backend_is_refused_when_the_sandbox_is_opened():
     env.reset(seed=0)
     with pytest.raises(ValueError, match=r"backend \('chroot'\) must be one of"):
         env.step(RIGHT)
+
+
+async def test_a_program_that_counts_its_calls_is_told_apart_by_a_fresh_process_for_each_test():
+    source = "count = 0\ndef f(x):\n    global count\n    count += 1\n    return x * (count == 1)"
+    tests = tuple(CallTest((n,), n) for n in (1, 2, 3))
+    for fresh, passed in ((False, 1), (True, 3)):
+        options = CodeSandboxOptions(fresh_process=fresh)
+        async with CodeSandboxEnv.open_services(options) as services:
+            verdict = await services["sandbox"].grade(source, tests, "f")
+        assert verdict.num_passed == passed

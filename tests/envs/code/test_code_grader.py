@@ -19,7 +19,7 @@ class CountingSandbox:
         self.go = asyncio.Event()
         self.go.set()
 
-    async def grade(self, source, tests, entry_point=None):
+    async def grade(self, source, tests, entry_point=None, *, fresh_process=False):
         self.graded.append(source)
         await self.go.wait()
         if self.broken:
