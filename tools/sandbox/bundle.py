@@ -28,6 +28,7 @@ _MODULES = (
     "passing",
     "codec",
     "surroundings",
+    "usage",
     "watchdog",
     "child",
     "collect",

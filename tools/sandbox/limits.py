@@ -21,7 +21,8 @@ class Limits:
     wall_s: float = 5.0
     """Seconds from the start of the program to its end."""
     cpu_s: float | None = None
-    """Processor seconds of each process, rounded up to whole ones; None: as ``wall_s``."""
+    """Processor seconds of all processes of the run together; None: as ``wall_s``, which is one
+    core's worth. Of one process also by the kernel, rounded up to whole seconds."""
     memory_mb: int = 256
     """MiB of all processes of the run together; also what one of them can allocate."""
     processes: int = 16
@@ -43,9 +44,14 @@ class Limits:
                 raise ValueError(f"limits.{field.name} ({value}) must be in [{low}, {high}]")
 
     @property
+    def total_cpu_s(self) -> float:
+        """Processor seconds that all processes of a run may use together."""
+        return self.wall_s if self.cpu_s is None else self.cpu_s
+
+    @property
     def cpu_seconds(self) -> int:
         """Whole processor seconds that one process may use."""
-        return math.ceil(self.wall_s if self.cpu_s is None else self.cpu_s)
+        return math.ceil(self.total_cpu_s)
 
     def check_within(self, outer: Limits) -> None:
         """These limits of one run must fit the sandbox's.

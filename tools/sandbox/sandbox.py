@@ -259,7 +259,7 @@ class Sandbox:
         Args:
             files: as for ``run``.
             limits: instead of the sandbox's. ``wall_s`` and ``output_kb`` hold for each call,
-                ``cpu_s`` (None: ``life_s``) for each process over its whole life.
+                ``cpu_s`` (None: ``life_s``) for the whole life.
             idle_s: seconds without a call after which it is ended.
             life_s: seconds after which it is ended.
 

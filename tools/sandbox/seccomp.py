@@ -58,6 +58,7 @@ _DENIED_RESTRICTED = frozenset(
         *(90, 91, 92, 93, 94, 132, 235, 260, 261, 268, 280, 452),  # chmod, chown, utime families
         *(188, 189, 190, 197, 198, 199, 254),  # extended attributes, inotify_add_watch
         *(109, 112),  # setpgid, setsid: the run stays one process group
+        *(46, 307),  # sendmsg, sendmmsg: a deleted file on its way in a socket is in no process
         *(142, 144),  # sched_setparam, sched_setscheduler
     }
 )
@@ -71,6 +72,7 @@ _AF_UNIX, _STREAM, _SEQPACKET, _SOCKET_TYPE = 1, 1, 5, 0xF
 # a file's flags, for one, can be changed through a descriptor that only reads.
 _CONTROLS = (0x5401, 0x802C542A, 0x5413, 0x540F, 0x541B, 0x5421, 0x5450, 0x5451)
 _PRIO_USER = 2
+_PR_SET_DUMPABLE = 4
 _F_SETOWN, _F_SETSIG, _F_SETOWN_EX = 8, 10, 15
 _BUFFER_SIZES = (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF and their FORCE forms
 
@@ -127,6 +129,8 @@ _CHECKED: dict[int, list[Instruction]] = {
         (_RET, 0, 0, _DENY),
         (_RET, 0, 0, _ALLOW),
     ],
+    # prctl: the watchdog reads what a process holds open, which one that is not dumpable hides.
+    157: [_load_arg(0), *_one_of((_PR_SET_DUMPABLE,), _DENY)],
     # sync, syncfs: they would wait, beyond any kill, for all that the machine has yet to write.
     162: [(_RET, 0, 0, _IGNORE)],
     306: [(_RET, 0, 0, _IGNORE)],

@@ -57,6 +57,7 @@ class Request:
             "mode": self.mode,
             "wall_s": self.limits.wall_s,
             "cpu_s": self.limits.cpu_seconds,
+            "total_cpu_s": self.limits.total_cpu_s,
             "memory_mb": self.limits.memory_mb,
             "processes": self.limits.processes,
             "disk_mb": self.limits.disk_mb,

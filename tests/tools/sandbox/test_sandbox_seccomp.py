@@ -137,6 +137,8 @@ def test_arguments_decide(program):
     assert verdict(program, 53, 2, stream) == DENY
     assert verdict(program, 54, 3, 1, 7) == IGNORE
     assert verdict(program, 54, 3, 1, 2) == ALLOW
+    assert verdict(program, 157, 1, 9) == ALLOW
+    assert verdict(program, 157, 4, 0) == DENY
     assert verdict(program, 302, 0, 7) == ALLOW
     assert verdict(program, 302, 4242, 7) == DENY
     assert verdict(program, 162) == verdict(program, 306) == IGNORE  # sync, syncfs
@@ -149,7 +151,7 @@ def test_only_its_own_priority_is_a_restricted_programs():
     assert verdict(program, 141, 2, 0, 5) == DENY  # all processes of its user
 
 
-@pytest.mark.parametrize("number", [90, 91, 92, 132, 188, 109, 112, 254, 268, 280])
+@pytest.mark.parametrize("number", [46, 90, 91, 92, 132, 188, 109, 112, 254, 268, 280, 307])
 def test_calls_that_landlock_does_not_govern(number):
     assert verdict(assemble(restricted=True), number) == DENY
     assert verdict(assemble(restricted=False), number) == ALLOW

@@ -192,10 +192,9 @@ class _Session:
         branch.guard = watchdog.Watchdog(
             self.config,
             self.place,
-            memory_mb=self.request["memory_mb"],
-            disk_mb=self.request["disk_mb"],
-            processes=self.request["processes"],
-            members=functools.partial(self.members, branch),
+            self.request,
+            branch.child,
+            functools.partial(self.members, branch),
         )
 
     def members(self, branch: Branch) -> list[int]:

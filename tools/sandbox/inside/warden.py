@@ -168,13 +168,7 @@ def _supervise(
     child.talk.close()
     for fd in channel:
         os.close(fd)
-    guard = watchdog.Watchdog(
-        config,
-        place,
-        memory_mb=request["memory_mb"],
-        disk_mb=request["disk_mb"],
-        processes=request["processes"],
-    )
+    guard = watchdog.Watchdog(config, place, request, child)
     verdict = _watch(child, job, stdin, started + request["wall_s"], guard)
     wall_s = time.monotonic() - started
     kill_everything(config, child)

@@ -1,36 +1,51 @@
-"""Limits that no kernel limit covers without cgroups: a run's memory and files in total."""
+"""Limits that no kernel limit covers without cgroups: what a run uses in total."""
 
 # Plain os calls: these lines run every 25 ms beside each program.
 # ruff: noqa: PTH123, PTH208
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import math
 import os
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
+from tools.sandbox.inside import usage
 from tools.sandbox.inside.config import Config
 from tools.sandbox.inside.surroundings import MAX_FILES, Place
 
-_PAGE = os.sysconf("SC_PAGESIZE")
+if TYPE_CHECKING:
+    from tools.sandbox.inside.child import Child
+
 _FIRST_S = 0.02
 """A program that ends before costs no look."""
 _SHARE = 8
 """Ticks may use one part in so many of a core."""
+_WEIGHT_OF_NICE = 1.25
+"""By so much one step of niceness divides a thread's share of a processor."""
+_MAX_NICE = 19
 
 
 class Watchdog:
-    """Looks at a run now and then and says when it uses too much."""
+    """Looks at a run now and then and says when it uses too much.
+
+    Args:
+        config: settings of the generation.
+        place: the run's folder.
+        request: the run's limits.
+        child: its first process.
+        members: lists the run's processes; None: everything that this process has below it.
+    """
 
     def __init__(
         self,
         config: Config,
         place: Place,
-        *,
-        memory_mb: int,
-        disk_mb: int,
-        processes: int,
+        request: dict[str, Any],
+        child: Child,
         members: Callable[[], list[int]] | None = None,
     ) -> None:
         self.reason = ""
@@ -39,13 +54,18 @@ class Watchdog:
         )
         self._members = members or everything
         self._place = place
-        self._memory = memory_mb << 20
-        self._disk = disk_mb << 20
-        self._processes = processes
+        self._child = child
+        self._memory = request["memory_mb"] << 20
+        self._disk = request["disk_mb"] << 20
+        self._cpu_s = request["total_cpu_s"]
+        self._processes = request["processes"]
+        self._first_nice: int | None = None
+        self._nice = -math.inf
+        self._running = 0
         self._next = time.monotonic() + _FIRST_S
 
     def tick(self) -> str:
-        """How the run must end, "memory" or "killed" with a ``reason``; "" when all is well."""
+        """How the run must end, as a status with a ``reason``; "" when all is well."""
         started = time.monotonic()
         if started < self._next:
             return ""
@@ -55,53 +75,67 @@ class Watchdog:
         return verdict
 
     def _look(self) -> str:
-        members = self._members()
+        members = set(self._members())
         # The kernel's limit is exact only where a run has a user of its own.
-        if len(set(members)) > self._processes:
+        if len(members) > self._processes:
             self.reason = f"more than {self._processes} processes"
             return "killed"
-        # Pages shared with the zygote count in each process's RSS: the exact sum, which is slower
-        # to get, decides.
-        if _sum(members, _resident) > self._memory:
-            used = _sum(members, _proportional)
-            if used > self._memory:
-                self.reason = f"{used >> 20} MiB in use, {self._memory >> 20} MiB allowed"
-                return "memory"
-        if not self._place.private:
-            size, count = _disk_use(self._place.folder)
-            if size > self._disk:
-                self.reason = f"files exceed {self._disk >> 20} MiB"
-                return "killed"
-            if count > MAX_FILES:
-                self.reason = f"more than {MAX_FILES} files"
-                return "killed"
+        used: dict[int, usage.Usage] = {}
+        for pid in members:
+            with contextlib.suppress(OSError):  # it ended meanwhile
+                used[pid] = usage.of(pid)
+        cpu_s = self._child.cpu_s + sum(one.cpu_s for one in used.values())
+        if cpu_s > self._cpu_s:
+            self.reason = f"{cpu_s:.2f} s of processor time, {self._cpu_s:g} s allowed"
+            return "timeout"
+        self._weigh(used)
+        return self._memory_trouble(used) or self._disk_trouble(used)
+
+    def _memory_trouble(self, used: dict[int, usage.Usage]) -> str:
+        kernel = sum(one.tables for one in used.values()) + usage.socket_buffers(used)
+        # Pages shared with the zygote count in each process's resident size: the exact sum, which
+        # is slower to get, decides.
+        if sum(one.resident for one in used.values()) + kernel <= self._memory:
+            return ""
+        total = kernel
+        for pid in used:
+            with contextlib.suppress(OSError):
+                total += usage.proportional(pid)
+        if total <= self._memory:
+            return ""
+        self.reason = f"{total >> 20} MiB in use, {self._memory >> 20} MiB allowed"
+        return "memory"
+
+    def _disk_trouble(self, used: dict[int, usage.Usage]) -> str:
+        if self._place.private:
+            return ""
+        size, count = _disk_use(self._place.folder)
+        if size + usage.deleted_files(used, self._place.folder) > self._disk:
+            self.reason = f"files exceed {self._disk >> 20} MiB"
+            return "killed"
+        if count > MAX_FILES:
+            self.reason = f"more than {MAX_FILES} files"
+            return "killed"
         return ""
 
+    def _weigh(self, used: dict[int, usage.Usage]) -> None:
+        """Have the threads of a run, however many, weigh as much as one of another run.
 
-def _sum(members: list[int], measure: Callable[[int], int]) -> int:
-    total = 0
-    for pid in members:
-        try:
-            total += measure(pid)
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it ended meanwhile
-    return total
-
-
-def _resident(pid: int) -> int:
-    with open(f"/proc/{pid}/statm", "rb") as file:
-        return int(file.read().split()[1]) * _PAGE
-
-
-def _proportional(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
-            for line in file:
-                if line.startswith(b"Pss:"):
-                    return int(line.split()[1]) * 1024
-    except PermissionError:
-        pass  # it made itself unreadable: its resident size counts in full
-    return _resident(pid)
+        Nothing is slower for it while processors are free. It is for good: who made a process
+        nicer may not, without rights, make it less nice.
+        """
+        if self._first_nice is None:
+            self._first_nice = min((one.nice for one in used.values()), default=0)
+        running = sum(len(one.running) for one in used.values())
+        steady, self._running = min(running, self._running), running  # not for a moment's sake
+        if steady > 1:
+            steps = math.ceil(math.log(steady, _WEIGHT_OF_NICE))
+            self._nice = max(self._nice, min(self._first_nice + steps, _MAX_NICE))
+        for pid, one in used.items():
+            if one.nice < self._nice:
+                with contextlib.suppress(OSError):
+                    for task in usage.tasks(pid):
+                        os.setpriority(os.PRIO_PROCESS, task, int(self._nice))
 
 
 def _namespace_members() -> list[int]:

@@ -1,0 +1,181 @@
+"""What a run uses in total: kernel memory, processor time, files without a name, its weight."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import time
+
+import pytest
+
+from tools.sandbox import Limits, Status
+from tools.sandbox.inside import usage
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+FORKS = "import os\nprint('began', flush=True)\nfor _ in range({}):\n    if os.fork() == 0: break\n"
+SPIN = "while True: pass\n"
+
+
+async def test_page_tables_count_as_memory(either):
+    # A page of its own in each GiB of address space: 8 KiB of tables for 4 KiB that are zero.
+    result = await either.run(
+        "import ctypes\nlibc = ctypes.CDLL(None)\nlibc.mmap.restype = ctypes.c_void_p\n"
+        "libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, "
+        "ctypes.c_long]\nprint('began', flush=True)\n"
+        "for k in range(64_000):\n"
+        "    at = libc.mmap(0x100000000000 + (k << 30), 4096, 1, 0x100022, -1, 0)\n"
+        "    ctypes.string_at(at, 1)\nprint('ESCAPED')",
+        limits=Limits(wall_s=60.0, memory_mb=128),
+    )
+    assert (result.status, result.stdout) == (Status.MEMORY, "began\n")
+    assert result.max_rss_mb < 100
+
+
+async def test_socket_buffers_of_many_processes_count_as_memory(either):
+    result = await either.run(
+        FORKS.format(15) + "import socket, time\nheld = []\ntry:\n    while True:\n"
+        "        held += socket.socketpair()\n        held[-1].setblocking(False)\n"
+        "        try:\n            while True: held[-1].send(bytes(1 << 16))\n"
+        "        except BlockingIOError: pass\nexcept OSError: time.sleep(60)",
+        limits=Limits(wall_s=60.0),
+    )
+    assert (result.status, result.stdout) == (Status.MEMORY, "began\n")
+    assert "256 MiB allowed" in result.detail
+
+
+async def test_a_program_with_many_idle_sockets_may_go_on(either):
+    result = await either.run(
+        "import socket, time\nheld = [socket.socketpair() for _ in range(50)]\ntime.sleep(0.3)\n"
+        "print(len(held))"
+    )
+    assert (result.status, result.stdout) == (Status.OK, "50\n")
+
+
+async def test_timers_of_the_kernel_are_few(either):
+    result = await either.run(
+        "import ctypes\nlibc = ctypes.CDLL(None)\ntimer = ctypes.c_void_p()\ncount = 0\n"
+        "while libc.timer_create(1, None, ctypes.byref(timer)) == 0: count += 1\nprint(count)"
+    )
+    assert 0 < int(result.stdout) <= 256
+
+
+async def test_no_program_can_hide_what_it_holds(either):
+    result = await either.run(
+        "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+        "print(libc.prctl(4, 0), os.strerror(ctypes.get_errno()))"
+    )
+    assert result.stdout == "-1 Operation not permitted\n"
+
+
+async def test_processor_time_of_all_processes_together_is_bounded(either):
+    result = await either.run(FORKS.format(7) + SPIN, limits=Limits(wall_s=60.0, cpu_s=2.0))
+    assert (result.status, result.stdout) == (Status.TIMEOUT, "began\n")
+    assert result.detail.endswith("s of processor time, 2 s allowed")
+    assert 2.0 <= result.cpu_s < 4.0
+
+
+async def test_children_that_have_ended_count(either):
+    result = await either.run(
+        "import os, time\nprint('began', flush=True)\nwhile True:\n    if os.fork() == 0:\n"
+        "        end = time.process_time() + 0.1\n        while time.process_time() < end: pass\n"
+        "        os._exit(0)\n    os.wait()",
+        limits=Limits(wall_s=60.0, cpu_s=1.0),
+    )
+    assert (result.status, result.stdout) == (Status.TIMEOUT, "began\n")
+    assert result.cpu_s < 3.0
+
+
+async def test_parallel_work_within_the_limit_is_fine(either):
+    result = await either.run(
+        "import os\nfor _ in range(3):\n    if os.fork() == 0:\n        sum(range(10 ** 6))\n"
+        "        os._exit(0)\nfor _ in range(3): os.wait()\nprint('done')",
+        limits=Limits(wall_s=20.0),
+    )
+    assert (result.status, result.stdout) == (Status.OK, "done\n")
+
+
+async def test_a_call_of_a_session_has_a_total_too(either):
+    async with either.session(limits=Limits(wall_s=60.0, cpu_s=1.0)) as session:
+        assert (await session.run("1 + 1")).value == "2"
+        result = await session.run(FORKS.format(7) + SPIN)
+        assert (result.status, result.over) == (Status.TIMEOUT, True)
+        assert "1 s allowed" in result.detail
+
+
+NICENESS = (
+    "import os, time\nbefore = os.getpriority(os.PRIO_PROCESS, 0)\nkids = []\n"
+    "for _ in range({}):\n    pid = os.fork()\n    if pid == 0:\n        while True: pass\n"
+    "    kids.append(pid)\nend = time.monotonic() + {}\n"
+    "while time.monotonic() < end: {}\n"
+    "print(before, *(os.getpriority(os.PRIO_PROCESS, pid) - before for pid in [0, *kids]))"
+)
+
+
+async def test_many_busy_processes_weigh_as_one(either):
+    limits = Limits(wall_s=60.0, cpu_s=60.0)
+    result = await either.run(NICENESS.format(9, 1.5, "pass"), limits=limits)
+    before, *steps = (int(number) for number in result.stdout.split())
+    assert steps == [min(11, 19 - before)] * 10  # 1.25 ** 11 is 11.6; niceness ends at 19
+    result = await either.run(NICENESS.format(0, 0.4, "pass"), limits=limits)
+    assert result.stdout.split()[1:] == ["0"]
+    result = await either.run(NICENESS.format(1, 0.4, "time.sleep(1)"), limits=limits)
+    assert result.stdout.split()[1:] == ["0", "0"]
+
+
+async def test_files_that_were_deleted_count_while_they_are_open(either):
+    for held in ("held.append(f)", "held.append(mmap.mmap(f.fileno(), 0)); f.close()"):
+        result = await either.run(
+            "import mmap, os, time\nprint('began', flush=True)\nheld = []\nfor i in range(20):\n"
+            "    f = open('x', 'w+b')\n    os.unlink('x')\n    f.write(bytes(8 << 20)); f.flush()\n"
+            f"    {held}\n    if i == 4: print('within', flush=True); time.sleep(0.3)\n"
+            "time.sleep(3)\nprint('ESCAPED')",
+            limits=Limits(wall_s=30.0),
+        )
+        assert result.status in (Status.KILLED, Status.ERROR)
+        assert result.stdout == "began\nwithin\n"
+        if either.backend == "landlock":
+            assert result.detail == "files exceed 64 MiB"
+
+
+async def test_no_deleted_file_hides_in_a_socket(either):
+    result = await either.run(
+        "import os, socket\na, b = socket.socketpair()\nf = open('x', 'wb')\n"
+        "try: print(socket.send_fds(a, [b'm'], [f.fileno()]))\n"
+        "except PermissionError: print('refused')"
+    )
+    assert result.stdout == ("refused\n" if either.isolation == "restricted" else "1\n")
+
+
+async def test_what_a_process_uses_is_read_from_its_own_lines():
+    before = usage.of(os.getpid())
+    end = time.process_time() + 0.3
+    while time.process_time() < end:
+        pass
+    after = usage.of(os.getpid())
+    assert 0.25 <= after.cpu_s - before.cpu_s < 5
+    assert 0 < after.tables < after.resident < 8 << 30
+    assert os.getpid() in after.running
+    assert after.nice == os.getpriority(os.PRIO_PROCESS, 0)
+    with pytest.raises(OSError, match="No such"):
+        usage.of(2**22 + 1)
+
+
+@pytest.mark.slow
+async def test_an_honest_run_beside_sixteen_busy_processes_keeps_its_pace(mostly_bwrap):
+    honest = (
+        "import time\nstart = time.monotonic()\nfor _ in range(6_000_000): pass\n"
+        "print(time.monotonic() - start)"
+    )
+    limits = Limits(wall_s=60.0, cpu_s=120.0)
+    alone, beside = [], []
+    for _ in range(5):
+        alone.append(float((await mostly_bwrap.run(honest, limits=limits)).stdout))
+        bomb = asyncio.create_task(mostly_bwrap.run(FORKS.format(15) + SPIN, limits=limits))
+        await asyncio.sleep(0.5)
+        beside.append(float((await mostly_bwrap.run(honest, limits=limits)).stdout))
+        bomb.cancel()
+        await asyncio.gather(bomb, return_exceptions=True)
+    # 4 to 6 times as long on two cores if each process weighed as much as the honest one.
+    assert statistics.median(beside) < 2.5 * statistics.median(alone)
