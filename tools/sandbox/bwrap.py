@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from tools.sandbox import bundle, identity, interpreter, launcher, seccomp
+from tools.sandbox import bundle, cgroup, identity, interpreter, launcher, seccomp
 from tools.sandbox.errors import SandboxUnavailable
 from tools.sandbox.inside.config import Config
 from tools.sandbox.inside.surroundings import SANDBOX_ID
@@ -46,12 +46,14 @@ class BwrapLauncher:
 
     backend = "bwrap"
     isolation = "namespaces"
-    enforced_by = "rlimit+watchdog"
     start_s = 30.0
     lost: tuple[str, ...] = ()
 
     def __init__(self, python: str | None) -> None:
+        self.enforced_by = "rlimit+watchdog"
         self._python = python
+        self._groups: dict[int, cgroup.Group] = {}
+        """By the zygote's pid."""
 
     def launch(
         self, limits: Limits, idle: int, control_fd: int, stderr_fd: int
@@ -60,6 +62,7 @@ class BwrapLauncher:
         binary = find_bwrap()
         python = interpreter.find(self._python)
         _check_root()
+        group = cgroup.make(limits.processes)
         config = Config(
             isolation=self.isolation,
             control_fd=control_fd,
@@ -70,11 +73,14 @@ class BwrapLauncher:
             disk_mb=limits.disk_mb,
             seccomp=seccomp.assemble(restricted=False).hex(),
             user_id=SANDBOX_ID,
+            group_fd=group.entry,
+            group_events_fd=group.events,
         )
         with contextlib.ExitStack() as opened:
+            opened.enter_context(group.handed_over())
             bundle_fd = bundle.write(config)
             opened.callback(os.close, bundle_fd)
-            keep = [control_fd, bundle_fd]
+            keep = [control_fd, bundle_fd, *group.descriptors]
             text = "\0".join([*_options(python), ""]).encode()
             options_fd = bundle.anonymous_file("options", text)
             opened.callback(os.close, options_fd)
@@ -89,7 +95,7 @@ class BwrapLauncher:
                 show = [python.prefix, _SHOWN_AT, str(identity), executable]
                 command = [python.path, "-I", "-S", "-c", _SHOW_PREFIX, *show, *command]
                 executable, identity = python.path, None  # it changes identity itself
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 command,
                 executable=executable,
                 env=environment,
@@ -103,9 +109,18 @@ class BwrapLauncher:
                 group=identity,
                 extra_groups=None if identity is None else [],
             )
+            self._groups[process.pid] = group
+            return process
+
+    def started(self, pid: int) -> None:
+        """See ``Launcher``: only now it is known what enforces limits."""
+        self.enforced_by = self._groups[pid].enforced_by
 
     def cleared(self, pid: int) -> bool:
-        """See ``Launcher``: everything was in memory of its own."""
+        """See ``Launcher``: files were in memory of its own."""
+        if not self._groups[pid].remove():
+            return False
+        del self._groups[pid]
         return True
 
 

@@ -51,6 +51,10 @@ class Launcher(Protocol):
         """
         ...
 
+    def started(self, pid: int) -> None:
+        """The zygote is ready."""
+        ...
+
     def cleared(self, pid: int) -> bool:
         """Whether nothing is left on disk of an ended zygote; ask again if not."""
         ...

@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from tools.sandbox import bundle, identity, interpreter, launcher, scratch, seccomp
+from tools.sandbox import bundle, cgroup, identity, interpreter, launcher, scratch, seccomp
 from tools.sandbox.errors import SandboxUnavailable
 from tools.sandbox.inside import kernel
 from tools.sandbox.inside.config import Config
@@ -40,6 +40,7 @@ class LocalLauncher:
         self._python = python
         self._scratch: dict[int, scratch.Scratch] = {}
         """By the zygote's pid, its common folder."""
+        self._groups: dict[int, cgroup.Group] = {}
 
     def launch(
         self, limits: Limits, idle: int, control_fd: int, stderr_fd: int
@@ -47,12 +48,7 @@ class LocalLauncher:
         """See ``Launcher``."""
         python = interpreter.find(self._python)
         confined = self.isolation == "restricted"
-        abi = kernel.landlock_abi()
-        if confined and abi < _MIN_LANDLOCK_ABI:
-            raise SandboxUnavailable(
-                f"landlock: the kernel offers version {abi}, {_MIN_LANDLOCK_ABI} is needed (Linux "
-                "6.2 with CONFIG_SECURITY_LANDLOCK and landlock among CONFIG_LSM)"
-            )
+        abi = _landlock_abi() if confined else 0
         first_uid, uids = _own_uids(python) if confined and os.geteuid() == 0 else (0, 0)
         # A user id of its own keeps them inside as well.
         signals = abi >= _SIGNALS_ABI or uids > 0
@@ -63,6 +59,7 @@ class LocalLauncher:
             )
         # Each run enters its own folder in there, and nobody lists them. The zygote removes it.
         common = scratch.make(_scratch_parent(), _PREFIX, mode=0o711)
+        group = cgroup.make(limits.processes)
         config = Config(
             isolation=self.isolation,
             control_fd=control_fd,
@@ -77,20 +74,24 @@ class LocalLauncher:
             scratch=str(common.path),
             first_uid=first_uid,
             uids=uids,
+            group_fd=group.entry,
+            group_events_fd=group.events,
         )
         bundle_fd = bundle.write(config)
         try:
-            process = subprocess.Popen(
-                bundle.command(python.path, bundle_fd),
-                env=launcher.ENVIRONMENT,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=stderr_fd,
-                pass_fds=[control_fd, bundle_fd],
-                cwd="/",
-                start_new_session=True,
-            )
+            with group.handed_over():
+                process = subprocess.Popen(
+                    bundle.command(python.path, bundle_fd),
+                    env=launcher.ENVIRONMENT,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=stderr_fd,
+                    pass_fds=[control_fd, bundle_fd, *group.descriptors],
+                    cwd="/",
+                    start_new_session=True,
+                )
             self._scratch[process.pid] = common
+            self._groups[process.pid] = group
             return process
         except BaseException:
             common.path.rmdir()
@@ -99,8 +100,14 @@ class LocalLauncher:
         finally:
             os.close(bundle_fd)
 
+    def started(self, pid: int) -> None:
+        """See ``Launcher``: only now it is known what enforces limits."""
+        self.enforced_by = self._groups[pid].enforced_by
+
     def cleared(self, pid: int) -> bool:
         """See ``Launcher``: a zygote that was killed leaves its common folder to this."""
+        if not self._groups[pid].remove():
+            return False
         common = self._scratch[pid]
         try:
             common.path.rmdir()
@@ -109,7 +116,23 @@ class LocalLauncher:
         except OSError:
             return False  # wardens are wiping their own folders yet
         self._scratch.pop(pid).release()
+        del self._groups[pid]
         return True
+
+
+def _landlock_abi() -> int:
+    """The version that this kernel offers.
+
+    Raises:
+        SandboxUnavailable: it is too old.
+    """
+    abi = kernel.landlock_abi()
+    if abi < _MIN_LANDLOCK_ABI:
+        raise SandboxUnavailable(
+            f"landlock: the kernel offers version {abi}, {_MIN_LANDLOCK_ABI} is needed (Linux "
+            "6.2 with CONFIG_SECURITY_LANDLOCK and landlock among CONFIG_LSM)"
+        )
+    return abi
 
 
 def _scratch_parent() -> Path:

@@ -139,6 +139,7 @@ class Zygote:
                 async with asyncio.timeout(self._launcher.start_s):
                     await asyncio.shield(self._ended)
             raise LostError(self.last_words())
+        self._launcher.started(self._process.pid)
 
     def last_words(self) -> str:
         """What the zygote and its wardens wrote to standard error."""

@@ -83,6 +83,9 @@ class DockerLauncher:
         finally:
             os.close(bundle_fd)
 
+    def started(self, pid: int) -> None:
+        """See ``Launcher``."""
+
     def cleared(self, pid: int) -> bool:
         """See ``Launcher``: everything was in the container's memory."""
         return True

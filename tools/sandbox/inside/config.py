@@ -36,6 +36,10 @@ class Config:
     """Containers only: the path of a socket at which the control socket may be had."""
     token: str = ""
     """What to say there."""
+    group_fd: int = -1
+    """Where the zygote enters its control group; -1: it has none."""
+    group_events_fd: int = -1
+    """What tells how many processes of the group were killed for lack of memory."""
     first_uid: int = 0
     """Restricted, as root: user ids from here on belong to runs, one each. 0: keep the user."""
     uids: int = 0

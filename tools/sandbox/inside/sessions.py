@@ -294,7 +294,10 @@ class _Session:
         """A process has ended: so has its branch."""
         self.reap()
         for branch in list(self.branches.values()):
-            if branch.child.status is not None:
+            guard = branch.guard
+            if branch.child.status == signal.SIGKILL and guard and guard.out_of_memory():
+                self.end(branch, "memory", guard.reason)
+            elif branch.child.status is not None:
                 self.end(branch, "", "")
 
     def reap(self) -> None:

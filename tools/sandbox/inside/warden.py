@@ -65,6 +65,7 @@ def _serve(
     control: socket.socket,
     tell: Callable[[], None],
 ) -> None:
+    score = surroundings.OutOfMemoryScore() if config.group_events_fd >= 0 else None
     if config.isolation == "namespaces":
         surroundings.enter_namespaces(config)
     else:
@@ -74,7 +75,11 @@ def _serve(
     child = None
     try:
         try:
-            child = _fork_program(config, filter_, place, control)
+            if score is None:
+                child = _fork_program(config, filter_, place, control)
+            else:
+                with score.raised():
+                    child = _fork_program(config, filter_, place, control)
             if not place.private:
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
             tell()
@@ -176,6 +181,8 @@ def _supervise(
         return None
     child.stdout.drain()
     child.stderr.drain()
+    if verdict == "" and child.status == signal.SIGKILL and guard.out_of_memory():
+        verdict = "memory"
     if verdict == "" and (child.stdout.truncated or child.stderr.truncated):
         verdict = "output"
     if not request["collect"]:

@@ -62,6 +62,8 @@ class Watchdog:
         self._first_nice: int | None = None
         self._nice = -math.inf
         self._running = 0
+        self._events = config.group_events_fd
+        self._kills = self._group_kills()
         self._next = time.monotonic() + _FIRST_S
 
     def tick(self) -> str:
@@ -73,6 +75,19 @@ class Watchdog:
         now = time.monotonic()
         self._next = now + (now - started) * (_SHARE - 1)
         return verdict
+
+    def out_of_memory(self) -> bool:
+        """Whether the kernel, out of memory in the group, killed somebody since the start."""
+        if self._group_kills() == self._kills:
+            return False
+        self.reason = "all runs together used up the memory of the sandbox"
+        return True
+
+    def _group_kills(self) -> int:
+        if self._events < 0:
+            return 0
+        lines = os.pread(self._events, 4096, 0).splitlines()
+        return sum(int(line.split()[1]) for line in lines if line.startswith(b"oom_kill "))
 
     def _look(self) -> str:
         members = set(self._members())

@@ -38,6 +38,10 @@ def main(settings: str) -> None:
         kernel.die_with_parent(signal.SIGTERM)
         if os.getppid() != config.parent_pid:
             os._exit(1)
+    if config.group_fd >= 0:
+        with contextlib.suppress(OSError):  # the launcher looks who is in the group
+            os.write(config.group_fd, b"0")
+        os.close(config.group_fd)
     program.prepare()
     if config.isolation != "namespaces":
         kernel.adopt_orphans()  # those of a warden that was killed
