@@ -62,7 +62,7 @@ async def test_files_are_confined_as_with_a_new_one(old_kernel, python_for):
 async def test_signals_are_refused_where_they_would_reach_outside(
     old_kernel, monkeypatch, caplog, python_for
 ):
-    monkeypatch.setattr(local, "_own_uids", lambda: (0, 0))  # as for a user other than root
+    monkeypatch.setattr(local, "_own_uids", lambda _: (0, 0))  # as for a user other than root
     with caplog.at_level(logging.WARNING):
         async with make_sandbox("landlock", python=python_for("landlock")) as sandbox:
             result = await sandbox.run(SIGNALS)
