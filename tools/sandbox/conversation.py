@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tools.sandbox.channel import Channel, ChannelClosed
 from tools.sandbox.inside.codec import CodecError, decode
+from tools.sandbox.job import Reply, Request
 from tools.sandbox.results import Outcome, OutcomeKind, RunResult, Status
-from tools.sandbox.zygotes import Reply, Request
 
 if TYPE_CHECKING:
     from tools.sandbox.sandbox import Sandbox

@@ -19,9 +19,10 @@ from tools.sandbox.cases import AssertTest, CallTest, StdioTest, Test
 from tools.sandbox.compare import equal, same_output
 from tools.sandbox.conversation import Candidate, CandidateFault, Conversation, ended, printable
 from tools.sandbox.inside.codec import CodecError, encode, pack
+from tools.sandbox.job import Request
 from tools.sandbox.limits import Limits
 from tools.sandbox.results import Outcome, OutcomeKind, Status, Verdict
-from tools.sandbox.zygotes import LostError, Request
+from tools.sandbox.zygotes import LostError
 
 if TYPE_CHECKING:
     from tools.sandbox.sandbox import Sandbox

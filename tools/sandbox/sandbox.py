@@ -17,13 +17,14 @@ from tools.sandbox.cases import Test
 from tools.sandbox.errors import SandboxFailure, SandboxUnavailable
 from tools.sandbox.files import checked_files, checked_patterns, utf8
 from tools.sandbox.health import Health, Tally, measure
+from tools.sandbox.job import Reply, Request
 from tools.sandbox.launcher import Launcher
 from tools.sandbox.limits import Limits, check_session_times
 from tools.sandbox.link import Link
 from tools.sandbox.queue import FairQueue
 from tools.sandbox.results import RunResult, Verdict, status_of
 from tools.sandbox.session import Session
-from tools.sandbox.zygotes import LostError, Reply, Request, Zygotes
+from tools.sandbox.zygotes import LostError, Zygotes
 
 _log = logging.getLogger(__name__)
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tools.sandbox.errors import CopyRefused, SandboxFailure, SessionOver
 from tools.sandbox.inside import frames
+from tools.sandbox.job import Request
 from tools.sandbox.limits import Limits
 from tools.sandbox.link import Branch, Frame, Link
 from tools.sandbox.results import CallResult, Status, status_of
-from tools.sandbox.zygotes import LostError, Request
+from tools.sandbox.zygotes import LostError
 
 if TYPE_CHECKING:
     from tools.sandbox.sandbox import Sandbox

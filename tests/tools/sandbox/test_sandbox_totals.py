@@ -24,7 +24,7 @@ async def test_page_tables_count_as_memory(either):
         "ctypes.c_long]\nprint('began', flush=True)\n"
         "for k in range(64_000):\n"
         "    at = libc.mmap(0x100000000000 + (k << 30), 4096, 1, 0x100022, -1, 0)\n"
-        "    ctypes.string_at(at, 1)\nprint('ESCAPED')",
+        "    ctypes.string_at(at, 1)\nimport time\ntime.sleep(10)\nprint('ESCAPED')",
         limits=Limits(wall_s=60.0, memory_mb=128),
     )
     assert (result.status, result.stdout) == (Status.MEMORY, "began\n")
