@@ -138,6 +138,8 @@ class AnySandbox(Protocol):
         stdin: str = "",
         files: Mapping[str, str | bytes] | None = None,
         limits: Limits | None = None,
+        *,
+        collect: Sequence[str] = (),
     ) -> RunResult:
         """Run a program."""
         ...
@@ -150,6 +152,7 @@ class AnySandbox(Protocol):
         *,
         limits: Limits | None = None,
         stop_at_first_failure: bool = False,
+        fresh_process: bool = False,
     ) -> Verdict:
         """Test a submission."""
         ...

@@ -94,6 +94,24 @@ async def test_a_run_is_the_same_here_and_there(remote, sandbox):
     assert remote.limits == sandbox.limits
 
 
+async def test_files_come_back_from_there(remote):
+    result = await remote.run(
+        "import os\nopen('out', 'wb').write(bytes(range(256)) * 8192)\nos.symlink('out', 'link')",
+        collect=["out", "link"],
+    )
+    assert result.files == {"out": bytes(range(256)) * 8192}
+    assert result.files_left_out == {"link": "a link"}
+    with pytest.raises(ValueError, match="collect"):
+        await remote.run("", collect=["/etc/passwd"])
+
+
+async def test_each_test_has_a_process_of_its_own_there_too(remote):
+    source = "calls = []\ndef f(x):\n    calls.append(x)\n    return len(calls)"
+    tests = [CallTest((n,), 1) for n in range(3)]
+    assert (await remote.grade(source, tests, "f")).num_passed == 1
+    assert (await remote.grade(source, tests, "f", fresh_process=True)).passed
+
+
 async def test_limits_of_the_client_hold(url, remote):
     async with make_sandbox(url, Limits(wall_s=0.3), token=TOKEN) as quick:
         assert (await quick.run("while True: pass")).status is Status.TIMEOUT
@@ -208,12 +226,13 @@ async def test_what_the_server_decides_cannot_be_asked(url):
 async def test_malformed_requests_are_told_so(url, sandbox):
     headers = {"Authorization": f"Bearer {TOKEN}"}
     limits = wire.fields_of(Limits())
-    run = {"source": "print(1)", "stdin": "", "files": {}, "limits": limits}
+    run = {"source": "print(1)", "stdin": "", "files": {}, "limits": limits, "collect": []}
     grade = {
         "source": "",
         "entry_point": None,
         "limits": limits,
         "stop_at_first_failure": False,
+        "fresh_process": False,
     }
     bodies = {
         "/run": [
@@ -225,6 +244,7 @@ async def test_malformed_requests_are_told_so(url, sandbox):
             b'["q",[]]',
             b"[" * 100_000,
             wire.pack({**run, "source": 1}),
+            wire.pack({**run, "collect": [1]}),
             wire.pack({**run, "limits": {"wall_s": "x"}}),
             wire.pack({**run, "limits": {**limits, "wall_s": 1e9}}),
             wire.pack({**run, "limits": {"unknown": 1}}),

@@ -17,6 +17,7 @@ from tools.owner import current_owner
 from tools.sandbox import grade as grading
 from tools.sandbox.cases import Test
 from tools.sandbox.errors import SandboxBusy, SandboxFailure
+from tools.sandbox.files import checked_patterns
 from tools.sandbox.health import Health
 from tools.sandbox.limits import Limits, check_session_times
 from tools.sandbox.queue import FairQueue
@@ -165,6 +166,8 @@ class RemoteSandbox:
         stdin: str = "",
         files: Mapping[str, str | bytes] | None = None,
         limits: Limits | None = None,
+        *,
+        collect: Sequence[str] = (),
     ) -> RunResult:
         """See ``Sandbox.run``."""
         bounds = limits or self.limits
@@ -173,6 +176,7 @@ class RemoteSandbox:
             "stdin": stdin,
             "files": dict(files or {}),
             "limits": wire.fields_of(bounds),
+            "collect": list(checked_patterns(collect)),
         }
         return wire.read_run(await self._post("/run", message, bounds.wall_s))
 
@@ -184,6 +188,7 @@ class RemoteSandbox:
         *,
         limits: Limits | None = None,
         stop_at_first_failure: bool = False,
+        fresh_process: bool = False,
     ) -> Verdict:
         """See ``Sandbox.grade``. Very large values of outcomes are left out (None)."""
         bounds = limits or self.limits
@@ -194,6 +199,7 @@ class RemoteSandbox:
             "entry_point": entry_point,
             "limits": wire.fields_of(bounds),
             "stop_at_first_failure": stop_at_first_failure,
+            "fresh_process": fresh_process,
         }
         wait_s = bounds.wall_s * (2 + len(tests))
         return wire.read_verdict(await self._post("/grade", message, wait_s))

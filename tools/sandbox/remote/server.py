@@ -107,12 +107,17 @@ class Server:
                     "stdin": str(stdin),
                     "files": dict(files),
                     "limits": dict(limits),
+                    "collect": list(patterns),
                 }:
                     result = await self._sandbox.run(
-                        source, stdin, wire.read_files(files), wire.read_limits(limits)
+                        source,
+                        stdin,
+                        wire.read_files(files),
+                        wire.read_limits(limits),
+                        collect=wire.read_patterns(patterns),
                     )
                     return _reply(wire.fields_of(result))
-            raise wire.WireError("a run has a source, stdin, files and limits")
+            raise wire.WireError("a run has a source, stdin, files, limits and collect")
 
     async def _grade(self, request: web.Request) -> web.StreamResponse:
         with self._intake.take(_size(request)), acting_for(_owner(request)):
@@ -123,6 +128,7 @@ class Server:
                     "entry_point": None | str() as entry_point,
                     "limits": dict(limits),
                     "stop_at_first_failure": bool(stop),
+                    "fresh_process": bool(fresh),
                 }:
                     verdict = await self._sandbox.grade(
                         source,
@@ -130,9 +136,12 @@ class Server:
                         entry_point,
                         limits=wire.read_limits(limits),
                         stop_at_first_failure=stop,
+                        fresh_process=fresh,
                     )
                     return _reply(wire.write_verdict(verdict))
-            raise wire.WireError("a grade has a source, tests, entry_point, limits and a stop")
+            raise wire.WireError(
+                "a grade has a source, tests, entry_point, limits, a stop and a fresh_process"
+            )
 
     async def _sessions(self, request: web.Request) -> web.StreamResponse:
         client = web.WebSocketResponse(heartbeat=_HEARTBEAT_S, max_msg_size=wire.MAX_BODY)

@@ -87,6 +87,17 @@ def read_files(data: dict[Any, Any]) -> dict[str, str | bytes]:
     return data
 
 
+def read_patterns(data: list[Any]) -> list[str]:
+    """Patterns of files to return.
+
+    Raises:
+        WireError: they are none.
+    """
+    if not all(isinstance(pattern, str) for pattern in data):
+        raise WireError("collect: a list of texts")
+    return data
+
+
 _TESTS: dict[str, type[Test]] = {"call": CallTest, "stdio": StdioTest, "assert": AssertTest}
 
 
