@@ -19,10 +19,10 @@ async def collect(sandbox, renderer):
     owners, fullness = set(), []
     grade = sandbox.grade
 
-    async def recorded(*arguments):
+    async def recorded(*arguments, fresh_process):
         owners.add(current_owner())
         fullness.append(sandbox.slots.waiting)
-        return await grade(*arguments)
+        return await grade(*arguments, fresh_process=fresh_process)
 
     def write(session, prompt_ids):
         fullness.append("asked while full" if sandbox.slots.full else "asked")
