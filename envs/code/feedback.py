@@ -50,7 +50,10 @@ def _line(task: CodeTask, test: Test, outcome: Outcome) -> str:
             said = f"returned {_short(_text(outcome.value))}"
             return f"{call} {_happened(outcome, said)}, expected {_short(_text(test.expected))}"
         case AssertTest():
-            return f"{_short(test.code)}: {_happened(outcome, 'failed')}"
+            # The judge knows the answer where the code was nothing but a call.
+            known = outcome.kind is OutcomeKind.WRONG and outcome.error_type == ""
+            failed = f"returned {_short(_text(outcome.value))}" if known else "failed"
+            return f"{_short(test.code)}: {_happened(outcome, failed)}"
         case StdioTest():
             said = f"printed {_short(_text(outcome.value))}"
             given = f"on input {_short(repr(test.stdin))} it"

@@ -11,7 +11,7 @@ import hashlib
 import random
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from tools.sandbox.conversation import Candidate, CandidateFault, Conversation, 
 from tools.sandbox.inside.codec import CodecError, encode, pack
 from tools.sandbox.job import Request
 from tools.sandbox.limits import Limits
+from tools.sandbox.literal import Call, call_of
 from tools.sandbox.results import Outcome, OutcomeKind, Status, Verdict
 from tools.sandbox.zygotes import LostError
 
@@ -204,10 +205,19 @@ async def _alone(sandbox: Sandbox, submission: Submission, test: Test) -> _Sheet
 async def _grade(sandbox: Sandbox, submission: Submission, tests: Sequence[Test]) -> _Sheet:
     sheet = _Sheet(submission, len(tests))
     order = _order(submission, tests)
-    calls = [i for i in order if isinstance(tests[i], CallTest)]
-    asserts = [i for i in order if isinstance(tests[i], AssertTest)]
+    calls: dict[int, Call] = {}
+    asserts = []
+    for index in order:
+        test = tests[index]
+        if isinstance(test, StdioTest):
+            continue
+        call = call_of(test, submission.entry_point)
+        if call is None:
+            asserts.append(index)
+        else:
+            calls[index] = call
     if calls:
-        await _grade_calls(sandbox, submission, tests, calls, sheet)
+        await _grade_calls(sandbox, submission, calls, sheet)
     if asserts and sheet.open:
         await _grade_asserts(sandbox, submission, tests, asserts, sheet)
     for index in order:
@@ -218,11 +228,7 @@ async def _grade(sandbox: Sandbox, submission: Submission, tests: Sequence[Test]
 
 
 async def _grade_calls(
-    sandbox: Sandbox,
-    submission: Submission,
-    tests: Sequence[Test],
-    order: list[int],
-    sheet: _Sheet,
+    sandbox: Sandbox, submission: Submission, calls: Mapping[int, Call], sheet: _Sheet
 ) -> None:
     """All calls, one at a time, in one process."""
     request = Request("calls", submission.source, submission.limits)
@@ -230,20 +236,18 @@ async def _grade_calls(
     async with Candidate(sandbox, request) as candidate:
         try:
             await candidate.load()
-            for current in order:
-                test = tests[current]
-                assert isinstance(test, CallTest) and submission.entry_point
-                arguments, keywords = encode(test.args), encode(dict(test.kwargs))
-                answer = await candidate.call(submission.entry_point, arguments, keywords)
-                if not sheet.fill(current, _compared(answer, test)):
+            for current, call in calls.items():
+                arguments, keywords = encode(call.args), encode(dict(call.kwargs))
+                answer = await candidate.call(call.name, arguments, keywords)
+                if not sheet.fill(current, _compared(answer, call)):
                     break
         except CandidateFault as fault:
             _enter_fault(sheet, current, fault)
     _close(sheet, candidate)
 
 
-def _compared(answer: Outcome, test: CallTest) -> Outcome:
-    if not answer.passed or equal(answer.value, test.expected, test.tolerance):
+def _compared(answer: Outcome, call: Call) -> Outcome:
+    if not answer.passed or equal(answer.value, call.expected, call.tolerance):
         return answer
     return replace(answer, kind=OutcomeKind.WRONG)
 

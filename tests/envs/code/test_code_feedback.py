@@ -54,7 +54,9 @@ def test_the_first_call_that_failed(outcomes, expected):
 
 def test_assertions_and_programs():
     assertion = (AssertTest("assert f(2) == 4"),)
-    assert said(assertion, outcome("wrong")) == "assert f(2) == 4: failed"
+    assert said(assertion, outcome("wrong", 5)) == "assert f(2) == 4: returned 5"
+    failed = outcome("wrong", None, "AssertionError", "")
+    assert said(assertion, failed) == "assert f(2) == 4: failed"
     assert (
         said(assertion, outcome("error", None, "NameError", "no function 'f'"))
         == "assert f(2) == 4: raised NameError: no function 'f'"

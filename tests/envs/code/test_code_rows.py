@@ -101,7 +101,7 @@ def test_two_turns_on_each_layout(tmp_path):
     path = file_of(tmp_path, MBPP, HUMAN_EVAL)
     env = envs.make("code-sandbox-v0", tasks=path, max_turns=2)
     env.reset(options={"task": 0})
-    assert env.step("def double(x): return 5").observation == "assert double(2) == 4: failed"
+    assert env.step("def double(x): return 5").observation == "assert double(2) == 4: returned 5"
     assert env.step(env.gold_policy()("")).reward == 1.0
     env.reset(options={"task": 1})
     assert "SyntaxError" in env.step("    return 2 *").observation
