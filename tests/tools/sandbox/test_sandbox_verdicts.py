@@ -10,7 +10,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 # f(x) must be x * x + 7 for these: nothing that a submission can guess from the arguments.
 CALLS = [CallTest((x,), x * x + 7) for x in (3, 11, 2)]
-ASSERTS = [AssertTest(f"assert f({x}) == {x * x + 7}") for x in (3, 11, 2)]
+ASSERTS = [AssertTest(f"assert f({x}) == {x} * {x} + 7") for x in (3, 11, 2)]
 LIMITS = Limits(wall_s=2.0)
 
 

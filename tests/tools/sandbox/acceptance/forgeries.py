@@ -338,7 +338,7 @@ GRADE_FORGERIES += [
         "an answer that takes more room when it is passed on",
         _EVERYWHERE + "def f(x):\n    everywhere(frame(b'[\"value\",\"' + 'é'.encode() * 500_000 + "
         "b'\",1]'))\n    import time; time.sleep(60)",
-        (AssertTest("assert f(3) == 16"),),
+        (AssertTest("assert f(3) == 15 + 1"),),
         "f",
     ),
     ForgedGrade(
