@@ -6,6 +6,8 @@ either continues the model's own message, in place, or is a message of its own.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +21,8 @@ class Call:
     arguments: Mapping[str, Any]
     end: int
     """Where the call ends in the text; what follows was not written for anyone to read."""
+    error: str | None = None
+    """What is wrong with it, in words for the model; then ``tool`` and ``arguments`` are empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +40,26 @@ class Syntax:
     """True: the result continues the model's message; False: it is a message of its own."""
 
 
-def tagged_call(tag: str, *, tool: str, argument: str) -> Callable[[str], Call | None]:
+_JSON_CALL = re.compile(r"<tool_call>(.*?)</tool_call>|</tool_call>", re.DOTALL)
+_NO_JSON_CALL = 'a call must be JSON: <tool_call>{"name": "...", "arguments": {...}}</tool_call>'
+_FENCE = re.compile(r"^```[ \t]*(\w*)[ \t]*$\n?", re.MULTILINE)
+_CLOSING_FENCE = re.compile(r"^```[ \t]*$\n?", re.MULTILINE)
+
+
+def tagged_call(
+    tag: str, closed_by: str = "", *, tool: str, argument: str
+) -> Callable[[str], Call | None]:
     """A parser of ``<tag>text</tag>``: a call of one tool with one argument, the text, stripped.
 
     A closing tag that no opening one precedes is a call whose argument is empty.
+
+    Args:
+        tag: what stands in the opening tag.
+        closed_by: what stands in the closing one; ``/tag`` where empty.
+        tool: the tool's name.
+        argument: the argument's name.
     """
-    opening, closing = f"<{tag}>", f"</{tag}>"
+    opening, closing = f"<{tag}>", f"<{closed_by or '/' + tag}>"
 
     def parse(text: str) -> Call | None:
         at = text.find(closing)
@@ -49,6 +67,48 @@ def tagged_call(tag: str, *, tool: str, argument: str) -> Callable[[str], Call |
             return None
         _, found, inside = text[:at].rpartition(opening)
         return Call(tool, {argument: inside.strip() if found else ""}, at + len(closing))
+
+    return parse
+
+
+def json_call(text: str) -> Call | None:
+    """The first ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, as Hermes writes it.
+
+    What is no such JSON is a call with an error.
+    """
+    found = _JSON_CALL.search(text)
+    if found is None:
+        return None
+    try:
+        called = json.loads(found[1])
+        name, arguments = called["name"], called["arguments"]
+        if not (isinstance(name, str) and isinstance(arguments, dict)):
+            raise TypeError
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return Call("", {}, found.end(), error=_NO_JSON_CALL)
+    return Call(name, arguments, found.end())
+
+
+def fenced_call(arguments: Mapping[str, str]) -> Callable[[str], Call | None]:
+    """A parser of fenced blocks, whose first line names a tool.
+
+    Args:
+        arguments: by tool, the argument that is a block's content.
+    """
+    known = ", ".join(arguments)
+
+    def parse(text: str) -> Call | None:
+        opening = _FENCE.search(text)
+        if opening is None:
+            return None
+        tool, closing = opening[1], _CLOSING_FENCE.search(text, opening.end())
+        if tool not in arguments and (closing is not None or not tool):
+            wrong = f"a block must begin with ``` and a tool's name ({known}), not {tool!r}"
+            return Call("", {}, (closing or opening).end(), error=wrong)
+        if closing is None:
+            return None
+        content = text[opening.end() : closing.start()].strip()
+        return Call(tool, {arguments[tool]: content}, closing.end())
 
     return parse
 
@@ -62,4 +122,43 @@ RE_SEARCH = Syntax(
 )
 """ReSearch (arXiv:2503.19470): the result follows the query inside the same message."""
 
-SYNTAXES: Mapping[str, Syntax] = {syntax.name: syntax for syntax in (RE_SEARCH,)}
+R1_SEARCHER = Syntax(
+    name="r1-searcher",
+    stop=("<|end_of_query|>",),
+    parse=tagged_call("|begin_of_query|", "|end_of_query|", tool="search", argument="query"),
+    wrap=lambda result: f"<|begin_of_documents|>\n{result}\n<|end_of_documents|>\n\n",
+    continues=True,
+)
+"""R1-Searcher (arXiv:2503.05592). Its tags are plain text here: no text is a special token."""
+
+SEARCH_R1 = Syntax(
+    name="search-r1",
+    stop=("</search>",),
+    parse=tagged_call("search", tool="search", argument="query"),
+    wrap=lambda result: f"\n\n<information>{result}</information>\n\n",
+    continues=True,
+)
+"""Search-R1 (arXiv:2503.09516)."""
+
+FENCED = Syntax(
+    name="fenced",
+    # With the line break: without it, the opening fence of a second block would halt as well.
+    stop=("\n```\n",),
+    parse=fenced_call({"search": "query", "python": "code"}),
+    wrap=lambda result: f"<interpreter>\n{result}\n</interpreter>\n\n",
+    continues=True,
+)
+"""A fenced block named after the tool, and what it answers behind it."""
+
+JSON_CALL = Syntax(
+    name="json",
+    stop=("</tool_call>",),
+    parse=json_call,
+    wrap=lambda result: f"<tool_response>\n{result}\n</tool_response>",
+    continues=False,
+)
+"""Hermes' and Qwen's: a call in JSON, and the response in a message of its own."""
+
+SYNTAXES: Mapping[str, Syntax] = {
+    syntax.name: syntax for syntax in (RE_SEARCH, R1_SEARCHER, SEARCH_R1, FENCED, JSON_CALL)
+}

@@ -6,7 +6,9 @@ its searches returned, and no more.
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +17,49 @@ from envs.search.world import World
 
 _QUESTION = re.compile(r"The person is (\w+)\. Find the (\w+)(?: of the (\w+))?\.")
 _FACT = re.compile(r"The \w+ of \w+ is (\w+)\.")
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How an author writes in one syntax."""
+
+    search: Callable[[str], str]
+    """A query as an action."""
+    answer: Callable[[str], str]
+    """A value as the last action."""
+    lead: str = ""
+    """What separates an action from the result before it."""
+
+
+# The space before a value makes it the same tokens as in the passage it is copied from.
+MANNERS: Mapping[str, Manner] = {
+    "re-search": Manner(
+        search=lambda query: f"<think> </think> <search> {query} </search>",
+        answer=lambda value: f"<think> </think> <answer> \\boxed{{ {value} }} </answer>",
+        lead=" ",
+    ),
+    "r1-searcher": Manner(
+        search=lambda query: f"<|begin_of_query|> {query} <|end_of_query|>",
+        answer=lambda value: f"</think> <answer> {value} </answer>",
+    ),
+    "search-r1": Manner(
+        search=lambda query: f"<think> </think> <search> {query} </search>",
+        answer=lambda value: f"<think> </think> <answer> {value} </answer>",
+    ),
+    "fenced": Manner(
+        search=lambda query: f"```search\n {query}\n```\n",
+        answer=lambda value: f"<answer> {value} </answer>",
+    ),
+    "json": Manner(
+        search=lambda query: (
+            "<tool_call>\n"
+            + json.dumps({"name": "search", "arguments": {"query": query}})
+            + "\n</tool_call>"
+        ),
+        answer=lambda value: f"<answer> {value} </answer>",
+    ),
+}
+"""By the name of the syntax."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +78,14 @@ class Carelessness:
 
 
 class GoldAuthor:
-    """Reads the question, searches hop by hop, answers with the last value read."""
+    """Reads the question, searches hop by hop, answers with the last value read.
 
-    def __init__(self) -> None:
+    Args:
+        manner: how it writes.
+    """
+
+    def __init__(self, manner: Manner = MANNERS["re-search"]) -> None:
+        self._manner = manner
         self._relations: list[str] = []
         """What is still to be looked up, in order."""
         self._lead = ""
@@ -55,7 +105,7 @@ class GoldAuthor:
             return self._open(person)
         if fact is None:
             raise ValueError(f"{observation!r} is neither a question of this world nor a passage")
-        self._lead = " "
+        self._lead = self._manner.lead
         return self._search(fact[1]) if self._relations else self._answer(fact[1])
 
     def _open(self, person: str) -> str:
@@ -67,11 +117,10 @@ class GoldAuthor:
 
     def _search(self, person: str) -> str:
         query = self._query(self._relations.pop(0), person)
-        return f"{self._lead}<think> </think> <search> {query} </search>"
+        return self._lead + self._manner.search(query)
 
     def _answer(self, value: str) -> str:
-        # The space before a value makes it the same tokens as in the passage it is copied from.
-        return f"{self._lead}<think> </think> <answer> \\boxed{{ {value} }} </answer>"
+        return self._lead + self._manner.answer(value)
 
 
 class CarelessAuthor(GoldAuthor):
@@ -81,10 +130,17 @@ class CarelessAuthor(GoldAuthor):
         world: where guesses come from.
         rng: draws the short cuts.
         how: how often each is taken.
+        manner: how it writes.
     """
 
-    def __init__(self, world: World, rng: np.random.Generator, how: Carelessness) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        world: World,
+        rng: np.random.Generator,
+        how: Carelessness,
+        manner: Manner = MANNERS["re-search"],
+    ) -> None:
+        super().__init__(manner)
         self._world, self._rng, self._how = world, rng, how
 
     def _open(self, person: str) -> str:

@@ -7,7 +7,8 @@ import pytest
 import envs
 from envs import Action, EnvFailure, StopReason
 from envs.play import play
-from envs.search.env import SearchQAEnv, SearchQAOptions, research_reward
+from envs.search.env import SearchQAEnv, SearchQAOptions
+from envs.search.protocol import research_reward
 from envs.search.world import SearchTask
 from tools import Tool, ToolFailure, ToolResult, tool
 

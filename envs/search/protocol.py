@@ -1,0 +1,289 @@
+r"""How an episode of ``search-qa-v0`` is written and paid, in each of five syntaxes.
+
+A protocol is a row: the syntax of its calls, the rules in words, how passages are shown, where the
+answer stands, and its rewards by variant and by whether the paper or its code is followed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from envs.rewards import Transcript
+from envs.rewards.answers import Normalizer, exact_match, f1, normalize_answer, searcher_normalize
+from envs.rewards.format import boxed_answer, research_format
+from envs.rewards.retrieval import (
+    search_r1_format,
+    search_r1_reward,
+    searcher_format,
+    searcher_stage1_reward,
+    searcher_stage2_reward,
+    searcher_zero_reward,
+    tagged_answer,
+)
+from tools.retrieval import Passage
+from tools.syntax import FENCED, JSON_CALL, R1_SEARCHER, RE_SEARCH, SEARCH_R1, Syntax
+from tools.tool import ToolResult
+
+FORMAT_REWARD = 0.1
+"""What ReSearch pays for a wrong answer in the right format."""
+SEARCH_R1_RETRY = (
+    "\nMy previous action is invalid. If I want to search, I should put the query between <search> "
+    "and </search>. If I want to give the final answer, I should put the answer between <answer> "
+    "and </answer>. Let me try again.\n"
+)
+_TOOL_SCHEMA = json.dumps(
+    {
+        "type": "function",
+        "function": {
+            "name": "search",
+            "description": "Search a library of passages.",
+            "parameters": {
+                "type": "object",
+                "properties": {"query": {"type": "string", "description": "What to look for."}},
+                "required": ["query"],
+            },
+        },
+    }
+)
+
+Rewards = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Pay:
+    """A reward, the range of an episode's return, and the most that tags without words earn."""
+
+    rewards: Callable[[Transcript], Rewards]
+    least: float = 0.0
+    most: float = 1.0
+    floor: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """One way of writing an episode."""
+
+    syntax: Syntax
+    instructions: str
+    """The rules, for a system message."""
+    answer: Callable[[str], str | None]
+    """The answer in a whole text, or None."""
+    fault: Callable[[str], str | None]
+    """What breaks the format of a whole text, or None."""
+    pay: Mapping[str, Mapping[str, Pay]]
+    """By variant, then "code" or "paper"; the first variant is the default."""
+    numbered: Callable[[int, Passage], str] | None = None
+    """How the n-th passage is shown, from 1 on; None: its text alone."""
+    normalize: Normalizer = normalize_answer
+    """Of the scores ``em`` and ``f1``."""
+    ends: tuple[str, ...] = ()
+    """Further stop strings, at which an episode is over."""
+    retry: str | None = None
+    """What an action that neither searches nor answers is told; None: it ends the episode."""
+    whole: bool = True
+    """Whether the answer is sought in the whole text, passages included, as published code does, or
+    in the last action alone."""
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """Every stop string."""
+        return self.syntax.stop + self.ends
+
+    def shown(self, result: ToolResult) -> str:
+        """A result as it is put back into the text; of another tool than ours, its text."""
+        passages = result.data
+        if self.numbered is None:
+            return self.syntax.wrap(result.text)
+        if not isinstance(passages, list) or not passages:
+            passages = [Passage("", result.text)]
+        lines = [self.numbered(number, passage) for number, passage in enumerate(passages, 1)]
+        return self.syntax.wrap("\n".join(lines))
+
+    def told(self, error: str) -> str:
+        """A mistake of the agent's, as it is put back into the text."""
+        return self.shown(ToolResult(f"Error: {error}", error=error))
+
+    def scores(self, answer: str | None, text: str, golds: Sequence[str]) -> dict[str, float]:
+        """Named figures of a whole text that are no rewards."""
+        right, share = 0.0, 0.0
+        if answer is not None:
+            right = exact_match(answer, golds, self.normalize)
+            share = f1(answer, golds, self.normalize)
+        return {"em": right, "f1": share, "format": float(self.fault(text) is None)}
+
+
+def research_reward(f1_score: float, right_format: bool, kind: str) -> Rewards:
+    """ReSearch's reward, as "answer" and "format".
+
+    Args:
+        f1_score: best F1 over the golds; 0 where there is no answer.
+        right_format: the format holds and the text came to its own end.
+        kind: "code": F1, 0 for a wrong format, 0.1 for a wrong answer in the right one; "paper":
+            the same, but a right answer in a wrong format counts.
+    """
+    if kind == "code" and not right_format:
+        return {"answer": 0.0, "format": 0.0}
+    return {
+        "answer": f1_score,
+        "format": FORMAT_REWARD if f1_score == 0 and right_format else 0.0,
+    }
+
+
+def _answer_f1(transcript: Transcript) -> float:
+    return 0.0 if transcript.answer is None else f1(transcript.answer, transcript.golds)
+
+
+def _research(kind: str, transcript: Transcript) -> Rewards:
+    right_format = research_format(transcript.text) is None and transcript.complete
+    return research_reward(_answer_f1(transcript), right_format, kind)
+
+
+def _searcher_paper_stage1(transcript: Transcript) -> Rewards:
+    """Without the reward of an answer, which the code alone has."""
+    rewards = searcher_stage1_reward(transcript.text, transcript.golds)
+    return {"search": rewards["search"], "format": rewards["format"]}
+
+
+def _no_answer(text: str) -> str | None:
+    return None if tagged_answer(text) is not None else "there is no <answer> ... </answer>"
+
+
+def _both(pay: Pay) -> dict[str, Pay]:
+    """Where paper and code agree."""
+    return {"code": pay, "paper": pay}
+
+
+def _search_r1_pay(structure: float, final: float) -> dict[str, Pay]:
+    def rewards(transcript: Transcript) -> Rewards:
+        text, golds = transcript.text, transcript.golds
+        return search_r1_reward(text, golds, structure=structure, final=final)
+
+    return _both(Pay(rewards, floor=structure))
+
+
+_RESEARCH = Protocol(
+    syntax=RE_SEARCH,
+    # Few and common words: a tokenizer that is trained on episodes has few tokens to spend on them.
+    instructions=(
+        "Think between <think> and </think>. To search, write <search> words </search>; the "
+        "<result> stands after it, up to </result>. You may search more than once. To answer, "
+        r"write <answer> \boxed{words} </answer>."
+    ),
+    answer=boxed_answer,
+    fault=research_format,
+    pay={
+        "": {
+            "code": Pay(partial(_research, "code"), floor=FORMAT_REWARD),
+            "paper": Pay(partial(_research, "paper"), floor=FORMAT_REWARD),
+        }
+    },
+)
+
+_R1_SEARCHER = Protocol(
+    syntax=R1_SEARCHER,
+    instructions=(
+        "Think first; you are inside <think> already. To search, write <|begin_of_query|> words "
+        "<|end_of_query|>; what is found stands after it, between <|begin_of_documents|> and "
+        "<|end_of_documents|>. You may search more than once. When you know the answer, write "
+        "</think> <answer> words </answer>, ten words at most."
+    ),
+    answer=tagged_answer,
+    fault=searcher_format,
+    numbered=lambda number, passage: f"({number}){passage.text}",
+    normalize=searcher_normalize,
+    pay={
+        "stage-2": {
+            "code": Pay(lambda t: searcher_stage2_reward(t.text, t.golds), least=-1.0, floor=-1.0),
+            "paper": Pay(
+                lambda t: searcher_stage2_reward(t.text, t.golds, penalty=-2.0),
+                least=-2.0,
+                floor=-2.0,
+            ),
+        },
+        "stage-1": {
+            "code": Pay(
+                lambda t: searcher_stage1_reward(t.text, t.golds), least=-1.0, most=2.0, floor=-0.5
+            ),
+            "paper": Pay(_searcher_paper_stage1, floor=0.5),
+        },
+        "zero": {
+            "code": Pay(lambda t: searcher_zero_reward(t.text, t.golds), least=-2.0, floor=-2.0)
+        },
+    },
+)
+
+_SEARCH_R1 = Protocol(
+    syntax=SEARCH_R1,
+    instructions=(
+        "Think between <think> and </think> first, and again whenever you get new information. To "
+        "search, write <search> words </search>; what is found stands after it, between "
+        "<information> and </information>. You may search as often as you want. When you need to "
+        "know nothing more, write the answer between <answer> and </answer>."
+    ),
+    answer=tagged_answer,
+    fault=search_r1_format,
+    numbered=lambda number, passage: f"Doc {number}(Title: {passage.title}) {passage.text}",
+    ends=("</answer>",),
+    retry=SEARCH_R1_RETRY,
+    pay={"plain": _search_r1_pay(0.0, 0.0), "format": _search_r1_pay(0.2, 0.1)},
+)
+
+_FENCED = Protocol(
+    syntax=FENCED,
+    instructions=(
+        "To search, write a block:\n```search\nwords\n```\nWhat is found stands after it, between "
+        "<interpreter> and </interpreter>. You may search more than once. To answer, write "
+        "<answer> words </answer>."
+    ),
+    answer=tagged_answer,
+    fault=_no_answer,
+    whole=False,
+    pay={"": _both(Pay(lambda transcript: {"answer": _answer_f1(transcript)}))},
+)
+
+_JSON = Protocol(
+    syntax=JSON_CALL,
+    instructions=(
+        f"You may call this function:\n<tools>\n{_TOOL_SCHEMA}\n</tools>\nFor a call, write\n"
+        '<tool_call>\n{"name": "search", "arguments": {"query": "words"}}\n</tool_call>\nWhat is '
+        "found comes between <tool_response> and </tool_response>. You may call it more than once. "
+        "To answer, write <answer> words </answer>."
+    ),
+    answer=tagged_answer,
+    fault=_no_answer,
+    whole=False,
+    pay={"": _both(Pay(lambda transcript: {"answer": _answer_f1(transcript)}))},
+)
+
+PROTOCOLS: Mapping[str, Protocol] = {
+    row.syntax.name: row for row in (_RESEARCH, _R1_SEARCHER, _SEARCH_R1, _FENCED, _JSON)
+}
+"""By the name of their syntax."""
+
+
+def find_pay(syntax: str, variant: str, reward: str) -> Pay:
+    """What a variant of a syntax pays.
+
+    Args:
+        syntax: a key of ``PROTOCOLS``.
+        variant: a key of its ``pay``; "" is the first.
+        reward: "code" or "paper".
+
+    Raises:
+        ValueError: there is no such syntax, variant or reward; says which there are.
+    """
+    if syntax not in PROTOCOLS:
+        raise ValueError(f"syntax ({syntax!r}) must be one of {', '.join(PROTOCOLS)}")
+    variants = PROTOCOLS[syntax].pay
+    chosen = variant or next(iter(variants))
+    if chosen not in variants:
+        known = ", ".join(filter(None, variants)) or "'' (it has one)"
+        raise ValueError(f"variant ({variant!r}) of syntax {syntax} must be one of {known}")
+    if reward not in ("code", "paper"):
+        raise ValueError(f"reward ({reward!r}) must be one of code, paper")
+    if reward not in variants[chosen]:
+        raise ValueError(f"variant ({variant!r}) is in the code of {syntax} alone: reward='code'")
+    return variants[chosen][reward]
