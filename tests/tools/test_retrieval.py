@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import tools
 from tools.retrieval import Passage, RankBM25
-from tools.retrieval.rank_bm25 import tokenize
+from tools.retrieval.words import tokenize
 from tools.search import NOTHING_FOUND, search_tool
 
 ANIMALS = [

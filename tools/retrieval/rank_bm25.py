@@ -6,12 +6,14 @@ sum over the terms t that query and passage share, each as often as the query sa
     idf(t) * (delta + (k1 + 1) tf / (k1 (1 - b + b |d| / avgdl) + tf)),  idf(t) = ln((N + 1) / df)
 
 with k1 = 1.5, b = 0.75, delta = 1. Unlike Okapi's, its idf is positive in the smallest library.
+
+The library itself, and bm25s, let the sum run over all terms of the query: each adds its
+idf * delta to every passage. ``absent_terms=True`` does that too, and answers as ``bm25`` does.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -21,19 +23,7 @@ from numpy.typing import NDArray
 from rank_bm25 import BM25Plus
 
 from tools.retrieval.passage import Passage
-
-_WORD = re.compile(r"\w+")
-_STOP_TEXT = """
-a an and are as at be but by for from had has have he her his how i in is it its of on or she that
-the their they this to was were what when where which who why will with
-"""
-STOP_WORDS = frozenset(_STOP_TEXT.split())
-
-
-def tokenize(text: str) -> list[str]:
-    """Lower-case words, without a possessive 's and without the commonest English words."""
-    words = _WORD.findall(text.lower().replace("'s", "").replace("’s", ""))
-    return [word for word in words if word not in STOP_WORDS]
+from tools.retrieval.words import tokenize
 
 
 class RankBM25:
@@ -41,12 +31,13 @@ class RankBM25:
 
     Args:
         passages: what may be found; their ids must differ.
+        absent_terms: whether terms of the query that a passage lacks add to its score.
 
     Raises:
         ValueError: there are no passages, two have the same id, or no passage has a word.
     """
 
-    def __init__(self, passages: Iterable[Passage]) -> None:
+    def __init__(self, passages: Iterable[Passage], *, absent_terms: bool = False) -> None:
         # Sorted by id, so that a stable sort by score leaves ties in that order.
         self._passages = sorted(passages, key=lambda passage: passage.id)
         repeated = [i for i, n in Counter(p.id for p in self._passages).items() if n > 1]
@@ -56,6 +47,7 @@ class RankBM25:
         if not any(words):
             raise ValueError("the library has no passage with a word in it: nothing can be found")
         self._index = BM25Plus(words)
+        self._absent_terms = absent_terms
         self._weights: dict[str, tuple[NDArray[np.intp], NDArray[np.float64]]] = {}
 
     def __len__(self) -> int:
@@ -72,9 +64,12 @@ class RankBM25:
         return await asyncio.to_thread(lambda: [self._find(query, k) for query in queries])
 
     def _find(self, query: str, k: int) -> list[Passage]:
-        scores = np.zeros(len(self._passages))
+        scores, for_all = np.zeros(len(self._passages)), 0.0
         for term in tokenize(query):
             found, weights = self._term(term)
+            if self._absent_terms and len(found):
+                plus = self._index.idf[term] * self._index.delta
+                weights, for_all = weights - plus, for_all + plus
             scores[found] += weights
         # Of all that matches, only what may be among the best k is sorted.
         matches = np.flatnonzero(scores)
@@ -82,7 +77,7 @@ class RankBM25:
             least = np.partition(scores[matches], -k)[-k]
             matches = matches[scores[matches] >= least]
         best = matches[np.argsort(-scores[matches], kind="stable")][:k]
-        return [replace(self._passages[i], score=float(scores[i])) for i in best]
+        return [replace(self._passages[i], score=float(scores[i]) + for_all) for i in best]
 
     def _term(self, term: str) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
         """Which passages hold ``term``, and what it adds to the score of each."""

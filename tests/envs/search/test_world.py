@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from envs.search.world import ATTRIBUTES, LINKS, NUM_TOWNS, SPLIT_SIZES, SearchTasks, World
-from tools.retrieval.rank_bm25 import STOP_WORDS, tokenize
+from tools.retrieval.words import STOP_WORDS, tokenize
 
 SPLITS = tuple(SPLIT_SIZES)
 NAME = re.compile(r"[A-Z][a-z]+")

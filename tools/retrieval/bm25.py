@@ -1,0 +1,131 @@
+"""The ``bm25`` backend: bm25s over an index on disk, memory-mapped, shared by all processes.
+
+Scores are bm25s's "bm25+": over all terms of the query that the library knows, as often as the
+query says them,
+
+    idf(t) * (delta + (k1 + 1) tf / (k1 (1 - b + b |d| / avgdl) + tf)),  idf(t) = ln((N + 1) / df)
+
+tf being 0 where a passage lacks t: what delta adds is the same for all. ``RankBM25`` gives it to
+passages that share the term alone, as the paper says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import mmap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tools.retrieval.build import DONE, FORMAT, term_hashes
+from tools.retrieval.passage import Passage
+from tools.retrieval.shards import PASSAGES
+from tools.retrieval.words import tokenize
+
+
+class BM25:
+    """BM25+ over an index that ``build_index`` made. Equal scores are ordered by id.
+
+    Args:
+        folder: of the index.
+
+    Raises:
+        ValueError: there is no finished index, or one of another format.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        home = Path(folder).expanduser()
+        if not (home / DONE).is_file():
+            raise ValueError(
+                f"{folder}: holds no finished index: python -m tools.retrieval build CORPUS "
+                f"{folder}"
+            )
+        about = json.loads((home / DONE).read_text())
+        if about["format"] != FORMAT:
+            raise ValueError(
+                f"{folder}: its format ({about['format']}) is not {FORMAT}: build it again"
+            )
+        self._num_passages = int(about["num_passages"])
+        self._term_hashes = _mapped(home / "term_hashes.npy")
+        self._term_numbers = _mapped(home / "term_numbers.npy")
+        self._plus = _mapped(home / "nonoccurrence_array.index.npy")
+        self._id_order = _mapped(home / "id_order.npy")
+        self._starts = _mapped(home / "passage_starts.npy")
+        self._scores = {
+            "data": _mapped(home / "data.csc.index.npy"),
+            "indices": _mapped(home / "indices.csc.index.npy"),
+            "indptr": _mapped(home / "indptr.csc.index.npy"),
+            "num_docs": self._num_passages,
+        }
+        with (home / PASSAGES).open("rb") as file:
+            self._texts = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._engine: Any = None
+
+    def __len__(self) -> int:
+        return self._num_passages
+
+    async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        """At most ``k`` passages for each query that share a word with it, best first.
+
+        Raises:
+            ValueError: ``k`` is less than 1.
+        """
+        if k < 1:
+            raise ValueError(f"k ({k}) must be >= 1")
+        return await asyncio.to_thread(lambda: [self.find(query, k) for query in queries])
+
+    def find(self, query: str, k: int) -> list[Passage]:
+        """As :meth:`search`, for one query, in this thread."""
+        terms = self._terms(tokenize(query))
+        if not len(terms):
+            return []
+        scores: NDArray[np.float32] = self._bm25s().get_scores_from_ids(terms)
+        best = self._best(scores, k)
+        plus = float(self._plus[terms].sum(dtype=np.float64))
+        return [self._passage(int(i), float(scores[i]) + plus) for i in best]
+
+    def _bm25s(self) -> Any:
+        """bm25s's scorer over our arrays."""
+        if self._engine is None:
+            # It takes longer to import than an index takes to open.
+            import bm25s
+
+            engine = bm25s.BM25(method="bm25+", backend="numpy")
+            engine.scores = self._scores
+            # What all passages have in common is added to those that are shown.
+            engine.nonoccurrence_array = None
+            self._engine = engine
+        return self._engine
+
+    def _terms(self, words: list[str]) -> NDArray[np.int32]:
+        """The numbers of those words that the library knows."""
+        hashes = term_hashes(words)
+        places = np.searchsorted(self._term_hashes, hashes)
+        places = np.minimum(places, len(self._term_hashes) - 1)
+        known = self._term_hashes[places] == hashes
+        numbers: NDArray[np.int32] = self._term_numbers[places[known]]
+        return numbers
+
+    def _best(self, scores: NDArray[np.float32], k: int) -> NDArray[np.intp]:
+        least = 0.0
+        if k < len(scores):
+            least = float(np.partition(scores, len(scores) - k)[len(scores) - k])
+        # Of all that matches, only what may be among the best k is sorted.
+        found = np.flatnonzero(scores >= least if least > 0 else scores > 0)
+        order = np.lexsort((self._id_order[found], -scores[found]))
+        return found[order[:k]]
+
+    def _passage(self, number: int, score: float) -> Passage:
+        line = self._texts[self._starts[number] : self._starts[number + 1]]
+        name, title, text = json.loads(line)
+        return Passage(name, text, title, score)
+
+
+def _mapped(path: Path) -> NDArray[Any]:
+    """An array on disk, as a plain one: slices of a memmap cost more to make."""
+    array: NDArray[Any] = np.load(path, mmap_mode="r").view(np.ndarray)
+    return array

@@ -1,0 +1,189 @@
+"""Building an index for the ``bm25`` backend, of a corpus that need not fit into memory.
+
+The index is one of bm25s's (method "bm25+"), which can open it, too; beside it stand the passages
+and what makes opening it cheap: a table of terms that is searched in place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tools.retrieval.corpus import batched, corpus_files, read_corpus
+from tools.retrieval.passage import Passage
+from tools.retrieval.shards import ShardWriter
+
+K1, B, DELTA = 1.5, 0.75, 1.0
+"""As the small reference's."""
+SHARD_SIZE = 50_000
+"""Passages in memory at once."""
+FORMAT = 1
+DONE = "turnwise.json"
+"""Written last: an index without it is not finished."""
+_SOURCE = "source.json"
+
+Say = Callable[[int], None]
+"""Told how many passages have been read."""
+
+
+def term_hashes(terms: list[str]) -> NDArray[np.uint64]:
+    """Eight bytes for each term."""
+    digests = b"".join(hashlib.blake2b(t.encode(), digest_size=8).digest() for t in terms)
+    return np.frombuffer(digests, np.uint64)
+
+
+def build_index(
+    source: str | Path, folder: str | Path, *, say: Say | None = None, shard_size: int = SHARD_SIZE
+) -> int:
+    """Index a corpus, or go on where an earlier call was interrupted. Returns its passages' number.
+
+    Args:
+        source: a corpus; see ``tools.retrieval.corpus``.
+        folder: where the index is to be. A finished index of the same corpus is left as it is.
+        say: told after each shard.
+        shard_size: passages that are in memory at once.
+
+    Raises:
+        ValueError: the folder holds something else, the corpus has changed since, two passages
+            have the same id, or no passage has a word.
+    """
+    home = Path(folder).expanduser()
+    corpus = [[str(f.resolve()), f.stat().st_size, f.stat().st_mtime] for f in corpus_files(source)]
+    _claim(home, corpus)
+    if (home / DONE).is_file():
+        return int(json.loads((home / DONE).read_text())["num_passages"])
+    writer = ShardWriter(home)
+    _count(writer, read_corpus(source, skip=writer.num_passages), shard_size, say)
+    return _finish(home, writer)
+
+
+def index_passages(passages: Iterator[Passage], folder: str | Path) -> int:
+    """Index passages that are made on the way; as :func:`build_index`, but it cannot resume.
+
+    Raises:
+        ValueError: as :func:`build_index`.
+    """
+    home = Path(folder).expanduser()
+    _claim(home, [])
+    writer = ShardWriter(home)
+    if writer.num_passages:
+        raise ValueError(f"{folder}: holds an index under way: choose another folder")
+    _count(writer, passages, SHARD_SIZE, None)
+    return _finish(home, writer)
+
+
+def _claim(home: Path, corpus: list[list[object]]) -> None:
+    """The folder is this corpus's."""
+    home.mkdir(parents=True, exist_ok=True)
+    mark = home / _SOURCE
+    if mark.is_file():
+        if json.loads(mark.read_text()) != corpus:
+            raise ValueError(
+                f"{home}: holds an index of another corpus, or of one that has changed since: "
+                f"choose another folder or remove it"
+            )
+    elif any(home.iterdir()):
+        raise ValueError(f"{home}: is not empty and holds no index: choose another folder")
+    mark.write_text(json.dumps(corpus))
+
+
+def _count(
+    writer: ShardWriter, passages: Iterator[Passage], shard_size: int, say: Say | None
+) -> None:
+    for batch in batched(passages, shard_size):
+        writer.add(batch)
+        if say is not None:
+            say(writer.num_passages)
+
+
+def _finish(home: Path, writer: ShardWriter) -> int:
+    """Turn counted shards into the index."""
+    num_terms, num_passages = len(writer.vocabulary), writer.num_passages
+    if num_terms == 0:
+        raise ValueError("the corpus has no passage with a word in it: nothing can be found")
+    frequencies = np.zeros(num_terms, np.int64)
+    num_words = 0
+    for shard in writer.shards():
+        frequencies += np.bincount(shard.terms, minlength=num_terms)
+        num_words += int(shard.lengths.sum(dtype=np.int64))
+    idf = np.log((num_passages + 1) / frequencies).astype(np.float32)
+    starts = np.concatenate([[0], np.cumsum(frequencies)]).astype(np.int64)
+    _write_postings(home, writer, idf, starts, num_words / num_passages)
+    np.save(home / "indptr.csc.index.npy", starts)
+    np.save(home / "nonoccurrence_array.index.npy", idf * np.float32(DELTA))
+    _write_passage_table(home, writer)
+    _write_terms(home, writer.vocabulary)
+    params = {"k1": K1, "b": B, "delta": DELTA, "method": "bm25+", "idf_method": "bm25+"}
+    params |= {"dtype": "float32", "int_dtype": "int32", "num_docs": num_passages}
+    # With "numpy" bm25s answers the same wherever the index is opened.
+    params |= {"version": "0.3.0", "backend": "numpy"}
+    (home / "params.index.json").write_text(json.dumps(params, indent=2))
+    about = {"format": FORMAT, "num_passages": num_passages, "num_terms": num_terms}
+    (home / DONE).write_text(json.dumps(about))
+    writer.remove()
+    return num_passages
+
+
+def _write_postings(
+    home: Path,
+    writer: ShardWriter,
+    idf: NDArray[np.float32],
+    starts: NDArray[np.int64],
+    mean_length: float,
+) -> None:
+    """Every posting's score, term by term: bm25s's arrays, written in place."""
+    shape = (int(starts[-1]),)
+    scores = np.lib.format.open_memmap(home / "data.csc.index.npy", "w+", np.float32, shape)
+    numbers = np.lib.format.open_memmap(home / "indices.csc.index.npy", "w+", np.int32, shape)
+    filled = starts[:-1].copy()
+    first = 0
+    for shard in writer.shards():
+        tf = shard.counts.astype(np.float32)
+        length = shard.lengths[shard.passages - first] / mean_length
+        share = (K1 + 1) * tf / (K1 * (1 - B + B * length) + tf)
+        counts = np.bincount(shard.terms, minlength=len(idf))
+        # A posting's place: where its term has got to, and its place among the shard's of the term.
+        begins = np.concatenate([[0], np.cumsum(counts)[:-1]])
+        places = filled[shard.terms] + np.arange(len(shard.terms)) - begins[shard.terms]
+        # bm25s adds idf * delta for each term of a query when it answers, shared or not.
+        scores[places] = idf[shard.terms] * share
+        numbers[places] = shard.passages
+        filled += counts
+        first += len(shard.lengths)
+    scores.flush()
+    numbers.flush()
+
+
+def _write_passage_table(home: Path, writer: ShardWriter) -> None:
+    """Where each passage begins in the file, and its place in the order of ids."""
+    sizes, ids = list[NDArray[np.int64]](), list[NDArray[np.bytes_]]()
+    for shard in writer.shards():
+        sizes.append(shard.sizes)
+        ids.append(shard.ids)
+    np.save(home / "passage_starts.npy", np.concatenate([[0], np.cumsum(np.concatenate(sizes))]))
+    names = np.concatenate(ids)
+    order = np.argsort(names, kind="stable")
+    ordered = names[order]
+    repeated = np.flatnonzero(ordered[1:] == ordered[:-1])
+    if len(repeated):
+        name = ordered[repeated[0]].decode()
+        raise ValueError(f"passage id {name!r} is used more than once: make ids unique")
+    places = np.empty(len(order), np.int32)
+    places[order] = np.arange(len(order), dtype=np.int32)
+    np.save(home / "id_order.npy", places)
+
+
+def _write_terms(home: Path, vocabulary: dict[str, int]) -> None:
+    """The terms' numbers by hash, for us; by name, for bm25s."""
+    hashes = term_hashes(list(vocabulary))
+    order = np.argsort(hashes)
+    if np.any(hashes[order][1:] == hashes[order][:-1]):
+        raise ValueError(f"{home}: two terms have the same hash: leave one passage out")
+    np.save(home / "term_hashes.npy", hashes[order])
+    np.save(home / "term_numbers.npy", order.astype(np.int32))
+    (home / "vocab.index.json").write_text(json.dumps(vocabulary, ensure_ascii=False), "utf-8")
