@@ -57,7 +57,9 @@ __all__ = [
 ]
 
 register("code-sandbox-v0", "envs.code.env:CodeSandboxEnv")
+register("countdown-v0", "envs.logic.countdown.env:CountdownEnv")
 register("knights-knaves-v0", "envs.logic.knights.env:KnightsKnavesEnv")
 register("mastermind-v0", "envs.logic.mastermind.env:MastermindEnv")
 register("search-qa-v0", "envs.search.env:SearchQAEnv")
+register("sudoku-v0", "envs.logic.sudoku.env:SudokuEnv")
 tell_gymnasium_of_plugins()

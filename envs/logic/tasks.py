@@ -25,6 +25,21 @@ def split_of(key: str) -> str:
     return {0: "test", 1: "validation"}.get(bucket, "train")
 
 
+def task_rng(family: str, split: str, seed: int, index: int) -> random.Random:
+    """The generator of one task."""
+    return random.Random(f"{family} {split} {seed} {index}")
+
+
+def check_index(index: int, split: str) -> None:
+    """Refuse an index that a split does not have.
+
+    Raises:
+        IndexError: there is no such task.
+    """
+    if not 0 <= index < NUM_TASKS[split]:
+        raise IndexError(f"task {index} of split {split!r}: 0 to {NUM_TASKS[split] - 1}")
+
+
 class DrawnTasks(Generic[T]):
     """The puzzles of one split.
 
@@ -57,9 +72,8 @@ class DrawnTasks(Generic[T]):
             IndexError: there is no such task.
             ValueError: this family has no puzzle in this split.
         """
-        if not 0 <= index < len(self):
-            raise IndexError(f"task {index} of split {self._split!r}: 0 to {len(self) - 1}")
-        rng = random.Random(f"{self._family} {self._split} {self._seed} {index}")
+        check_index(index, self._split)
+        rng = task_rng(self._family, self._split, self._seed, index)
         for _ in range(_MOST_DRAWS):
             task = self._draw(rng)
             if split_of(self._key(task)) == self._split:

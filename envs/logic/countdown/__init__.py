@@ -1,0 +1,1 @@
+"""Countdown: make a number out of others."""

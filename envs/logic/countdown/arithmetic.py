@@ -1,0 +1,165 @@
+"""Sums out of given numbers: reading them strictly, finding them, drawing tasks that have one."""
+
+from __future__ import annotations
+
+import ast
+import random
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import combinations
+
+from envs.logic.tasks import DrawnTasks
+
+MAX_LENGTH = 200
+"""Characters of an expression."""
+MIN_TARGET, MAX_TARGET = 10, 100
+
+_ALPHABET = re.compile(r"[0-9+\-*/() ]+", re.ASCII)
+_SYMBOLS: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
+
+
+@dataclass(frozen=True, slots=True)
+class CountdownTask:
+    """Numbers, and what to make of them."""
+
+    numbers: tuple[int, ...]
+    target: int
+
+
+class BadExpression(ValueError):
+    """Raised for a text that is no expression over the given numbers; says why."""
+
+
+def evaluate(text: str) -> tuple[Fraction, list[int]]:
+    """The exact value of an expression, and the numbers in it, in order.
+
+    An expression is made of natural numbers, ``+ - * /`` between two values, and parentheses.
+
+    Raises:
+        BadExpression: the text is no such expression, too long, or divides by zero.
+    """
+    if len(text) > MAX_LENGTH:
+        raise BadExpression(f"more than {MAX_LENGTH} characters")
+    if not _ALPHABET.fullmatch(text):
+        raise BadExpression("only numbers, + - * / and parentheses may be used")
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, MemoryError, RecursionError) as error:
+        raise BadExpression("that is no expression") from error
+    numbers: list[int] = []
+    return _value(tree.body, numbers), numbers
+
+
+def _value(node: ast.expr, numbers: list[int]) -> Fraction:
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        numbers.append(node.value)
+        return Fraction(node.value)
+    if not isinstance(node, ast.BinOp) or type(node.op) not in _SYMBOLS:
+        raise BadExpression("only numbers, + - * / and parentheses may be used")
+    left, right = _value(node.left, numbers), _value(node.right, numbers)
+    symbol = _SYMBOLS[type(node.op)]
+    if symbol == "/" and right == 0:
+        raise BadExpression("it divides by zero")
+    return {
+        "+": lambda: left + right,
+        "-": lambda: left - right,
+        "*": lambda: left * right,
+        "/": lambda: left / right,
+    }[symbol]()
+
+
+def made_of(numbers: Sequence[int], expression: str, use_all: bool) -> Fraction:
+    """The value of an expression over these numbers.
+
+    Args:
+        numbers: each may be used as often as it stands here.
+        expression: the text.
+        use_all: whether each must be.
+
+    Raises:
+        BadExpression: it is none, uses another number, one too often or (``use_all``) not at all.
+    """
+    value, used = evaluate(expression)
+    spare = Counter(numbers)
+    spare.subtract(used)
+    for number in used:
+        if spare[number] < 0:
+            raise BadExpression(f"{number} is not there so often")
+    if use_all and spare.total():
+        raise BadExpression(f"{next(spare.elements())} is not used")
+    return value
+
+
+def find(numbers: Sequence[int], target: int, use_all: bool) -> str | None:
+    """An expression that makes the target with whole numbers all the way; None where none does."""
+    seen: set[tuple[int, ...]] = set()
+
+    def search(terms: list[tuple[int, str]]) -> str | None:
+        for value, text in terms:
+            if value == target and (len(terms) == 1 or not use_all):
+                return text
+        state = tuple(sorted(value for value, _ in terms))
+        if state in seen:
+            return None
+        seen.add(state)
+        for one, other in combinations(range(len(terms)), 2):
+            rest = [term for place, term in enumerate(terms) if place not in (one, other)]
+            for joined in _joined(terms[one], terms[other]):
+                found = search([*rest, joined])
+                if found is not None:
+                    return found
+        return None
+
+    found = search([(number, str(number)) for number in numbers])
+    # No parentheses around the whole.
+    return found[1:-1] if found is not None and found.startswith("(") else found
+
+
+def _joined(one: tuple[int, str], other: tuple[int, str]) -> list[tuple[int, str]]:
+    """Every whole number that two terms make, with its expression."""
+    (a, left), (b, right) = sorted((one, other), reverse=True)
+    made = [
+        (a + b, f"({left} + {right})"),
+        (a * b, f"({left} * {right})"),
+        (a - b, f"({left} - {right})"),
+    ]
+    if b and a % b == 0:
+        made.append((a // b, f"({left} / {right})"))
+    return made
+
+
+def draw(rng: random.Random, count: int, largest: int) -> CountdownTask:
+    """A task that can be solved with all its numbers.
+
+    Args:
+        rng: draws it.
+        count: how many numbers there are.
+        largest: the largest of them; the least is 1.
+    """
+    while True:
+        numbers = [1 + int(rng.random() * largest) for _ in range(count)]
+        terms = [(number, "") for number in numbers]
+        while len(terms) > 1:
+            one = terms.pop(int(rng.random() * len(terms)))
+            other = terms.pop(int(rng.random() * len(terms)))
+            made = _joined(one, other)
+            terms.append(made[int(rng.random() * len(made))])
+        target = terms[0][0]
+        if MIN_TARGET <= target <= MAX_TARGET and target not in numbers:
+            return CountdownTask(tuple(numbers), target)
+
+
+class CountdownTasks(DrawnTasks[CountdownTask]):
+    """The tasks of one split: no numbers with the same target are in two, in whatever order."""
+
+    def __init__(self, split: str, seed: int, count: int, largest: int) -> None:
+        super().__init__(
+            f"countdown {count} {largest}",
+            split,
+            seed,
+            lambda rng: draw(rng, count, largest),
+            lambda task: f"{sorted(task.numbers)} {task.target}",
+        )

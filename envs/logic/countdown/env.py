@@ -1,0 +1,115 @@
+"""``countdown-v0``: make a number out of others with ``+ - * /`` and parentheses.
+
+::
+
+    Numbers: 3 7 8 21. Make 24.
+    <think> ... </think> <answer> 21 / 7 * 8 </answer>
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, cast
+
+from envs.env import EnvOptions, TextEnv
+from envs.episode import Action, Reply, finish, go_on
+from envs.logic.answers import only_answer
+from envs.logic.countdown.arithmetic import (
+    MAX_TARGET,
+    BadExpression,
+    CountdownTask,
+    CountdownTasks,
+    find,
+    made_of,
+)
+
+_OBSERVATION = re.compile(r"Numbers: ([\d ]+)\. Make (\d+)\.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountdownOptions(EnvOptions):
+    """Which numbers there are, and what is rewarded."""
+
+    numbers: int = 4
+    """How many numbers there are, from 3 to 6."""
+    largest: int = 25
+    """The largest of them, from 10 to 100. The target is from 10 to 100."""
+    use_all: bool = False
+    """Whether every number must be used; none may be used more often than it stands there."""
+    format_reward: float = 0.1
+    """What an expression over the numbers earns at the end that makes something else."""
+    instructions: bool = True
+    """Whether the rules stand in a system message; without it an agent must know them."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 3 <= self.numbers <= 6:
+            raise ValueError(f"numbers ({self.numbers}) must be from 3 to 6")
+        if not 10 <= self.largest <= MAX_TARGET:
+            raise ValueError(f"largest ({self.largest}) must be from 10 to {MAX_TARGET}")
+        if not 0 <= self.format_reward <= 0.3:
+            raise ValueError(f"format_reward ({self.format_reward}) must be from 0 to 0.3")
+
+
+class CountdownEnv(TextEnv[CountdownTask, CountdownTask]):
+    """Numbers and a target; a wrong expression may be corrected where turns are left."""
+
+    Options = CountdownOptions
+    success_score = "solved"
+
+    def __init__(
+        self, options: CountdownOptions, services: Mapping[str, Any] | None = None
+    ) -> None:
+        tasks = CountdownTasks(options.split, options.seed, options.numbers, options.largest)
+        super().__init__(options, tasks, services)
+        self.reward_floor = options.format_reward
+        self.system_prompt = _instructions(options.use_all) if options.instructions else None
+
+    def begin(self, task: CountdownTask) -> str:
+        """The numbers and the target."""
+        self.state = task
+        return f"Numbers: {' '.join(map(str, task.numbers))}. Make {task.target}."
+
+    def turn(self, action: Action) -> Reply:
+        """What is wrong, or the end."""
+        target, options = self.state.target, cast(CountdownOptions, self.options)
+        value: Fraction | None = None
+        answer = only_answer(action)
+        if answer is None:
+            told = "There is not exactly one <answer> with its </answer>."
+        else:
+            try:
+                value = made_of(self.state.numbers, answer, options.use_all)
+                told = f"That makes {value}, not {target}."
+            except BadExpression as error:
+                told = f"No sum: {error}."
+        solved = value == target
+        scores = {"solved": float(solved), "format": float(value is not None)}
+        if not solved and self.turns_left > 1:
+            return go_on(told, scores=scores)
+        earned = options.format_reward if value is not None and not solved else 0.0
+        return finish({"answer": float(solved), "format": earned}, scores=scores)
+
+    def gold_policy(self) -> Callable[[str], str]:
+        """Tries everything."""
+        return self._solve
+
+    def _solve(self, observation: str) -> str:
+        told = _OBSERVATION.fullmatch(observation)
+        if told is None:
+            raise ValueError(f"{observation!r} names no numbers and target")
+        numbers = [int(number) for number in told[1].split()]
+        found = find(numbers, int(told[2]), cast(CountdownOptions, self.options).use_all)
+        return f"<think> </think> <answer> {found} </answer>"
+
+
+def _instructions(use_all: bool) -> str:
+    often = "exactly once" if use_all else "at most once"
+    return (
+        f"Make the target out of the numbers, each used {often}, with + - * / and parentheses. "
+        "Think between <think> and </think>, then write the expression alone between <answer> and "
+        "</answer>."
+    )

@@ -1,0 +1,121 @@
+"""``sudoku-v0``: fill a grid so that every row, column and box holds each digit once.
+
+::
+
+    1 _ 3 4
+    3 4 _ 2
+    _ 1 4 3
+    4 3 2 _
+    <think> ... </think> <answer> 1 2 3 4  3 4 1 2  2 1 4 3  4 3 2 1 </answer>
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from envs.env import EnvOptions, TextEnv
+from envs.episode import Action, Reply, finish, go_on
+from envs.logic.answers import only_answer
+from envs.logic.sudoku.grid import BOX, MAX_HOLES, Grid, SudokuTask, SudokuTasks, mistake, solve
+
+_DIGITS = re.compile(r"[1-9\s]*", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SudokuOptions(EnvOptions):
+    """How large the grid is, and how much of it is empty."""
+
+    size: int = 4
+    """4 or 9: digits, rows, columns and boxes."""
+    holes: int = 6
+    """Empty cells: from 1 to 10 of the 16, or to 48 of the 81."""
+    instructions: bool = True
+    """Whether the rules stand in a system message; without it an agent must know them."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.size not in BOX:
+            raise ValueError(f"size ({self.size}) must be 4 or 9")
+        if not 1 <= self.holes <= MAX_HOLES[self.size]:
+            raise ValueError(f"holes ({self.holes}) must be from 1 to {MAX_HOLES[self.size]}")
+
+
+class SudokuEnv(TextEnv[SudokuTask, SudokuTask]):
+    """Grids with one solution; a wrong one may be corrected where turns are left."""
+
+    Options = SudokuOptions
+    success_score = "solved"
+
+    def __init__(self, options: SudokuOptions, services: Mapping[str, Any] | None = None) -> None:
+        tasks = SudokuTasks(options.split, options.seed, options.size, options.holes)
+        super().__init__(options, tasks, services)
+        self.system_prompt = _instructions(options.size) if options.instructions else None
+
+    def begin(self, task: SudokuTask) -> str:
+        """The grid, an empty cell as ``_``."""
+        self.state = task
+        return _to_text(task.puzzle, self._size)
+
+    def turn(self, action: Action) -> Reply:
+        """What is wrong with a filled grid, or the end."""
+        grid = self._read(action)
+        wrong = grid if isinstance(grid, str) else self._wrong(grid)
+        solved = float(wrong is None)
+        scores = {"solved": solved, "filled": 0.0 if isinstance(grid, str) else self._right(grid)}
+        if wrong is not None and self.turns_left > 1:
+            return go_on(f"{wrong[0].upper()}{wrong[1:]}.", scores=scores)
+        return finish({"solved": solved}, scores=scores)
+
+    def gold_policy(self) -> Callable[[str], str]:
+        """Tries everything."""
+        return self._solve
+
+    @property
+    def _size(self) -> int:
+        return cast(SudokuOptions, self.options).size
+
+    def _read(self, action: str) -> Grid | str:
+        """The grid of an action, or what is wrong with it."""
+        answer = only_answer(action)
+        if answer is None:
+            return "there is not exactly one <answer> with its </answer>"
+        digits = "".join(answer.split())
+        cells = self._size**2
+        if not _DIGITS.fullmatch(answer) or len(digits) != cells:
+            return f"the answer is not {cells} digits from 1 to {self._size}"
+        return tuple(map(int, digits))
+
+    def _wrong(self, grid: Grid) -> str | None:
+        """The first thing that is wrong with a grid; None where it is the solution."""
+        for cell, (given, digit) in enumerate(zip(self.state.puzzle, grid, strict=True)):
+            if given not in (0, digit):
+                row, column = divmod(cell, self._size)
+                return f"row {row + 1}, column {column + 1} is {given}"
+        return mistake(grid, self._size)
+
+    def _right(self, grid: Grid) -> float:
+        """The share of the empty cells that are filled as in the solution."""
+        task = self.state
+        cells = [cell for cell, given in enumerate(task.puzzle) if given == 0]
+        return sum(grid[cell] == task.solution[cell] for cell in cells) / len(cells)
+
+    def _solve(self, observation: str) -> str:
+        puzzle = [0 if cell == "_" else int(cell) for cell in observation.split()]
+        (solution,) = solve(puzzle, self._size, limit=2)
+        return f"<think> </think> <answer>\n{_to_text(solution, self._size)}\n</answer>"
+
+
+def _to_text(grid: Grid, size: int) -> str:
+    rows = (grid[start : start + size] for start in range(0, size * size, size))
+    return "\n".join(" ".join(str(digit) if digit else "_" for digit in row) for row in rows)
+
+
+def _instructions(size: int) -> str:
+    return (
+        f"Fill in every _, so that each row, column and box of {BOX[size]} by {BOX[size]} holds "
+        f"each digit from 1 to {size} once. Think between <think> and </think>, then write the "
+        "whole grid between <answer> and </answer>."
+    )

@@ -1,0 +1,166 @@
+"""Grids: solving them, counting their solutions, drawing puzzles with exactly one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from envs.logic.tasks import NUM_TASKS, check_index, split_of, task_rng
+
+Grid = tuple[int, ...]
+"""Digits row by row; 0 is an empty cell."""
+BOX = {4: 2, 9: 3}
+"""By size, the side of a box."""
+MAX_HOLES = {4: 10, 9: 48}
+"""By size, the most empty cells: with more, puzzles with one solution are rare."""
+
+_EXCHANGES = 40
+
+
+@dataclass(frozen=True, slots=True)
+class SudokuTask:
+    """A grid with empty cells, and the only way to fill them."""
+
+    puzzle: Grid
+    solution: Grid
+
+
+@cache
+def units(size: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Rows, columns and boxes, each by name, with its cells."""
+    box, one_to = BOX[size], range(size)
+    named = [(f"row {r + 1}", tuple(r * size + c for c in one_to)) for r in one_to]
+    named += [(f"column {c + 1}", tuple(r * size + c for r in one_to)) for c in one_to]
+    for b in one_to:
+        top, left = b // box * box, b % box * box
+        cells = tuple((top + i // box) * size + left + i % box for i in one_to)
+        named.append((f"box {b + 1}", cells))
+    return tuple(named)
+
+
+@cache
+def _units_of(size: int) -> tuple[tuple[int, int, int], ...]:
+    """By cell, the places of its row, column and box in :func:`units`."""
+    found: list[list[int]] = [[] for _ in range(size * size)]
+    for place, (_, cells) in enumerate(units(size)):
+        for cell in cells:
+            found[cell].append(place)
+    return tuple((row, column, box) for row, column, box in found)
+
+
+def mistake(grid: Sequence[int], size: int) -> str | None:
+    """The first digit that a row, column or box of a full grid lacks, in words; None where none."""
+    for name, cells in units(size):
+        missing = set(range(1, size + 1)).difference(grid[cell] for cell in cells)
+        if missing:
+            return f"{name} lacks {min(missing)}"
+    return None
+
+
+def solve(
+    grid: Sequence[int], size: int, limit: int, rng: random.Random | None = None
+) -> list[Grid]:
+    """Ways to fill a grid, at most ``limit`` of them; all there are if fewer are found.
+
+    Always fills the empty cell that has the fewest digits left, and tries each of them: in order,
+    or as ``rng`` shuffles them.
+    """
+    where, cells, found = _units_of(size), list(grid), list[Grid]()
+    free = [(1 << size) - 1] * len(units(size))
+    empty = []
+    for cell, digit in enumerate(cells):
+        if digit == 0:
+            empty.append(cell)
+            continue
+        for unit in where[cell]:
+            # A digit that is there already twice over leaves nothing to find.
+            if not free[unit] >> (digit - 1) & 1:
+                return []
+            free[unit] ^= 1 << (digit - 1)
+
+    def search() -> None:
+        fewest, at, options = size + 1, -1, 0
+        for place, cell in enumerate(empty):
+            row, column, box = where[cell]
+            left = free[row] & free[column] & free[box]
+            count = left.bit_count()
+            if count < fewest:
+                fewest, at, options = count, place, left
+                if count < 2:
+                    break
+        if at < 0:
+            found.append(tuple(cells))
+            return
+        cell = empty[at]
+        empty[at] = empty[-1]
+        empty.pop()
+        digits = [digit for digit in range(size) if options >> digit & 1]
+        if rng is not None:
+            rng.shuffle(digits)
+        for digit in digits:
+            cells[cell] = digit + 1
+            for unit in where[cell]:
+                free[unit] ^= 1 << digit
+            search()
+            for unit in where[cell]:
+                free[unit] ^= 1 << digit
+            if len(found) >= limit:
+                break
+        cells[cell] = 0
+        empty.append(cell)
+        empty[at], empty[-1] = empty[-1], empty[at]
+
+    search()
+    return found
+
+
+def dig(solution: Grid, size: int, holes: int, rng: random.Random) -> Grid:
+    """The grid with so many cells emptied at random, so that one way to fill them is left."""
+    while True:
+        order = list(range(size * size))
+        rng.shuffle(order)
+        empty, spare = order[:holes], order[holes:]
+        # While there are two ways, a cell in which they differ is filled, and another emptied.
+        while True:
+            chosen = set(empty)
+            puzzle = tuple(0 if cell in chosen else d for cell, d in enumerate(solution))
+            ways = solve(puzzle, size, limit=2)
+            if len(ways) == 1:
+                return puzzle
+            differ = [cell for cell in empty if ways[0][cell] != ways[1][cell]]
+            if not spare:
+                break
+            empty.remove(differ[int(rng.random() * len(differ))])
+            empty.append(spare.pop())
+
+
+class SudokuTasks:
+    """The puzzles of one split; every full grid is the solution of one split's puzzles only."""
+
+    def __init__(self, split: str, seed: int, size: int, holes: int) -> None:
+        self._split, self._seed, self._size, self._holes = split, seed, size, holes
+
+    def __len__(self) -> int:
+        return NUM_TASKS[self._split]
+
+    def __getitem__(self, index: int) -> SudokuTask:
+        check_index(index, self._split)
+        size = self._size
+        rng = task_rng(f"sudoku {size} {self._holes}", self._split, self._seed, index)
+        full = self._draw(rng)
+        return SudokuTask(dig(full, size, self._holes, rng), full)
+
+    def _draw(self, rng: random.Random) -> Grid:
+        """A full grid of this split."""
+        size = self._size
+        while True:
+            (full,) = solve([0] * (size * size), size, limit=1, rng=rng)
+            # Digits exchanged make another grid, sooner than it takes to fill one; but there are
+            # grids of 4 by 4 from which none of this split is made so.
+            for _ in range(_EXCHANGES):
+                if split_of(str(full)) == self._split:
+                    return full
+                digits = rng.sample(range(1, size + 1), size)
+                full = tuple([digits[digit - 1] for digit in full])
