@@ -1,0 +1,165 @@
+"""A retriever on another machine, or in another process, asked over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+
+from tools.retrieval.passage import Passage
+from tools.retrieval.wire import WIRES
+from tools.tool import ToolFailure
+
+CONNECT_S = 5.0
+"""Seconds that a connection may take."""
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
+"""Before the second attempt, and between any two, in seconds; random up to as much again."""
+_SPARED = (408, 425, 429)
+"""Statuses below 500 that another attempt may spare us."""
+_SHOWN = 200
+"""Characters of a refusal that are shown."""
+
+
+class HttpRetriever:
+    """Asks a server in one of three wire formats; its connections are kept and shared.
+
+    A server that does not answer, or is overloaded, is asked again after a while, until the
+    deadline. Close it, or use it as an asynchronous context manager.
+
+    Args:
+        url: ``http://host:port``, with or without the format's path.
+        wire: "search-r1", "re-search" or "r1-searcher"; see ``tools.retrieval.wire``.
+        timeout_s: seconds that a search may take, further attempts included.
+        max_connections: at once; further searches wait for one.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        wire: str = "search-r1",
+        timeout_s: float = 30.0,
+        max_connections: int = 256,
+    ) -> None:
+        if wire not in WIRES:
+            raise ValueError(f"wire ({wire!r}) must be one of {', '.join(WIRES)}")
+        if not url.startswith(("http://", "https://")):
+            raise ValueError(f"url ({url!r}) must begin with http:// or https://")
+        if timeout_s <= 0:
+            raise ValueError(f"timeout_s ({timeout_s}) must be > 0")
+        if max_connections < 1:
+            raise ValueError(f"max_connections ({max_connections}) must be >= 1")
+        self._wire = WIRES[wire]
+        self._url = url.rstrip("/").removesuffix(self._wire.path) + self._wire.path
+        self._timeout_s = timeout_s
+        self._max_connections = max_connections
+        self._session: aiohttp.ClientSession | None = None
+        # Many clients of one server must not come back at the same moments; nobody repeats these.
+        self._jitter = random.Random()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End the connections. Closing twice is harmless."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        """At most ``k`` passages for each query, best first, as the server orders them.
+
+        Their scores are the server's, and 0 where the format carries none.
+
+        Raises:
+            ToolFailure: no answer before the deadline (retryable), or one of another format.
+            ValueError: ``k`` is less than 1.
+        """
+        if k < 1:
+            raise ValueError(f"k ({k}) must be >= 1")
+        if not queries:
+            return []
+        body = await self._persist(self._wire.ask(queries, k))
+        try:
+            found = self._wire.read(body)
+        except (LookupError, TypeError, ValueError) as error:
+            raise self._wrong_format(error) from error
+        if len(found) != len(queries):
+            raise self._wrong_format(f"{len(found)} results for {len(queries)} queries")
+        return [passages[:k] for passages in found]
+
+    async def _persist(self, request: Any) -> Any:
+        """The answer to a request; asks again until the deadline."""
+        last = "no answer yet"
+        timer = asyncio.timeout(self._timeout_s)
+        wait = FIRST_WAIT_S
+        try:
+            async with timer:
+                while True:
+                    try:
+                        return await self._attempt(request)
+                    except _NotNow as error:
+                        last = str(error)
+                    await asyncio.sleep(wait * (1 + self._jitter.random()))
+                    wait = min(2 * wait, LONGEST_WAIT_S)
+        except TimeoutError as error:
+            if not timer.expired():
+                raise
+            raise ToolFailure(
+                f"the retriever at {self._url} did not answer within timeout_s "
+                f"({self._timeout_s:g} s): {last}",
+                retryable=True,
+            ) from error
+
+    async def _attempt(self, request: Any) -> Any:
+        session = self._open()
+        try:
+            async with session.post(self._url, json=request) as response:
+                if response.status >= 500 or response.status in _SPARED:
+                    raise _NotNow(f"status {response.status}")
+                if response.status != 200:
+                    said = (await response.text(errors="replace"))[:_SHOWN]
+                    raise ToolFailure(
+                        f"the retriever at {self._url} refuses (status {response.status}): {said}",
+                        retryable=False,
+                    )
+                return await response.json(content_type=None)
+        except (aiohttp.ClientError, OSError) as error:
+            raise _NotNow(f"{type(error).__name__}: {error}") from error
+        except ValueError as error:
+            raise self._wrong_format(error) from error
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=self._max_connections),
+                # The deadline is ours; TimeoutError is for it alone.
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
+            )
+        return self._session
+
+    def _wrong_format(self, problem: object) -> ToolFailure:
+        return ToolFailure(
+            f"the retriever at {self._url} does not answer in the format {self._wire.name!r} "
+            f"({problem}): choose another wire",
+            retryable=False,
+        )
+
+
+class _NotNow(Exception):
+    """An attempt failed in a way that another may not."""

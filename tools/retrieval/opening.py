@@ -1,0 +1,32 @@
+"""A retriever by where it is: an address, or the folder of an index."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from tools.retrieval.bm25 import BM25
+from tools.retrieval.http import HttpRetriever
+from tools.retrieval.passage import Retriever
+
+
+@asynccontextmanager
+async def open_retriever(
+    where: str, *, wire: str = "search-r1", timeout_s: float = 30.0
+) -> AsyncIterator[Retriever]:
+    """Open what stands at ``where``, until the context ends.
+
+    Args:
+        where: ``http://host:port``, or the folder of an index.
+        wire: the format in which a server is asked.
+        timeout_s: seconds that a search of a server may take.
+
+    Raises:
+        ValueError: there is no index, or the address or the format is none.
+    """
+    if where.startswith(("http://", "https://")):
+        async with HttpRetriever(where, wire=wire, timeout_s=timeout_s) as remote:
+            yield remote
+    else:
+        yield await asyncio.to_thread(BM25, where)

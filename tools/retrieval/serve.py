@@ -1,0 +1,116 @@
+"""A retriever served over HTTP, in all three wire formats at once.
+
+It takes the place of Search-R1's server (``/retrieve``), of ReSearch's (``/batch_search``,
+``/search``, ``/health``) and of R1-Searcher's (``/queries``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+from aiohttp import web
+
+from tools.retrieval.passage import Retriever
+from tools.retrieval.wire import RE_SEARCH, WIRES, Wire, check_request
+from tools.tool import ToolFailure
+
+MOST_BYTES = 16 * 2**20
+"""Of a request."""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def make_app(retriever: Retriever, default_k: int | None = None) -> web.Application:
+    """The application that answers for a retriever.
+
+    Args:
+        retriever: what searches; it stays the caller's.
+        default_k: passages per query where a request does not say; None: as each format's own
+            server does.
+    """
+    app = web.Application(client_max_size=MOST_BYTES)
+    for wire in WIRES.values():
+        app.router.add_post(wire.path, partial(_answer, retriever, wire, default_k))
+    app.router.add_post("/search", partial(_answer_one, retriever, default_k))
+    app.router.add_get("/health", _health)
+    return app
+
+
+@asynccontextmanager
+async def serving(
+    retriever: Retriever, host: str = "127.0.0.1", port: int = 0, default_k: int | None = None
+) -> AsyncIterator[str]:
+    """Serve a retriever until the context ends; gives the address, ``http://host:port``.
+
+    Args:
+        retriever: what searches.
+        host: the address to listen at.
+        port: 0 takes a free one.
+        default_k: see :func:`make_app`.
+
+    Raises:
+        OSError: the address is taken.
+    """
+    runner = web.AppRunner(make_app(retriever, default_k), access_log=None, shutdown_timeout=5.0)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, host, port, backlog=1024)
+        await site.start()
+        yield f"http://{host}:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+async def _answer(
+    retriever: Retriever, wire: Wire, default_k: int | None, request: web.Request
+) -> web.Response:
+    try:
+        body = await _body(request)
+        queries, k = check_request(wire, body, default_k)
+    except ValueError as error:
+        return _refusal(str(error), 400)
+    try:
+        found = await retriever.search(queries, k)
+    except ToolFailure as error:
+        return _refusal(str(error), 503)
+    return web.json_response(wire.answer(body, found))
+
+
+async def _answer_one(
+    retriever: Retriever, default_k: int | None, request: web.Request
+) -> web.Response:
+    """ReSearch's ``/search``: one query, and one list."""
+    try:
+        body = await _body(request)
+        if not isinstance(body, dict) or not isinstance(body.get("query"), str):
+            raise ValueError("expected a body such as {'query': '...', 'top_n': 3}")
+        queries, k = check_request(RE_SEARCH, body | {"query": [body["query"]]}, default_k)
+    except ValueError as error:
+        return _refusal(str(error), 400)
+    try:
+        found = await retriever.search(queries, k)
+    except ToolFailure as error:
+        return _refusal(str(error), 503)
+    answer = RE_SEARCH.answer(body, found)
+    return web.json_response(
+        [part[0] for part in answer] if body.get("return_score") else answer[0]
+    )
+
+
+async def _health(request: web.Request) -> web.Response:
+    return web.json_response({"status": "ok"})
+
+
+async def _body(request: web.Request) -> Any:
+    try:
+        return json.loads(await request.read())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the body is not JSON ({error})") from error
+
+
+def _refusal(detail: str, status: int) -> web.Response:
+    return web.json_response({"detail": detail}, status=status)
