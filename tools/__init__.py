@@ -20,5 +20,6 @@ __all__ = [
     "tool",
 ]
 
+register("calculator", "tools.calculator:calculator_tool")
 register("python", "tools.python:PythonTool")
 register("search", "tools.search:search_tool")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -43,6 +43,7 @@ class Syntax:
 _JSON_CALL = re.compile(r"<tool_call>(.*?)</tool_call>|</tool_call>", re.DOTALL)
 _NO_JSON_CALL = 'a call must be JSON: <tool_call>{"name": "...", "arguments": {...}}</tool_call>'
 _FENCE = re.compile(r"^```[ \t]*(\w*)[ \t]*$\n?", re.MULTILINE)
+_FENCED_CODE = re.compile(r"```[ \t]*(?:python|py)?[ \t]*\n(.*?)\n?```", re.DOTALL)
 _CLOSING_FENCE = re.compile(r"^```[ \t]*$\n?", re.MULTILINE)
 
 
@@ -159,6 +160,36 @@ JSON_CALL = Syntax(
 )
 """Hermes' and Qwen's: a call in JSON, and the response in a message of its own."""
 
+
+def _without_fence(call: Call | None) -> Call | None:
+    """The call with the Markdown fence around its code taken off."""
+    if call is None:
+        return None
+    fenced = _FENCED_CODE.fullmatch(call.arguments["code"])
+    return call if fenced is None else replace(call, arguments={"code": fenced[1]})
+
+
+_code_call = tagged_call("code", tool="python", argument="code")
+
+RE_TOOL = Syntax(
+    name="re-tool",
+    stop=("</code>",),
+    parse=lambda text: _without_fence(_code_call(text)),
+    wrap=lambda result: f"\n<interpreter>\n{result}\n</interpreter>\n",
+    continues=True,
+)
+"""ReTool (arXiv:2504.11536): Python code, fenced or not, and what the interpreter shows."""
+
+CALCULATOR = Syntax(
+    name="calculator",
+    stop=("</calculator>",),
+    parse=tagged_call("calculator", tool="calculator", argument="expression"),
+    wrap=lambda result: f" <result> {result} </result> ",
+    continues=True,
+)
+"""An expression in tags, its value behind it."""
+
 SYNTAXES: Mapping[str, Syntax] = {
-    syntax.name: syntax for syntax in (RE_SEARCH, R1_SEARCHER, SEARCH_R1, FENCED, JSON_CALL)
+    syntax.name: syntax
+    for syntax in (RE_SEARCH, R1_SEARCHER, SEARCH_R1, FENCED, JSON_CALL, RE_TOOL, CALCULATOR)
 }

@@ -27,6 +27,11 @@ def tag_count() -> Reward:
     return _text("tag_count", thinking.tag_count)
 
 
+def one_think_end() -> Reward:
+    """One end of thought on a line of its own (open-rs): ``thinking.one_think_end``."""
+    return _text("one_think_end", thinking.one_think_end)
+
+
 def repetition(ngram: int = 3, max_penalty: float = -1.0) -> Reward:
     """Minus the share of repeated n-grams in what the agent wrote: ``wording.repetition_penalty``.
 

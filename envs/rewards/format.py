@@ -39,13 +39,21 @@ def boxed_answer(text: str) -> str | None:
     """
     _, found, rest = text.rpartition("<answer>")
     answer, closed, _ = rest.partition("</answer>")
-    start = answer.rfind(r"\boxed{")
-    if not found or not closed or start < 0:
+    return last_boxed(answer) if found and closed else None
+
+
+def last_boxed(text: str) -> str | None:
+    r"""What the last ``\boxed{...}`` of a text holds, stripped; None where there is none.
+
+    Braces inside are balanced, and a last one that is never closed is none.
+    """
+    start = text.rfind(r"\boxed{")
+    if start < 0:
         return None
     start += len(r"\boxed{")
     depth = 1
-    for at in range(start, len(answer)):
-        depth += {"{": 1, "}": -1}.get(answer[at], 0)
+    for at in range(start, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[at], 0)
         if depth == 0:
-            return answer[start:at].strip()
+            return text[start:at].strip()
     return None

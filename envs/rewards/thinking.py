@@ -30,6 +30,11 @@ def tag_count(text: str) -> float:
     return sum(text.count(tag) == 1 for tag in _COUNTED) / len(_COUNTED)
 
 
+def one_think_end(text: str) -> float:
+    r"""1.0 where ``\n</think>\n`` stands in the text exactly once, else 0.0: open-rs's format."""
+    return float(text.count("\n</think>\n") == 1)
+
+
 def thoughts(text: str) -> str:
     """What stands between think tags, all blocks of it; the whole text where there are none."""
     found = _THOUGHT.findall(text)

@@ -14,6 +14,7 @@ import pytest
 
 import envs
 from envs import rewards
+from envs.rewards.mathematics import MATH_REWARDS
 from envs.rules import RULES
 
 ROOT = Path(envs.__file__).parents[1]
@@ -82,6 +83,16 @@ def test_every_option_of_the_code_sandbox_is_explained():
         assert f"`{option}`" in section or f"`{option}=" in section, option
 
 
+def test_every_option_of_math_is_explained():
+    section = PAGE.split("### `math-v0`")[1].split("\n## ")[0]
+    own = set(vars(envs.env_type("math").Options)["__annotations__"])
+    assert len(own) == 12
+    for option in own:
+        assert f"`{option}`" in section or f"`{option}=" in section, option
+    for reward in MATH_REWARDS:
+        assert f"\n| `{reward}` | " in section
+
+
 def test_its_commands_are_understood():
     lines = [line for block in blocks("sh") for line in block.splitlines()]
     assert len(lines) == 3
@@ -104,7 +115,7 @@ def test_its_rewards_are_those_that_are_built_in(printed):
 
 
 def test_it_names_every_environment_and_every_rule():
-    for name in ("search-qa-v0", "code-sandbox-v0"):
+    for name in ("search-qa-v0", "code-sandbox-v0", "math-v0"):
         assert name in envs.ids() and f"| `{name}` |" in PAGE
     for rule in RULES:
         assert f"\n| {rule} | " in PAGE

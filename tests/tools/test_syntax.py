@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tools.syntax import FENCED, JSON_CALL, R1_SEARCHER, RE_SEARCH, SEARCH_R1, SYNTAXES, tagged_call
+from tools.syntax import (
+    CALCULATOR,
+    FENCED,
+    JSON_CALL,
+    R1_SEARCHER,
+    RE_SEARCH,
+    RE_TOOL,
+    SEARCH_R1,
+    SYNTAXES,
+    tagged_call,
+)
 
 
 @pytest.mark.parametrize(
@@ -119,3 +129,30 @@ def test_what_is_no_json_call_is_a_mistake_that_is_told(inside):
     call = JSON_CALL.parse(f"<tool_call>{inside}</tool_call>")
     assert call is not None and call.error is not None and "must be JSON" in call.error
     assert JSON_CALL.parse("</tool_call>") is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("<code>\nprint(1)\n</code>", "print(1)"),
+        ("so <code>\n```python\nx = 1\n\nx\n```\n</code>", "x = 1\n\nx"),
+        ("<code>```py\n1```</code>", "1"),
+        ("<code>```\n1\n```</code> and more", "1"),
+        ("<code>a = '```'</code>", "a = '```'"),
+        ("</code>", ""),
+    ],
+)
+def test_code_is_called_with_or_without_a_fence(text, code):
+    call = RE_TOOL.parse(text)
+    assert call is not None
+    assert (call.tool, call.arguments) == ("python", {"code": code})
+    assert text[: call.end].endswith("</code>")
+    assert RE_TOOL.parse("```python\n1\n```") is None
+    assert RE_TOOL.wrap("1") == "\n<interpreter>\n1\n</interpreter>\n"
+
+
+def test_a_calculator_is_called_with_an_expression():
+    call = CALCULATOR.parse("<calculator> 1 + 2 </calculator>")
+    assert call is not None
+    assert (call.tool, call.arguments) == ("calculator", {"expression": "1 + 2"})
+    assert CALCULATOR.wrap("3") == " <result> 3 </result> "

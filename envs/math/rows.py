@@ -1,0 +1,84 @@
+r"""Problems from rows in the layout of GSM8K or of MATH, recognised by their columns.
+
+GSM8K (``question``, ``answer``; arXiv:2110.14168): the gold answer follows the last ``####``. MATH
+(``problem``, ``solution``; arXiv:2103.03874): it is in the solution's last ``\boxed``, or in a
+column ``answer`` where there is one (MATH-500).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+from envs.datasets import Row, load_rows, split_of
+from envs.math.task import MathTask
+from envs.rewards.format import last_boxed
+
+_THOUSANDS = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+
+
+@cache
+def row_tasks(source: str | Path, split: str) -> list[MathTask]:
+    """The problems of one split of a file, folder or hub id; see ``envs.datasets`` for both.
+
+    A source is read once per process: every episode makes an environment.
+
+    Raises:
+        ValueError: the rows are of neither layout, one is broken, or none is in the split.
+        DatasetUnavailable: the hub does not give it.
+    """
+    return tasks_from_rows(load_rows(source), split, str(source))
+
+
+def tasks_from_rows(rows: Iterable[Row], split: str, source: str = "rows") -> list[MathTask]:
+    """The problems of those rows that belong to ``split``.
+
+    Raises:
+        ValueError: as :func:`row_tasks`.
+    """
+    tasks, counts = [], dict[str, int]()
+    for row in rows:
+        task = _task(row)
+        belongs = split_of(row, task.question)
+        counts[belongs] = counts.get(belongs, 0) + 1
+        if belongs == split:
+            tasks.append(task)
+    if not tasks:
+        raise ValueError(f"{source}: no rows in split {split!r}; it has {counts}")
+    return tasks
+
+
+def _task(row: Row) -> MathTask:
+    has = set(row.columns)
+    if has >= {"problem", "answer"}:
+        return MathTask(_text(row, "problem"), _text(row, "answer").strip(), row.where)
+    if has >= {"problem", "solution"}:
+        boxed = last_boxed(_text(row, "solution"))
+        if not boxed:
+            raise ValueError(
+                rf"{row.where}, column solution: no \boxed{{...}} with an answer in it"
+            )
+        return MathTask(_text(row, "problem"), boxed, row.where)
+    if has >= {"question", "answer"}:
+        return MathTask(_text(row, "question"), _after_hashes(row), row.where)
+    raise ValueError(
+        f"{row.where}: columns {', '.join(row.columns) or 'none'} are neither GSM8K's (question, "
+        f"answer) nor MATH's (problem, and solution or answer)"
+    )
+
+
+def _after_hashes(row: Row) -> str:
+    _, found, gold = _text(row, "answer").rpartition("####")
+    gold = gold.strip()
+    if not found or not gold:
+        raise ValueError(f"{row.where}, column answer: expected the answer behind '####'")
+    return gold.replace(",", "") if _THOUSANDS.fullmatch(gold) else gold
+
+
+def _text(row: Row, column: str) -> str:
+    value = row.columns[column]
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{row.where}, column {column}: expected a text, got {value!r:.40}")
+    return value

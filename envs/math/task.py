@@ -1,0 +1,17 @@
+"""What an episode is about: a problem and its answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class MathTask:
+    """One problem."""
+
+    question: str
+    """The first observation."""
+    answer: str
+    r"""The gold answer as LaTeX, without ``\boxed``."""
+    where: str = ""
+    """File and line of a row, for messages."""
