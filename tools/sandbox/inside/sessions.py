@@ -32,7 +32,7 @@ from tools.sandbox.inside.cells import folder_of
 from tools.sandbox.inside.child import Child, Stream, kill_everything, report, send_signal
 from tools.sandbox.inside.config import Config
 from tools.sandbox.inside.judge import GoneError, Judge
-from tools.sandbox.inside.surroundings import Place
+from tools.sandbox.inside.surroundings import Place, remove_tree
 
 _TICK_S = 0.025
 _INTERRUPT_S = 1.0
@@ -340,10 +340,9 @@ class _Session:
         self.ignore(branch.descriptors())
         branch.close()
         if self.branches:  # else the whole place goes
-            import shutil  # here: what a zygote imports costs every run
-
-            with contextlib.suppress(OSError, RecursionError):
-                shutil.rmtree(folder_of(self.place.folder, branch.number), ignore_errors=True)
+            # What another branch writes there meanwhile stays until the end of the session.
+            with contextlib.suppress(OSError):
+                remove_tree(folder_of(self.place.folder, branch.number))
 
     def kill(self, branch: Branch) -> None:
         """Kill every process of a branch, and wait for their end."""
