@@ -146,6 +146,31 @@ async def test_no_deleted_file_hides_in_a_socket(either):
     assert result.stdout == ("refused\n" if either.isolation == "restricted" else "1\n")
 
 
+FILLED = (
+    "import os, time\nkids = []\nfor _ in range({}):\n    kids.append(os.fork())\n"
+    "    if not kids[-1]:\n        while True: pass\nend = time.monotonic() + {}\n"
+    "while time.monotonic() < end and os.sched_getscheduler(0) != os.SCHED_IDLE: {}\n"
+    "print(*{{os.sched_getscheduler(pid) == os.SCHED_IDLE for pid in [0, *kids]}})\n"
+    "for pid in kids: os.kill(pid, 9)"
+)
+
+
+async def test_a_run_that_fills_its_limit_with_busy_processes_gets_what_others_leave(either):
+    bounds = Limits(wall_s=60.0, cpu_s=60.0, processes=max(4, (os.cpu_count() or 1) + 1))
+    full = await either.run(FILLED.format(bounds.processes - 1, 50, "pass"), limits=bounds)
+    assert (full.stdout, full.status) == ("True\n", Status.OK)
+
+
+@pytest.mark.parametrize(
+    ("kids", "does"), [(2, "pass"), (3, "time.sleep(0.05)")], ids=["fewer", "one that waits"]
+)
+async def test_any_other_run_does_not(either, kids, does):
+    spare = max(4, (os.cpu_count() or 1) + 1) - 4
+    bounds = Limits(wall_s=60.0, cpu_s=60.0, processes=4 + spare)
+    result = await either.run(FILLED.format(kids + spare, 0.4, does), limits=bounds)
+    assert (result.stdout, result.status) == ("False\n", Status.OK)
+
+
 async def test_what_a_process_uses_is_read_from_its_own_lines():
     before = usage.of(os.getpid())
     end = time.process_time() + 0.3

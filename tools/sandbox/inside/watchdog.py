@@ -27,6 +27,8 @@ _SHARE = 8
 _WEIGHT_OF_NICE = 1.25
 """By so much one step of niceness divides a thread's share of a processor."""
 _MAX_NICE = 19
+_NO_PRIORITY = os.sched_param(0)
+_PROCESSORS = os.cpu_count() or 1
 
 
 class Watchdog:
@@ -62,6 +64,7 @@ class Watchdog:
         self._first_nice: int | None = None
         self._nice = -math.inf
         self._running = 0
+        self._bomb = False
         self._events = config.group_events_fd
         self._kills = self._group_kills()
         self._next = time.monotonic() + _FIRST_S
@@ -135,19 +138,26 @@ class Watchdog:
     def _weigh(self, used: dict[int, usage.Usage]) -> None:
         """Have the threads of a run, however many, weigh as much as one of another run.
 
-        Nothing is slower for it while processors are free. It is for good: who made a process
-        nicer may not, without rights, make it less nice.
+        A run that keeps busy all that it may have, and more than there are processors, gets what
+        others leave: that is what a fork bomb does, and nothing that anybody waits for. Nothing
+        is slower for either while processors are free. It is for good: who made a process nicer
+        may not, without rights, make it less nice.
         """
         if self._first_nice is None:
             self._first_nice = min((one.nice for one in used.values()), default=0)
         running = sum(len(one.running) for one in used.values())
         steady, self._running = min(running, self._running), running  # not for a moment's sake
+        if steady >= self._processes and steady > _PROCESSORS:
+            self._bomb = True
         if steady > 1:
             steps = math.ceil(math.log(steady, _WEIGHT_OF_NICE))
             self._nice = max(self._nice, min(self._first_nice + steps, _MAX_NICE))
         for pid, one in used.items():
-            if one.nice < self._nice:
-                with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):
+                if self._bomb and os.sched_getscheduler(pid) != os.SCHED_IDLE:
+                    for task in usage.tasks(pid):
+                        os.sched_setscheduler(task, os.SCHED_IDLE, _NO_PRIORITY)
+                if one.nice < self._nice:
                     for task in usage.tasks(pid):
                         os.setpriority(os.PRIO_PROCESS, task, int(self._nice))
 
