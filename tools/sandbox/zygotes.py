@@ -224,6 +224,7 @@ class Zygotes:
         self._closing: set[asyncio.Task[None]] = set()
         self._replacing: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
+        self._ending = asyncio.Event()
         self._bad_starts = 0
         self.started = self.recycled = self.died = self.refused = 0
         """Zygotes; replaced in good order, and after a loss; jobs that came when none started."""
@@ -291,6 +292,7 @@ class Zygotes:
 
     async def _living(self) -> Zygote:
         async with self._lock:
+            self._check_open()
             zygote = self._current
             if zygote is None or zygote.dead or zygote.spent:
                 self.died += zygote is not None
@@ -312,7 +314,10 @@ class Zygotes:
                 "make a new sandbox",
                 retryable=False,
             )
-        await asyncio.sleep(_PAUSES_S[self._bad_starts])
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PAUSES_S[self._bad_starts]):
+                await self._ending.wait()
+        self._check_open()
         try:
             self._current = await self._spawn()
         except (LostError, OSError, SandboxUnavailable) as error:
@@ -320,6 +325,13 @@ class Zygotes:
             raise RefusedError(f"the sandbox does not start again: {error}") from None
         self._bad_starts = 0
         return self._current
+
+    def _check_open(self) -> None:
+        if self._ending.is_set():
+            raise SandboxFailure(
+                f"{self._launcher.backend}: the sandbox was closed while this was under way",
+                retryable=False,
+            )
 
     async def _replace(self) -> None:
         try:
@@ -347,11 +359,13 @@ class Zygotes:
             task.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        """End every zygote and everything in it."""
+        """End every zygote and everything in it; jobs in flight are lost, and no other begins."""
+        self._ending.set()
         if self._replacing is not None:
             self._replacing.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._replacing
-        remaining = [*self._retired, *([self._current] if self._current else [])]
-        self._retired, self._current = [], None
+        async with self._lock:  # a zygote that starts just now is ended as well
+            remaining = [*self._retired, *([self._current] if self._current else [])]
+            self._retired, self._current = [], None
         await asyncio.gather(*(zygote.close() for zygote in remaining), *self._closing)

@@ -147,6 +147,32 @@ async def test_a_cancelled_close_can_be_finished(make):
     assert children() == []
 
 
+async def test_closing_ends_runs_in_flight_and_starts_nothing_for_them(make):
+    sandbox = make()
+    await sandbox.start()
+    run = asyncio.create_task(sandbox.run("import time; time.sleep(4)"))
+    await asyncio.sleep(0.3)
+    await sandbox.close()
+    with pytest.raises(SandboxFailure, match="closed") as failure:
+        await run
+    assert not failure.value.retryable
+    assert children() == []
+
+
+async def test_closing_ends_a_zygote_that_is_just_being_started(make):
+    sandbox = make()
+    await sandbox.start()
+    os.kill(sandbox._zygotes._current._process.pid, signal.SIGKILL)
+    while not sandbox._zygotes._current.dead:
+        await asyncio.sleep(0.01)
+    run = asyncio.create_task(sandbox.run("print(1)"))
+    await asyncio.sleep(0.02)
+    await sandbox.close()
+    with pytest.raises(SandboxFailure):
+        await run
+    assert children() == []
+
+
 async def test_closed_and_unstarted_sandboxes_say_so(make):
     sandbox = make()
     with pytest.raises(RuntimeError, match="not started"):
