@@ -40,8 +40,13 @@ class Limits:
             if value is None and field.name == "cpu_s":
                 continue
             low, high = _RANGES[field.name]
-            if not (math.isfinite(value) and low <= value <= high):
-                raise ValueError(f"limits.{field.name} ({value}) must be in [{low}, {high}]")
+            whole = field.name not in _FRACTIONAL
+            number = isinstance(value, int if whole else int | float)
+            if isinstance(value, bool) or not number or not low <= value <= high:
+                kind = "a whole number " if whole else ""
+                raise ValueError(
+                    f"limits.{field.name} ({value!r:.40}) must be {kind}in [{low}, {high}]"
+                )
 
     @property
     def total_cpu_s(self) -> float:
@@ -87,6 +92,7 @@ def check_session_times(idle_s: float, life_s: float) -> None:
             raise ValueError(f"{name} ({seconds}) must be in (0, {_MAX_SESSION_S:g}]")
 
 
+_FRACTIONAL = ("wall_s", "cpu_s")
 _RANGES: dict[str, tuple[float, float]] = {
     "wall_s": (0.05, 3600),
     "cpu_s": (0.05, 3600),

@@ -33,6 +33,14 @@ def test_mistakes_are_named():
         Limits(wall_s=0)
     with pytest.raises(ValueError, match=r"limits.memory_mb \(nan\)"):
         Limits(memory_mb=float("nan"))
+    with pytest.raises(ValueError, match=r"limits.memory_mb \(256.0\) must be a whole number in"):
+        Limits(memory_mb=256.0)
+    with pytest.raises(ValueError, match=r"limits.wall_s \('5'\) must be in"):
+        Limits(wall_s="5")
+    with pytest.raises(ValueError, match=r"limits.wall_s \(10+\) must be in"):
+        Limits(wall_s=10**400)
+    with pytest.raises(ValueError, match=r"limits.processes \(True\)"):
+        Limits(processes=True)
 
 
 @pytest.fixture

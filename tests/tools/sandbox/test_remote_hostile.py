@@ -1,0 +1,56 @@
+"""What a client with the token may try against the server and its other clients."""
+
+from __future__ import annotations
+
+import aiohttp
+import pytest_asyncio
+from aiohttp import web
+
+from tools.sandbox import Limits, make_sandbox
+from tools.sandbox.remote import wire
+from tools.sandbox.remote.server import Server
+
+
+@pytest_asyncio.fixture
+async def sandbox():
+    """The sandbox that is served."""
+    async with make_sandbox("bwrap", workers=2, max_sessions=6) as made:
+        yield made
+
+
+@pytest_asyncio.fixture
+async def server(sandbox):
+    return Server(sandbox, None, 64)
+
+
+@pytest_asyncio.fixture
+async def http(server):
+    """A client without manners."""
+    runner = web.AppRunner(server.application(), handler_cancellation=True, shutdown_timeout=0.2)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0]
+    async with aiohttp.ClientSession(f"http://{host}:{port}") as session:
+        yield session
+    await runner.cleanup()
+
+
+def a_run(source: str, **limits: float) -> bytes:
+    return wire.pack(
+        {
+            "source": source,
+            "stdin": "",
+            "files": {},
+            "limits": wire.fields_of(Limits()) | limits,
+            "collect": [],
+        }
+    )
+
+
+async def test_limits_that_are_no_numbers_of_their_kind_cost_no_zygote(http, sandbox):
+    for limits in ({"memory_mb": 128.0}, {"wall_s": 10**400}, {"processes": True}):
+        async with http.post("/run", data=a_run("print(1)", **limits)) as response:
+            assert response.status == 400
+            assert next(iter(limits)) in wire.unpack(await response.read())["message"]
+    health = await sandbox.health()
+    assert (health.failures, health.zygotes_died) == (0, 0)
