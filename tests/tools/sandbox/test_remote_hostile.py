@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+
 import aiohttp
 import pytest_asyncio
 from aiohttp import web
@@ -45,6 +47,13 @@ def a_run(source: str, **limits: float) -> bytes:
             "collect": [],
         }
     )
+
+
+async def test_a_body_that_grows_when_it_is_read_is_refused(http, sandbox):
+    body = zlib.compress(a_run("print(1)" + " " * (1 << 20)))
+    async with http.post("/run", data=body, headers={"Content-Encoding": "deflate"}) as response:
+        assert response.status == 415
+    assert (await sandbox.health()).runs == 0
 
 
 async def test_limits_that_are_no_numbers_of_their_kind_cost_no_zygote(http, sandbox):

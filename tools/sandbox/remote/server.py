@@ -186,8 +186,11 @@ def _size(request: web.Request) -> int:
 
     Raises:
         HTTPLengthRequired: it says nothing.
+        HTTPUnsupportedMediaType: it is compressed, and may become any size.
         ValueError: it is too large.
     """
+    if "Content-Encoding" in request.headers:
+        raise web.HTTPUnsupportedMediaType(text="send the body as it is, without Content-Encoding")
     if request.content_length is None:
         raise web.HTTPLengthRequired
     if request.content_length > wire.MAX_BODY:
