@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 import zlib
 
 import aiohttp
@@ -49,6 +51,13 @@ def a_run(source: str, **limits: float) -> bytes:
     )
 
 
+async def until(condition, seconds=10.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+
+
 async def test_a_body_that_grows_when_it_is_read_is_refused(http, sandbox):
     body = zlib.compress(a_run("print(1)" + " " * (1 << 20)))
     async with http.post("/run", data=body, headers={"Content-Encoding": "deflate"}) as response:
@@ -63,3 +72,15 @@ async def test_limits_that_are_no_numbers_of_their_kind_cost_no_zygote(http, san
             assert next(iter(limits)) in wire.unpack(await response.read())["message"]
     health = await sandbox.health()
     assert (health.failures, health.zygotes_died) == (0, 0)
+
+
+async def test_sessions_started_under_one_number_are_one(http, sandbox):
+    settings = {"files": {}, "limits": wire.fields_of(Limits()), "idle_s": 600, "life_s": 600}
+    async with http.ws_connect("/sessions") as line:
+        for number in range(4):
+            start = {"op": "start", "session": 7, "settings": settings}
+            await line.send_bytes(wire.pack({**start, "number": number, "owner": "one"}))
+        answers = [wire.unpack((await line.receive()).data) for _ in range(4)]
+        assert sum("error" not in answer for answer in answers) == 1
+        assert sandbox.places.in_flight == 1
+    await until(lambda: sandbox.places.in_flight == 0)

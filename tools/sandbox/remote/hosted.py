@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from typing import Any
 
 from tools.owner import acting_for
@@ -39,6 +39,7 @@ class HostedSessions:
         self._send = send
         self._sessions: dict[int, Session] = {}
         self._snapshots: dict[int, Snapshot] = {}
+        self._making: set[int] = set()
         self._asked: dict[int, asyncio.Task[None]] = {}
 
     def take(self, body: bytes) -> None:
@@ -103,11 +104,11 @@ class HostedSessions:
             case {"op": "restart"}:
                 await session.restart()
             case {"op": "fork", "twin": int(name)}:
-                self._check_room(name)
-                self._sessions[name] = await session.fork()
+                with self._room(name):
+                    self._sessions[name] = await session.fork()
             case {"op": "snapshot", "snapshot": int(name)}:
-                self._check_room(name)
-                self._snapshots[name] = await session.snapshot()
+                with self._room(name):
+                    self._snapshots[name] = await session.snapshot()
             case {"op": "restore", "snapshot": int(name)}:
                 snapshot = self._snapshots.get(name)
                 if snapshot is None:
@@ -118,7 +119,6 @@ class HostedSessions:
         return {}
 
     async def _start(self, name: int, settings: dict[Any, Any]) -> None:
-        self._check_room(name)
         match settings:
             case {
                 "files": dict(files),
@@ -131,14 +131,23 @@ class HostedSessions:
                 )
             case _:
                 raise wire.WireError("settings: files, limits, idle_s and life_s")
-        await session.start()
-        self._sessions[name] = session
+        with self._room(name):
+            await session.start()
+            self._sessions[name] = session
 
-    def _check_room(self, name: int) -> None:
-        if name in self._sessions or name in self._snapshots:
+    @contextlib.contextmanager
+    def _room(self, name: int) -> Iterator[None]:
+        """Keep ``name`` for what is made meanwhile: two of one name, and one is never closed."""
+        kept: tuple[Collection[int], ...] = (self._sessions, self._snapshots, self._making)
+        if any(name in group for group in kept):
             raise wire.WireError(f"number {name} is taken")
-        if len(self._sessions) + len(self._snapshots) >= _MAX_KEPT:
+        if sum(len(group) for group in kept) >= _MAX_KEPT:
             raise SandboxBusy(f"this client has {_MAX_KEPT} sessions and snapshots: close some")
+        self._making.add(name)
+        try:
+            yield
+        finally:
+            self._making.remove(name)
 
     async def close(self) -> None:
         """The client is gone: end what it asked for, and everything it had."""
