@@ -7,10 +7,12 @@ import time
 import zlib
 
 import aiohttp
+import pytest
 import pytest_asyncio
 from aiohttp import web
 
 from tools.sandbox import Limits, make_sandbox
+from tools.sandbox.remote import server as server_module
 from tools.sandbox.remote import wire
 from tools.sandbox.remote.server import Server
 
@@ -84,3 +86,31 @@ async def test_sessions_started_under_one_number_are_one(http, sandbox):
         assert sum("error" not in answer for answer in answers) == 1
         assert sandbox.places.in_flight == 1
     await until(lambda: sandbox.places.in_flight == 0)
+
+
+@pytest.mark.parametrize("path", ["/run", "/sessions"])
+async def test_answers_that_nobody_reads_are_held_and_then_dropped(
+    http, server, sandbox, monkeypatch, path
+):
+    monkeypatch.setattr(server_module, "_ANSWER_S", 1.0)
+    monkeypatch.setattr(server_module, "_SLOWEST", 1 << 30)
+    big = Limits(output_kb=32 << 10, wall_s=20)
+    program = "import sys\nfor _ in range(16): sys.stdout.write('a' * (1 << 20))"
+    if path == "/run":
+        response = await http.post(path, data=a_run(program, **wire.fields_of(big)))
+        connection = response.connection
+    else:
+        line = await http.ws_connect(path, max_msg_size=0, compress=0)
+        settings = {"files": {}, "limits": wire.fields_of(big), "idle_s": 600, "life_s": 600}
+        start = {"op": "start", "session": 7, "settings": settings}
+        await line.send_bytes(wire.pack({**start, "number": 0, "owner": "one"}))
+        await line.receive()
+        call = {"op": "run", "session": 7, "code": program, "wall_s": None}
+        connection = line._conn
+        connection.transport.pause_reading()
+        await line.send_bytes(wire.pack({**call, "number": 1, "owner": "one"}))
+    connection.transport.pause_reading()
+    await until(lambda: server._intake._held >= 16 << 20)
+    await until(lambda: server._intake._held == 0)
+    await until(lambda: sandbox.places.in_flight == 0)
+    connection.transport.abort()

@@ -62,12 +62,9 @@ class HostedSessions:
 
     async def _answer(self, number: int, message: wire.Data, size: int) -> None:
         try:
-            with acting_for(message["owner"]):
-                if message["op"] in _ENDINGS:
-                    answer = await self._obey(message)
-                else:
-                    with self._intake.take(size):
-                        answer = await self._obey(message)
+            held = self._intake.hold if message["op"] in _ENDINGS else self._intake.take
+            with acting_for(message["owner"]), held(size):
+                answer = await self._obey(message)
         except wire.KNOWN_ERRORS as error:
             _, answer = wire.write_error(error)
         except Exception as error:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from tools.sandbox.errors import SandboxBusy
 
 MAX_HELD = 1 << 30
-"""Bytes of all requests together that are waiting or under way."""
+"""Bytes of all requests together that are waiting or under way, and of answers not yet read."""
 RETRY_AFTER_S = 1
 
 
@@ -36,9 +36,17 @@ class Intake:
                 f"{self._requests} requests of {self._held >> 20} MiB are waiting or under way"
             )
         self._requests += 1
+        try:
+            with self.hold(size):
+                yield
+        finally:
+            self._requests -= 1
+
+    @contextmanager
+    def hold(self, size: int) -> Iterator[None]:
+        """Hold ``size`` bytes that cannot be refused, an answer's: others are, until it is read."""
         self._held += size
         try:
             yield
         finally:
-            self._requests -= 1
             self._held -= size

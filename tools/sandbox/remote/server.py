@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import logging
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict
 
 from aiohttp import WSCloseCode, WSMsgType, web
@@ -20,6 +21,9 @@ from tools.sandbox.sandbox import Sandbox
 
 _BODY_S = 60.0
 """Seconds within which a request's body must have come."""
+_ANSWER_S = 60.0
+_SLOWEST = 1 << 20
+"""Bytes per second that a client takes of an answer, beyond these seconds; else it is cut off."""
 _HEARTBEAT_S = 15.0
 """Seconds between signs of life of a client with sessions."""
 
@@ -73,7 +77,7 @@ class Server:
             if not hmac.compare_digest(given, f"Bearer {self._token}".encode()):
                 raise web.HTTPUnauthorized(headers={"WWW-Authenticate": "Bearer"})
         try:
-            return await handler(request)
+            response = await handler(request)
         except wire.KNOWN_ERRORS as error:
             if isinstance(error, SandboxFailure) and not error.retryable:
                 self.broken.set()
@@ -81,6 +85,22 @@ class Server:
             busy = isinstance(error, SandboxBusy)
             headers = {"Retry-After": str(RETRY_AFTER_S)} if busy else {}
             return _reply(data, status, headers)
+        if isinstance(response, web.Response):
+            async with self._sending(request, response.content_length or 0):
+                await response.prepare(request)
+                await response.write_eof()
+        return response
+
+    @contextlib.asynccontextmanager
+    async def _sending(self, request: web.Request, size: int) -> AsyncIterator[None]:
+        """While an answer goes out it is held; a client that does not read it is cut off."""
+        with self._intake.hold(size):
+            try:
+                async with asyncio.timeout(_ANSWER_S + size / _SLOWEST):
+                    yield
+            except TimeoutError:
+                if request.transport is not None:
+                    request.transport.abort()
 
     async def _about(self, request: web.Request) -> web.StreamResponse:
         sandbox = self._sandbox
@@ -147,7 +167,12 @@ class Server:
         client = web.WebSocketResponse(heartbeat=_HEARTBEAT_S, max_msg_size=wire.MAX_BODY)
         await client.prepare(request)
         self._clients.add(client)
-        hosted = HostedSessions(self._sandbox, self._intake, client.send_bytes)
+
+        async def send(answer: bytes) -> None:
+            async with self._sending(request, len(answer)):
+                await client.send_bytes(answer)
+
+        hosted = HostedSessions(self._sandbox, self._intake, send)
         try:
             async for message in client:
                 if message.type is not WSMsgType.BINARY:
