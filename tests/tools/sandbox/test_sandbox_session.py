@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 
 import pytest
@@ -331,3 +332,31 @@ async def test_options_are_checked(either, session):
         await session.run("1", wall_s=0)
     with pytest.raises(ValueError, match="memory_mb"):
         either.session(limits=Limits(memory_mb=100_000))
+
+
+async def test_an_interrupt_that_comes_before_the_code_begins_is_not_lost(either):
+    async with either.session() as session:
+        await session.run("kept = 1")
+        for turn in range(60):
+            call = asyncio.create_task(session.run("while True: pass", wall_s=20.0))
+            await asyncio.sleep(0.0002 * (turn % 5))
+            call.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await call
+            # One that was late for its call ends no other.
+            assert (await session.run("kept")).value == "1"
+
+
+async def test_a_handler_of_the_cells_own_does_not_hide_the_next_interrupt(either):
+    async with either.session() as session:
+        await session.run(
+            "import signal\nheard = []\nsignal.signal(signal.SIGINT, lambda *_: heard.append(1))\n"
+            "while not heard: pass",
+            wall_s=0.3,
+        )
+        result = await session.run("while True: pass", wall_s=0.3)
+        assert (result.status, result.over) == (Status.TIMEOUT, False)
+        async with await session.fork() as twin:
+            assert (await twin.run("len(heard)")).value == "1"
+            result = await twin.run("while True: pass", wall_s=0.3)
+            assert (result.status, result.over) == (Status.TIMEOUT, False)

@@ -40,6 +40,8 @@ class Branch:
     """When the state must have ended."""
     state: str = STARTING
     interrupted: bool = False
+    interrupts: int = 0
+    """How many were sent so far."""
     stopped: bool = False
     """Whether its processes were stopped, as between calls."""
     guard: watchdog.Watchdog | None = None
@@ -78,8 +80,13 @@ class Branch:
     def interrupt(self, deadline: float) -> None:
         """Do what Ctrl-C does in a terminal: interrupt its whole process group."""
         self.interrupted, self.deadline = True, deadline
+        self.interrupts += 1
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.child.pid, signal.SIGINT)
+
+    def run(self, code: bytes) -> None:
+        """Have the interpreter run ``code``. Raises as ``say``."""
+        self.say(frames.RUN, frames.INTERRUPTS.pack(self.interrupts) + code)
 
     def say(self, operation: int, body: bytes, fds: tuple[int, ...] = ()) -> None:
         """Send the interpreter a frame. One that is about to die hears it no more.

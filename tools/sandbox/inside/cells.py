@@ -63,6 +63,8 @@ class Interpreter:
         self._own_session = own_session
         self._pid = os.getpid()
         self._running = False
+        self._interrupts = 0
+        """How many were heard. A handler of the program's own may have had others."""
         self._futures = 0
         self._count = 0
         self._names: collections.deque[str] = collections.deque()
@@ -78,13 +80,15 @@ class Interpreter:
         while True:
             operation, body, fds = self._receive()
             if operation == frames.RUN:
-                self._send(*self._call(body.decode("utf-8", "surrogatepass")))
+                (earlier,) = frames.INTERRUPTS.unpack_from(body)
+                code = body[frames.INTERRUPTS.size :].decode("utf-8", "surrogatepass")
+                self._send(*self._call(code, earlier))
             else:
                 self._fork(int(body), fds)
 
     # ---- one cell ------------------------------------------------------------------------
 
-    def _call(self, source: str) -> tuple[int, str]:
+    def _call(self, source: str, earlier: int) -> tuple[int, str]:
         if (
             _signal.getsignal(signal.SIGINT) is not self._handler
         ):  # the wrapper costs a tenth of a call
@@ -92,7 +96,12 @@ class Interpreter:
         try:
             self._running = True
             try:
-                answer = self._run(source)
+                early = self._interrupts > earlier
+                self._interrupts = earlier + early
+                if early:
+                    answer = frames.ERROR, "KeyboardInterrupt: before the code began"
+                else:
+                    answer = self._run(source)
             finally:
                 self._running = False
         except KeyboardInterrupt as error:  # it came after the cell, before the line above
@@ -105,7 +114,8 @@ class Interpreter:
         return answer
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        if self._running:  # else it came too late: the cell has ended
+        self._interrupts += 1
+        if self._running:  # else the cell has ended, or has not begun: the next call knows
             raise KeyboardInterrupt
 
     def _run(self, source: str) -> tuple[int, str]:
@@ -243,7 +253,7 @@ class Interpreter:
             os.dup2(fd, target)
         for fd in fds:
             os.close(fd)
-        self._pid = os.getpid()
+        self._pid, self._interrupts = os.getpid(), 0
         try:
             kernel.die_with_parent()
             if self._own_session:

@@ -25,6 +25,8 @@ STDOUT_CUT, STDERR_CUT, TEXT_CUT, INTERRUPTED = 1, 2, 4, 8
 
 INNER = struct.Struct("!BI")
 """Between warden and interpreter: operation or kind, bytes of the body."""
+INTERRUPTS = struct.Struct("!I")
+"""Before the code of a RUN: how many interrupts earlier calls had. One more is for this one."""
 CUT = 0x80
 """Added to a kind: the text was longer."""
 NOTHING, VALUE, ERROR, MEMORY, READY, REFUSED = 10, 11, 12, 13, 14, 15

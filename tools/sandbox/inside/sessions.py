@@ -160,7 +160,7 @@ class _Session:
             self.resume(branch, now)
             (seconds,) = frames.CALL.unpack_from(body)
             branch.begin(CALLING, now, now + seconds)
-            branch.say(frames.RUN, body[frames.CALL.size :])
+            branch.run(body[frames.CALL.size :])
         elif operation == frames.INTERRUPT:
             if branch.state == CALLING and not branch.interrupted:
                 branch.interrupt(now + _INTERRUPT_S)
