@@ -16,7 +16,7 @@ ANSWER_RIGHT, ANSWER_WRONG, ANSWER_MISSING = 2.0, -1.5, -2.0
 HEADERS = ("Assistant:", "<|im_start|>assistant")
 """What an assistant's response stands behind in a transcript."""
 
-_CLAIM = re.compile(r"\b(\w+)\s+is\s+a\s+(knight|knave)\b", re.ASCII | re.IGNORECASE)
+_CLAIM = re.compile(r"\b(\w+)\s+is\s+a\s+(knight|knave)\b", re.ASCII)
 
 
 def right_format(response: str) -> bool:
