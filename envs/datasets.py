@@ -28,7 +28,10 @@ class Row(NamedTuple):
 
 
 _HUB_ID = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(?::(?P<config>[\w.-]+))?")
-_SPLIT_WORDS = {"train": "train", "validation": "validation", "valid": "validation", "test": "test"}
+_SPLIT_WORDS = {
+    **{"train": "train", "test": "test"},
+    **dict.fromkeys(("validation", "valid", "dev"), "validation"),
+}
 
 
 class DatasetUnavailable(RuntimeError):

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from envs.search.world import World
+from envs.search.world import YEAR, SearchTask, World
 
-_QUESTION = re.compile(r"The person is (\w+)\. Find the (\w+)(?: of the (\w+))?\.")
+_QUESTION = re.compile(r"The person is (\w+)\. Find the (\w+)((?: of the \w+)*)\.")
+_COMPARISON = re.compile(r"The people are (\w+) and (\w+)\. Find the (\w+) of the elder\.")
 _FACT = re.compile(r"The \w+ of \w+ is (\w+)\.")
 
 
@@ -90,6 +91,10 @@ class GoldAuthor:
         """What is still to be looked up, in order."""
         self._lead = ""
         """What separates an action from the result before it."""
+        self._pair: tuple[str, ...] = ()
+        """Two people, of whom the elder is sought."""
+        self._years: list[int] = []
+        """Theirs, as far as they were read."""
 
     def __call__(self, observation: str) -> str:
         """The next action.
@@ -98,14 +103,23 @@ class GoldAuthor:
             ValueError: the observation is neither a question of this world nor a passage of it.
         """
         question, fact = _QUESTION.search(observation), _FACT.search(observation)
+        comparison = _COMPARISON.search(observation)
         if question is not None:
-            person, attribute, link = question.groups()
-            self._relations = [attribute] if link is None else [link, attribute]
-            self._lead = ""
+            person, attribute, links = question.groups()
+            # "the friend of the teacher": the teacher is looked up first.
+            self._relations = [*links.split()[::-3], attribute]
+            self._lead, self._pair = "", ()
             return self._open(person)
+        if comparison is not None:
+            *pair, attribute = comparison.groups()
+            self._relations = [attribute]
+            self._lead, self._pair, self._years = "", tuple(pair), []
+            return self._look_up(YEAR, self._pair[0])
         if fact is None:
             raise ValueError(f"{observation!r} is neither a question of this world nor a passage")
         self._lead = self._manner.lead
+        if len(self._years) < len(self._pair):
+            return self._compare(fact[1])
         return self._search(fact[1]) if self._relations else self._answer(fact[1])
 
     def _open(self, person: str) -> str:
@@ -115,9 +129,18 @@ class GoldAuthor:
     def _query(self, relation: str, person: str) -> str:
         return f"{relation} of {person}"
 
+    def _compare(self, year: str) -> str:
+        # A careless query finds some other fact: as if the person were the elder.
+        self._years.append(int(year) if year.isdigit() else 0)
+        if len(self._years) < len(self._pair):
+            return self._look_up(YEAR, self._pair[1])
+        return self._search(self._pair[self._years.index(min(self._years))])
+
     def _search(self, person: str) -> str:
-        query = self._query(self._relations.pop(0), person)
-        return self._lead + self._manner.search(query)
+        return self._look_up(self._relations.pop(0), person)
+
+    def _look_up(self, relation: str, person: str) -> str:
+        return self._lead + self._manner.search(self._query(relation, person))
 
     def _answer(self, value: str) -> str:
         return self._lead + self._manner.answer(value)
@@ -147,10 +170,34 @@ class CarelessAuthor(GoldAuthor):
         if self._rng.random() < self._how.guess:
             values = self._world.inventory(self._relations[-1])
             return self._answer(values[int(self._rng.integers(len(values)))])
-        if len(self._relations) == 2 and self._rng.random() < self._how.one_hop:
+        if len(self._relations) > 1 and self._rng.random() < self._how.one_hop:
             self._relations.pop()
         return self._search(person)
 
     def _query(self, relation: str, person: str) -> str:
         careless = self._rng.random() < self._how.name_only
         return person if careless else super()._query(relation, person)
+
+
+class ReferenceAuthor:
+    """Searches for each page that an answer needs, as far as turns last, and gives the gold answer.
+
+    It knows both from the row, which no agent sees.
+
+    Args:
+        task: a row's question.
+        manner: how it writes.
+        max_turns: actions that it may take.
+    """
+
+    def __init__(self, task: SearchTask, manner: Manner, max_turns: int) -> None:
+        self._task, self._manner = task, manner
+        self._queries = list(task.titles or (task.question,))[: max_turns - 1]
+        self._lead = ""
+
+    def __call__(self, observation: str) -> str:
+        """The next action, whatever was observed."""
+        lead, self._lead = self._lead, self._manner.lead
+        if self._queries:
+            return lead + self._manner.search(self._queries.pop(0))
+        return lead + self._manner.answer(self._task.answers[0])

@@ -9,12 +9,14 @@ In ReSearch's syntax one assistant message holds the whole episode (arXiv:2503.1
 Generation halts at ``</search>``; the environment puts the result in its place, and the message
 goes on. An action without a search ends the episode, whether it answers or not: as in ReSearch,
 nothing tells an agent that it wrote neither, its reward of 0 does. The other syntaxes, and what
-each is paid, are rows of ``envs.search.protocol``.
+each is paid, are rows of ``envs.search.protocol``. Questions are about an invented world, or a data
+set's; passages are the world's, the rows' own, an index's or a server's.
 """
 
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -23,17 +25,37 @@ from typing import Any, cast
 
 import numpy as np
 
-from envs.env import EnvOptions, TextEnv
+from envs.env import EnvOptions, Tasks, TextEnv
 from envs.episode import Action, EnvFailure, EnvToolCall, Reply, StopReason, cut, finish, go_on
 from envs.rewards import Transcript, make_rubric
-from envs.search.authors import MANNERS, CarelessAuthor, Carelessness, GoldAuthor, Manner
+from envs.search.authors import (
+    MANNERS,
+    CarelessAuthor,
+    Carelessness,
+    GoldAuthor,
+    Manner,
+    ReferenceAuthor,
+)
 from envs.search.protocol import PROTOCOLS, find_pay
-from envs.search.world import SearchTask, SearchTasks, make_world
-from tools.retrieval import RankBM25
+from envs.search.rows import load_questions
+from envs.search.world import (
+    DISTRACTORS,
+    KINDS,
+    MIXTURES,
+    SearchTask,
+    SearchTasks,
+    has_years,
+    make_world,
+)
+from tools.retrieval import BM25, RankBM25, Retriever, index_passages, open_retriever
+from tools.retrieval.wire import WIRES
 from tools.search import search_tool
 from tools.syntax import Call
 from tools.tool import ToolContext, ToolFailure
 
+WORLD = "world"
+SEARCH_TIMEOUT_S = 30.0
+"""Most seconds that one search of a server may take, further attempts included."""
 OVER_LENGTH = ("length", "context_full")
 """Finish reasons of an action that stops in the middle."""
 
@@ -44,8 +66,19 @@ class SearchQAOptions(EnvOptions):
 
     max_turns: int = 4
     """Actions per episode: searches, and the one that answers."""
+    tasks: str = WORLD
+    """"world", or rows in a layout of ``envs.search.rows``: a path to .jsonl, .jsonl.gz or
+    .parquet, or a Hugging Face hub id."""
+    retriever: str = ""
+    """Where passages are: "" for the world's or the rows' own, else the folder of an index, or the
+    address of a server (http://HOST:PORT)."""
+    wire: str = "search-r1"
+    """How a server is asked: "search-r1", "re-search" or "r1-searcher"."""
     hops: str = "mixed"
-    """"1", "2" or "mixed": how many passages an answer needs."""
+    """Of the world's questions: how many passages an answer needs ("1", "2" or "3"), "comparison"
+    (of the elder of two people), "mixed" (one and two in turn) or "all"."""
+    distractors: int = 0
+    """Of the world: passages about each person, up to 12, that no question asks for."""
     top_n: int = 1
     """Passages shown per search."""
     syntax: str = "re-search"
@@ -65,8 +98,17 @@ class SearchQAOptions(EnvOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.hops not in ("1", "2", "mixed"):
-            raise ValueError(f"hops ({self.hops!r}) must be one of 1, 2, mixed")
+        known = (*KINDS, *MIXTURES)
+        if self.hops not in known:
+            raise ValueError(f"hops ({self.hops!r}) must be one of {', '.join(known)}")
+        if not 0 <= self.distractors <= len(DISTRACTORS):
+            raise ValueError(
+                f"distractors ({self.distractors}) must be from 0 to {len(DISTRACTORS)}"
+            )
+        if self.tasks != WORLD and (self.hops != "mixed" or self.distractors):
+            raise ValueError(f"hops and distractors are the world's: tasks is {self.tasks!r}")
+        if self.wire not in WIRES:
+            raise ValueError(f"wire ({self.wire!r}) must be one of {', '.join(WIRES)}")
         if self.top_n < 1:
             raise ValueError(f"top_n ({self.top_n}) must be >= 1")
         find_pay(self.syntax, self.variant, self.reward)
@@ -87,8 +129,38 @@ class SearchState:
 
 
 @lru_cache(maxsize=4)
-def _library(seed: int) -> RankBM25:
-    return RankBM25(make_world(seed).passages())
+def _library(seed: int, years: bool, distractors: int) -> RankBM25:
+    return RankBM25(make_world(seed, years=years, distractors=distractors).passages())
+
+
+def _tasks(options: SearchQAOptions) -> Tasks[SearchTask]:
+    if options.tasks == WORLD:
+        return SearchTasks(options.split, options.seed, options.hops, options.distractors)
+    return load_questions(options.tasks).split(options.split)
+
+
+@asynccontextmanager
+async def _retriever(options: SearchQAOptions) -> AsyncIterator[Retriever]:
+    """What searches, by the options."""
+    if options.retriever:
+        # Before the step's own deadline: then the failure says what the server did.
+        timeout_s = min(SEARCH_TIMEOUT_S, 0.8 * options.step_timeout_s)
+        opened = open_retriever(options.retriever, wire=options.wire, timeout_s=timeout_s)
+        async with opened as retriever:
+            yield retriever
+    elif options.tasks == WORLD:
+        years = has_years(options.hops)
+        yield await asyncio.to_thread(_library, options.seed, years, options.distractors)
+    else:
+        passages = load_questions(options.tasks).passages
+        if not passages:
+            raise ValueError(
+                f"tasks ({options.tasks!r}) bring no passages along: say where they are, "
+                f"retriever=FOLDER or retriever=http://HOST:PORT"
+            )
+        with tempfile.TemporaryDirectory(prefix="turnwise-index-") as folder:
+            await asyncio.to_thread(index_passages, iter(passages), folder)
+            yield await asyncio.to_thread(BM25, folder)
 
 
 class SearchQAEnv(TextEnv[SearchTask, SearchState]):
@@ -98,7 +170,7 @@ class SearchQAEnv(TextEnv[SearchTask, SearchState]):
     success_score = "em"
 
     def __init__(self, options: SearchQAOptions, services: Mapping[str, Any] | None = None) -> None:
-        super().__init__(options, SearchTasks(options.split, options.seed, options.hops), services)
+        super().__init__(options, _tasks(options), services)
         self._protocol = PROTOCOLS[options.syntax]
         self._pay = find_pay(options.syntax, options.variant, options.reward)
         self.stop = self._protocol.stop
@@ -114,9 +186,10 @@ class SearchQAEnv(TextEnv[SearchTask, SearchState]):
     @classmethod
     @asynccontextmanager
     async def open_services(cls, options: EnvOptions) -> AsyncIterator[Mapping[str, Any]]:
-        """The search tool over the library of the options' seed."""
-        library = await asyncio.to_thread(_library, options.seed)
-        yield {"search": search_tool(library, cast(SearchQAOptions, options).top_n)}
+        """The search tool over what the options say is searched."""
+        chosen = cast(SearchQAOptions, options)
+        async with _retriever(chosen) as retriever:
+            yield {"search": search_tool(retriever, chosen.top_n)}
 
     def begin(self, task: SearchTask) -> str:
         """The question."""
@@ -147,13 +220,36 @@ class SearchQAEnv(TextEnv[SearchTask, SearchState]):
         return go_on(observation, tool_calls=[record])
 
     def gold_policy(self) -> Callable[[str], str]:
-        """Searches for each hop of the question and answers with what was found."""
-        return GoldAuthor(self._manner)
+        """Searches for each hop of the question and answers with what was found.
+
+        Rows: searches for the pages that they name and gives their answer, which no agent sees.
+        """
+        if self._chosen.tasks == WORLD:
+            return GoldAuthor(self._manner)
+        author: ReferenceAuthor | None = None
+
+        def act(observation: str) -> str:
+            nonlocal author
+            if author is None:
+                questions = load_questions(self._chosen.tasks).split(self.options.split)
+                task = next(task for task in questions if task.question == observation)
+                author = ReferenceAuthor(task, self._manner, self.options.max_turns)
+            return author(observation)
+
+        return act
 
     def demonstrator(self, rng: np.random.Generator) -> Callable[[str], str]:
-        """The gold author with short cuts: guesses, sloppy queries, a hop left out."""
-        world = make_world(self.options.seed)
+        """The world only: the gold author with short cuts: guesses, sloppy queries, a hop less."""
+        chosen = self._chosen
+        if chosen.tasks != WORLD:
+            raise NotImplementedError("rows have no imperfect author")
+        years = has_years(chosen.hops)
+        world = make_world(chosen.seed, years=years, distractors=chosen.distractors)
         return CarelessAuthor(world, rng, Carelessness(), self._manner)
+
+    @property
+    def _chosen(self) -> SearchQAOptions:
+        return cast(SearchQAOptions, self.options)
 
     @property
     def _manner(self) -> Manner:

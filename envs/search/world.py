@@ -3,8 +3,9 @@
 Every person has a home, a colour, a drink, a sport, a friend and a teacher. One passage states
 one fact: "The sport of Bako is chess." A question asks for an attribute of a person ("The person
 is Bako. Find the sport.", one hop) or of that person's friend or teacher ("The person is Bako. Find
-the sport of the teacher.", two hops). Whatever must be copied, from a question into a query or from
-a passage into an answer, stands behind the last "is": a small model learns that once, for all.
+the sport of the teacher.", two hops), and where options say so three hops away, or of the elder of
+two people. Whatever must be copied, from a question into a query or from a passage into an answer,
+stands behind the last "is": a small model learns that once, for all.
 
 The splits hold disjoint sets of people, and friends and teachers are of one's own split: no fact
 that a test question needs is asked for, or passed through, by any train question. A model that
@@ -43,6 +44,18 @@ INVENTORIES: Mapping[str, tuple[str, ...]] = {
 }
 """Attributes whose value is one of a few words. "home" is the attribute with invented names."""
 ATTRIBUTES = ("home", *INVENTORIES)
+YEAR = "year"
+"""Of birth: by it the elder of two people is told."""
+FIRST_YEAR, NUM_YEARS = 1600, 400
+DISTRACTORS = (
+    *("neighbour", "rival", "cousin", "landlord", "doctor", "lawyer"),
+    *("barber", "baker", "tailor", "gardener", "driver", "partner"),
+)
+"""Relations that no question asks for."""
+KINDS = ("1", "2", "3", "comparison")
+"""Of questions."""
+MIXTURES: Mapping[str, tuple[str, ...]] = {"mixed": ("1", "2"), "all": KINDS}
+"""Kinds that take turns."""
 
 # Without an "e" no name is an English stop word (here, more, same); without a repeated syllable
 # none is baby talk. Two short syllables are few tokens for any tokenizer.
@@ -58,7 +71,9 @@ class SearchTask:
     answers: tuple[str, ...]
     """Any of them is right."""
     hops: int
-    """How many passages must be read, each found by what the one before it says."""
+    """How many passages must be read."""
+    titles: tuple[str, ...] = ()
+    """Of the pages that an answer needs, where a data set tells them."""
 
 
 def passage_text(relation: str, person: str, value: str) -> str:
@@ -67,9 +82,15 @@ def passage_text(relation: str, person: str, value: str) -> str:
 
 
 class World:
-    """People, facts and passages of one seed."""
+    """People, facts and passages of one seed.
 
-    def __init__(self, seed: int) -> None:
+    Args:
+        seed: of everything.
+        years: whether people have a year of birth.
+        distractors: relations per person that no question asks for, a passage each.
+    """
+
+    def __init__(self, seed: int, *, years: bool = False, distractors: int = 0) -> None:
         rng = np.random.default_rng([_WORLD_STREAM, seed])
         names = [
             (first + second).capitalize()
@@ -87,6 +108,12 @@ class World:
             self.people[split] = tuple(names[start : start + size])
             start += size
             self._tell(self.people[split], rng)
+        for people in self.people.values():
+            for person in people:
+                if years:
+                    self.facts[YEAR, person] = str(FIRST_YEAR + int(rng.integers(NUM_YEARS)))
+                for relation in DISTRACTORS[:distractors]:
+                    self.facts[relation, person] = people[int(rng.integers(len(people)))]
         self._passage_order = rng.permutation(len(self.facts))
 
     def passages(self) -> list[Passage]:
@@ -114,52 +141,77 @@ class World:
 
 
 @lru_cache(maxsize=8)
-def make_world(seed: int) -> World:
+def make_world(seed: int, *, years: bool = False, distractors: int = 0) -> World:
     """The world of a seed; the same object every time, never to be changed."""
-    return World(seed)
+    return World(seed, years=years, distractors=distractors)
+
+
+def has_years(hops: str) -> bool:
+    """Whether questions of this kind, or of this mixture, ask who is the elder."""
+    return "comparison" in MIXTURES.get(hops, (hops,))
 
 
 class SearchTasks:
     """The questions of one split, in an order shuffled by the seed.
 
     Args:
-        hops: "1", "2" or "mixed"; the latter alternates between one and two hops.
+        split: whose people.
+        seed: of the world and the order.
+        hops: a kind of ``KINDS``, or "mixed" (one hop and two in turn) or "all" (each kind).
+        distractors: of the world; the questions do not depend on it.
     """
 
-    def __init__(self, split: str, seed: int, hops: str) -> None:
-        self._world = make_world(seed)
+    def __init__(self, split: str, seed: int, hops: str, distractors: int = 0) -> None:
+        self._world = make_world(seed, years=has_years(hops), distractors=distractors)
         self._people = self._world.people[split]
-        self._hops = hops
+        self._kinds = MIXTURES.get(hops, (hops,))
         self._single = len(self._people) * len(ATTRIBUTES)
-        self._double = self._single * len(LINKS)
+        self._sizes = {
+            "1": self._single,
+            "2": self._single * len(LINKS),
+            "3": self._single * len(LINKS) ** 2,
+            "comparison": self._single,
+        }
         rng = np.random.default_rng([_ORDER_STREAM, seed])
-        self._single_order = rng.permutation(self._single)
-        self._double_order = rng.permutation(self._double)
+        self._orders = {kind: rng.permutation(size) for kind, size in self._sizes.items()}
+        self._partners = rng.integers(1, len(self._people), size=self._single)
 
     def __len__(self) -> int:
-        if self._hops == "mixed":
-            return 2 * self._single
-        return self._single if self._hops == "1" else self._double
+        if len(self._kinds) > 1:
+            return len(self._kinds) * self._single
+        return self._sizes[self._kinds[0]]
 
     def __getitem__(self, index: int) -> SearchTask:
-        if self._hops == "1":
-            return self._one_hop(index)
-        if self._hops == "2":
-            return self._two_hops(index)
-        half, odd = divmod(index, 2)
-        return self._two_hops(half) if odd else self._one_hop(half)
+        place, kind = divmod(index, len(self._kinds))
+        return self._question(self._kinds[kind], int(self._orders[self._kinds[kind]][place]))
 
-    def _one_hop(self, index: int) -> SearchTask:
-        who, what = divmod(int(self._single_order[index]), len(ATTRIBUTES))
-        person, attribute = self._people[who], ATTRIBUTES[what]
-        answer = self._world.facts[attribute, person]
-        return SearchTask(f"The person is {person}. Find the {attribute}.", (answer,), 1)
+    def _question(self, kind: str, number: int) -> SearchTask:
+        if kind == "comparison":
+            return self._comparison(number)
+        rest, what = divmod(number, len(ATTRIBUTES))
+        links = list[str]()
+        for _ in range(int(kind) - 1):
+            rest, which = divmod(rest, len(LINKS))
+            links.append(LINKS[which])
+        person = self._people[rest]
+        asked = "".join(f" of the {link}" for link in links)
+        question = f"The person is {person}. Find the {ATTRIBUTES[what]}{asked}."
+        for link in reversed(links):
+            person = self._world.facts[link, person]
+        answer = self._world.facts[ATTRIBUTES[what], person]
+        return SearchTask(question, (answer,), len(links) + 1)
 
-    def _two_hops(self, index: int) -> SearchTask:
-        rest, what = divmod(int(self._double_order[index]), len(ATTRIBUTES))
-        who, which = divmod(rest, len(LINKS))
-        person, link, attribute = self._people[who], LINKS[which], ATTRIBUTES[what]
-        answer = self._world.facts[attribute, self._world.facts[link, person]]
+    def _comparison(self, number: int) -> SearchTask:
+        facts, count = self._world.facts, len(self._people)
+        who, what = divmod(number, len(ATTRIBUTES))
+        other = who + int(self._partners[number])
+        one = self._people[who]
+        while other % count == who or facts[YEAR, self._people[other % count]] == facts[YEAR, one]:
+            other += 1
+        pair = (one, self._people[other % count])
+        elder = min(pair, key=lambda person: int(facts[YEAR, person]))
         return SearchTask(
-            f"The person is {person}. Find the {attribute} of the {link}.", (answer,), 2
+            f"The people are {pair[0]} and {pair[1]}. Find the {ATTRIBUTES[what]} of the elder.",
+            (facts[ATTRIBUTES[what], elder],),
+            3,
         )

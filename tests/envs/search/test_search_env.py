@@ -169,7 +169,7 @@ def test_a_search_that_fails_is_no_reward():
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
-@pytest.mark.parametrize("hops", ["1", "2", "mixed"])
+@pytest.mark.parametrize("hops", ["1", "2", "3", "comparison", "mixed"])
 def test_gold_policy_is_right_on_every_kind_of_question(split, hops):
     env = envs.make("search-qa-v0", split=split, hops=hops, seed=7)
     for task in range(0, len(env.tasks), len(env.tasks) // 40):
@@ -201,7 +201,10 @@ def test_rules_stand_in_the_system_prompt_unless_left_out():
 @pytest.mark.parametrize(
     ("option", "says"),
     [
-        ({"hops": "3"}, r"hops \('3'\) must be one of 1, 2, mixed"),
+        ({"hops": "4"}, r"hops \('4'\) must be one of 1, 2, 3, comparison, mixed, all"),
+        ({"distractors": 13}, r"distractors \(13\) must be from 0 to 12"),
+        ({"wire": "grpc"}, r"wire \('grpc'\) must be one of search-r1, re-search"),
+        ({"tasks": "rows.jsonl", "hops": "2"}, "hops and distractors are the world's"),
         ({"top_n": 0}, r"top_n \(0\) must be >= 1"),
         ({"reward": "f1"}, r"reward \('f1'\) must be one of code, paper"),
         ({"split": "dev"}, r"split \('dev'\) must be one of"),
@@ -212,8 +215,11 @@ def test_options_out_of_range(option, says):
         envs.make("search-qa-v0", **option)
 
 
+ALL = {"hops": "all", "distractors": 12}
+
+
 def test_it_keeps_the_contract():
-    for options in ({}, {"hops": "2", "reward": "paper"}, {"split": "test", "hops": "1"}):
+    for options in ({}, {"hops": "2", "reward": "paper"}, {"split": "test", "hops": "1"}, ALL):
         env = envs.make("search-qa-v0", **options)
         report = envs.check_env(env)
         assert report.env_id == "search-qa-v0" and len(report.tasks) == 3

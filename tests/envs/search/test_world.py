@@ -7,7 +7,15 @@ from collections import Counter
 
 import pytest
 
-from envs.search.world import ATTRIBUTES, LINKS, NUM_TOWNS, SPLIT_SIZES, SearchTasks, World
+from envs.search.world import (
+    ATTRIBUTES,
+    DISTRACTORS,
+    LINKS,
+    NUM_TOWNS,
+    SPLIT_SIZES,
+    SearchTasks,
+    World,
+)
 from tools.retrieval.words import STOP_WORDS, tokenize
 
 SPLITS = tuple(SPLIT_SIZES)
@@ -64,7 +72,7 @@ def test_names_are_unique_and_are_not_words(world):
     assert Counter(names).most_common(1)[0][1] == 1
     values = {word for name in ATTRIBUTES if name != "home" for word in world.inventory(name)}
     lowered = {name.lower() for name in names}
-    assert lowered.isdisjoint(STOP_WORDS | values | {*ATTRIBUTES, *LINKS})
+    assert lowered.isdisjoint(STOP_WORDS | values | {"year", *ATTRIBUTES, *LINKS, *DISTRACTORS})
     assert all(tokenize(name) == [name.lower()] and len(name) == 4 for name in names)
 
 
@@ -110,3 +118,49 @@ def test_a_task_is_a_function_of_split_index_and_seed():
     with pytest.raises(IndexError):
         one[len(one)]
     assert all(len(NAME.findall(one[i].question)) == 3 for i in range(20)), "The, Find, one name"
+
+
+def test_three_hops_go_through_two_people():
+    tasks = SearchTasks("test", 0, "3")
+    assert len(tasks) == 200 * 4 * 4
+    world = World(0)
+    for index in range(0, len(tasks), 7):
+        words = tasks[index].question.replace(".", "").split()
+        person, attribute, near, far = words[3], words[6], words[9], words[12]
+        through = world.facts[near, world.facts[far, person]]
+        assert tasks[index].answers == (world.facts[attribute, through],)
+        assert tasks[index].hops == 3
+    assert len({tasks[index].question for index in range(len(tasks))}) == len(tasks)
+
+
+def test_a_comparison_is_won_by_the_elder_and_never_a_draw():
+    tasks = SearchTasks("train", 0, "comparison")
+    world = World(0, years=True)
+    first_named = 0
+    for index in range(800):
+        one, other, attribute = re.match(
+            r"The people are (\w+) and (\w+)\. Find the (\w+) of the elder\.", tasks[index].question
+        ).groups()
+        ages = [int(world.facts["year", person]) for person in (one, other)]
+        assert ages[0] != ages[1]
+        elder = one if ages[0] < ages[1] else other
+        assert tasks[index].answers == (world.facts[attribute, elder],)
+        first_named += elder == one
+    # Four standard errors of 800 coins.
+    assert abs(first_named - 400) < 4 * 200**0.5
+
+
+def test_distractors_and_years_add_passages_and_change_no_fact(world):
+    more = World(0, years=True, distractors=12)
+    assert {key: more.facts[key] for key in world.facts} == world.facts
+    assert len(more.passages()) == 1200 * (6 + 1 + 12)
+    assert len({passage.text for passage in more.passages()}) == len(more.passages())
+    relations = {relation for relation, _ in more.facts}
+    assert relations - {relation for relation, _ in world.facts} == {"year", *DISTRACTORS}
+
+
+def test_all_kinds_take_turns():
+    tasks = SearchTasks("test", 0, "all")
+    assert len(tasks) == 4 * 800
+    assert [tasks[index].hops for index in range(8)] == [1, 2, 3, 3] * 2
+    assert "elder" in tasks[3].question and "elder" not in tasks[2].question

@@ -1,0 +1,150 @@
+"""Questions from rows of published data sets, recognised by their columns, and their paragraphs.
+
+- HotpotQA, 2WikiMultihopQA: ``question``, ``answer``, ``context``, ``supporting_facts``, columnar
+  or as lists, also as JSON in a text; MuSiQue: ``paragraphs``, ``answer_aliases``.
+- NQ-open: ``answer`` is a list; TriviaQA: it has a ``value`` and ``aliases``; Bamboogle:
+  ``Question`` and ``Answer``; FlashRAG: ``golden_answers``, and the rest under ``metadata``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from envs.datasets import Row, load_rows, split_of
+from envs.search.world import SearchTask
+from tools.retrieval import Passage
+
+_IDS = ("id", "_id", "question_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """A data set's questions by split, and the paragraphs that its rows bring along."""
+
+    source: str
+    tasks: Mapping[str, Sequence[SearchTask]]
+    passages: Sequence[Passage]
+    """Each once, of all splits; none where rows bring none."""
+
+    def split(self, name: str) -> Sequence[SearchTask]:
+        """The questions of one split.
+
+        Raises:
+            ValueError: there are none.
+        """
+        if not self.tasks.get(name):
+            counts = {split: len(tasks) for split, tasks in self.tasks.items()}
+            raise ValueError(f"{self.source}: no rows in split {name!r}; it has {counts}")
+        return self.tasks[name]
+
+
+@cache
+def load_questions(source: str) -> Questions:
+    """The questions of a file, folder or hub id; see ``envs.datasets``. Read once per process.
+
+    Raises:
+        ValueError: a row is of none of the layouts, or broken; names it.
+        DatasetUnavailable: the hub does not give it.
+    """
+    return questions_from(load_rows(source), source)
+
+
+def questions_from(rows: Iterable[Row], source: str = "rows") -> Questions:
+    """As :func:`load_questions`, of rows. Unanswerable ones (MuSiQue) are left out."""
+    tasks: dict[str, list[SearchTask]] = {}
+    known: dict[tuple[str, str], Passage] = {}
+    for row in rows:
+        if row.columns.get("answerable") is False:
+            continue
+        found = {**_mapping(row, "metadata"), **row.columns}
+        question = _text(row, found, "question", "Question")
+        name = next((str(found[key]) for key in _IDS if found.get(key) is not None), question)
+        titles = tuple(dict.fromkeys(_titles(row, found)))
+        task = SearchTask(question, _answers(row, found), len(titles), titles)
+        tasks.setdefault(split_of(row, name), []).append(task)
+        for title, text in _paragraphs(row, found):
+            known.setdefault((title, text), Passage(f"{len(known):07d}", text, title))
+    return Questions(source, tasks, tuple(known.values()))
+
+
+def _mapping(row: Row, column: str) -> Mapping[str, Any]:
+    value = row.columns.get(column)
+    return value if isinstance(value, dict) else {}
+
+
+def _text(row: Row, found: Mapping[str, Any], *columns: str) -> str:
+    for column in columns:
+        if isinstance(found.get(column), str):
+            return str(found[column])
+    raise ValueError(
+        f"{row.where}: expected a text in column {columns[0]!r}; it has {', '.join(row.columns)}"
+    )
+
+
+def _answers(row: Row, found: Mapping[str, Any]) -> tuple[str, ...]:
+    answer = next(
+        (
+            found[key]
+            for key in ("golden_answers", "answer", "Answer")
+            if found.get(key) is not None
+        ),
+        None,
+    )
+    if isinstance(answer, dict):
+        answer = [answer.get("value"), *(answer.get("aliases") or ())]
+    elif isinstance(answer, str):
+        answer = [answer, *(found.get("answer_aliases") or ())]
+    if not (isinstance(answer, list) and answer and all(isinstance(a, str) for a in answer)):
+        raise ValueError(
+            f"{row.where}: expected answers in column 'answer', 'Answer' or 'golden_answers': a "
+            f"text, texts, or a value with aliases; got {answer!r:.40}"
+        )
+    return tuple(dict.fromkeys(answer))
+
+
+def _titles(row: Row, found: Mapping[str, Any]) -> Iterator[str]:
+    """Titles of the paragraphs that an answer needs."""
+    for paragraph in found.get("paragraphs") or ():
+        if paragraph.get("is_supporting"):
+            yield str(paragraph["title"])
+    for title, _ in _pairs(row, found, "supporting_facts", ("sent_id", "sent_idx")):
+        yield title
+
+
+def _paragraphs(row: Row, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(title, text) of each paragraph."""
+    for paragraph in found.get("paragraphs") or ():
+        yield str(paragraph["title"]), str(paragraph["paragraph_text"])
+    for title, sentences in _pairs(row, found, "context", ("sentences", "content")):
+        if not isinstance(sentences, list | str):
+            raise ValueError(f"{row.where}, column context: expected sentences, got {sentences!r}")
+        text = sentences if isinstance(sentences, str) else "".join(sentences)
+        yield title, text.strip()
+
+
+def _pairs(
+    row: Row, found: Mapping[str, Any], column: str, seconds: Sequence[str]
+) -> Iterator[tuple[str, Any]]:
+    """What a column says of titles: columns of a table, its rows, or pairs; perhaps as JSON."""
+    value = found.get(column)
+    try:
+        value = json.loads(value) if isinstance(value, str) else value
+        if isinstance(value, dict):
+            second = next(name for name in seconds if name in value)
+            value = list(zip(value["title"], value[second], strict=True))
+        for item in value or ():
+            if isinstance(item, dict):
+                second = next(name for name in seconds if name in item)
+                yield str(item["title"]), item[second]
+            else:
+                title, rest = item
+                yield str(title), rest
+    except (ValueError, LookupError, TypeError, StopIteration) as error:
+        raise ValueError(
+            f"{row.where}, column {column}: expected titles with {' or '.join(seconds)}, as "
+            f"HotpotQA has them ({type(error).__name__}: {error})"
+        ) from error
