@@ -13,8 +13,9 @@ from envs.datasets import load_rows
 from envs.play import play
 from envs.search.protocol import PROTOCOLS
 from envs.search.rows import load_questions, questions_from
-from tools.retrieval import RankBM25, build_index
+from tools.retrieval import HttpRetriever, RankBM25, build_index
 from tools.retrieval.serve import serving
+from tools.search import search_tool
 
 PAIRS = [["Ann", ["Ann is a friend ", "of Bob."]], ["Bob", ["Bob was born in Rome."]]]
 COLUMNS = {"title": ["Ann", "Bob"], "sentences": [["Ann is a friend ", "of Bob."], PAIRS[1][1]]}
@@ -217,15 +218,16 @@ async def test_passages_from_an_index_and_from_a_server(hotpot, tmp_path):
 
 
 async def test_an_unreachable_retriever_is_no_reward():
-    env = envs.make("search-qa", retriever="http://127.0.0.1:9", step_timeout_s=2.0)
-    await env.areset(seed=0)
-    with pytest.raises(EnvFailure, match=r"retriever at http://127\.0\.0\.1:9/retrieve") as failure:
-        await env.astep("<search> sport of Bako </search>")
-    assert failure.value.retryable
-    await env.areset(seed=0)
-    mistaken = await env.astep("<search> </search>")
-    assert mistaken.info["tool_calls"][0].error == "the query is empty"
-    await env.aclose()
+    async with HttpRetriever("http://127.0.0.1:9", timeout_s=0.3) as nobody:
+        env = envs.make("search-qa", services={"search": search_tool(nobody)})
+        await env.areset(seed=0)
+        with pytest.raises(EnvFailure, match=r"retriever at http://127\.0\.0\.1:9/") as failure:
+            await env.astep("<search> sport of Bako </search>")
+        assert failure.value.retryable
+        await env.areset(seed=0)
+        mistaken = await env.astep("<search> </search>")
+        assert mistaken.info["tool_calls"][0].error == "the query is empty"
+        await env.aclose()
 
 
 async def test_rows_without_paragraphs_need_a_retriever(tmp_path):
