@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import tempfile
@@ -11,6 +12,7 @@ from tools.sandbox import bundle, cgroup, identity, interpreter, launcher, scrat
 from tools.sandbox.errors import SandboxUnavailable
 from tools.sandbox.inside import kernel
 from tools.sandbox.inside.config import Config
+from tools.sandbox.inside.surroundings import remove_tree
 from tools.sandbox.limits import Limits
 
 _MIN_LANDLOCK_ABI = 3
@@ -59,46 +61,36 @@ class LocalLauncher:
             )
         # Each run enters its own folder in there, and nobody lists them. The zygote removes it.
         common = scratch.make(_scratch_parent(), _PREFIX, mode=0o711)
-        group = cgroup.make(limits.processes)
-        config = Config(
-            isolation=self.isolation,
-            control_fd=control_fd,
-            parent_pid=os.getpid(),
-            idle=idle,
-            memory_mb=limits.memory_mb,
-            processes=limits.processes,
-            disk_mb=limits.disk_mb,
-            seccomp=seccomp.assemble(restricted=True, signals=signals).hex() if confined else "",
-            landlock=abi,
-            readable=(python.prefix, *_READABLE),
-            scratch=str(common.path),
-            first_uid=first_uid,
-            uids=uids,
-            group_fd=group.entry,
-            group_events_fd=group.events,
-        )
-        bundle_fd = bundle.write(config)
         try:
+            group = cgroup.make(limits.processes)
+            config = Config(
+                isolation=self.isolation,
+                control_fd=control_fd,
+                parent_pid=os.getpid(),
+                idle=idle,
+                memory_mb=limits.memory_mb,
+                processes=limits.processes,
+                disk_mb=limits.disk_mb,
+                seccomp=seccomp.assemble(restricted=True, signals=signals).hex()
+                if confined
+                else "",
+                landlock=abi,
+                readable=(python.prefix, *_READABLE),
+                scratch=str(common.path),
+                first_uid=first_uid,
+                uids=uids,
+                group_fd=group.entry,
+                group_events_fd=group.events,
+            )
             with group.handed_over():
-                process = subprocess.Popen(
-                    bundle.command(python.path, bundle_fd),
-                    env=launcher.ENVIRONMENT,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=stderr_fd,
-                    pass_fds=[control_fd, bundle_fd, *group.descriptors],
-                    cwd="/",
-                    start_new_session=True,
-                )
-            self._scratch[process.pid] = common
-            self._groups[process.pid] = group
-            return process
+                process = _start(python, config, group, stderr_fd)
         except BaseException:
             common.path.rmdir()
             common.release()
             raise
-        finally:
-            os.close(bundle_fd)
+        self._scratch[process.pid] = common
+        self._groups[process.pid] = group
+        return process
 
     def started(self, pid: int) -> None:
         """See ``Launcher``: only now it is known what enforces limits."""
@@ -106,18 +98,33 @@ class LocalLauncher:
 
     def cleared(self, pid: int) -> bool:
         """See ``Launcher``: a zygote that was killed leaves its common folder to this."""
-        if not self._groups[pid].remove():
-            return False
         common = self._scratch[pid]
-        try:
-            common.path.rmdir()
-        except FileNotFoundError:
-            pass
-        except OSError:
-            return False  # wardens are wiping their own folders yet
-        self._scratch.pop(pid).release()
-        del self._groups[pid]
+        common.release()  # if it is not removed now, whoever sweeps may do it
+        with contextlib.suppress(OSError):  # wardens are wiping their own folders yet
+            remove_tree(str(common.path))
+        if not self._groups[pid].remove() or common.path.exists():
+            return False
+        del self._scratch[pid], self._groups[pid]
         return True
+
+
+def _start(
+    python: interpreter.Interpreter, config: Config, group: cgroup.Group, stderr_fd: int
+) -> subprocess.Popen[bytes]:
+    bundle_fd = bundle.write(config)
+    try:
+        return subprocess.Popen(
+            bundle.command(python.path, bundle_fd),
+            env=launcher.ENVIRONMENT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr_fd,
+            pass_fds=[config.control_fd, bundle_fd, *group.descriptors],
+            cwd="/",
+            start_new_session=True,
+        )
+    finally:
+        os.close(bundle_fd)
 
 
 def _landlock_abi() -> int:

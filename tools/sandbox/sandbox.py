@@ -61,6 +61,7 @@ class Sandbox:
         self._launchers = launchers
         self._launcher = launchers[0]
         self._zygotes: Zygotes | None = None
+        self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -109,6 +110,8 @@ class Sandbox:
         self._loop = asyncio.get_running_loop()
         refusals: list[str] = []
         for launcher in self._launchers:
+            if self._closed:
+                raise RuntimeError("the sandbox was closed while it started")
             self._launcher = launcher
             try:
                 await self._start_backend()
@@ -145,9 +148,9 @@ class Sandbox:
             idle=min(_MAX_IDLE, self.workers),
             recycle_after=RECYCLE_AFTER,
         )
+        self._zygotes = zygotes
         try:
             await zygotes.start()
-            self._zygotes = zygotes
             if self.isolation != "none":
                 await self._sing()
         except BaseException:
@@ -170,6 +173,7 @@ class Sandbox:
 
     async def close(self) -> None:
         """End every process of the sandbox; runs in flight fail, sessions are lost."""
+        self._closed = True
         zygotes, self._zygotes = self._zygotes, None
         for link in list(self._links):
             link.close()

@@ -66,7 +66,7 @@ class Zygote:
             theirs.close()
             os.close(their_errors)
         self._pidfd = os.pidfd_open(self._process.pid)
-        self._closed = False
+        self._closing: asyncio.Task[None] | None = None
         self._ended = self._loop.create_future()
         self._loop.add_reader(self._pidfd, self._on_end)
 
@@ -184,11 +184,13 @@ class Zygote:
     async def close(self) -> None:
         """Close the control socket, whereupon everything inside ends; wait for it.
 
-        A second call, after one that was cancelled, finds everything dead and given back.
+        Whoever is cancelled while waiting may call it again; it goes on meanwhile.
         """
-        if self._closed:
-            return
-        self._closed = True
+        if self._closing is None:
+            self._closing = self._loop.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         self._control.close()
         try:
             async with asyncio.timeout(GRACE_S):
@@ -197,15 +199,17 @@ class Zygote:
             self._process.send_signal(signal.SIGKILL)
             await self._ended
         finally:
-            if not self.dead:  # cancelled while waiting
+            if not self.dead:  # the loop ends
                 self._loop.remove_reader(self._pidfd)
                 self._bury()
             os.close(self._pidfd)
             os.close(self._errors)
+            cleared = self._launcher.cleared(self._process.pid)
         for _ in range(_CLEARING_TRIES):
-            if self._launcher.cleared(self._process.pid):
+            if cleared:
                 return
             await asyncio.sleep(0.02)
+            cleared = self._launcher.cleared(self._process.pid)
         _log.warning("sandbox: a run left files that could not be removed")
 
 
@@ -233,10 +237,13 @@ class Zygotes:
         """Start the first zygote.
 
         Raises:
+            SandboxFailure: it was closed meanwhile.
             SandboxUnavailable: it does not start; the message has its last words.
         """
         try:
-            self._current = await self._spawn()
+            async with self._lock:
+                self._check_open()
+                self._current = await self._spawn()
         except (LostError, OSError) as error:
             raise SandboxUnavailable(f"{self._launcher.backend} does not start: {error}") from None
 

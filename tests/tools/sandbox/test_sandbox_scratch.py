@@ -28,15 +28,18 @@ def folder_of(parent, pid, name="x"):
 
 
 def test_folders_of_dead_processes_are_removed_and_no_others(tmp_path, gone):
+    held = scratch.make(tmp_path, "turnwise-sandbox-", 0o700)
     kept = [
-        folder_of(tmp_path, os.getpid()),
+        held.path,
         folder_of(tmp_path, os.getppid()),
         folder_of(tmp_path, "nobody"),
         tmp_path / "somebody-elses",
     ]
     kept[-1].mkdir()
     dead = [folder_of(tmp_path, gone, name) for name in "ab"]
+    dead.append(folder_of(tmp_path, os.getpid()))  # let go of, as by a close that was cut short
     scratch.sweep(tmp_path, "turnwise-sandbox-")
+    held.release()
     assert sorted(tmp_path.iterdir()) == sorted(kept)
     assert not any(folder.exists() for folder in dead)
 

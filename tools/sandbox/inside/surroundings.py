@@ -118,24 +118,34 @@ def remove_tree(path: str) -> None:
     """Delete a folder in which nobody is at work, whatever its modes; links are not followed.
 
     By descent, not by path: a tree may be deeper than the longest path.
+
+    Raises:
+        OSError: somebody is at work in there, or was faster.
     """
     here = os.open(path, _ENTER)
     try:
-        below: list[tuple[str, list[str]]] = [("", _empty(here))]
+        below: list[tuple[str, tuple[int, int], list[str]]] = [("", _identity(here), _empty(here))]
         while below:
-            name, folders = below[-1]
+            name, _, folders = below[-1]
             if folders:
                 inner = folders.pop()
                 here = _moved(here, inner)
-                below.append((inner, _empty(here)))
+                below.append((inner, _identity(here), _empty(here)))
                 continue
             below.pop()
             if below:
                 here = _moved(here, "..")
+                if _identity(here) != below[-1][1]:  # moved: what is above may be anybody's
+                    raise BlockingIOError(f"{path}: somebody moves folders in there")
                 os.rmdir(name, dir_fd=here)
     finally:
         os.close(here)
     os.rmdir(path)
+
+
+def _identity(folder: int) -> tuple[int, int]:
+    status = os.fstat(folder)
+    return status.st_dev, status.st_ino
 
 
 def _moved(here: int, name: str) -> int:
