@@ -5,25 +5,66 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
+from tools.sandbox.inside.surroundings import MAX_FILES
+
+MAX_GIVEN = MAX_FILES - 96
+"""Files and folders that a run is given; the others that it may have are its own."""
+_MAX_PATH = 1000
+_MAX_NAME = 255
+_PAGE = 4096
+"""Bytes: files take whole pages of a run's disk."""
 _MAX_PATTERNS = 64
 _MAX_PATTERN = 1000
 
 
-def checked_files(files: Mapping[str, str | bytes]) -> tuple[tuple[str, bytes], ...]:
-    """Paths and contents, for a ``Request``.
+def checked_files(files: Mapping[str, str | bytes], disk_mb: int) -> tuple[tuple[str, bytes], ...]:
+    """Paths and contents, for a ``Request``: what a run can write into ``disk_mb`` MiB.
 
     Raises:
-        ValueError: a path leads out of the working directory.
+        ValueError: a path is none inside the working directory, is a file's and a folder's at once,
+            or there are too many or too large files.
     """
-    checked = []
+    checked: dict[str, bytes] = {}
+    folders: set[str] = set()
+    left = disk_mb << 20
     for name, content in files.items():
-        if not _is_inside(name):
+        path = _checked_path(name)
+        try:
+            data = content if isinstance(content, bytes) else utf8(content)
+        except UnicodeEncodeError as error:
+            raise ValueError(f"files[{name!r}] is no text: {error}") from None
+        left -= -(-len(data) // _PAGE) * _PAGE
+        if left < 0:
             raise ValueError(
-                f"files[{name!r}] must be a relative path inside the working directory"
+                f"files[{name!r}] ({len(data)} bytes) does not fit: the files exceed "
+                f"limits.disk_mb ({disk_mb} MiB)"
             )
-        data = content if isinstance(content, bytes) else utf8(content)
-        checked.append((str(PurePosixPath(name)), data))
-    return tuple(checked)
+        checked[str(path)] = data
+        folders.update(str(folder) for folder in path.parents[:-1])
+        if len(checked) + len(folders) > MAX_GIVEN:
+            raise ValueError(
+                f"files[{name!r}] is one too many: a run is given at most {MAX_GIVEN} files and "
+                "folders"
+            )
+    for name in checked.keys() & folders:
+        raise ValueError(f"files[{name!r}] must not be a file and a folder of other files")
+    return tuple(checked.items())
+
+
+def _checked_path(name: str) -> PurePosixPath:
+    path = PurePosixPath(name)
+    if not _is_inside(name):
+        raise ValueError(f"files[{name!r}] must be a relative path inside the working directory")
+    try:
+        parts = [utf8(part) for part in path.parts]
+    except UnicodeEncodeError as error:
+        raise ValueError(f"files[{name!r}] is no file's name: {error}") from None
+    if len(b"/".join(parts)) > _MAX_PATH or max(map(len, parts)) > _MAX_NAME:
+        raise ValueError(
+            f"files[{name[:60]!r}...] is too long: a path has at most {_MAX_PATH} bytes, "
+            f"each part of it {_MAX_NAME}"
+        )
+    return path
 
 
 def checked_patterns(patterns: Sequence[str]) -> tuple[str, ...]:

@@ -201,18 +201,20 @@ class Sandbox:
 
         Raises:
             SandboxFailure: the sandbox failed, twice.
-            ValueError: a path leads out of the working directory, or limits exceed the sandbox's.
+            ValueError: a path leads out of the working directory, the files cannot be written (see
+                docs/sandbox.md), or limits exceed the sandbox's.
         """
+        bounds = self._limits(limits)
         request = Request(
             "program",
             source,
-            self._limits(limits),
+            bounds,
             utf8(stdin),
-            checked_files(files or {}),
+            checked_files(files or {}, bounds.disk_mb),
             checked_patterns(collect),
         )
         async with self.slots:
-            return self.result(await self.exchange(request), request.limits)
+            return self.result(await self.exchange(request), bounds)
 
     async def grade(
         self,
@@ -279,7 +281,7 @@ class Sandbox:
             "session",
             "",
             bounds,
-            files=checked_files(files or {}),
+            files=checked_files(files or {}, bounds.disk_mb),
             idle_s=idle_s,
             life_s=life_s,
         )
