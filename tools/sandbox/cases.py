@@ -19,7 +19,7 @@ class CallTest:
     expected: Any
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     tolerance: float | None = None
-    """Numbers anywhere in the value may differ by so much, absolutely or relatively."""
+    """Numbers anywhere in the value may differ by so much, absolutely or relatively: at least 0."""
 
 
 @dataclass(frozen=True, slots=True)

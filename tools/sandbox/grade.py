@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import random
 import time
 from collections import deque
@@ -110,7 +111,8 @@ def check(submission: Submission, tests: Sequence[Test]) -> None:
             raise ValueError(f"tests[{index}] is a CallTest: name its function by entry_point=")
         try:
             match test:
-                case CallTest(args, expected, kwargs):
+                case CallTest(args, expected, kwargs, tolerance):
+                    _check_call(index, kwargs, tolerance)
                     name = submission.entry_point
                     pack(["call", len(tests), name, encode(args), encode(dict(kwargs))])
                     encode(expected)
@@ -120,6 +122,20 @@ def check(submission: Submission, tests: Sequence[Test]) -> None:
                     pack(["test", 0, setup, code, submission.entry_point])
         except (CodecError, UnicodeEncodeError) as error:
             raise ValueError(f"tests[{index}]: {error}") from None
+
+
+def _check_call(index: int, kwargs: Mapping[str, object], tolerance: float | None) -> None:
+    if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
+        raise ValueError(
+            f"tests[{index}].kwargs ({kwargs!r:.80}) must be a dict with names as keys"
+        )
+    if tolerance is None:
+        return
+    number = isinstance(tolerance, int | float) and not isinstance(tolerance, bool)
+    if not number or not 0 <= tolerance < math.inf:
+        raise ValueError(
+            f"tests[{index}].tolerance ({tolerance!r:.40}) must be None or a number in [0, inf)"
+        )
 
 
 async def _tried_twice(sandbox: Sandbox, submission: Submission, tests: Sequence[Test]) -> _Sheet:

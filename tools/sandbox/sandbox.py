@@ -31,6 +31,7 @@ _log = logging.getLogger(__name__)
 _SUPPORTED = ("linux", "x86_64")
 _MAX_IDLE = 4
 MAX_WORKERS = 128
+_MAX_SESSIONS = 1 << 20
 RECYCLE_AFTER = 2000
 """Runs after which a zygote is replaced: its address layout and hash seed are shared by them."""
 
@@ -45,10 +46,13 @@ class Sandbox:
     def __init__(
         self, launchers: Sequence[Launcher], limits: Limits, workers: int, max_sessions: int
     ) -> None:
-        if not 1 <= workers <= MAX_WORKERS:
-            raise ValueError(f"workers ({workers}) must be in [1, {MAX_WORKERS}]")
-        if max_sessions < 1:
-            raise ValueError(f"max_sessions ({max_sessions}) must be >= 1")
+        for name, value, most in (
+            ("workers", workers, MAX_WORKERS),
+            ("max_sessions", max_sessions, _MAX_SESSIONS),
+        ):
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if not whole or not 1 <= value <= most:
+                raise ValueError(f"{name} ({value!r:.40}) must be a whole number in [1, {most}]")
         self.limits = limits
         self.workers = workers
         self.max_sessions = max_sessions

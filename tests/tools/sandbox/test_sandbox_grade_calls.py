@@ -102,3 +102,16 @@ async def test_tests_that_cannot_be_sent_are_the_callers_mistake(sandbox):
         await sandbox.grade(DOUBLE, [CallTest((object(),), 1)], "double")
     with pytest.raises(ValueError, match="entry_point="):
         await sandbox.grade(DOUBLE, [CallTest((1,), 1)])
+
+
+@pytest.mark.parametrize("tolerance", [float("nan"), -1, float("inf"), True, "0.1"])
+async def test_a_tolerance_that_is_none_is_the_callers_mistake(sandbox, tolerance):
+    tests = [CallTest((1,), 2), CallTest((1,), 2, tolerance=tolerance)]
+    with pytest.raises(ValueError, match=rf"tests\[1\].tolerance \({tolerance!r}\) must be"):
+        await sandbox.grade(DOUBLE, tests, "double")
+
+
+@pytest.mark.parametrize("kwargs", [{1: 2}, [("x", 1)]])
+async def test_keywords_that_are_no_names_are_the_callers_mistake(sandbox, kwargs):
+    with pytest.raises(ValueError, match=r"tests\[0\].kwargs"):
+        await sandbox.grade(DOUBLE, [CallTest((1,), 2, kwargs)], "double")

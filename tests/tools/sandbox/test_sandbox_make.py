@@ -27,8 +27,11 @@ def test_mistakes_are_named():
         make_sandbox(min_isolation="full")
     with pytest.raises(ValueError, match="below min_isolation"):
         make_sandbox("landlock", min_isolation="namespaces")
-    with pytest.raises(ValueError, match="workers"):
-        make_sandbox(workers=0)
+    for workers in (0, 2.5, True, "4"):
+        with pytest.raises(ValueError, match=rf"workers \({workers!r}\) must be a whole number in"):
+            make_sandbox(workers=workers)
+    with pytest.raises(ValueError, match=r"max_sessions \(2.5\) must be a whole number"):
+        make_sandbox(max_sessions=2.5)
     with pytest.raises(ValueError, match=r"limits.wall_s \(0\) must be in"):
         Limits(wall_s=0)
     with pytest.raises(ValueError, match=r"limits.memory_mb \(nan\)"):
