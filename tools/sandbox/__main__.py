@@ -11,7 +11,7 @@ from tools.sandbox.remote import serve
 
 
 def main() -> int:
-    """The command line; ``doctor`` returns 1 where no confining backend works."""
+    """The command line; ``doctor`` returns 1 where no confining backend works, 2 for a mistake."""
     parser = argparse.ArgumentParser(prog="python -m tools.sandbox")
     commands = parser.add_subparsers(dest="command", required=True)
     examining = commands.add_parser("doctor", help="which backends work on this machine")
@@ -22,7 +22,11 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.command == "serve":
         return serve.command(arguments)
-    findings = asyncio.run(doctor.examine(arguments.python))
+    try:
+        findings = asyncio.run(doctor.examine(arguments.python))
+    except ValueError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
     sys.stdout.write(f"{doctor.report(findings)}\n")
     return 0 if any(one.works for one in findings) else 1
 

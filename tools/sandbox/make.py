@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import warnings
 from collections.abc import Callable
 
@@ -48,15 +49,16 @@ def make_sandbox(
             has for a backend that is named.
         workers: runs in flight at once; None: twice the number of cores.
         max_sessions: sessions open at once, their copies and snapshots included.
-        python: path of the interpreter that runs programs; None: this one. Installed packages are
-            not seen by programs.
+        python: the interpreter that runs programs, as a path or a name on the PATH; None: this one.
+            Installed packages are not seen by programs.
         runtime: of docker's containers, as the engine names it, for example "runsc"; None: the
             engine's default.
         token: of a server; None: that of the environment variable TURNWISE_SANDBOX_TOKEN, if set.
 
     Raises:
-        ValueError: an unknown backend or level, a backend below ``min_isolation``, a runtime for a
-            backend that has none, or an option that is the server's to decide.
+        ValueError: an unknown backend or level, a backend below ``min_isolation``, no such
+            interpreter, a runtime for a backend that has none, or an option that is the server's to
+            decide.
     """
     if backend.startswith(("http://", "https://")):
         for name, value in (("workers", workers), ("python", python), ("runtime", runtime)):
@@ -85,6 +87,17 @@ def _check_level(min_isolation: str | None) -> None:
         raise ValueError(f"min_isolation ({min_isolation!r}) must be one of {', '.join(LEVELS)}")
 
 
+def _program(python: str | None) -> str | None:
+    """The path of an interpreter that was given as one, or by a name on the PATH."""
+    if python is None:
+        return None
+    found = shutil.which(python)
+    if found is None:
+        where = "there is no program" if "/" in python else "the PATH has no program of that name"
+        raise ValueError(f"python ({python!r}): {where}: name or path of a Python 3.11 or newer")
+    return found
+
+
 def local_sandbox(
     backend: str,
     limits: Limits | None,
@@ -105,7 +118,7 @@ def local_sandbox(
         raise ValueError(f"runtime ({runtime!r}) needs backend='docker', not {backend!r}")
     if workers is None:
         workers = min(2 * len(os.sched_getaffinity(0)), MAX_WORKERS)
-    wishes = Wishes(python, runtime)
+    wishes = Wishes(_program(python), runtime)
     names = [n for n in BACKENDS if n != UNSAFE] if backend == "auto" else [backend]
     launchers = [BACKENDS[name](wishes) for name in names]
     if min_isolation is not None:

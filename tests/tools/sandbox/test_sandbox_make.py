@@ -109,9 +109,37 @@ def test_a_setuid_bwrap_is_refused(monkeypatch, tmp_path):
         bwrap.find_bwrap()
 
 
-async def test_an_interpreter_that_does_not_run_is_named(tmp_path):
+async def test_an_interpreter_that_does_not_run_is_named():
     with pytest.raises(SandboxUnavailable, match="does not run"):
-        await make_sandbox("bwrap", python=str(tmp_path / "python")).start()
+        await make_sandbox("bwrap", python="/bin/false").start()
+
+
+@pytest.mark.parametrize(
+    ("python", "told"),
+    [
+        ("/nope", r"^python \('/nope'\): there is no program: name or path of a Python 3.11"),
+        ("nope", r"^python \('nope'\): the PATH has no program of that name"),
+    ],
+)
+def test_an_interpreter_that_is_missing_is_told_once(python, told):
+    with pytest.raises(ValueError, match=told) as caught:
+        make_sandbox(python=python)
+    assert str(caught.value).count("nope") == 1
+    done = subprocess.run(
+        [sys.executable, "-m", "tools.sandbox", "doctor", "--python", python],
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (2, f"error: {caught.value}\n")
+
+
+async def test_an_interpreter_may_be_given_by_its_name_on_the_path(monkeypatch, tmp_path):
+    (tmp_path / "python-of-mine").symlink_to(sys.executable)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    async with make_sandbox("bwrap", python="python-of-mine") as sandbox:
+        assert (await sandbox.run("print(1)")).stdout == "1\n"
 
 
 def test_unsafe_local_warns_and_marks_its_results():
