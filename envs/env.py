@@ -15,20 +15,15 @@ import pickle
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import gymnasium
 import numpy as np
 
 from envs import calls
-from envs.episode import (
-    Action,
-    NotForkable,
-    OrderError,
-    Reply,
-    StepResult,
-    StopReason,
-)
+from envs.budget import TokenBudget, budget_kinds, draw_budget, scores_of, sentence_of
+from envs.episode import Action, NotForkable, OrderError, Reply, StepResult, StopReason
 from envs.loop import loop_thread
 from envs.services import ServiceLease
 from envs.spaces import Unicode
@@ -63,6 +58,8 @@ class EnvOptions:
     """Actions per episode; 1 makes the environment a contextual bandit."""
     step_timeout_s: float = 120.0
     """A step that waits longer than this fails (EnvFailure, retryable)."""
+    token_budget: str = ""
+    """"exact", "max" or "both": prompts end in a budget of tokens; its range is "max:100-4000"."""
 
     def __post_init__(self) -> None:
         if self.split not in ("train", "validation", "test"):
@@ -71,6 +68,7 @@ class EnvOptions:
             raise ValueError(f"max_turns ({self.max_turns}) must be >= 1")
         if self.step_timeout_s <= 0:
             raise ValueError(f"step_timeout_s ({self.step_timeout_s}) must be > 0")
+        budget_kinds(self.token_budget)
         for option in fields(self):
             value = getattr(self, option.name)
             if isinstance(value, float) and not math.isfinite(value):
@@ -85,6 +83,7 @@ class _Episode:
     turns: int = 0
     over: bool = True
     """No action may be taken: it ended or failed, or is waiting for its begin or its turn."""
+    budget: TokenBudget | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +143,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         self.tasks = tasks
         self.observation_space = Unicode()
         self.action_space = Unicode()
+        self._budget_of = partial(draw_budget, options.token_budget, options.split, options.seed)
         self._lease = ServiceLease(type(self), options, services)
         self._episode: _Episode | None = None
 
@@ -327,14 +327,14 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         index = int(self.np_random.integers(count)) if chosen is None else chosen
         if not isinstance(index, int) or not 0 <= index < count:
             raise ValueError(f"task ({index!r}) must be an int from 0 to {count - 1}")
-        self._episode = _Episode(index)
+        self._episode = _Episode(index, budget=self._budget_of(index))
         return self.tasks[index]
 
     def _opened(self, observation: str) -> tuple[str, dict[str, Any]]:
         self._check_text("begin", observation)
         episode = self._running()
         episode.over = False
-        return observation, {"task": episode.task_index}
+        return observation + sentence_of(episode.budget), {"task": episode.task_index}
 
     def _admit(self, action: str) -> Action:
         episode = self._running()
@@ -366,7 +366,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
             "task": episode.task_index,
             "turn": episode.turns,
             "rewards": dict(reply.rewards),
-            "scores": dict(reply.scores),
+            "scores": {**reply.scores, **scores_of(episode.budget)},
             "stop_reason": stop_reason,
             "tool_calls": list(reply.tool_calls),
         }

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from envs.budget import without_budget
 from envs.env import TextEnv
 from envs.episode import StepResult
 
@@ -29,6 +30,12 @@ class Played:
     def reward(self) -> float:
         """The return: the sum of the steps' rewards."""
         return sum(step.reward for step in self.steps)
+
+
+def gold_of(env: TextEnv[Any, Any]) -> TextPolicy:
+    """The environment's gold policy; it is not told of a token budget, and writes what it must."""
+    policy = env.gold_policy()
+    return lambda observation: policy(without_budget(observation))
 
 
 async def aplay(

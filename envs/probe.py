@@ -13,7 +13,7 @@ import numpy as np
 
 from envs.env import TextEnv
 from envs.loop import loop_thread
-from envs.play import Played, TextPolicy, aplay
+from envs.play import Played, TextPolicy, aplay, gold_of
 
 AnyEnv = TextEnv[Any, Any]
 
@@ -42,7 +42,7 @@ class Probe:
 
     def gold(self, task: int) -> Played:
         """An episode of the gold policy."""
-        return self.play(self.env.gold_policy(), task)
+        return self.play(gold_of(self.env), task)
 
     def spam(self) -> dict[str, TextPolicy]:
         """Policies that know nothing, by name."""

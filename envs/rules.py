@@ -17,7 +17,7 @@ from typing import Any, cast
 from envs.datasets import SPLITS
 from envs.episode import NotForkable, OrderError, StepResult
 from envs.loop import loop_thread
-from envs.play import Played, aplay, play
+from envs.play import Played, aplay, gold_of, play
 from envs.probe import AnyEnv, Probe, global_generators
 
 BEAT_S = 0.005
@@ -54,7 +54,7 @@ def _determinism(probe: Probe) -> Iterator[str]:
     for task in probe.tasks:
         for name, policy in {"gold": None, **probe.spam()}.items():
             with global_generators() as used:
-                runs = [probe.play(policy or probe.env.gold_policy(), task) for _ in range(2)]
+                runs = [probe.play(policy or gold_of(probe.env), task) for _ in range(2)]
             if runs[0] != runs[1]:
                 yield f"task {task}, {name}: two episodes with the same seed and task differ"
             for generator in used:
@@ -121,7 +121,7 @@ def _no_leak(probe: Probe) -> Iterator[str]:
         for name, policy in probe.spam().items():
             with probe.copies(1) as [used]:
                 loop_thread.run(aplay(used, policy, seed=probe.seed + 1, task=probe.tasks[0]))
-                after = loop_thread.run(aplay(used, used.gold_policy(), seed=probe.seed, task=task))
+                after = loop_thread.run(aplay(used, gold_of(used), seed=probe.seed, task=task))
             if after != probe.gold(task):
                 yield f"task {task}: an episode of {name} changes the next one"
 
@@ -168,7 +168,7 @@ def _order(probe: Probe) -> Iterator[str]:
 
     with probe.copies(1) as [env]:
         yield from refused(env, "before the first reset")
-        play(env, env.gold_policy(), seed=probe.seed, task=probe.tasks[0])
+        play(env, gold_of(env), seed=probe.seed, task=probe.tasks[0])
         yield from refused(env, "after the episode's end")
 
 
@@ -196,7 +196,7 @@ def _rewards(probe: Probe) -> Iterator[str]:
     """Named rewards add up, turn by turn; returns are finite and in the declared range."""
     low, high = probe.env.reward_range
     for task in probe.tasks:
-        for name, policy in {"gold": probe.env.gold_policy(), **probe.spam()}.items():
+        for name, policy in {"gold": gold_of(probe.env), **probe.spam()}.items():
             played = probe.play(policy, task)
             for step in played.steps:
                 total = sum(step.info["rewards"].values())
@@ -259,8 +259,8 @@ def _faces(probe: Probe) -> Iterator[str]:
     for task in probe.tasks:
         for name, policy in {"gold": None, **probe.spam()}.items():
             with probe.copies(1) as [env]:
-                there = play(env, policy or env.gold_policy(), seed=probe.seed, task=task)
-            if there != probe.play(policy or probe.env.gold_policy(), task):
+                there = play(env, policy or gold_of(env), seed=probe.seed, task=task)
+            if there != probe.play(policy or gold_of(probe.env), task):
                 yield f"task {task}, {name}: reset/step and areset/astep differ"
 
 
@@ -299,7 +299,7 @@ async def _longest_block(probe: Probe, task: int, name: str) -> float:
             longest = max(longest, time.perf_counter() - before - BEAT_S)
 
     env = probe.env.group(1)[0]
-    policy = env.gold_policy() if name == "gold" else probe.spam()[name]
+    policy = gold_of(env) if name == "gold" else probe.spam()[name]
     heart = asyncio.create_task(beat())
     try:
         # So that the heart beats before the episode and after it.

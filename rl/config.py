@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import envs
+from envs.budget import budget_kinds
 from envs.env import EnvOptions
 from rl.cli import Build, Choice, as_word, flatten, unknown
 from rl.credit.algorithms import ALGORITHMS, Algorithm
+from rl.credit.shaping import make_shapings
 from rl.errors import UsageError
 from rl.learner.settings import OptimizerConfig
 from rl.run.plain import to_plain
@@ -188,6 +190,10 @@ class TrainConfig(RunConfig):
     """Tasks per step."""
     group_size: int = 8
     """Episodes per task."""
+    shaping: str = ""
+    """What lengths and siblings add to rewards: 0.5*kimi_length; see docs/algorithms.md."""
+    shaping_from: int = 1
+    """The first step whose rewards are shaped."""
     optimizer: OptimizerConfig = field(metadata={"defaults": {"lr": 0.0, "warmup_steps": 5}})
     """The learner's optimizer; lr=0 means 4e-4 for model=tiny and 1e-6 for every other model."""
     micro_batch_tokens: int = 4096
@@ -207,6 +213,14 @@ class TrainConfig(RunConfig):
         super().__post_init__()
         _at_least(0, self, "max_seconds")
         _at_least(1, self, "steps", "prompts", "group_size", "save_every", "micro_batch_tokens")
+        _at_least(1, self, "shaping_from")
+        kinds = budget_kinds(self.env.options.token_budget)
+        for shaping in (weighted.shaping for weighted in make_shapings(self.shaping)):
+            if shaping.budget and shaping.budget not in kinds:
+                raise ValueError(
+                    f"shaping ({self.shaping}): {shaping.name} needs prompts with a budget: "
+                    f"give env.token_budget={shaping.budget}"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)

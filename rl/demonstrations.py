@@ -15,6 +15,7 @@ import envs
 from agents.completion import Completion, FinishReason
 from agents.renderer import Renderer
 from agents.segment import Segment
+from envs.budget import without_budget
 from envs.env import EnvOptions
 
 
@@ -126,7 +127,7 @@ async def _episode(
     exchanges: list[Exchange] = []
     # The last action's outcome is read by nobody, so it is not asked for.
     for turn in range(options.max_turns):
-        action = author(observation)
+        action = author(without_budget(observation))
         exchanges.append(Exchange(observation, action))
         if turn + 1 < options.max_turns:
             result = await env.astep(action)

@@ -1,8 +1,8 @@
 """``python -m rl.train env=code-sandbox``: reinforcement learning, from top to bottom.
 
-A step plays episodes with the current weights, learns from them, and tells the policy. Every so
-often validation tasks choose the best weights. Test tasks, on which no choice depends, are played
-before and after.
+A step plays episodes with the current weights, shapes their rewards, learns from them, and tells
+the policy. Every so often validation tasks choose the best weights. Test tasks, on which no choice
+depends, are played before and after.
 """
 
 from __future__ import annotations
@@ -76,12 +76,13 @@ async def train(config: TrainConfig) -> Outcome:
                     groups = await interrupt.unless_asked(trainer.rollout(step))
                 if groups is None:
                     break
+                trainer.shape(step, groups)
                 metrics = await _learn(trainer, ledger, step, groups)
                 metrics["step_time"] = time.perf_counter() - began
                 metrics["tokens_per_second"] = metrics["num_sampled_tokens"] / metrics["step_time"]
                 trainer.progress.step = step
                 trainer.progress.seconds = time.monotonic() - started
-                last = step == config.steps or _time_is_up(config, trainer)
+                last = step == config.steps or 0 < config.max_seconds <= trainer.progress.seconds
                 if last or step % config.eval.every == 0:
                     trainer.progress.validation_due = True
                     with ledger.part("validate"):
@@ -180,10 +181,6 @@ async def _test(trainer: Trainer, weights: str, say: Callable[[str], None]) -> P
     record = {"step": trainer.progress.step, "test/success": rate.rate, "test/tasks": rate.count}
     trainer.folder.log(record | {"test/success_low": rate.low, "test/success_high": rate.high})
     return rate
-
-
-def _time_is_up(config: TrainConfig, trainer: Trainer) -> bool:
-    return 0 < config.max_seconds <= trainer.progress.seconds
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -16,7 +16,9 @@ from typing import Any, Self
 from torch import Tensor
 
 from rl.config import TrainConfig
-from rl.errors import UsageError
+from rl.credit.shaping import make_shapings
+from rl.credit.shaping.record import shape
+from rl.errors import RunFailure, UsageError
 from rl.learner.checkpoint import TRAINER_STATE, load_trainer_state, recover, save_checkpoint
 from rl.learner.learner import Learner
 from rl.learner.model import load_model
@@ -61,6 +63,7 @@ class Trainer:
         self.config = config
         self.folder = folder
         self.stage = stage
+        self.shapings = make_shapings(config.shaping)
         self.progress = Progress()
         self.best = Best()
         self._best_path = folder.checkpoints / "best"
@@ -78,9 +81,11 @@ class Trainer:
                 seed=config.seed,
             )
             self.collector = stage.collector("train", config.sampling.temperature)
-            self.order = TaskOrder(len(self.collector.make_env().tasks), config.seed)
+            env = self.collector.make_env()
+            self.order = TaskOrder(len(env.tasks), config.seed)
         except ValueError as error:
             raise UsageError(str(error)) from error
+        self._best_return = env.reward_range[1]
         # One thread of its own: torch's thread settings are per thread.
         self._learner_thread = ThreadPoolExecutor(1, "turnwise-learner")
 
@@ -90,15 +95,31 @@ class Trainer:
         tasks = self.order.take((step - 1) * config.prompts, config.prompts)
         return await self.collector.collect(tasks, config.group_size, (config.seed, TRAIN, step))
 
+    def shape(self, step: int, groups: list[TrajectoryGroup]) -> None:
+        """Record what the run's shapings add to the rewards of a step's episodes.
+
+        Raises:
+            RunFailure: a shaping gives anything but one finite number for each episode.
+        """
+        if step < self.config.shaping_from:
+            return
+        try:
+            shape(self.shapings, groups, self.stage.success_score, self._best_return)
+        except ValueError as error:
+            raise RunFailure(str(error)) from error
+
     async def learn(self, groups: list[TrajectoryGroup]) -> dict[str, float]:
-        """Update the weights; the policy shares them, and is told.
+        """Update the weights from the shaped rewards; the policy shares them, and is told.
 
         Raises:
             NonFiniteLoss: the weights are still those of the step before.
             BrokenWeights: they are those of no step.
         """
         loop = asyncio.get_running_loop()
-        metrics = await loop.run_in_executor(self._learner_thread, self.learner.update, groups)
+        rewards = [trajectory.shaped_reward for group in groups for trajectory in group.finished]
+        metrics = await loop.run_in_executor(
+            self._learner_thread, self.learner.update, groups, rewards
+        )
         self.stage.policy.load_weights(None, self.stage.policy.version + 1)
         return metrics
 

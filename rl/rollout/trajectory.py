@@ -66,11 +66,18 @@ class Trajectory:
     """Set exactly when truncated."""
     failure: str | None = None
     """Infrastructure failure: the episode has no reward and enters no baseline."""
+    shaping: dict[str, float] = field(default_factory=dict)
+    """Named contributions beside the environment's rewards (``rl.credit.shaping``)."""
 
     @property
     def reward(self) -> float:
         """Undiscounted return: the sum of the turns' rewards."""
         return sum(turn.reward for turn in self.turns)
+
+    @property
+    def shaped_reward(self) -> float:
+        """What advantages see: the return and what shaping adds to it."""
+        return self.reward + sum(self.shaping.values())
 
     @property
     def rewards(self) -> dict[str, float]:

@@ -106,6 +106,9 @@ def _reward_metrics(
         metrics["reward_std"] = fmean(spreads)
         metrics["frac_reward_zero_std"] = fmean(spread == 0 for spread in spreads)
     metrics |= _means("rewards/", (t.rewards for t in finished), len(finished))
+    if any(t.shaping for t in finished):
+        metrics["reward_shaped"] = fmean(t.shaped_reward for t in finished)
+        metrics |= _means("shaping/", (t.shaping for t in finished), len(finished))
     last = (t.turns[-1].scores for t in finished if t.turns)
     metrics |= _means("scores/", last, len(finished))
     return metrics

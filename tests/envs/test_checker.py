@@ -404,6 +404,8 @@ def test_each_rule_catches_its_fault(kind, rule, says):
 class MutableStandIn:
     max_turns: int = 3
     step_timeout_s: float = 60.0
+    token_budget: str = ""
+    seed: int = 0
 
 
 def test_options_must_be_frozen():

@@ -46,7 +46,7 @@ def printed() -> str:
 
 
 def test_its_code_runs(printed):
-    assert len(blocks("python")) == 5
+    assert len(blocks("python")) == 6
     assert "CheckReport(env_id='add-v0'" in printed
     assert "CheckReport(env_id='metres-v0'" in printed
     assert "2000 m\nconvert: amount: Input should be a valid number" in printed
@@ -59,6 +59,13 @@ def test_copies_of_an_episode_answer_what_it_says(printed):
     assert len(told) == 4
     assert "\n".join(told) in printed
     assert len(re.findall(r"^\{'\d+ \+ \d+ ='\}$", printed, re.MULTILINE)) == 1
+
+
+def test_the_budget_in_its_prompt_is_the_one_it_shows(printed):
+    section = PAGE.split("## A token budget in the prompt")[1].split("\n## ")[0]
+    told = re.findall(r"^print\(.*?  # (.*)$", section, re.MULTILINE)
+    assert len(told) == 2
+    assert "\n".join(told) in printed
 
 
 def test_its_dialogue_with_the_code_sandbox_is_what_happens():

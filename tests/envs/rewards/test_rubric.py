@@ -61,6 +61,8 @@ def test_a_sequence_asks_no_further_than_the_first_that_earns_nothing():
     failing = Sequential(asking("a", 0.1), asking("b", 0.0), asking("c", 0.7))
     assert failing(NOTHING) == {"c": 0.0}
     assert asked == ["a", "b"]
+    costing = Sequential(worth("a", -0.5, low=-1.0), worth("b", 1.0))
+    assert costing(NOTHING) == {"b": 0.0}, "less than nothing is nothing as well"
 
 
 def test_a_sequences_range_and_floor():
@@ -69,6 +71,7 @@ def test_a_sequences_range_and_floor():
     assert Sequential(tags, answer).reward_range == (0.0, 2.0)
     assert Sequential(tags, answer).reward_floor == 0.2
     assert Sequential(worth("right", 1.0), answer).reward_floor == 0.0
+    assert Sequential(tags, worth("right", 1.0), answer).reward_floor == 0.0
     assert Sequential(answer).reward_range == (0.2, 2.0)
 
 

@@ -1,0 +1,9 @@
+"""Shaped rewards: what token counts, budgets and siblings add to what environments pay."""
+
+from envs.rewards.registration import register
+from rl.credit.shaping.shaping import Member, Shaping, Weighted, make_shapings
+
+__all__ = ["Member", "Shaping", "Weighted", "make_shapings"]
+
+for _name in ("kimi_length", "overlong", "l1_exact", "l1_max", "cosine"):
+    register("shaping", _name, f"rl.credit.shaping.components:{_name}")

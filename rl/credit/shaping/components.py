@@ -1,0 +1,119 @@
+"""The length rewards as named shapings, checked when they are made.
+
+Lengths are sampled tokens, over all turns of an episode. ``l1_max`` and ``cosine`` put a length's
+worth in the place of the 1 that a right answer is worth; the others add to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from rl.credit.shaping import lengths
+from rl.credit.shaping.shaping import Member, Shaping
+
+
+def kimi_length() -> Shaping:
+    """Shorter answers of a group earn more: ``lengths.kimi_length``."""
+
+    def contribute(members: Sequence[Member]) -> list[float]:
+        tokens = [member.num_tokens for member in members]
+        return lengths.kimi_length(tokens, [member.right for member in members])
+
+    return Shaping("kimi_length", contribute)
+
+
+def overlong(max_length: int, cache: int) -> Shaping:
+    """Answers beyond ``max_length - cache`` tokens cost up to 1: ``lengths.overlong``.
+
+    Raises:
+        ValueError: the two are no bounds.
+    """
+    if not 0 < cache <= max_length:
+        raise ValueError(f"cache ({cache}) must be from 1 to max_length ({max_length})")
+    return _each("overlong", lambda member: lengths.overlong(member.num_tokens, max_length, cache))
+
+
+def l1_exact(alpha: float = 0.0003) -> Shaping:
+    """Tokens beside the budget cost ``alpha`` each: ``lengths.l1_exact``.
+
+    Needs ``env.token_budget=exact`` or ``both``; prompts that name a maximum are left alone.
+
+    Raises:
+        ValueError: alpha is negative.
+    """
+    _check_alpha(alpha)
+    return _budgeted("exact", lambda length, budget, _: lengths.l1_exact(length, budget, alpha))
+
+
+def l1_max(
+    alpha: float = 0.0003, delta: float = 0.5, rule: Literal["paper", "code"] = "paper"
+) -> Shaping:
+    """A right answer within the budget is worth up to 1: ``lengths.l1_max``.
+
+    Needs ``env.token_budget=max`` or ``both``; prompts that name an exact number are left alone.
+
+    Args:
+        alpha: per token.
+        delta: what a right answer of just the budget is worth (rule paper only).
+        rule: "paper" multiplies the 1 of a right answer; "code" adds ``lengths.l1_max_code``.
+
+    Raises:
+        ValueError: alpha is negative, or the rule is unknown.
+    """
+    _check_alpha(alpha)
+    if rule not in ("paper", "code"):
+        raise ValueError(f"rule ({rule!r}) must be one of paper, code")
+
+    def contribute(length: int, budget: int, right: bool) -> float:
+        if rule == "code":
+            return lengths.l1_max_code(length, budget, alpha)
+        return right * (lengths.l1_max(length, budget, alpha, delta) - 1.0)
+
+    return _budgeted("max", contribute)
+
+
+def cosine(
+    max_length: int,
+    right_start: float = 1.0,
+    right_end: float = 0.5,
+    wrong_start: float = -1.0,
+    wrong_end: float = -0.5,
+    clamp: bool = True,
+) -> Shaping:
+    """Short right answers are worth most, short wrong ones least: ``lengths.cosine``.
+
+    ``wrong_start=0.0, wrong_end=-0.5`` are open-rs's scripts, ``clamp=False`` is its code.
+
+    Raises:
+        ValueError: max_length is below 1.
+    """
+    if max_length < 1:
+        raise ValueError(f"max_length ({max_length}) must be >= 1")
+
+    def contribute(member: Member) -> float:
+        ends = (right_start, right_end) if member.right else (wrong_start, wrong_end)
+        return lengths.cosine(member.num_tokens, max_length, *ends, clamp) - member.right
+
+    return _each("cosine", contribute)
+
+
+def _each(name: str, contribute: Callable[[Member], float]) -> Shaping:
+    return Shaping(name, lambda members: [contribute(member) for member in members])
+
+
+def _budgeted(
+    kind: Literal["exact", "max"], contribute: Callable[[int, int, bool], float]
+) -> Shaping:
+    def one(member: Member) -> float:
+        budget = member.budget
+        if budget is None or budget.kind != kind:
+            return 0.0
+        return contribute(member.num_tokens, budget.tokens, member.right)
+
+    return Shaping(f"l1_{kind}", lambda members: [one(member) for member in members], kind)
+
+
+def _check_alpha(alpha: float) -> None:
+    if not alpha >= 0:
+        raise ValueError(f"alpha ({alpha}) must be >= 0")
