@@ -25,7 +25,10 @@ class SandboxFailure(RuntimeError):
 
 
 class SandboxBusy(SandboxFailure):
-    """Raised when a sandbox of another machine had no room for a job, for as long as was waited."""
+    """Raised when there was no room for a job or a session, for as long as was waited.
+
+    Nothing has begun and nothing failed; it can be tried again.
+    """
 
 
 class SessionOver(RuntimeError):

@@ -9,7 +9,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from tools.sandbox.errors import CopyRefused, SandboxFailure, SessionOver
+from tools.sandbox.errors import CopyRefused, SandboxBusy, SandboxFailure, SessionOver
 from tools.sandbox.inside import frames
 from tools.sandbox.job import Request
 from tools.sandbox.limits import Limits
@@ -94,10 +94,10 @@ class _Live:
             async with asyncio.timeout(_PLACE_S):
                 await places.acquire()
         except TimeoutError:
-            raise self._sandbox.failure(
-                f"no session has ended within {_PLACE_S:g} s, and max_sessions "
-                f"({self._sandbox.max_sessions}) are open: close some, or pass make_sandbox a "
-                "higher max_sessions"
+            raise SandboxBusy(
+                f"{self._sandbox.backend}: no session has ended within {_PLACE_S:g} s, and "
+                f"max_sessions ({self._sandbox.max_sessions}) are open: close some, or pass "
+                "make_sandbox a higher max_sessions"
             ) from None
 
     async def _started(self, link: Link, branch: Branch, data: bytes) -> None:
@@ -186,7 +186,8 @@ class Session:
         """Start the interpreter; one that runs already goes on.
 
         Raises:
-            SandboxFailure: the sandbox failed, twice, or all its sessions stay open.
+            SandboxBusy: all sessions that the sandbox may have stay open.
+            SandboxFailure: the sandbox failed, twice.
         """
         async with self._lock:
             if self.over:
@@ -254,7 +255,8 @@ class Session:
         Raises:
             CopyRefused: a limit stands in the way.
             SessionOver: there is no interpreter to copy.
-            SandboxFailure: the sandbox failed, or all its sessions stay open.
+            SandboxBusy: all sessions that the sandbox may have stay open.
+            SandboxFailure: the sandbox failed.
         """
         twin = Session(self._sandbox, self._request)
         twin._live = await self._copy()

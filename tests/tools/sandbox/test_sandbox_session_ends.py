@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 from tools.sandbox import (
+    SandboxBusy,
     SandboxFailure,
     SandboxUnavailable,
     SessionOver,
@@ -173,11 +174,13 @@ async def test_no_more_sessions_than_allowed(either, monkeypatch):
     monkeypatch.setattr(session_module, "_PLACE_S", 0.2)
     monkeypatch.setattr(either, "places", FairQueue(2))
     async with either.session(), either.session() as second:
-        with pytest.raises(SandboxFailure, match="max_sessions") as caught:
+        failures = (await either.health()).failures
+        with pytest.raises(SandboxBusy, match="max_sessions") as caught:
             await either.session().start()
         assert caught.value.retryable
-        with pytest.raises(SandboxFailure, match="max_sessions"):
+        with pytest.raises(SandboxBusy, match="max_sessions"):
             await second.fork()
+        assert (await either.health()).failures == failures
         await second.run("import os; os._exit(0)")  # its place is free before it is closed
         async with either.session() as third:
             assert (await third.run("1")).value == "1"
