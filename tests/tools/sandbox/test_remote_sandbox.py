@@ -167,8 +167,12 @@ async def test_values_beyond_a_bound_are_left_out_and_the_outcome_stays(remote, 
 
 
 async def test_no_token_no_service(url):
-    for token in (None, "another-token-of-length", TOKEN + "x"):
-        with pytest.raises(SandboxUnavailable, match="TURNWISE_SANDBOX_TOKEN"):
+    for token, told in (
+        (None, "asks for a token, and none is set: set TURNWISE_SANDBOX_TOKEN"),
+        ("another-token-of-length", "refuses the token: set TURNWISE_SANDBOX_TOKEN"),
+        (TOKEN + "x", "refuses the token"),
+    ):
+        with pytest.raises(SandboxUnavailable, match=told):
             async with make_sandbox(url, token=token):
                 pass
     async with aiohttp.ClientSession() as http:
@@ -176,6 +180,9 @@ async def test_no_token_no_service(url):
             for method in ("GET", "POST"):
                 async with http.request(method, url + path) as response:
                     assert response.status == 401
+                    assert (await response.text()).startswith("a token is needed")
+        async with http.get(f"{url}/sandbox", headers={"Authorization": "Bearer x"}) as response:
+            assert (response.status, await response.text()) == (401, "the token is another one")
         headers = {"Authorization": f"Bearer {TOKEN}", "Origin": "http://site.example"}
         async with http.post(f"{url}/run", headers=headers) as response:
             assert response.status == 403

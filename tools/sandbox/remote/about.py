@@ -56,7 +56,7 @@ async def ask_about(http: aiohttp.ClientSession, url: URL, min_isolation: str | 
     try:
         async with asyncio.timeout(CONNECT_S), http.get("/sandbox") as response:
             if response.status != 200:
-                raise _refusal(response, url)
+                raise _refusal(response, url, "Authorization" in http.headers)
             data = wire.unpack(await response.read())
         if data["version"] != wire.VERSION:
             raise SandboxUnavailable(
@@ -79,9 +79,8 @@ async def ask_about(http: aiohttp.ClientSession, url: URL, min_isolation: str | 
     return about
 
 
-def _refusal(response: aiohttp.ClientResponse, url: URL) -> SandboxUnavailable:
+def _refusal(response: aiohttp.ClientResponse, url: URL, had_token: bool) -> SandboxUnavailable:
     if response.status == 401:
-        return SandboxUnavailable(
-            f"{url} refuses the token: set {wire.TOKEN_VARIABLE} to the server's"
-        )
+        what = "refuses the token" if had_token else "asks for a token, and none is set"
+        return SandboxUnavailable(f"{url} {what}: set {wire.TOKEN_VARIABLE} to the server's")
     return SandboxUnavailable(f"{url} answers {response.status} {response.reason}")

@@ -73,9 +73,7 @@ class Server:
         if "Origin" in request.headers:  # a web page, of whatever site
             raise web.HTTPForbidden(text="not for browsers")
         if self._token is not None:
-            given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
-            if not hmac.compare_digest(given, f"Bearer {self._token}".encode()):
-                raise web.HTTPUnauthorized(headers={"WWW-Authenticate": "Bearer"})
+            self._check_token(request.headers.get("Authorization"), self._token)
         try:
             response = await handler(request)
         except wire.KNOWN_ERRORS as error:
@@ -90,6 +88,15 @@ class Server:
                 await response.prepare(request)
                 await response.write_eof()
         return response
+
+    def _check_token(self, given: str | None, token: str) -> None:
+        challenge = {"WWW-Authenticate": "Bearer"}
+        if given is None:
+            text = "a token is needed: Authorization: Bearer <token>"
+            raise web.HTTPUnauthorized(headers=challenge, text=text)
+        theirs = given.encode("utf-8", "surrogateescape")
+        if not hmac.compare_digest(theirs, f"Bearer {token}".encode()):
+            raise web.HTTPUnauthorized(headers=challenge, text="the token is another one")
 
     @contextlib.asynccontextmanager
     async def _sending(self, request: web.Request, size: int) -> AsyncIterator[None]:
