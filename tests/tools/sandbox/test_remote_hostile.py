@@ -12,6 +12,7 @@ import pytest_asyncio
 from aiohttp import web
 
 from tools.sandbox import Limits, make_sandbox
+from tools.sandbox.remote import hosted as hosted_module
 from tools.sandbox.remote import server as server_module
 from tools.sandbox.remote import wire
 from tools.sandbox.remote.server import Server
@@ -86,6 +87,27 @@ async def test_sessions_started_under_one_number_are_one(http, sandbox):
         assert sum("error" not in answer for answer in answers) == 1
         assert sandbox.places.in_flight == 1
     await until(lambda: sandbox.places.in_flight == 0)
+
+
+async def test_messages_without_number_end_the_connection(http, sandbox, monkeypatch):
+    monkeypatch.setattr(hosted_module, "_MAX_ASKED", 5)
+    settings = {"files": {}, "limits": wire.fields_of(Limits()), "idle_s": 600, "life_s": 600}
+    async with http.ws_connect("/sessions") as line:
+        start = {"op": "start", "session": 7, "settings": settings, "number": 0, "owner": "one"}
+        await line.send_bytes(wire.pack(start))
+        await line.receive()
+        busy = {"op": "run", "session": 7, "code": "while True: pass", "wall_s": 60}
+        await line.send_bytes(wire.pack({**busy, "number": 1, "owner": "one"}))
+        for number in range(2, 7):  # endings are taken however much is under way
+            close = {"op": "close", "session": 7, "number": number, "owner": "one"}
+            await line.send_bytes(wire.pack(close))
+            call = {"op": "run", "session": 7, "code": "1", "wall_s": None, "owner": "one"}
+            await line.send_bytes(wire.pack({**call, "number": -number}))
+        while (message := await line.receive(20)).type is aiohttp.WSMsgType.BINARY:
+            pass
+        assert message.type is aiohttp.WSMsgType.CLOSE
+        assert message.extra == "more than 5 messages wait for their answers"
+    await until(lambda: sandbox.places.in_flight == sandbox.slots.in_flight == 0)
 
 
 @pytest.mark.parametrize("path", ["/run", "/sessions"])

@@ -17,6 +17,8 @@ from tools.sandbox.session import Session, Snapshot
 
 _MAX_KEPT = 4096
 """Sessions and snapshots that one client may have, those that have ended but are not closed too."""
+_MAX_ASKED = 4 * _MAX_KEPT
+"""Messages of one client that are not answered yet; it loses its connection beyond."""
 _ENDINGS = ("close", "drop")
 
 _log = logging.getLogger(__name__)
@@ -46,7 +48,7 @@ class HostedSessions:
         """Begin what a message asks for; the answer is sent when there is one.
 
         Raises:
-            WireError: it asks for nothing.
+            WireError: it asks for nothing, or too many are unanswered.
         """
         message = wire.unpack(body)
         match message:
@@ -54,6 +56,8 @@ class HostedSessions:
                 if number in self._asked:
                     self._asked[number].cancel()
             case {"op": str(), "number": int(number), "owner": str()} if number not in self._asked:
+                if len(self._asked) >= _MAX_ASKED:
+                    raise wire.WireError(f"more than {_MAX_ASKED} messages wait for their answers")
                 task = asyncio.create_task(self._answer(number, message, len(body)))
                 self._asked[number] = task
                 task.add_done_callback(lambda _: self._asked.pop(number))
