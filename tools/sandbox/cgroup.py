@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _PREFIX = "turnwise-sandbox-"
-"""Of a group's name; its owner's process id follows."""
+"""Of a group's name; its owner's pid namespace and its process id there follow."""
 _MEMORY_SHARE = 0.75
 """Of this machine's, for all runs of a zygote together."""
 _PLACES = 512
@@ -99,7 +99,7 @@ def make(processes: int) -> Group:
     parent = _parent()
     if parent is not None:
         _sweep(parent)
-        name = f"{_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
+        name = f"{_PREFIX}{_pid_namespace()}-{os.getpid()}-{secrets.token_hex(4)}"
         with contextlib.suppress(OSError):  # not delegated after all
             return Group(parent / name, processes)
     return Group(None, processes)
@@ -145,9 +145,17 @@ def _has_controllers(folder: Path) -> bool:
 
 
 def _sweep(parent: Path) -> None:
-    """Remove the groups of owners that are gone. One that has processes stays."""
-    for folder in parent.glob(f"{_PREFIX}*"):
-        owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
+    """Remove the groups of owners that are gone. One that has processes stays.
+
+    So do those of other pid namespaces, as containers that share the parent have: whether their
+    owners live cannot be known from here.
+    """
+    for folder in parent.glob(f"{_PREFIX}{_pid_namespace()}-*"):
+        owner = folder.name.split("-")[-2]
         if owner.isdigit() and not Path("/proc", owner).exists():
             with contextlib.suppress(OSError):
                 folder.rmdir()
+
+
+def _pid_namespace() -> int:
+    return Path("/proc/self/ns/pid").stat().st_ino

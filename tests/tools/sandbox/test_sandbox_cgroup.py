@@ -72,11 +72,22 @@ async def test_a_group_lives_as_long_as_its_zygote():
     assert groups() == before
 
 
+def test_only_groups_of_this_pid_namespace_are_swept(tmp_path):
+    own = cgroup._pid_namespace()
+    names = [f"{own}-{os.getpid()}-0a", f"{own + 1}-4194305-0a", "4194305-0a", f"{own}-4194305-0a"]
+    for name in names:
+        (tmp_path / f"turnwise-sandbox-{name}").mkdir()
+    cgroup._sweep(tmp_path)
+    left = {folder.name.removeprefix("turnwise-sandbox-") for folder in tmp_path.iterdir()}
+    assert left == set(names[:3])
+
+
 @needs_delegation
 async def test_a_group_that_an_ended_trainer_left_is_swept_away():
     parent = cgroup._parent()
     assert parent is not None
-    left = parent / "turnwise-sandbox-4194305-00000000"  # beyond the largest process id
+    # Beyond the largest process id.
+    left = parent / f"turnwise-sandbox-{cgroup._pid_namespace()}-4194305-00000000"
     left.mkdir()
     async with make_sandbox("bwrap"):
         assert not left.exists()
