@@ -268,7 +268,7 @@ def test_rewards_bounds_follow_the_options():
         ({"hide": "constant"}, r"needs max_turns \(1\) >= 2: the first attempt has to guess"),
         ({"hide": "constant", "tasks": "x.jsonl", "max_turns": 2}, "is for generated tasks"),
         ({"wall_s": 0.0}, r"wall_s \(0.0\) must be in"),
-        ({"memory_mb": 1}, r"memory_mb \(1\) must be in"),
+        ({"memory_mb": 1}, r"memory_mb \(1\) must be a whole number in"),
     ],
 )
 def test_an_option_out_of_range_is_refused_when_it_is_given(options, message):
