@@ -165,7 +165,7 @@ async def test_closing_ends_a_zygote_that_is_just_being_started(make):
     os.kill(sandbox._zygotes._current._process.pid, signal.SIGKILL)
     while not sandbox._zygotes._current.dead:
         await asyncio.sleep(0.01)
-    run = asyncio.create_task(sandbox.run("print(1)"))
+    run = asyncio.create_task(sandbox.run("import time; time.sleep(4)"))
     await asyncio.sleep(0.02)
     await sandbox.close()
     with pytest.raises(SandboxFailure):
