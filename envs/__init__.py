@@ -4,6 +4,7 @@
 twins ``areset`` and ``astep``.
 """
 
+from envs.adapters.reasoning_gym_tasks import TASKS
 from envs.checker import CheckFailed, CheckReport, check_env
 from envs.env import EnvOptions, Snapshot, Tasks, TextEnv
 from envs.episode import (
@@ -63,4 +64,6 @@ register("mastermind-v0", "envs.logic.mastermind.env:MastermindEnv")
 register("math-v0", "envs.math.env:MathEnv")
 register("search-qa-v0", "envs.search.env:SearchQAEnv")
 register("sudoku-v0", "envs.logic.sudoku.env:SudokuEnv")
+for _task in TASKS:
+    register(f"reasoning-gym/{_task}-v0", f"envs.adapters.reasoning_gym:{_task}")
 tell_gymnasium_of_plugins()

@@ -11,11 +11,14 @@ import difflib
 import inspect
 import logging
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from importlib import metadata
 from typing import Any
 
 logger = logging.getLogger(__name__)
+
+_MOST_LISTED = 8
 
 
 class UnknownNameError(LookupError):
@@ -96,11 +99,11 @@ class Registry:
 
     def unknown(self, name: str, known: Iterable[str]) -> UnknownNameError:
         """The error for a name that is not among ``known``."""
-        known = sorted(known)
+        known = list(known)
         hint = closest(name, known)
         meant = f" Did you mean {hint!r}?" if hint else ""
         return UnknownNameError(
-            f"unknown {self.kind} {name!r}.{meant} Known: {', '.join(known) or 'none'}. "
+            f"unknown {self.kind} {name!r}.{meant} Known: {_listed(known) or 'none'}. "
             f"Others come by installing a package with the entry-point group {self.group!r}."
         )
 
@@ -159,6 +162,14 @@ def build(kind: str, name: str, factory: Any, options: Mapping[str, Any]) -> Any
         if parameter.default is parameter.empty and parameter.name not in options:
             raise TypeError(f"{kind} {name!r} needs the option {parameter.name!r}")
     return factory(**options)
+
+
+def _listed(names: Iterable[str]) -> str:
+    """The names, sorted; of a family with many members (``family/name``) only how many."""
+    families = Counter(name.split("/")[0] for name in names if "/" in name)
+    large = {family: count for family, count in families.items() if count > _MOST_LISTED}
+    shown = [name for name in names if name.split("/")[0] not in large]
+    return ", ".join(sorted([*shown, *(f"{f}/... ({count})" for f, count in large.items())]))
 
 
 def _owner(entry_point: metadata.EntryPoint) -> str:

@@ -188,3 +188,12 @@ def test_tools_by_name_find_plugins_and_check_options(install, monkeypatch):
 
 def test_built_in_tools_are_known():
     assert "search" in tools.names()
+
+
+def test_a_large_family_is_counted_and_a_small_one_listed():
+    registry = Registry("thing", "turnwise.things")
+    for name in ("lone", *(f"few/{i}" for i in range(3)), *(f"many/{i}" for i in range(9))):
+        registry.register(name, object())
+    with pytest.raises(UnknownNameError) as failure:
+        registry.get("other")
+    assert "Known: few/0, few/1, few/2, lone, many/... (9). " in str(failure.value)

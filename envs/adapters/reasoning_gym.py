@@ -1,0 +1,99 @@
+"""``reasoning-gym/TASK-v0``: the tasks of the library reasoning-gym, which draws and scores them.
+
+The library is imported when an environment is made. A task is drawn with seeds of its own until
+the question belongs to the split, by a hash of its text: no question is in two splits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Mapping
+from functools import cache, lru_cache
+from typing import Any, ClassVar, cast
+
+from envs.adapters.reasoning_gym_tasks import COMPUTES, TASKS, GymOptions, import_library
+from envs.env import TextEnv
+from envs.episode import Action, Reply, finish
+from envs.logic.answers import only_answer
+from envs.logic.tasks import NUM_TASKS, task_rng
+
+_MOST_DRAWS, _MOST_CHARACTERS, _DRAWING = 500, 10_000, threading.Lock()
+
+
+class ReasoningGymEnv(TextEnv[int, dict[str, Any]]):
+    """A question of the library; its score of the only answer is the reward."""
+
+    Options = GymOptions
+    blocking = True
+    success_score = "solved"
+    system_prompt = "Think first, then write the answer alone between <answer> and </answer>."
+    dataset: ClassVar[str]
+    """The library's name of the task."""
+
+    def __init__(self, options: GymOptions, services: Mapping[str, Any] | None = None) -> None:
+        super().__init__(options, range(NUM_TASKS[options.split]), services)
+        if self.dataset in COMPUTES and not options.trust_answers:
+            raise ValueError(
+                f"trust_answers (False) must be True: reasoning-gym's scorer of {self.dataset} "
+                f"evaluates answers as Python in this process, where they may do anything"
+            )
+        self._scorer = _make(self.dataset, options.config)
+        # For the gold policy; copies of this environment share it.
+        self._known: dict[str, str | None] = {}
+
+    def begin(self, task: int) -> str:
+        """The question."""
+        split, config = self.options.split, cast(GymOptions, self.options).config
+        rng = task_rng(f"{self.dataset} {config}", split, self.options.seed, task)
+        for _ in range(_MOST_DRAWS):
+            entry = _draw(self.dataset, config, rng.getrandbits(31))
+            question = str(entry["question"])
+            digest = hashlib.blake2b(question.encode(), digest_size=4).digest()
+            if {0: "test", 1: "validation"}.get(digest[0] % 4, "train") == split:
+                self.state = entry
+                self._known[question] = entry["answer"]
+                return question
+        raise ValueError(f"{self.env_id}: {_MOST_DRAWS} draws gave none for {split!r}")
+
+    def turn(self, action: Action) -> Reply:
+        """The end."""
+        answer, score = only_answer(action), 0.0
+        if answer and len(answer) <= _MOST_CHARACTERS:
+            try:
+                score = float(self._scorer.score_answer(answer, self.state))
+            except Exception:
+                score = 0.0  # Many scorers raise at what they cannot read.
+        score = min(max(score, 0.0), 1.0)
+        return finish({"score": score}, scores={"solved": float(score >= 1.0)})
+
+    def gold_policy(self) -> Callable[[str], str]:
+        """Gives the library's own answer, which no agent sees; a few tasks come without one."""
+        return lambda question: f"<answer>{self._known[question]}</answer>"
+
+
+@lru_cache(maxsize=64)
+def _make(dataset: str, config: str, seed: int = 0) -> Any:
+    """The library's data set; of one entry in name, of which there are as many as numbers."""
+    library = import_library(dataset)
+    try:
+        return library.create_dataset(dataset, seed=seed, size=1, **json.loads(config))
+    except (TypeError, AssertionError) as error:
+        raise ValueError(f"config ({config}): {error}") from error
+
+
+def _draw(dataset: str, config: str, number: int) -> dict[str, Any]:
+    with _DRAWING:
+        try:
+            return cast(dict[str, Any], _make(dataset, config)[number])
+        except IndexError:  # This one draws all its entries when it is made.
+            return cast(dict[str, Any], _make(dataset, config, number)[0])
+
+
+@cache
+def __getattr__(name: str) -> type[ReasoningGymEnv]:
+    """The environment of a task, as ``envs.adapters.reasoning_gym.TASK``."""
+    if name not in TASKS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return type(name, (ReasoningGymEnv,), {"dataset": name, "__module__": __name__})

@@ -1,0 +1,76 @@
+"""The tasks of reasoning-gym and their options, known without importing it; and its import."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from envs.env import EnvOptions
+from tools.registry import PluginImportError
+
+_NAMES = """
+ab acre advanced_geometry aiw arc_1d arc_agi base_conversion basic_arithmetic bf
+binary_alternation binary_matrix bitwise_arithmetic boxnet caesar_cipher calendar_arithmetic
+chain_sum circuit_logic coin_flip color_cube_rotation complex_arithmetic count_bits count_primes
+countdown course_schedule cryptarithm decimal_arithmetic decimal_chain_sum dice emoji_mystery
+family_relationships figlet_font fraction_simplification futoshiki game_of_life
+game_of_life_halting gcd graph_color group_anagrams gsm_symbolic intermediate_integration
+isomorphic_strings jugs kakurasu knight_swap knights_knaves largest_island lcm leg_counting
+letter_counting letter_jumble list_functions mahjong_puzzle manipulate_matrix maze mini_sudoku
+modulo_grid n_queens needle_haystack number_filtering number_format number_sequence
+number_sorting palindrome_generation palindrome_partitioning path_star polynomial_equations
+polynomial_multiplication pool_matrix power_function prime_factorization products
+propositional_logic puzzle24 quantum_lock ransom_note rearc rectangle_count rotate_matrix
+rotten_oranges rubiks_cube rush_hour self_reference sentence_reordering shortest_path
+simple_equations simple_geometry simple_integration sokoban spell_backward spiral_matrix
+string_insertion string_manipulation string_splitting string_synthesis sudoku survo syllogism
+time_intervals tower_of_hanoi tsumego word_ladder word_sequence_reversal word_sorting
+zebra_puzzles
+"""
+TASKS = tuple(_NAMES.split())
+"""All but ``composite``, which mixes others, and ``codeio``, which does not ask the same twice."""
+
+COMPUTES = (
+    *("binary_matrix", "coin_flip", "countdown", "intermediate_integration", "n_queens"),
+    *("polynomial_multiplication", "puzzle24", "simple_integration", "spiral_matrix"),
+    "string_insertion",
+)
+"""Whose scorers hand an answer to ``eval``, to ``sympy.parse_expr`` or to boundless arithmetic."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GymOptions(EnvOptions):
+    """How the library draws its tasks, and whether it may compute what an answer says."""
+
+    config: str = "{}"
+    """The library's own settings of the task, in JSON: {"n_people": 5}."""
+    trust_answers: bool = False
+    """Whether answers may go to a scorer that evaluates them as Python, in this process."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        try:
+            config: Any = json.loads(self.config)
+        except ValueError as error:
+            raise ValueError(f"config ({self.config!r}) must be JSON: {error}") from error
+        if not isinstance(config, dict) or {"seed", "size"} & set(config):
+            raise ValueError(f"config ({self.config!r}) must be an object without seed and size")
+        if self.max_turns != 1:
+            raise ValueError(f"max_turns ({self.max_turns}) must be 1: the first answer counts")
+
+
+def import_library(task: str) -> Any:
+    """The module ``reasoning_gym``.
+
+    Raises:
+        PluginImportError: it is not installed, or fails to import.
+    """
+    try:
+        return importlib.import_module("reasoning_gym")
+    except ImportError as error:
+        raise PluginImportError(
+            f"reasoning-gym/{task}-v0 needs the library reasoning-gym ({error}): "
+            f"pip install 'turnwise[reasoning-gym]'"
+        ) from error

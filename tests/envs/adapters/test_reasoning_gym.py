@@ -1,0 +1,169 @@
+"""reasoning-gym's tasks as environments: against the library itself."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+import envs
+from envs.adapters.reasoning_gym_tasks import COMPUTES, TASKS
+from envs.play import play
+from tools.registry import PluginImportError, UnknownNameError
+
+pytest.importorskip("reasoning_gym")
+
+WITHOUT_ANSWER = {"boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour"}
+"""Tasks that the library draws without an answer of its own."""
+SOME = ("ab", "gcd", "knights_knaves", "leg_counting", "spell_backward", "time_intervals")
+
+
+def make(task: str, **options):
+    return envs.make(f"reasoning-gym/{task}", trust_answers=task in COMPUTES, **options)
+
+
+def test_every_task_of_the_library_is_known_without_importing_it():
+    program = "import sys, envs; print('reasoning_gym' in sys.modules, *envs.ids())"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    imported, *known = done.stdout.split()
+    assert imported == "False"
+    from reasoning_gym.factory import DATASETS
+
+    assert {name for name in known if name.startswith("reasoning-gym/")} == {
+        f"reasoning-gym/{name}-v0" for name in set(DATASETS) - {"composite", "codeio"}
+    }
+    assert set(COMPUTES) < set(TASKS)
+
+
+def test_the_librarys_question_answer_and_score():
+    env = make("gcd", config='{"min_numbers": 3, "max_numbers": 3}')
+    question, _ = env.reset(seed=0)
+    assert question.startswith("Find the Greatest Common Divisor (GCD) of these numbers: ")
+    assert question.split(":")[1].split(".")[0].count(",") == 2
+    answer = env.state["answer"]
+    assert env.step(f"<think> </think> <answer> {answer} </answer>").reward == 1.0
+    for wrong in ("", answer, f"<answer>{answer}</answer>" * 2, "<answer></answer>"):
+        env.reset(seed=0)
+        last = env.step(wrong)
+        assert (last.reward, last.terminated, last.info["scores"]) == (0.0, True, {"solved": 0.0})
+
+
+def test_the_librarys_partial_scores_are_rewards():
+    env = make("knights_knaves", config='{"n_people": 2}')
+    env.reset(seed=0)
+    terms = env.state["metadata"]["knight_knave_terms"]
+    other = {terms["a_knight"]: terms["a_knave"], terms["a_knave"]: terms["a_knight"]}
+    first, rest = env.state["answer"].split(",", 1)
+    for role in other:
+        if role in first:
+            first = first.replace(role, other[role])
+            break
+    step = env.step(f"<answer>{first},{rest}</answer>")
+    assert step.reward == pytest.approx(0.65)
+    assert step.info["scores"] == {"solved": 0.0}
+
+
+def test_an_answer_that_breaks_the_scorer_earns_nothing():
+    env = make("prime_factorization")
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match="invalid literal"):
+        env._scorer.score_answer("yes", env.state)
+    assert env.step("<answer>yes</answer>").reward == 0.0
+
+
+@pytest.mark.parametrize("task", COMPUTES)
+def test_answers_are_evaluated_as_python_only_where_they_are_trusted(task):
+    with pytest.raises(ValueError, match=rf"trust_answers \(False\) must be True.* {task} "):
+        envs.make(f"reasoning-gym/{task}")
+
+
+def test_no_question_is_in_two_splits():
+    asked = {}
+    for split in ("train", "validation", "test"):
+        env = make("leg_counting", split=split)
+        asked[split] = {env.reset(seed=0, options={"task": i})[0] for i in range(40)}
+    assert all(len(questions) == 40 for questions in asked.values())
+    assert len(set.union(*asked.values())) == 120
+
+
+def test_a_task_with_no_question_for_a_split_says_so(monkeypatch):
+    from envs.adapters import reasoning_gym
+
+    always = {"question": "What is 1 + 1?", "answer": "2"}
+    monkeypatch.setattr(reasoning_gym, "_draw", lambda *_: always)
+    started = []
+    for split in ("train", "validation", "test"):
+        try:
+            started.append(make("gcd", split=split).reset(seed=0)[0])
+        except ValueError as error:
+            assert f"500 draws gave none for {split!r}" in str(error)
+    assert started == ["What is 1 + 1?"]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"config": "{"}, "must be JSON"),
+        ({"config": "[]"}, "must be an object without seed and size"),
+        ({"config": '{"seed": 1}'}, "must be an object without seed and size"),
+        ({"config": '{"people": 3}'}, "unexpected keyword argument 'people'"),
+        ({"config": '{"min_numbers": 0}'}, "min_numbers must be at least 2"),
+        ({"max_turns": 2}, r"max_turns \(2\) must be 1"),
+    ],
+)
+def test_options_out_of_range(options, says):
+    with pytest.raises(ValueError, match=says):
+        make("gcd", **options)
+
+
+def test_without_the_library_one_line_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
+    from envs.adapters import reasoning_gym
+
+    reasoning_gym._make.cache_clear()
+    with pytest.raises(PluginImportError) as failure:
+        make("gcd")
+    assert str(failure.value).startswith("reasoning-gym/gcd-v0 needs the library reasoning-gym (")
+    assert str(failure.value).endswith("pip install 'turnwise[reasoning-gym]'")
+
+
+def test_an_unknown_task_is_guessed_and_the_family_is_not_listed_whole():
+    with pytest.raises(UnknownNameError) as failure:
+        envs.make("reasoning-gym/gcdd")
+    assert "Did you mean 'reasoning-gym/gcd-v0'?" in str(failure.value)
+    assert f"reasoning-gym/... ({len(TASKS)})" in str(failure.value)
+    assert "reasoning-gym/lcm-v0" not in str(failure.value)
+
+
+def test_classes_pickle_and_are_made_once():
+    from envs.adapters import reasoning_gym
+
+    assert pickle.loads(pickle.dumps(reasoning_gym.gcd)) is envs.env_type("reasoning-gym/gcd")
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        reasoning_gym.nothing  # noqa: B018
+
+
+def contract(task: str) -> None:
+    env = make(task)
+    assert json.loads(env.options.config) == {}
+    if task in WITHOUT_ANSWER:
+        assert play(env, env.gold_policy(), task=0).steps[-1].terminated
+        assert env.state["answer"] is None
+    else:
+        assert envs.check_env(env, num_tasks=2).env_id == f"reasoning-gym/{task}-v0"
+
+
+@pytest.mark.parametrize("task", SOME)
+def test_they_keep_the_contract(task):
+    contract(task)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", sorted(set(TASKS) - set(SOME)))
+def test_all_the_others_keep_the_contract(task):
+    contract(task)
