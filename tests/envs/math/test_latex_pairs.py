@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
+import math_verify
 import pytest
 
+from envs.math import worker
 from envs.math.verifier import MathVerifier, Outcome
 
 EQUAL = [
@@ -189,3 +193,24 @@ def test_unequal(verifier, gold, answer):
 @pytest.mark.xfail(reason="math-verify takes i for a variable")
 def test_equal_but_not_seen(verifier, gold, answer):
     assert verifier.check(gold, answer) is Outcome.RIGHT
+
+
+def plainly(gold, answer):
+    """math-verify's own verdict, without a short cut."""
+    box = (math_verify.LatexExtractionConfig(boxed_match_priority=0),)
+    parsed = [
+        math_verify.parse(rf"\boxed{{{text}}}", extraction_config=box, parsing_timeout=None)
+        for text in (gold, answer)
+    ]
+    return math_verify.verify(*parsed, timeout_seconds=None)
+
+
+def test_short_cuts_change_no_verdict():
+    texts = sorted({text for pair in EQUAL + UNEQUAL for text in pair if text != "5."})
+    rng = random.Random(0)
+    pairs = [pair for pair in EQUAL + UNEQUAL if "5." not in pair]
+    pairs += [tuple(rng.sample(texts, 2)) for _ in range(250)]
+    verdicts = {pair: worker.check(*pair) for pair in pairs}
+    compared = {pair: word for pair, word in verdicts.items() if word != worker.BAD_GOLD}
+    assert len(compared) > 0.9 * len(verdicts)
+    assert {p: w == worker.RIGHT for p, w in compared.items()} == {p: plainly(*p) for p in compared}
