@@ -2,6 +2,7 @@
 
 from tools.retrieval.bm25 import BM25
 from tools.retrieval.build import build_index, index_passages
+from tools.retrieval.dense import Dense, DenseModel, build_dense
 from tools.retrieval.http import HttpRetriever
 from tools.retrieval.opening import open_retriever
 from tools.retrieval.passage import Passage, Retriever
@@ -9,10 +10,13 @@ from tools.retrieval.rank_bm25 import RankBM25
 
 __all__ = [
     "BM25",
+    "Dense",
+    "DenseModel",
     "HttpRetriever",
     "Passage",
     "RankBM25",
     "Retriever",
+    "build_dense",
     "build_index",
     "index_passages",
     "open_retriever",

@@ -9,6 +9,7 @@ import sys
 import time
 
 from tools.retrieval.build import build_index
+from tools.retrieval.dense import DenseModel, build_dense
 from tools.retrieval.opening import open_retriever
 from tools.retrieval.serve import serving
 from tools.tool import ToolFailure
@@ -34,6 +35,9 @@ def _parser() -> argparse.ArgumentParser:
     build = commands.add_parser("build", help="index a corpus; go on with an interrupted index")
     build.add_argument("corpus", help=".jsonl, .jsonl.gz or .parquet, or a folder of them")
     build.add_argument("index", help="the folder where the index is to be")
+    build.add_argument("--model", help="embed by this sentence-transformers model: a dense index")
+    build.add_argument("--query-prefix", default="", help='of the model; E5: "query: "')
+    build.add_argument("--passage-prefix", default="", help='of the model; E5: "passage: "')
     build.set_defaults(run=_build)
     search = commands.add_parser("search", help="show the best passages for a query")
     serve = commands.add_parser("serve", help="answer Search-R1, ReSearch and R1-Searcher clients")
@@ -56,7 +60,12 @@ async def _build(arguments: argparse.Namespace) -> None:
         seconds = time.monotonic() - started
         sys.stderr.write(f"{done:,} passages read, {seconds:.0f} s\n")
 
-    count = build_index(arguments.corpus, arguments.index, say=say)
+    corpus, index = arguments.corpus, arguments.index
+    if arguments.model is None:
+        count = build_index(corpus, index, say=say)
+    else:
+        prefixes = (arguments.query_prefix, arguments.passage_prefix)
+        count = build_dense(corpus, index, DenseModel(arguments.model, *prefixes), say=say)
     sys.stdout.write(f"{arguments.index}: {count:,} passages\n")
 
 

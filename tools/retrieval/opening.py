@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
+from tools.retrieval import dense
 from tools.retrieval.bm25 import BM25
 from tools.retrieval.http import HttpRetriever
 from tools.retrieval.passage import Retriever
@@ -18,7 +20,7 @@ async def open_retriever(
     """Open what stands at ``where``, until the context ends.
 
     Args:
-        where: ``http://host:port``, or the folder of an index.
+        where: ``http://host:port``, or the folder of an index, of ``bm25`` or ``dense``.
         wire: the format in which a server is asked.
         timeout_s: seconds that a search of a server may take.
 
@@ -28,5 +30,7 @@ async def open_retriever(
     if where.startswith(("http://", "https://")):
         async with HttpRetriever(where, wire=wire, timeout_s=timeout_s) as remote:
             yield remote
+    elif (Path(where).expanduser() / dense.DONE).is_file():
+        yield await asyncio.to_thread(dense.Dense, where)
     else:
         yield await asyncio.to_thread(BM25, where)
