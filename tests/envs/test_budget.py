@@ -92,6 +92,20 @@ def test_the_contract_holds_with_a_budget(name):
     env.close()
 
 
+def test_the_gold_policy_reads_no_budget():
+    class Echo(envs.TextEnv[int, int]):
+        def begin(self, task):
+            return f"task {task}"
+
+        def gold_policy(self):
+            return lambda observation: observation
+
+    env = Echo(envs.EnvOptions(token_budget="max"), range(3))
+    first, _ = env.reset(seed=0, options={"task": 2})
+    assert "maximum" in first
+    assert gold_of(env)(first) == "task 2"
+
+
 def test_gold_plays_on_a_copy_in_mid_episode_and_the_budget_goes_along():
     env = envs.make("search-qa", token_budget="exact", hops="2")
     env.reset(seed=3, options={"task": 1})

@@ -7,10 +7,12 @@ import json
 
 import pytest
 
+from envs.env import EnvOptions
 from envs.rewards import register, registration
 from rl.cli import parse
 from rl.config import PRESETS, TrainConfig
 from rl.credit.shaping import Shaping
+from rl.demonstrations import demonstrate
 from rl.errors import UsageError
 from rl.rollout.trajectory import Trajectory
 from rl.run.folder import read_jsonl
@@ -91,6 +93,14 @@ def test_l1_reads_the_budget_that_stood_in_the_prompt(words, tmp_path):
             expected = {"l1_exact": -0.1 * off, "l1_max": 0.0}
         assert t.shaping == pytest.approx(expected)
     assert kinds == {0.0, 1.0}
+
+
+async def test_an_imperfect_author_reads_no_budget_and_the_conversation_holds_it():
+    options = EnvOptions(max_turns=2, token_budget="exact:5-5")
+    for said in await demonstrate("toy-copy-v0", options, {}, range(6), seed=0):
+        first, second = said.exchanges
+        assert first.observation.endswith("\nThink for 5 tokens.")
+        assert {first.action, second.action} <= {"0", "1", "2"}
 
 
 @pytest.mark.parametrize(

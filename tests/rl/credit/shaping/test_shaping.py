@@ -141,15 +141,15 @@ def test_without_shaping_nothing_is_recorded():
 
 @pytest.mark.parametrize(
     ("score", "best", "right"),
-    [("right", 1.0, [True, False, False]), ("", 1.0, [False, True, False])],
+    [("right", 5.0, [True, False, False]), ("", 2.0, [False, True, False])],
 )
 def test_success_is_the_score_or_the_best_return(score, best, right):
     seen = []
     spy = Shaping("spy", lambda members: seen.extend(members) or [0.0] * len(members))
     members = [
         episode(1, 0.3, {"right": 1.0}),
-        episode(1, 1.0 - 1e-9, {"right": 0.5}),
-        episode(1, 0.0, {"other": 1.0}),
+        episode(1, 2.0 - 1e-9, {"right": 0.5}),
+        episode(1, 1.5, {"other": 1.0}),
     ]
     [kimi] = make_shapings("kimi_length")
     shape([type(kimi)(1.0, spy)], [TrajectoryGroup(members)], score, best)
