@@ -89,10 +89,9 @@ def test_rewinding_a_new_folder_makes_no_run_of_it(tmp_path):
 
 def test_configuration_and_versions_are_written(begun):
     written = json.loads((begun.path / "config.json").read_text())
-    assert written["env"] == {
-        "env_id": "toy-copy-v0",
-        "options": {"max_turns": 1, "seed": 0, "split": "train", "step_timeout_s": 120.0},
-    }
+    options = {"max_turns": 1, "seed": 0, "split": "train"}
+    options |= {"step_timeout_s": 120.0, "token_budget": ""}
+    assert written["env"] == {"env_id": "toy-copy-v0", "options": options}
     assert written["optimizer"]["betas"] == [0.9, 0.95]
     facts = json.loads((begun.path / "versions.json").read_text())
     assert facts["device"] == "cpu"
