@@ -6,7 +6,8 @@
   passages themselves, bm25s their numbers. The two take turns.
 - opening: seconds, and the anonymous memory that opening and 100 queries add, in a new process.
 - transport: 256 searches at once over HTTP for some seconds, against our server in a process of its
-  own over 100 passages; beside it httpx, as far as it gets.
+  own over 100 passages; beside it httpx. A busy machine lowers the rates; the processor time that
+  a search takes in the client says what one core can hold.
 
 Usage: python -m benchmarks.retrieval [--hotpotqa FILE] [--passages 100000] [--out FILE]
 """
@@ -152,8 +153,8 @@ def opening(folder: Path, queries: list[str], rounds: int) -> dict[str, float]:
     return {**found, "index_bytes": size, "private_share_after_queries": share}
 
 
-async def rate(search: Callable[[], Awaitable[object]], seconds: float) -> float:
-    """Calls per second, so many at once."""
+async def rate(search: Callable[[], Awaitable[object]], seconds: float) -> tuple[float, float]:
+    """Calls per second, so many at once; processor milliseconds that each takes in this process."""
     count, over = 0, time.perf_counter() + seconds
 
     async def one() -> None:
@@ -162,9 +163,10 @@ async def rate(search: Callable[[], Awaitable[object]], seconds: float) -> float
             await search()
             count += 1
 
-    started = time.perf_counter()
+    started, used = time.perf_counter(), time.process_time()
     await asyncio.gather(*(one() for _ in range(CONCURRENT)))
-    return count / (time.perf_counter() - started)
+    cpu_ms = 1000 * (time.process_time() - used) / count
+    return count / (time.perf_counter() - started), cpu_ms
 
 
 async def transport(seconds: float) -> dict[str, float]:
@@ -185,7 +187,13 @@ async def transport(seconds: float) -> dict[str, float]:
                     plain = await rate(lambda: client.post(url, json=body), seconds)
             finally:
                 server.terminate()
-    return {"concurrent": CONCURRENT, "ours_per_s": ours, "httpx_per_s": plain}
+    return {
+        "concurrent": CONCURRENT,
+        "ours_per_s": ours[0],
+        "ours_client_cpu_ms": ours[1],
+        "httpx_per_s": plain[0],
+        "httpx_client_cpu_ms": plain[1],
+    }
 
 
 def main() -> None:
