@@ -16,9 +16,9 @@ import numpy as np
 from envs.math.generated import COMPUTE, EXPAND, SOLVE, latex, polynomial
 from tools.calculator import evaluate
 
-FORGETS = 0.5
+FORGETS = 0.6
 """How often the careless author forgets the last term of a sum, or to divide."""
-SLIPS = 0.1
+SLIPS = 0.05
 """How often a number that it works out is off by one."""
 
 _TERM = re.compile(r"\s*([+-]?)\s*(\d*)(x?)")

@@ -17,7 +17,7 @@ from math import inf
 from typing import Any
 
 import math_verify
-from sympy import Expr, UnevaluatedExpr
+from sympy import Expr, Rational, UnevaluatedExpr
 
 RIGHT, WRONG, UNVERIFIABLE, BAD_GOLD = "right", "wrong", "unverifiable", "bad-gold"
 READY = "ready"
@@ -59,20 +59,23 @@ def _parse(text: str) -> list[Any]:
 
 
 def _far_apart(wanted: list[Any], given: list[Any]) -> bool:
-    """Whether both are constants with different values: then math-verify finds the same, slowly.
+    """Whether both are expressions that differ at a point: then math-verify finds the same, slowly.
 
-    It tries to simplify the difference of two numbers to zero before it calls them unequal.
+    Before it calls two expressions unequal it tries to simplify their difference to zero.
     """
     (gold, *texts), (answer, *other_texts) = wanted, given
     if set(texts) & set(other_texts):
         return False
-    if not all(isinstance(one, Expr) and one.is_number for one in (gold, answer)):
+    # A lone symbol may be a word, which is compared letter by letter.
+    if not all(isinstance(one, Expr) and not one.is_Symbol for one in (gold, answer)):
         return False
     # A percentage, which also equals its number: 9% is 9.
     if gold.has(UnevaluatedExpr) or answer.has(UnevaluatedExpr):
         return False
     try:
-        left, right = complex(gold.evalf()), complex(answer.evalf())
+        symbols = sorted(gold.free_symbols | answer.free_symbols, key=str)
+        point = {symbol: Rational(7 + 3 * place, 10) for place, symbol in enumerate(symbols)}
+        left, right = (complex(one.subs(point).evalf()) for one in (gold, answer))
     except (TypeError, ValueError, OverflowError):
         return False
     # Not so where one is infinite or undefined.

@@ -208,8 +208,8 @@ def plainly(gold, answer):
 def test_short_cuts_change_no_verdict():
     texts = sorted({text for pair in EQUAL + UNEQUAL for text in pair if text != "5."})
     rng = random.Random(0)
-    pairs = [pair for pair in EQUAL + UNEQUAL if "5." not in pair]
-    pairs += [tuple(rng.sample(texts, 2)) for _ in range(250)]
+    pairs = [pair for pair in EQUAL + UNEQUAL if "5." not in pair][::2]
+    pairs += [tuple(rng.sample(texts, 2)) for _ in range(60)]
     verdicts = {pair: worker.check(*pair) for pair in pairs}
     compared = {pair: word for pair, word in verdicts.items() if word != worker.BAD_GOLD}
     assert len(compared) > 0.9 * len(verdicts)

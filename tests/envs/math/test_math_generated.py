@@ -90,7 +90,7 @@ def test_mixed_takes_the_topics_in_turn():
 def test_the_first_level_is_small():
     for index in range(400):
         task = GeneratedTasks("train", 0, "mixed", 1)[index]
-        assert 0 <= int(task.answer) <= 45
+        assert 0 <= int(task.answer) <= 18
         assert len(task.question) <= 30
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -27,7 +29,7 @@ TOWER = "9^{9^{9^{9}}}"
 
 @pytest.fixture(scope="module")
 def verifier():
-    made = MathVerifier(workers=2, cpu_s=1.0)
+    made = MathVerifier(workers=2, cpu_s=0.5)
     yield made
     made.close()
 
@@ -54,7 +56,7 @@ def test_plain_numbers_start_no_process():
     verifier.close()
 
 
-@pytest.mark.parametrize("answer", [TOWER, r"10^{10^{10}}", r"((2^{99999})^{99999})^{99999}"])
+@pytest.mark.parametrize("answer", [TOWER, r"((2^{99999})^{99999})^{99999}"])
 def test_a_check_that_hangs_is_killed_and_others_go_on(verifier, answer):
     verifier.check(*HALF)
     with ThreadPoolExecutor(4) as pool:
@@ -82,17 +84,21 @@ def test_the_limit_is_of_processor_time_and_starts_with_the_check():
         verifier.close()
 
 
-def test_memory_is_bounded_too(verifier):
-    before = processes(verifier)
-    for size in ("10^{9}", "2^{30}"):
-        answer = rf"\begin{{pmatrix}}1&2\end{{pmatrix}}^{{{size}}} + 10^{{{size}}}"
-        assert verifier.check("7", answer) is not RIGHT
-    assert before, "processes were there"
+def test_memory_is_bounded_too():
+    verifier = MathVerifier(workers=1, cpu_s=60.0, memory_mb=256)
+    try:
+        verifier.check(*HALF)
+        (pid,) = processes(verifier)
+        limits = Path(f"/proc/{pid}/limits").read_text()
+        assert re.search(rf"Max address space +{256 * 2**20} ", limits)
+    finally:
+        verifier.close()
 
 
 @pytest.mark.parametrize("gold", ["", r"\frac{", TOWER, r"\frac{1}{0}"])
 def test_a_gold_answer_that_cannot_be_verified_is_an_error(verifier, gold):
-    for answer in ("1", "x + 1"):
+    # Each death costs a new process.
+    for answer in ("x + 1",) if gold == TOWER else ("1", "x + 1"):
         with pytest.raises(UnverifiableGold, match="cannot be verified"):
             verifier.check(gold, answer)
 
