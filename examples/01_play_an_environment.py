@@ -1,5 +1,7 @@
 """Play one episode of each built-in environment with its gold policy, through Gymnasium's face.
 
+Ids with a slash, as in ``reasoning-gym/gcd-v0``, are other libraries' tasks.
+
 Run with: python examples/01_play_an_environment.py
 """
 
@@ -9,7 +11,7 @@ import envs
 
 
 def main() -> None:
-    for name in envs.ids():
+    for name in (name for name in envs.ids() if "/" not in name):
         env = envs.make(name)
         observation, _ = env.reset(seed=0)
         policy = env.gold_policy()

@@ -149,8 +149,9 @@ async def test_no_deleted_file_hides_in_a_socket(either):
 FILLED = (
     "import os, time\nkids = []\nfor _ in range({}):\n    kids.append(os.fork())\n"
     "    if not kids[-1]:\n        while True: pass\nend = time.monotonic() + {}\n"
-    "while time.monotonic() < end and os.sched_getscheduler(0) != os.SCHED_IDLE: {}\n"
-    "print(*{{os.sched_getscheduler(pid) == os.SCHED_IDLE for pid in [0, *kids]}})\n"
+    "idle = lambda: {{os.sched_getscheduler(pid) == os.SCHED_IDLE for pid in [0, *kids]}}\n"
+    "while time.monotonic() < end and idle() != {{True}}: {}\n"
+    "print(*idle())\n"
     "for pid in kids: os.kill(pid, 9)"
 )
 
