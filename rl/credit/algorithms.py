@@ -65,6 +65,9 @@ class Algorithm:
     """Weight of the value loss (gae only)."""
     value_clip: float | None = None
     """How far a value may move in one update; None: unbounded."""
+    mask_observations: bool = True
+    """False also trains on what environments and tools said, as if the policy had sampled it:
+    Search-R1 without its mask (arXiv 2503.09516, section 3.1), for comparison only."""
     epochs: int = 1
     """Passes over the update's episodes."""
     minibatches: int = 1
@@ -88,6 +91,8 @@ class Algorithm:
         _require("clip_high", self.clip_high, self.clip_high >= 0, ">= 0")
         c = self.dual_clip
         _require("dual_clip", c, c is None or c > 1, "above 1, or None")
+        sampled_only = self.old_logprobs == "update" or self.mask_observations
+        _require("old_logprobs", self.old_logprobs, sampled_only, "update without a mask")
         n = self.max_tokens
         _require("max_tokens", n, n is None or n >= 1, ">= 1, or None")
         if self.aggregation == "seq-mean-token-sum-norm":

@@ -7,6 +7,9 @@ episode and then by time. Losses and advantages see tokens only; rows exist for 
 The token at position t is predicted at position t - 1. That shift is made here, in
 :meth:`_Tables.add_segment`, and nowhere else: everything downstream uses ``source``, the position
 whose hidden state predicts the token (and values the state in which it was sampled).
+
+Without ``mask_observations`` the table also holds the observations between sampled tokens, and
+"sampled" below means trained.
 """
 
 from __future__ import annotations
@@ -74,7 +77,9 @@ class Batch:
     episode_ids: Tensor
     """``[N]``, the token's episode, non-decreasing."""
     sampling_logprobs: Tensor
-    """``[N]``, float64."""
+    """``[N]``, float64; 0 for a token that was not sampled."""
+    sampled: Tensor
+    """``[N]`` booleans, whether the policy sampled it: all, but for ``mask_observations=False``."""
     turn_ends: Tensor
     """``[K]``, the last sampled token of each turn."""
     turn_rewards: Tensor
@@ -95,7 +100,11 @@ class Batch:
 
     @classmethod
     def from_groups(
-        cls, groups: Sequence[TrajectoryGroup], rewards: Sequence[float] | None = None
+        cls,
+        groups: Sequence[TrajectoryGroup],
+        rewards: Sequence[float] | None = None,
+        *,
+        mask_observations: bool = True,
     ) -> Batch:
         """The batch of every finished episode of ``groups``.
 
@@ -103,6 +112,7 @@ class Batch:
             groups: the groups of one update.
             rewards: shaped returns, one for each finished episode in order; what they add to the
                 episode's own return is earned at its last turn. None: the episodes' own.
+            mask_observations: False trains on the observations between sampled tokens as well.
 
         Raises:
             AssertionError: a trajectory's record contradicts itself.
@@ -116,7 +126,7 @@ class Batch:
                 f"give one for each trajectory of group.finished, in order"
             )
         total = own if rewards is None else [float(reward) for reward in rewards]
-        tables = _Tables()
+        tables = _Tables(mask_observations)
         for (_, trajectory), shaped, base in zip(finished, total, own, strict=True):
             trajectory.check()
             tables.add_trajectory(trajectory, shaped - base)
@@ -200,6 +210,7 @@ def _cut(order: Sequence[int], rows: list[Integers], max_tokens: int) -> Iterato
 class _Tables:
     """A batch in the making."""
 
+    mask_observations: bool = True
     num_episodes: int = 0
     num_tokens: int = 0
     num_empty: int = 0
@@ -209,6 +220,7 @@ class _Tables:
     targets: list[Integers] = field(default_factory=list)
     episode_ids: list[Integers] = field(default_factory=list)
     sampling_logprobs: list[NDArray[np.float64]] = field(default_factory=list)
+    sampled: list[NDArray[np.bool_]] = field(default_factory=list)
     turn_ends: list[Integers] = field(default_factory=list)
     turn_rewards: list[float] = field(default_factory=list)
 
@@ -231,7 +243,10 @@ class _Tables:
 
     def add_segment(self, segment: Segment) -> Integers:
         """Append a segment's row and its trained tokens; returns the turns of these."""
-        positions = np.flatnonzero(segment.loss_mask)
+        loss_mask = np.asarray(segment.loss_mask, dtype=np.bool_)
+        positions = np.flatnonzero(loss_mask)
+        if len(positions) and not self.mask_observations:
+            positions = np.arange(positions[0], positions[-1] + 1)
         turn_ids = np.asarray(segment.turn_ids, dtype=np.int64)[positions]
         if not len(positions):
             return turn_ids
@@ -246,6 +261,7 @@ class _Tables:
         self.targets.append(token_ids[positions])
         self.episode_ids.append(np.full(len(positions), self.num_episodes, dtype=np.int64))
         self.sampling_logprobs.append(np.asarray(segment.sampling_logprobs)[positions])
+        self.sampled.append(loss_mask[positions])
         self.num_tokens += len(positions)
         self.row_starts.append(self.num_tokens)
         return turn_ids
@@ -259,6 +275,9 @@ class _Tables:
             episode_ids=torch.from_numpy(_joined(self.episode_ids)),
             sampling_logprobs=torch.tensor(
                 [x for part in self.sampling_logprobs for x in part.tolist()], dtype=torch.float64
+            ),
+            sampled=torch.tensor(
+                [x for part in self.sampled for x in part.tolist()], dtype=torch.bool
             ),
             turn_ends=torch.from_numpy(_joined(self.turn_ends)),
             turn_rewards=torch.tensor(self.turn_rewards, dtype=torch.float64),

@@ -106,7 +106,9 @@ class Learner:
             BrokenWeights: they were, by the update's only step.
             ValueError: ``rewards`` has another length than there are finished episodes.
         """
-        batch = Batch.from_groups(groups, rewards)
+        batch = Batch.from_groups(
+            groups, rewards, mask_observations=self.algorithm.mask_observations
+        )
         metrics = UpdateMetrics()
         if batch.num_tokens == 0:
             return self._skip(batch, metrics)
@@ -127,6 +129,7 @@ class Learner:
         """The optimizer steps of an update."""
         fixed = self._fixed_terms(batch, metrics)
         sampling_logprobs = self._on_device(batch.sampling_logprobs)
+        sampled = batch.sampled.to(self.model.device)
         live = self._live_episodes(batch, fixed.advantages)
         steps_before = self.optimizer.num_steps
         for episodes in self._minibatches(batch):
@@ -144,7 +147,8 @@ class Learner:
                 if has_gradient:
                     terms.loss.backward()
                 if self.optimizer.num_steps == steps_before:
-                    metrics.compare(scores.logprobs, sampling_logprobs[micro.tokens])
+                    mine = sampled[micro.tokens]
+                    metrics.compare(scores.logprobs[mine], sampling_logprobs[micro.tokens][mine])
                 metrics.add(terms, micro.num_tokens)
             self._step(batch, metrics)
 

@@ -41,6 +41,21 @@ def test_the_shift_is_made_once():
     assert batch.rewards.tolist() == [1.5]
 
 
+def test_observations_are_trained_where_nothing_masks_them():
+    """P P A A O A O: the prompt and what follows the last action are still left out."""
+    record = episode(
+        [segment([3, 4, 7, 8, 9, 5, 6], [0, 0, 1, 1, 0, 1, 0], [0, 0, 0, 0, 1, 1, 2])],
+        [(2, 0.5), (1, 1.0)],
+    )
+    batch = Batch.from_groups([TrajectoryGroup([record])], mask_observations=False)
+    assert batch.targets.tolist() == [7, 8, 9, 5]
+    assert batch.source.tolist() == [1, 2, 3, 4]
+    assert batch.sampled.tolist() == [True, True, False, True]
+    assert batch.sampling_logprobs.tolist() == pytest.approx([-0.7, -0.8, 0.0, -0.5])
+    assert batch.turn_ends.tolist() == [1, 3]
+    assert batch.turn_rewards.tolist() == [0.5, 1.0]
+
+
 def test_a_row_ends_where_nothing_is_predicted_any_more():
     record = episode([segment([3, 7, 9, 9, 9], [0, 1, 0, 0, 0])], [(1, 0.0)])
     assert [row.tolist() for row in Batch.from_groups([TrajectoryGroup([record])]).rows] == [[3]]

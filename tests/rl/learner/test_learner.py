@@ -147,6 +147,30 @@ def test_observation_tokens_have_exactly_no_gradient(make_model, groups):
     assert states.shape[0] * states.shape[1] > NUM_TOKENS
 
 
+def test_without_a_mask_observations_are_trained_like_actions(make_model, groups):
+    """The gradient is that of a policy which had sampled the six observation tokens as well."""
+    spoken = copy.deepcopy(groups)
+    for group in spoken:
+        for trajectory in group.trajectories:
+            record = trajectory.segments[0]
+            first = record.loss_mask.index(1)
+            for i in range(first, len(record)):
+                record.loss_mask[i], record.versions[i] = 1, 0
+                record.sampling_logprobs[i] = record.sampling_logprobs[i] or -3.0
+            for number, turn in enumerate(trajectory.turns):
+                turn.num_tokens = record.turn_ids[first:].count(number)
+    gradients, metrics = [], []
+    for row, given in ((replace(GRPO, mask_observations=False), groups), (GRPO, spoken)):
+        learner = Learner(make_model(), row, FREE)
+        gradients.append(gradients_of(learner, lambda g=given, it=learner: it.update(g)))
+    assert_gradients(gradients[0][0], gradients[1][0])
+    for row in (replace(GRPO, mask_observations=False), GRPO):
+        metrics.append(Learner(make_model(), row, FREE).update(groups))
+    assert metrics[0]["num_tokens"] == metrics[1]["num_tokens"] + 6 == NUM_TOKENS + 6
+    compared = "sampling/logp_difference_mean"
+    assert metrics[0][compared] == pytest.approx(metrics[1][compared], rel=1e-6)
+
+
 def test_what_follows_the_last_action_is_not_even_read(make_model, groups):
     longer = copy.deepcopy(groups)
     for group in longer:
