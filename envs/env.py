@@ -22,8 +22,8 @@ import gymnasium
 import numpy as np
 
 from envs import calls
-from envs.budget import TokenBudget, budget_kinds, draw_budget, scores_of, sentence_of
-from envs.episode import Action, NotForkable, OrderError, Reply, StepResult, StopReason
+from envs.budget import budget_kinds, draw_budget, sentence_of
+from envs.episode import Action, NotForkable, OrderError, Progress, Reply, StepResult, StopReason
 from envs.loop import loop_thread
 from envs.services import ServiceLease
 from envs.spaces import Unicode
@@ -73,17 +73,6 @@ class EnvOptions:
             value = getattr(self, option.name)
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"{option.name} ({value}) must be finite")
-
-
-@dataclass(slots=True)
-class _Episode:
-    """What the base class knows of a running episode; copied into snapshots with the state."""
-
-    task_index: int
-    turns: int = 0
-    over: bool = True
-    """No action may be taken: it ended or failed, or is waiting for its begin or its turn."""
-    budget: TokenBudget | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +134,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         self.action_space = Unicode()
         self._budget_of = partial(draw_budget, options.token_budget, options.split, options.seed)
         self._lease = ServiceLease(type(self), options, services)
-        self._episode: _Episode | None = None
+        self._episode: Progress | None = None
 
     # ---- what an author writes -------------------------------------------------------------
 
@@ -312,7 +301,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         twin._np_random = copy.deepcopy(self._np_random)
         return twin
 
-    def _running(self) -> _Episode:
+    def _running(self) -> Progress:
         if self._episode is None:
             raise OrderError(f"{self._name}: call reset before step")
         return self._episode
@@ -327,7 +316,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         index = int(self.np_random.integers(count)) if chosen is None else chosen
         if not isinstance(index, int) or not 0 <= index < count:
             raise ValueError(f"task ({index!r}) must be an int from 0 to {count - 1}")
-        self._episode = _Episode(index, budget=self._budget_of(index))
+        self._episode = Progress(index, budget=self._budget_of(index))
         return self.tasks[index]
 
     def _opened(self, observation: str) -> tuple[str, dict[str, Any]]:
@@ -356,6 +345,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         self._check_text("turn", reply.observation)
         episode = self._running()
         episode.turns += 1
+        episode.book(reply.tool_calls)
         stop_reason = reply.stop_reason
         if not reply.done and episode.turns >= self.options.max_turns:
             stop_reason = StopReason.TURN_LIMIT
@@ -366,7 +356,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
             "task": episode.task_index,
             "turn": episode.turns,
             "rewards": dict(reply.rewards),
-            "scores": {**reply.scores, **scores_of(episode.budget)},
+            "scores": {**reply.scores, **episode.scores()},
             "stop_reason": stop_reason,
             "tool_calls": list(reply.tool_calls),
         }

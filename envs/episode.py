@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple, Self
 
+from envs.budget import TokenBudget, scores_of
+from tools.tool import ToolResult
+
 
 class EnvFailure(RuntimeError):
     """Raised when an episode cannot go on for reasons that are not the agent's. Never a reward."""
@@ -61,6 +64,13 @@ class EnvToolCall:
     arguments: Mapping[str, Any]
     text: str
     error: str | None = None
+    cost: float = 0.0
+    """In the tool's own unit; an episode's sum is its score ``tool_cost``."""
+
+    @classmethod
+    def of(cls, name: str, arguments: Mapping[str, Any], result: ToolResult) -> Self:
+        """The record of a call that was answered."""
+        return cls(name, arguments, result.text, result.error, result.cost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +115,38 @@ def cut(
     observation: str = "",
     *,
     scores: Mapping[str, float] | None = None,
+    tool_calls: Sequence[EnvToolCall] = (),
 ) -> Reply:
     """The episode is cut short by the environment: truncated."""
-    return Reply(observation, rewards or {}, scores or {}, True, reason)
+    return Reply(observation, rewards or {}, scores or {}, True, reason, tool_calls)
+
+
+@dataclass(slots=True)
+class Progress:
+    """What the base class knows of a running episode; copied into snapshots with the state."""
+
+    task_index: int
+    turns: int = 0
+    over: bool = True
+    """No action may be taken: it ended or failed, or is waiting for its begin or its turn."""
+    budget: TokenBudget | None = None
+    tool_cost: float = 0.0
+    """Of all calls so far."""
+
+    def book(self, tool_calls: Sequence[EnvToolCall]) -> None:
+        """Add what a turn's calls cost.
+
+        Raises:
+            TypeError: one is no :class:`EnvToolCall`.
+        """
+        for call in tool_calls:
+            if not isinstance(call, EnvToolCall):
+                raise TypeError(f"tool_calls must hold EnvToolCalls, not {type(call).__name__}")
+            self.tool_cost += call.cost
+
+    def scores(self) -> dict[str, float]:
+        """The token budget if there is one, and the calls' cost if there is some."""
+        return scores_of(self.budget) | ({"tool_cost": self.tool_cost} if self.tool_cost else {})
 
 
 class StepResult(NamedTuple):

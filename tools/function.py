@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
+import math
 import re
 import textwrap
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_type_hints, overload
 
+from tools.limits import CallLimits, LimitedCalls
 from tools.threads import in_thread
 from tools.tool import BadArguments, Tool, ToolContext, ToolFailure, ToolResult
 
@@ -30,14 +32,22 @@ class FunctionTool(Tool):
         function: plain or async; returns a ``str`` or a :class:`ToolResult`.
         name: what the model calls it; the function's own name where None.
         blocking: True runs a plain function in a thread, so that it stalls nobody.
+        limits: what a call may take.
+        cost: of an answered call, in the tool's own unit; a result's own cost is added.
 
     Raises:
         ValueError: an annotation or a description is missing, or the parameters' kind or return
-            type will not do; says which.
+            type will not do; says which. Or an option is out of range.
     """
 
     def __init__(
-        self, function: ToolFunction, *, name: str | None = None, blocking: bool = False
+        self,
+        function: ToolFunction,
+        *,
+        name: str | None = None,
+        blocking: bool = False,
+        limits: CallLimits | None = None,
+        cost: float = 0.0,
     ) -> None:
         self.name = name or function.__name__
         self._function = function
@@ -45,6 +55,15 @@ class FunctionTool(Tool):
         self._blocking = blocking
         if blocking and self._is_async:
             raise self._wrong("is async, so blocking=True means nothing: drop one of the two")
+        limits = limits or CallLimits()
+        if limits.timeout_s is not None and not (self._is_async or blocking):
+            raise self._wrong(
+                "is plain, so timeout_s cannot interrupt it: make it async, or set blocking=True"
+            )
+        if not 0 <= cost < math.inf:
+            raise ValueError(f"tool {self.name!r}: cost ({cost}) must be >= 0")
+        self._cost = cost
+        self._calls = LimitedCalls(self.name, limits)
         hints = self._hints()
         self.description, described = self._docstring(set(hints))
         self._model = self._arguments_model(hints, described)
@@ -68,7 +87,7 @@ class FunctionTool(Tool):
         if self._wants_context:
             values[_CONTEXT] = context
         try:
-            answer = await self._run(values, context.timeout_s)
+            answer = await self._calls.run(lambda: self._run(values), context.timeout_s)
         except BadArguments as error:
             return self._mistake(str(error))
         except ToolFailure:
@@ -78,23 +97,16 @@ class FunctionTool(Tool):
             raise ToolFailure(
                 f"tool {self.name!r} failed: {type(error).__name__}: {error}", retryable=False
             ) from error
-        return answer if isinstance(answer, ToolResult) else ToolResult(answer, data=answer)
+        if not isinstance(answer, ToolResult):
+            return ToolResult(answer, data=answer, cost=self._cost)
+        return replace(answer, cost=answer.cost + self._cost) if self._cost else answer
 
-    async def _run(self, values: dict[str, Any], timeout_s: float) -> Answer:
-        timer = asyncio.timeout(timeout_s)
-        try:
-            async with timer:
-                if self._blocking:
-                    answer = await in_thread(functools.partial(self._function, **values))
-                else:
-                    answer = self._function(**values)
-                return await answer if inspect.isawaitable(answer) else answer
-        except TimeoutError as error:
-            if not timer.expired():
-                raise
-            raise ToolFailure(
-                f"tool {self.name!r} took longer than timeout_s ({timeout_s:g} s)", retryable=True
-            ) from error
+    async def _run(self, values: dict[str, Any]) -> Answer:
+        if self._blocking:
+            answer = await in_thread(functools.partial(self._function, **values))
+        else:
+            answer = self._function(**values)
+        return await answer if inspect.isawaitable(answer) else answer
 
     def _mistake(self, message: str) -> ToolResult:
         return ToolResult(f"Error: {message}", error=message)
@@ -178,22 +190,41 @@ def tool(function: ToolFunction, /) -> FunctionTool: ...
 
 @overload
 def tool(
-    *, name: str | None = None, blocking: bool = False
+    *,
+    name: str | None = None,
+    blocking: bool = False,
+    timeout_s: float | None = None,
+    retries: int = 0,
+    max_concurrent: int | None = None,
+    cost: float = 0.0,
 ) -> Callable[[ToolFunction], FunctionTool]: ...
 
 
 def tool(
-    function: ToolFunction | None = None, /, *, name: str | None = None, blocking: bool = False
+    function: ToolFunction | None = None,
+    /,
+    *,
+    name: str | None = None,
+    blocking: bool = False,
+    timeout_s: float | None = None,
+    retries: int = 0,
+    max_concurrent: int | None = None,
+    cost: float = 0.0,
 ) -> FunctionTool | Callable[[ToolFunction], FunctionTool]:
-    """Make a tool of a function: ``@tool`` or ``@tool(blocking=True)``.
+    """Make a tool of a function: ``@tool`` or ``@tool(blocking=True, timeout_s=5, retries=2)``.
 
     The parameters' types become the JSON Schema, the Google docstring the descriptions. A
     parameter called ``context`` is given the :class:`ToolContext` and hidden from the model.
-    Raise :class:`BadArguments` for what the caller should do better.
+    Raise :class:`BadArguments` for what the caller should do better, and :class:`ToolFailure` for
+    what another attempt may spare it. ``timeout_s``, ``retries`` and ``max_concurrent`` are
+    :class:`tools.limits.CallLimits`; the others are :class:`FunctionTool`'s.
 
     Raises:
-        ValueError: a type or a description is missing.
+        ValueError: a type or a description is missing, or an option is out of range.
     """
-    if function is not None:
-        return FunctionTool(function, name=name, blocking=blocking)
-    return lambda wrapped: FunctionTool(wrapped, name=name, blocking=blocking)
+    limits = CallLimits(timeout_s=timeout_s, retries=retries, max_concurrent=max_concurrent)
+
+    def make(wrapped: ToolFunction) -> FunctionTool:
+        return FunctionTool(wrapped, name=name, blocking=blocking, limits=limits, cost=cost)
+
+    return make if function is None else make(function)

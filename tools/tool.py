@@ -27,7 +27,7 @@ class ToolContext:
     session: str = ""
     """Names the episode, for tools that keep something from call to call."""
     timeout_s: float = 60.0
-    """A call that takes longer fails (ToolFailure, retryable)."""
+    """A call that takes longer, all attempts together, fails (ToolFailure, retryable)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,7 +169,7 @@ class MathEnv(TextEnv[MathTask, MathState]):
         self.state.calls.append(dict(call.arguments))
         self.state.written += action[: call.end]
         self.state.text += action[: call.end] + observation
-        record = EnvToolCall(call.tool, call.arguments, result.text, result.error)
+        record = EnvToolCall.of(call.tool, call.arguments, result)
         return go_on(observation, tool_calls=[record])
 
     def _answered(self, action: Action) -> Reply | Awaitable[Reply]:

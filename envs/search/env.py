@@ -270,7 +270,7 @@ class SearchQAEnv(TextEnv[SearchTask, SearchState]):
         except ToolFailure as failure:
             raise EnvFailure(f"{self.env_id}: {failure}", retryable=failure.retryable) from failure
         self.state.num_searches += 1
-        record = EnvToolCall(call.tool, call.arguments, result.text, result.error)
+        record = EnvToolCall.of(call.tool, call.arguments, result)
         return self._protocol.shown(result), record
 
     def _say(self, words: str) -> None:

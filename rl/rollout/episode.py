@@ -264,6 +264,6 @@ def _tool_call(call: EnvToolCall) -> ToolCall:
     """The call for the record, which is written as JSON."""
     if not isinstance(call, EnvToolCall):
         raise TypeError(f"tool_calls must hold EnvToolCalls, not {type(call).__name__}")
-    made = ToolCall(call.name, dict(call.arguments), call.text, call.error)
+    made = ToolCall(call.name, dict(call.arguments), call.text, call.error, call.cost)
     json.dumps(asdict(made))
     return made

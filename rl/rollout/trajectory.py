@@ -20,6 +20,8 @@ class ToolCall:
     arguments: Mapping[str, Any]
     text: str
     error: str | None = None
+    cost: float = 0.0
+    """In the tool's own unit."""
 
 
 @dataclass(slots=True)

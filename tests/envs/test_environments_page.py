@@ -46,7 +46,7 @@ def printed() -> str:
 
 
 def test_its_code_runs(printed):
-    assert len(blocks("python")) == 6
+    assert len(blocks("python")) == 7
     assert "CheckReport(env_id='add-v0'" in printed
     assert "CheckReport(env_id='metres-v0'" in printed
     assert "2000 m\nconvert: amount: Input should be a valid number" in printed

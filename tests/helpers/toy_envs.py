@@ -165,7 +165,7 @@ class ChatterEnv(TextEnv[int, int]):
     def _random_reply(self) -> Reply:
         kind = self.np_random.integers(6)
         rewards = {"a": float(self.np_random.normal()), "b": 0.25}
-        calls = [EnvToolCall("look", {"q": self._text()}, "found", None)]
+        calls = [EnvToolCall("look", {"q": self._text()}, "found", None, 0.5)]
         if kind == 0:
             return finish(rewards, scores={"s": 1.0}, tool_calls=calls)
         if kind == 1:

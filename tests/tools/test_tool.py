@@ -117,7 +117,7 @@ async def test_a_call_has_a_deadline_of_its_own():
         await asyncio.sleep(60)
         return "late"
 
-    with pytest.raises(ToolFailure, match=r"longer than timeout_s \(0.02 s\)") as late:
+    with pytest.raises(ToolFailure, match=r"the caller's deadline \(0.02 s\)") as late:
         await slow({"inner": False}, ToolContext(timeout_s=0.02))
     assert late.value.retryable
     with pytest.raises(ToolFailure, match="my own") as own:

@@ -344,3 +344,12 @@ def test_seeds_are_63_bit_numbers_of_the_whole_key():
     assert len(set(seeds)) == len(keys)
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert sum(seed >> 62 for seed in (seed_of(i) for i in range(100))) in range(30, 71)
+
+
+async def test_turns_keep_their_calls_and_what_they_cost(make_collector):
+    groups = await make_collector().collect(range(8), 2, (5,))
+    turns = [turn for group in groups for t in group.trajectories for turn in t.turns]
+    calls = [call for turn in turns for call in turn.tool_calls]
+    assert {(call.name, call.text, call.cost) for call in calls} == {("look", "found", 0.5)}
+    assert {turn.scores.get("tool_cost", 0.0) % 0.5 for turn in turns} == {0.0}
+    assert max(turn.scores.get("tool_cost", 0.0) for turn in turns) >= 1.0
