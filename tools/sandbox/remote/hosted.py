@@ -83,12 +83,15 @@ class HostedSessions:
                 await self._start(name, settings)
                 return {}
             case {"op": "drop", "snapshot": int(name)}:
-                if snapshot := self._snapshots.pop(name, None):
+                if snapshot := self._snapshots.get(name):
                     await snapshot.close()
+                    self._snapshots.pop(name, None)
                 return {}
             case {"op": "close", "session": int(name)}:
-                if session := self._sessions.pop(name, None):
+                # Forgotten when it is closed: the client's end may cut this short.
+                if session := self._sessions.get(name):
                     await session.close()
+                    self._sessions.pop(name, None)
                 return {}
             case {"op": str(), "session": int(name)}:
                 session = self._sessions.get(name)
