@@ -21,5 +21,5 @@ __all__ = [
 ]
 
 register("calculator", "tools.calculator:calculator_tool")
-register("python", "tools.python:PythonTool")
+register("python", "tools.python:python_tool")
 register("search", "tools.search:search_tool")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import asdict
+from functools import partial
 
 from tools.function import FunctionTool
 from tools.sandbox import (
@@ -11,9 +14,12 @@ from tools.sandbox import (
     AnySession,
     CallResult,
     CopyRefused,
+    Limits,
     SandboxFailure,
     SessionOver,
+    make_sandbox,
 )
+from tools.sandbox.limits import check_session_times
 from tools.tool import ToolContext, ToolFailure, ToolResult
 
 NOTHING_SHOWN = "(no output)"
@@ -26,10 +32,11 @@ class PythonTool(FunctionTool):
 
     ``ToolContext.session`` names the episode; without a name each call has an interpreter of its
     own. ``end`` gives an episode's interpreter back; one that is not called for
-    ``idle_s`` ends by itself. Close the sandbox to end them all.
+    ``idle_s`` ends by itself. ``close`` ends them all.
 
     Args:
-        sandbox: a running one; its limits hold, ``wall_s`` for each call.
+        sandbox: a running one, or what makes one: that is entered by ``open`` and left by
+            ``close``. Its limits hold, ``wall_s`` for each call.
         max_chars: of a result's text; the middle of a longer one is left out.
         idle_s: seconds without a call after which an interpreter is ended.
 
@@ -37,17 +44,52 @@ class PythonTool(FunctionTool):
         ValueError: ``max_chars`` is less than 100, or ``idle_s`` outside the sandbox's range.
     """
 
+    stateful = True
+
     def __init__(
-        self, sandbox: AnySandbox, *, max_chars: int = 10_000, idle_s: float = 600.0
+        self,
+        sandbox: AnySandbox | Callable[[], AnySandbox],
+        *,
+        max_chars: int = 10_000,
+        idle_s: float = 600.0,
     ) -> None:
         if max_chars < 100:
             raise ValueError(f"max_chars ({max_chars}) must be >= 100")
         super().__init__(self._call, name="python")
-        sandbox.session(idle_s=idle_s)  # a wrong idle_s is told now
-        self._sandbox = sandbox
+        check_session_times(idle_s, life_s=3600.0)  # told now, not at the first call
+        self._make: Callable[[], AnySandbox] | None = sandbox if callable(sandbox) else None
+        self._running: AnySandbox | None = None if callable(sandbox) else sandbox
+        self._stack = AsyncExitStack()
         self._max_chars = max_chars
         self._idle_s = idle_s
         self._sessions: dict[str, AnySession] = {}
+
+    @property
+    def _sandbox(self) -> AnySandbox:
+        if self._running is None:
+            raise ToolFailure(
+                "python: its sandbox does not run: await open() first", retryable=False
+            )
+        return self._running
+
+    @property
+    def backend(self) -> str:
+        """What confines the programs."""
+        return self._sandbox.backend
+
+    @property
+    def isolation(self) -> str:
+        """How strongly; "none" is not at all."""
+        return self._sandbox.isolation
+
+    async def open(self) -> None:
+        """Start the tool's own sandbox, where it was not given a running one.
+
+        Raises:
+            SandboxUnavailable: no backend works here.
+        """
+        if self._make is not None and self._running is None:
+            self._running = await self._stack.enter_async_context(self._make())
 
     async def _call(self, code: str, context: ToolContext) -> ToolResult:
         """Run Python code in an interpreter that keeps its variables, as a notebook does.
@@ -130,6 +172,39 @@ class PythonTool(FunctionTool):
             await ended.close()
 
     async def close(self) -> None:
-        """End every episode's interpreter."""
+        """End every episode's interpreter, and the tool's own sandbox."""
         sessions, self._sessions = self._sessions, {}
         await asyncio.gather(*(session.close() for session in sessions.values()))
+        if self._make is not None:
+            self._running = None
+            await self._stack.aclose()
+
+
+def python_tool(
+    sandbox: str | AnySandbox = "auto",
+    wall_s: float = 5.0,
+    memory_mb: int = 256,
+    max_sessions: int = 256,
+    max_chars: int = 10_000,
+    idle_s: float = 600.0,
+) -> PythonTool:
+    """The ``python`` tool over a sandbox that runs, or over one of its own.
+
+    Args:
+        sandbox: a running one, or a backend of ``tools.sandbox.make_sandbox``.
+        wall_s: seconds that one call may run, in a sandbox of its own.
+        memory_mb: MiB that an interpreter may use, in a sandbox of its own.
+        max_sessions: interpreters open at once, in a sandbox of its own.
+        max_chars: of a result's text.
+        idle_s: seconds without a call after which an interpreter is ended.
+
+    Raises:
+        ValueError: a number is outside its range.
+    """
+    chosen: AnySandbox | Callable[[], AnySandbox]
+    if isinstance(sandbox, str):
+        limits = Limits(wall_s=wall_s, memory_mb=memory_mb)
+        chosen = partial(make_sandbox, sandbox, limits, max_sessions=max_sessions)
+    else:
+        chosen = sandbox
+    return PythonTool(chosen, max_chars=max_chars, idle_s=idle_s)

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,10 @@ class Syntax:
     """A result's text as it is put back."""
     continues: bool
     """True: the result continues the model's message; False: it is a message of its own."""
+    tools: tuple[str, ...]
+    """Tools that it has a way of its own to call; ``tools.calls`` says how others are."""
+    form: Literal["tags", "fence", "json"] = "tags"
+    """How a call of any other tool stands in a text."""
 
 
 _JSON_CALL = re.compile(r"<tool_call>(.*?)</tool_call>|</tool_call>", re.DOTALL)
@@ -120,6 +124,7 @@ RE_SEARCH = Syntax(
     parse=tagged_call("search", tool="search", argument="query"),
     wrap=lambda result: f" <result>\n{result}\n</result>",
     continues=True,
+    tools=("search",),
 )
 """ReSearch (arXiv:2503.19470): the result follows the query inside the same message."""
 
@@ -129,6 +134,7 @@ R1_SEARCHER = Syntax(
     parse=tagged_call("|begin_of_query|", "|end_of_query|", tool="search", argument="query"),
     wrap=lambda result: f"<|begin_of_documents|>\n{result}\n<|end_of_documents|>\n\n",
     continues=True,
+    tools=("search",),
 )
 """R1-Searcher (arXiv:2503.05592). Its tags are plain text here: no text is a special token."""
 
@@ -138,16 +144,22 @@ SEARCH_R1 = Syntax(
     parse=tagged_call("search", tool="search", argument="query"),
     wrap=lambda result: f"\n\n<information>{result}</information>\n\n",
     continues=True,
+    tools=("search",),
 )
 """Search-R1 (arXiv:2503.09516)."""
+
+FENCED_ARGUMENTS = {"search": "query", "python": "code"}
+"""What a block of each tool holds."""
 
 FENCED = Syntax(
     name="fenced",
     # With the line break: without it, the opening fence of a second block would halt as well.
     stop=("\n```\n",),
-    parse=fenced_call({"search": "query", "python": "code"}),
+    parse=fenced_call(FENCED_ARGUMENTS),
     wrap=lambda result: f"<interpreter>\n{result}\n</interpreter>\n\n",
     continues=True,
+    tools=tuple(FENCED_ARGUMENTS),
+    form="fence",
 )
 """A fenced block named after the tool, and what it answers behind it."""
 
@@ -157,6 +169,8 @@ JSON_CALL = Syntax(
     parse=json_call,
     wrap=lambda result: f"<tool_response>\n{result}\n</tool_response>",
     continues=False,
+    tools=(),
+    form="json",
 )
 """Hermes' and Qwen's: a call in JSON, and the response in a message of its own."""
 
@@ -177,19 +191,21 @@ RE_TOOL = Syntax(
     parse=lambda text: _without_fence(_code_call(text)),
     wrap=lambda result: f"\n<interpreter>\n{result}\n</interpreter>\n",
     continues=True,
+    tools=("python",),
 )
 """ReTool (arXiv:2504.11536): Python code, fenced or not, and what the interpreter shows."""
 
-CALCULATOR = Syntax(
-    name="calculator",
-    stop=("</calculator>",),
-    parse=tagged_call("calculator", tool="calculator", argument="expression"),
+TAGS = Syntax(
+    name="tags",
+    stop=(),
+    parse=lambda _: None,
     wrap=lambda result: f" <result> {result} </result> ",
     continues=True,
+    tools=(),
 )
-"""An expression in tags, its value behind it."""
+"""A tool's arguments between tags with its name, the result behind them."""
 
 SYNTAXES: Mapping[str, Syntax] = {
     syntax.name: syntax
-    for syntax in (RE_SEARCH, R1_SEARCHER, SEARCH_R1, FENCED, JSON_CALL, RE_TOOL, CALCULATOR)
+    for syntax in (RE_SEARCH, R1_SEARCHER, SEARCH_R1, FENCED, JSON_CALL, RE_TOOL, TAGS)
 }

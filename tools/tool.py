@@ -51,6 +51,9 @@ class Tool(ABC):
     description: str
     parameters: Mapping[str, Any]
     """JSON Schema (an object) of the arguments."""
+    stateful: bool = False
+    """Whether it keeps something for an episode from call to call. A restored snapshot repeats the
+    calls of such a tool."""
 
     @abstractmethod
     async def __call__(
@@ -61,6 +64,12 @@ class Tool(ABC):
         Raises:
             ToolFailure: the tool, not its caller, is at fault.
         """
+
+    async def open(self) -> None:  # noqa: B027
+        """Start what calls need; whoever shares the tool awaits it once, before the first call."""
+
+    async def close(self) -> None:  # noqa: B027
+        """Give back what was started, after the last call. Harmless where nothing was."""
 
     async def fork(self, session: str, twin: str) -> None:  # noqa: B027
         """The episode ``twin`` goes on from the state of the episode ``session``.

@@ -25,8 +25,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from envs.env import EnvOptions, Tasks, TextEnv
-from envs.episode import Action, EnvFailure, EnvToolCall, Reply, StopReason, cut, finish, go_on
+from envs.env import EnvOptions, Tasks
+from envs.episode import Action, EnvToolCall, Reply, StopReason, cut, finish, go_on
 from envs.rewards import Transcript, make_rubric
 from envs.search.authors import (
     MANNERS,
@@ -47,11 +47,13 @@ from envs.search.world import (
     has_years,
     make_world,
 )
+from envs.tool_env import ToolEnv, ToolOptions
+from tools.calls import tool_rules
 from tools.retrieval import BM25, RankBM25, Retriever, index_passages, open_retriever
 from tools.retrieval.wire import WIRES
 from tools.search import search_tool
 from tools.syntax import Call
-from tools.tool import ToolContext, ToolFailure
+from tools.tool import ToolResult
 
 WORLD = "world"
 SEARCH_TIMEOUT_S = 30.0
@@ -61,7 +63,7 @@ OVER_LENGTH = ("length", "context_full")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchQAOptions(EnvOptions):
+class SearchQAOptions(ToolOptions):
     """Which questions, how many passages a search shows, and what is rewarded."""
 
     max_turns: int = 4
@@ -163,19 +165,22 @@ async def _retriever(options: SearchQAOptions) -> AsyncIterator[Retriever]:
             yield await asyncio.to_thread(BM25, folder)
 
 
-class SearchQAEnv(TextEnv[SearchTask, SearchState]):
+class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
     """Questions about invented people; see the module's docstring for the protocol."""
 
     Options = SearchQAOptions
     success_score = "em"
+    own_tools = ("search",)
 
     def __init__(self, options: SearchQAOptions, services: Mapping[str, Any] | None = None) -> None:
-        super().__init__(options, _tasks(options), services)
         self._protocol = PROTOCOLS[options.syntax]
+        super().__init__(options, _tasks(options), services, syntax=self._protocol.syntax)
         self._pay = find_pay(options.syntax, options.variant, options.reward)
-        self.stop = self._protocol.stop
-        self.continues = self._protocol.syntax.continues
-        self.system_prompt = self._protocol.instructions if options.instructions else None
+        self.stop = self.syntax.stop + self._protocol.ends
+        self.continues = self.syntax.continues
+        if options.instructions:
+            rules = [self._protocol.instructions, tool_rules(self.syntax, self.named_tools)]
+            self.system_prompt = "\n".join(filter(None, rules))
         self.reward_range = (self._pay.least, self._pay.most)
         self.reward_floor = self._pay.floor
         self.rubric = make_rubric(options.rubric) if options.rubric else None
@@ -186,10 +191,10 @@ class SearchQAEnv(TextEnv[SearchTask, SearchState]):
     @classmethod
     @asynccontextmanager
     async def open_services(cls, options: EnvOptions) -> AsyncIterator[Mapping[str, Any]]:
-        """The search tool over what the options say is searched."""
+        """The search tool over what the options say is searched, and the named ones."""
         chosen = cast(SearchQAOptions, options)
-        async with _retriever(chosen) as retriever:
-            yield {"search": search_tool(retriever, chosen.top_n)}
+        async with super().open_services(options) as opened, _retriever(chosen) as retriever:
+            yield {**opened, "search": search_tool(retriever, chosen.top_n)}
 
     def begin(self, task: SearchTask) -> str:
         """The question."""
@@ -199,7 +204,7 @@ class SearchQAEnv(TextEnv[SearchTask, SearchState]):
     async def turn(self, action: Action) -> Reply:
         """A search's result, or the end."""
         protocol = self._protocol
-        call = protocol.syntax.parse(action)
+        call = self.syntax.parse(action)
         if call is None:
             self._say(action)
             if protocol.retry is None or protocol.answer(action) is not None:
@@ -215,7 +220,7 @@ class SearchQAEnv(TextEnv[SearchTask, SearchState]):
             rewards, scores = self._grade(action, cut_short=True)
             return cut(StopReason.TURN_LIMIT, rewards, scores=scores)
         assert call is not None
-        observation, record = await self._search(call)
+        observation, record = await self._called(call)
         self.state.text += observation
         return go_on(observation, tool_calls=[record])
 
@@ -255,23 +260,13 @@ class SearchQAEnv(TextEnv[SearchTask, SearchState]):
     def _manner(self) -> Manner:
         return MANNERS[self._protocol.syntax.name]
 
-    async def _search(self, call: Call) -> tuple[str, EnvToolCall]:
+    async def _called(self, call: Call) -> tuple[str, EnvToolCall]:
         """What a call leads to, as it is put back, and the record of it."""
-        error = call.error
-        if error is None and call.tool != "search":
-            error = f"there is no tool {call.tool!r}; there is: search"
-        if error is not None:
-            record = EnvToolCall(call.tool, call.arguments, f"Error: {error}", error)
-            return self._protocol.told(error), record
-        search = await self.service("search")
-        context = ToolContext(timeout_s=self.options.step_timeout_s)
-        try:
-            result = await search(call.arguments, context)
-        except ToolFailure as failure:
-            raise EnvFailure(f"{self.env_id}: {failure}", retryable=failure.retryable) from failure
-        self.state.num_searches += 1
-        record = EnvToolCall.of(call.tool, call.arguments, result)
-        return self._protocol.shown(result), record
+        result, record = await self.call(call)
+        self.state.num_searches += call.tool == "search"
+        # Data of another tool than the search is no list of passages.
+        shown = ToolResult(result.text) if call.tool in self.named_tools else result
+        return self._protocol.shown(shown), record
 
     def _say(self, words: str) -> None:
         self.state.text += words
@@ -280,14 +275,15 @@ class SearchQAEnv(TextEnv[SearchTask, SearchState]):
     def _grade(self, last: str, cut_short: bool) -> tuple[dict[str, float], dict[str, float]]:
         """Rewards and scores of the episode whose last action is ``last``."""
         state = self.state
-        answer = self._protocol.answer(state.text if self._protocol.whole else last)
-        scores = self._protocol.scores(answer, state.text, state.task.answers)
+        text = self._protocol.as_searches(state.text, self.named_tools)
+        answer = self._protocol.answer(text if self._protocol.whole else last)
+        scores = self._protocol.scores(answer, text, state.task.answers)
         if cut_short:
             scores["format"] = 0.0
         scores["num_searches"] = float(state.num_searches)
         transcript = Transcript(
             question=state.task.question,
-            text=state.text,
+            text=text,
             written=state.written,
             answer=answer,
             golds=tuple(state.task.answers),

@@ -7,7 +7,7 @@ answer stands, and its rewards by variant and by whether the paper or its code i
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,6 +15,8 @@ from envs.rewards import Transcript
 from envs.rewards.answers import Normalizer, exact_match, f1, normalize_answer, searcher_normalize
 from envs.rewards.format import boxed_answer, research_format
 from envs.rewards.retrieval import (
+    BEGIN_QUERY,
+    END_QUERY,
     search_r1_format,
     search_r1_reward,
     searcher_format,
@@ -83,14 +85,22 @@ class Protocol:
     """Further stop strings, at which an episode is over."""
     retry: str | None = None
     """What an action that neither searches nor answers is told; None: it ends the episode."""
+    query_tags: tuple[str, str] | None = None
+    """What a query stands between, where the format of the whole text is rewarded."""
     whole: bool = True
     """Whether the answer is sought in the whole text, passages included, as published code does, or
     in the last action alone."""
 
-    @property
-    def stop(self) -> tuple[str, ...]:
-        """Every stop string."""
-        return self.syntax.stop + self.ends
+    def as_searches(self, text: str, tools: Iterable[str]) -> str:
+        """A text in which calls of other tools stand as searches do, for rewards that read formats.
+
+        What is paid for the order of tags says nothing about tools that the papers do not have.
+        """
+        if self.query_tags is not None:
+            for name in tools:
+                text = text.replace(f"<{name}>", self.query_tags[0])
+                text = text.replace(f"</{name}>", self.query_tags[1])
+        return text
 
     def shown(self, result: ToolResult) -> str:
         """A result as it is put back into the text; of another tool than ours, its text."""
@@ -101,10 +111,6 @@ class Protocol:
             passages = [Passage("", result.text)]
         lines = [self.numbered(number, passage) for number, passage in enumerate(passages, 1)]
         return self.syntax.wrap("\n".join(lines))
-
-    def told(self, error: str) -> str:
-        """A mistake of the agent's, as it is put back into the text."""
-        return self.shown(ToolResult(f"Error: {error}", error=error))
 
     def scores(self, answer: str | None, text: str, golds: Sequence[str]) -> dict[str, float]:
         """Named figures of a whole text that are no rewards."""
@@ -174,6 +180,7 @@ _RESEARCH = Protocol(
     ),
     answer=boxed_answer,
     fault=research_format,
+    query_tags=("<search>", "</search>"),
     pay={
         "": {
             "code": Pay(partial(_research, "code"), floor=FORMAT_REWARD),
@@ -193,6 +200,7 @@ _R1_SEARCHER = Protocol(
     answer=tagged_answer,
     fault=searcher_format,
     numbered=lambda number, passage: f"({number}){passage.text}",
+    query_tags=(BEGIN_QUERY, END_QUERY),
     normalize=searcher_normalize,
     pay={
         "stage-2": {
@@ -226,6 +234,7 @@ _SEARCH_R1 = Protocol(
     answer=tagged_answer,
     fault=search_r1_format,
     numbered=lambda number, passage: f"Doc {number}(Title: {passage.title}) {passage.text}",
+    query_tags=("<search>", "</search>"),
     ends=("</answer>",),
     retry=SEARCH_R1_RETRY,
     pay={"plain": _search_r1_pay(0.0, 0.0), "format": _search_r1_pay(0.2, 0.1)},

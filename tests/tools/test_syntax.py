@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tools.syntax import (
-    CALCULATOR,
     FENCED,
     JSON_CALL,
     R1_SEARCHER,
@@ -149,10 +148,3 @@ def test_code_is_called_with_or_without_a_fence(text, code):
     assert text[: call.end].endswith("</code>")
     assert RE_TOOL.parse("```python\n1\n```") is None
     assert RE_TOOL.wrap("1") == "\n<interpreter>\n1\n</interpreter>\n"
-
-
-def test_a_calculator_is_called_with_an_expression():
-    call = CALCULATOR.parse("<calculator> 1 + 2 </calculator>")
-    assert call is not None
-    assert (call.tool, call.arguments) == ("calculator", {"expression": "1 + 2"})
-    assert CALCULATOR.wrap("3") == " <result> 3 </result> "

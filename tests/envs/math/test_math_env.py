@@ -42,7 +42,7 @@ def needs_sandbox(reason):
 def services():
     """What many episodes share, whatever their loop."""
     verifier = MathVerifier(workers=1)
-    yield {"verifier": verifier, "tool": tools.make("calculator")}
+    yield {"verifier": verifier, "calculator": tools.make("calculator")}
     verifier.close()
 
 
@@ -154,13 +154,13 @@ VARIANTS = [
     {"reward": "open-r1-tags"},
     {"reward": "open-rs"},
     {"reward": "orz"},
-    {"tool": "calculator", "max_turns": 3},
-    {"tool": "calculator", "max_turns": 2, "reward": "r1-zero", "level": 2},
+    {"tools": "calculator", "max_turns": 3},
+    {"tools": "calculator", "max_turns": 2, "reward": "r1-zero", "level": 2},
 ]
 WITH_PYTHON = [
-    pytest.param({"tool": "python", "max_turns": 2, "level": 2}),
+    pytest.param({"tools": "python", "max_turns": 2, "level": 2}),
     pytest.param(
-        {"tool": "python", "max_turns": 4, "level": 3, "reward": "open-r1-tags"},
+        {"tools": "python", "max_turns": 4, "level": 3, "reward": "open-r1-tags"},
         marks=pytest.mark.slow,
     ),
 ]
@@ -239,9 +239,9 @@ async def test_a_dead_verifier_is_a_failure_to_try_again():
     [
         ({"topic": "geometry"}, r"topic \('geometry'\) must be one of arithmetic, algebra, mixed"),
         ({"level": 4}, r"level \(4\) must be one of 1, 2, 3"),
-        ({"tool": "search"}, r"tool \('search'\) must be one of none, python, calculator"),
+        ({"tools": "search"}, r"tools \(search\): tool 'search' needs the option 'retriever'"),
         ({"reward": "f1"}, r"reward \('f1'\) must be one of accuracy, r1-zero"),
-        ({"tool": "python"}, r"tool \('python'\) needs max_turns \(1\) >= 2"),
+        ({"tools": "python"}, r"tools \(python\) need max_turns \(1\) >= 2"),
         ({"verify_s": 0.0}, r"verify_s \(0.0\) must be from 0.01"),
         ({"tasks": "nowhere.jsonl"}, "nowhere.jsonl: no such file"),
     ],
@@ -267,7 +267,7 @@ def test_making_it_imports_no_algebra():
 
 
 def test_a_call_is_answered_in_place_and_recorded():
-    env = envs.make("math", tool="calculator", max_turns=3)
+    env = envs.make("math", tools="calculator", max_turns=3)
     assert (env.stop, env.continues) == (("</calculator>",), True)
     assert "<calculator>" in env.system_prompt
     env.reset(options={"task": 0})
@@ -289,7 +289,7 @@ def test_a_call_is_answered_in_place_and_recorded():
 
 def test_what_a_tool_prints_is_no_answer(sandbox_or_skip):
     needs_sandbox(sandbox_or_skip)
-    env = envs.make("math", tool="python", max_turns=3)
+    env = envs.make("math", tools="python", max_turns=3)
     env.reset(options={"task": 0})
     gold = env.state.task.answer
     result = env.step(f"<code>print(r'\\boxed{{{gold}}}')</code>")
@@ -308,7 +308,7 @@ def seen(text):
 
 def test_forks_have_interpreters_of_their_own(sandbox_or_skip):
     needs_sandbox(sandbox_or_skip)
-    env = envs.make("math", tool="python", max_turns=8)
+    env = envs.make("math", tools="python", max_turns=8)
     env.reset(options={"task": 0})
     env.step(answer("x = [1]"))
     twin = env.fork()
@@ -316,7 +316,7 @@ def test_forks_have_interpreters_of_their_own(sandbox_or_skip):
         "(no output)", "[1, 2]"
     )
     assert env.step(answer("x")).observation == seen("[1]")
-    tool = twin._lease._own.services["tool"]
+    tool = twin._lease._own.services["python"]
     assert len(tool._sessions) == 2
     twin.step("no more")
     assert len(tool._sessions) == 1, "an episode that is over has no interpreter"
@@ -331,7 +331,7 @@ def test_forks_have_interpreters_of_their_own(sandbox_or_skip):
 
 def test_a_snapshot_goes_on_with_its_variables_in_another_environment(sandbox_or_skip):
     needs_sandbox(sandbox_or_skip)
-    env = envs.make("math", tool="python", max_turns=8)
+    env = envs.make("math", tools="python", max_turns=8)
     env.reset(options={"task": 0})
     env.step(answer("x = 1"))
     env.step(answer("x += 1"))
@@ -348,9 +348,11 @@ def test_a_snapshot_goes_on_with_its_variables_in_another_environment(sandbox_or
         one.close()
 
 
-@pytest.mark.parametrize("options", [{}, {"level": 3}, {"tool": "python", "max_turns": 2}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"level": 3}, {"tools": "python", "max_turns": 2}], ids=str
+)
 async def test_64_interleaved_episodes_are_the_episodes_alone(sandbox_or_skip, options):
-    if "tool" in options:
+    if "tools" in options:
         needs_sandbox(sandbox_or_skip)
     kind = envs.env_type("math")
     chosen = kind.Options(split="test", **options)

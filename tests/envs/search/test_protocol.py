@@ -137,7 +137,7 @@ def test_passages_are_shown_as_each_syntax_does():
         env = make("Paris", syntax=syntax)
         env.reset(seed=0)
         shown[syntax] = env.step(call).observation
-        assert env.stop == PROTOCOLS[syntax].stop
+        assert env.stop == PROTOCOLS[syntax].syntax.stop + PROTOCOLS[syntax].ends
     plain = "Obama was president.\nHe is Barack."
     assert shown == {
         "re-search": f" <result>\n{plain}\n</result>",

@@ -1,0 +1,232 @@
+"""The base class of environments whose agents call tools: whoever is named in ``tools=`` is one.
+
+Tools are services, opened once for all episodes. An episode has a session with each of them, which
+a fork copies and the episode's end closes. A snapshot keeps the calls of tools that keep something
+from call to call; whoever goes on from it repeats them before the next one.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar, Self, TypeVar, cast
+
+from envs.calls import bounded
+from envs.env import EnvOptions, Snapshot, Tasks, TextEnv
+from envs.episode import EnvToolCall, StepResult
+from envs.loop import loop_thread
+from envs.sessions import ToolSession
+from tools.calls import with_tools
+from tools.spec import make_tools
+from tools.syntax import Call, Syntax
+from tools.tool import Tool, ToolResult
+
+TaskT = TypeVar("TaskT")
+StateT = TypeVar("StateT")
+
+
+@lru_cache(maxsize=16)
+def named_tools(text: str) -> Mapping[str, Tool]:
+    """The tools of a text, for their names and schemas: none of them is opened, or to be called.
+
+    Raises:
+        ValueError, UnknownNameError, PluginImportError: as ``tools.spec.make_tools``.
+    """
+    return make_tools(text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolOptions(EnvOptions):
+    """Options of an environment whose agents call tools."""
+
+    tools: str = ""
+    """Tools that the agent may call, beside the environment's own: "calculator, lookup(limit=3)".
+    Each call takes a turn, and so does the answer."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if named_tools(self.tools) and self.max_turns < 2:
+            raise ValueError(
+                f"tools ({self.tools}) need max_turns ({self.max_turns}) >= 2: a call takes a "
+                f"turn, and so does the answer"
+            )
+
+
+class ToolEnv(TextEnv[TaskT, StateT]):
+    """Base class of environments whose agents call tools.
+
+    ``turn`` finds a call by ``self.syntax.parse(action)``, awaits :meth:`call`, puts
+    ``self.syntax.wrap(result.text)`` back, and hands the record on: ``go_on(text,
+    tool_calls=[record])``.
+
+    Args:
+        options: with the field ``tools``.
+        tasks: as for the base class.
+        services: as for the base class; tools by their names among them.
+        syntax: how calls stand in an action.
+
+    Raises:
+        ValueError: a named tool is called as one of the environment's own.
+    """
+
+    Options = ToolOptions
+    own_tools: ClassVar[tuple[str, ...]] = ()
+    """Tools that every episode has: services of these names, from ``open_services``."""
+
+    def __init__(
+        self,
+        options: ToolOptions,
+        tasks: Tasks[TaskT],
+        services: Mapping[str, Any] | None = None,
+        *,
+        syntax: Syntax,
+    ) -> None:
+        super().__init__(options, tasks, services)
+        self.named_tools: Mapping[str, Tool] = named_tools(options.tools)
+        """The tools of ``options.tools``, for their schemas; :meth:`call` calls them."""
+        taken = sorted({*self.own_tools} & {*self.named_tools})
+        if taken:
+            raise ValueError(f"tools ({options.tools}): {taken[0]!r} is there already")
+        self.syntax = with_tools(syntax, self.named_tools)
+        self._sessions: dict[str, ToolSession] = {}
+        self._calls: list[tuple[str, dict[str, Any]]] = []
+
+    @classmethod
+    @asynccontextmanager
+    async def open_services(cls, options: EnvOptions) -> AsyncIterator[Mapping[str, Any]]:
+        """The named tools, opened; a class that has other services adds these to them."""
+        made = make_tools(cast(ToolOptions, options).tools)
+        async with AsyncExitStack() as stack:
+            for tool in made.values():
+                stack.push_async_callback(tool.close)
+                await tool.open()
+            yield made
+
+    async def call(self, call: Call) -> tuple[ToolResult, EnvToolCall]:
+        """What a call leads to, and the record of it. A mistake of the agent's is a result, too.
+
+        Raises:
+            EnvFailure: the tool failed.
+        """
+        known, error = (*self.own_tools, *self.named_tools), call.error
+        if error is None and call.tool not in known:
+            error = f"there is no tool {call.tool!r}; there is: {', '.join(known) or 'none'}"
+        if error is not None:
+            result = ToolResult(f"Error: {error}", error=error)
+        else:
+            result = await self._call_session(call)
+        return result, EnvToolCall.of(call.tool, call.arguments, result)
+
+    async def _call_session(self, call: Call) -> ToolResult:
+        tool = cast(Tool, await self.service(call.tool))
+        if call.tool not in self._sessions:
+            session = ToolSession(tool, self.options.step_timeout_s)
+            self._sessions[call.tool] = session
+            # After a restore: what the tool knew is what it was told.
+            for name, arguments in self._calls:
+                if name == call.tool:
+                    await session.call(arguments)
+        result = await self._sessions[call.tool].call(call.arguments)
+        if tool.stateful:
+            self._calls.append((call.tool, dict(call.arguments)))
+        return result
+
+    # ---- the ends of sessions --------------------------------------------------------------
+
+    async def _end_sessions(self) -> None:
+        sessions, self._sessions = self._sessions, {}
+        for session in sessions.values():
+            await session.end()
+
+    def _end_now(self) -> None:
+        if self._sessions:
+            self._wait(self._end_sessions())
+
+    async def _aend(self) -> None:
+        if self._sessions:
+            await bounded(self._end_sessions(), self._name, self.options.step_timeout_s)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """As the base class's; the last episode's sessions end."""
+        self._end_now()
+        self._calls = []
+        return super().reset(seed=seed, options=options)
+
+    async def areset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """As :meth:`reset`."""
+        await self._aend()
+        self._calls = []
+        return await super().areset(seed=seed, options=options)
+
+    def step(self, action: str) -> StepResult:
+        """As the base class's; with the episode its sessions end."""
+        result = super().step(action)
+        if result.terminated or result.truncated:
+            self._end_now()
+        return result
+
+    async def astep(self, action: str) -> StepResult:
+        """As :meth:`step`."""
+        result = await super().astep(action)
+        if result.terminated or result.truncated:
+            await self._aend()
+        return result
+
+    def close(self) -> None:
+        """As the base class's; the episode's sessions end as well."""
+        self._end_now()
+        super().close()
+
+    async def aclose(self) -> None:
+        """As :meth:`close`."""
+        await self._aend()
+        await super().aclose()
+
+    # ---- copies ----------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """As the base class's, with the calls that a tool has to be told again."""
+        inner = super().snapshot()
+        return Snapshot(inner.env_id, pickle.dumps((inner.payload, self._calls)))
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """As the base class's; the next call of a tool first repeats the snapshot's."""
+        self._end_now()
+        self._resume(snapshot)
+
+    async def arestore(self, snapshot: Snapshot) -> None:
+        """As :meth:`restore`."""
+        await self._aend()
+        self._resume(snapshot)
+
+    def _resume(self, snapshot: Snapshot) -> None:
+        inner, calls = snapshot.payload, self._calls
+        if snapshot.env_id == self.env_id:  # Else it is refused by the base class.
+            inner, calls = pickle.loads(snapshot.payload)
+        super().restore(Snapshot(snapshot.env_id, inner))
+        self._calls = calls
+
+    def fork(self, reseed: int | None = None) -> Self:
+        """As the base class's, with copies of what tools keep for the episode."""
+        if not self._sessions:
+            return super().fork(reseed)
+        return loop_thread.run(self.afork(reseed))
+
+    async def afork(self, reseed: int | None = None) -> Self:
+        """As :meth:`fork`."""
+        twin = await super().afork(reseed)
+        for name, session in self._sessions.items():
+            twin._sessions[name] = await session.fork()
+        return twin
+
+    def _twin(self) -> Self:
+        twin = super()._twin()
+        twin._sessions, twin._calls = {}, []
+        return twin

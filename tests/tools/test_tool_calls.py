@@ -1,0 +1,143 @@
+"""Any tool, called in a syntax that was made for another."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import tools
+from tools.calls import tool_rules, with_tools
+from tools.syntax import FENCED, JSON_CALL, RE_SEARCH, RE_TOOL, SEARCH_R1, SYNTAXES, TAGS
+
+
+@tools.tool
+def convert(amount: float, unit: str = "km") -> str:
+    """Convert a length
+    to metres.
+
+    Args:
+        amount: How much.
+        unit: One of m and km.
+    """
+    return f"{amount * {'m': 1, 'km': 1000}[unit]:g} m"
+
+
+@tools.tool
+def echo(text: str) -> str:
+    """Say it again.
+
+    Args:
+        text: What.
+    """
+    return text
+
+
+@tools.tool
+def double(number: int) -> str:
+    """Twice a number.
+
+    Args:
+        number: Which.
+    """
+    return str(2 * number)
+
+
+@tools.tool
+def now() -> str:
+    """The hour."""
+    return "noon"
+
+
+ALL = {tool.name: tool for tool in (convert, echo, double, now)}
+
+
+@pytest.mark.parametrize("syntax", [RE_SEARCH, TAGS, SEARCH_R1], ids=lambda s: s.name)
+@pytest.mark.parametrize(
+    ("text", "tool", "arguments"),
+    [
+        ("<echo> a b </echo>", "echo", {"text": "a b"}),
+        ('<echo> {"text": "a"} </echo>', "echo", {"text": '{"text": "a"}'}),
+        ("<echo></echo>", "echo", {"text": ""}),
+        ('<convert> {"amount": 2, "unit": "m"} </convert>', "convert", {"amount": 2, "unit": "m"}),
+        ("<double> 21 </double>", "double", {"number": 21}),
+        ('<double>{"number": 21}</double>', "double", {"number": 21}),
+        ("<double> many </double>", "double", {"number": "many"}),
+        ("<now></now>", "now", {}),
+        ("<now> </now>", "now", {}),
+    ],
+)
+def test_between_tags(syntax, text, tool, arguments):
+    call = with_tools(syntax, ALL).parse(f"hm {text} <echo>unseen</echo>")
+    assert call is not None
+    assert (call.tool, call.arguments, call.error) == (tool, arguments, None)
+    assert call.end == len(f"hm {text}")
+
+
+@pytest.mark.parametrize("inside", ["2", "[2]", '"km"', "2 km", "{'amount': 2}", "[" * 100_000])
+def test_several_arguments_are_json_or_a_mistake(inside):
+    call = with_tools(TAGS, ALL).parse(f"<convert>{inside}</convert> x")
+    assert call is not None
+    assert call.error == ("convert takes its arguments as JSON, an object with amount, unit")
+    assert (call.tool, call.arguments) == ("", {})
+    assert call.end == len(f"<convert>{inside}</convert>")
+
+
+def test_the_syntaxes_own_calls_are_as_they_were():
+    syntax = with_tools(RE_SEARCH, ALL)
+    for text in ("<search> a </search> <echo> b </echo>", "</search>", "<search>", "plain"):
+        assert syntax.parse(text) == RE_SEARCH.parse(text)
+    assert syntax.stop == ("</search>", "</convert>", "</echo>", "</double>", "</now>")
+    assert syntax.wrap("x") == RE_SEARCH.wrap("x")
+    assert with_tools(RE_TOOL, {"python": echo}) is RE_TOOL
+    for same in SYNTAXES.values():
+        assert with_tools(same, {}) is same
+
+
+def test_in_a_fenced_block():
+    syntax = with_tools(FENCED, ALL)
+    assert syntax.stop == FENCED.stop
+    call = syntax.parse('so\n```convert\n{"amount": 2}\n```\nmore')
+    assert call is not None and (call.tool, call.arguments) == ("convert", {"amount": 2})
+    call = syntax.parse("```search\nwords\n```\n")
+    assert call is not None and (call.tool, call.arguments) == ("search", {"query": "words"})
+    call = syntax.parse("```shout\nwords\n```\n")
+    assert call is not None and call.error is not None and "convert, echo" in call.error
+
+
+def test_json_names_its_tools_itself():
+    assert with_tools(JSON_CALL, ALL) is JSON_CALL
+
+
+def test_a_name_that_is_no_tag_is_refused():
+    with pytest.raises(ValueError, match="tool 'a b' needs a name of letters"):
+        with_tools(TAGS, {"a b": echo})
+
+
+def test_rules_say_how_each_is_called():
+    assert tool_rules(TAGS, ALL).splitlines() == [
+        'To call convert, write <convert> {"amount": "number", "unit": "string"} </convert> and '
+        "read what stands after it. Convert a length to metres. amount: How much. "
+        "unit: One of m and km.",
+        "To call echo, write <echo> text </echo> and read what stands after it. Say it again. "
+        "text: What.",
+        "To call double, write <double> number </double> and read what stands after it. Twice a "
+        "number. number: Which.",
+        "To call now, write <now> {} </now> and read what stands after it. The hour.",
+    ]
+    assert tool_rules(FENCED, {"echo": echo}).startswith(
+        "To call echo, write ```echo\ntext\n``` and read"
+    )
+    assert tool_rules(RE_TOOL, {"python": echo}) == tool_rules(TAGS, {}) == ""
+
+
+def test_rules_of_json_are_schemas():
+    start, opening, schema, closing = tool_rules(JSON_CALL, {"convert": convert}).splitlines()
+    assert (start, opening, closing) == (
+        "You may call these functions, too:",
+        "<tools>",
+        "</tools>",
+    )
+    function = json.loads(schema)["function"]
+    assert function["name"] == "convert"
+    assert list(function["parameters"]["properties"]) == ["amount", "unit"]

@@ -1,0 +1,129 @@
+"""How any tool is called in a syntax: in words for the model, and as it is read from a text.
+
+A syntax has a way of its own for the tools it was made for (``Syntax.tools``). Others are called in
+its form: between tags with the tool's name, in a fenced block that begins with it, or as JSON. In
+the first two a tool with one argument is given that argument, any other one JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from tools.syntax import FENCED_ARGUMENTS, Call, Syntax, fenced_call, tagged_call
+from tools.tool import Tool
+
+_TAG = re.compile(r"[A-Za-z][\w-]*")
+_WRITTEN = "written"
+"""The argument under which the parsers of ``tools.syntax`` give what stands inside a call."""
+
+Parser = Callable[[str], Call | None]
+
+
+def with_tools(syntax: Syntax, tools: Mapping[str, Tool]) -> Syntax:
+    """A syntax in which these tools can be called as well.
+
+    Args:
+        syntax: one of ``tools.syntax.SYNTAXES``.
+        tools: by name.
+
+    Raises:
+        ValueError: a tool's name cannot stand in a tag.
+    """
+    others = {name: tool for name, tool in tools.items() if name not in syntax.tools}
+    for name in others:
+        if not _TAG.fullmatch(name):
+            raise ValueError(f"tool {name!r} needs a name of letters, digits, _ and - to be called")
+    if not others or syntax.form == "json":
+        return syntax
+    if syntax.form == "fence":
+        find = fenced_call({**FENCED_ARGUMENTS, **dict.fromkeys(others, _WRITTEN)})
+        return replace(syntax, parse=_reading(find, others))
+    tagged = [tagged_call(name, tool=name, argument=_WRITTEN) for name in others]
+    return replace(
+        syntax,
+        stop=(*syntax.stop, *(f"</{name}>" for name in others)),
+        parse=_reading(_first([syntax.parse, *tagged]), others),
+    )
+
+
+def tool_rules(syntax: Syntax, tools: Mapping[str, Tool]) -> str:
+    """What a system message says of tools that ``syntax`` has no way of its own to call."""
+    others = [tool for name, tool in tools.items() if name not in syntax.tools]
+    if syntax.form == "json":
+        schemas = "\n".join(json.dumps(schema_of(tool)) for tool in others)
+        return f"You may call these functions, too:\n<tools>\n{schemas}\n</tools>" if others else ""
+    return "\n".join(_rule(syntax, tool) for tool in others)
+
+
+def schema_of(tool: Tool) -> dict[str, Any]:
+    """A tool as chat templates and APIs list it."""
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    return {"type": "function", "function": function}
+
+
+def _rule(syntax: Syntax, tool: Tool) -> str:
+    """How to call one tool, and what for."""
+    properties = tool.parameters.get("properties", {})
+    inside = _only(tool) or json.dumps({name: _type(part) for name, part in properties.items()})
+    fenced = syntax.form == "fence"
+    call = f"```{tool.name}\n{inside}\n```" if fenced else f"<{tool.name}> {inside} </{tool.name}>"
+    meant = [f"{name}: {part['description']}" for name, part in properties.items() if _told(part)]
+    words = " ".join([" ".join(tool.description.split()), *meant])
+    return f"To call {tool.name}, write {call} and read what stands after it. {words}"
+
+
+def _only(tool: Tool) -> str | None:
+    """The argument of a tool that has but one."""
+    properties = tool.parameters.get("properties", {})
+    return next(iter(properties)) if len(properties) == 1 else None
+
+
+def _told(part: Mapping[str, Any]) -> bool:
+    return bool(part.get("description"))
+
+
+def _type(part: Mapping[str, Any]) -> str:
+    return str(part.get("type", "value"))
+
+
+def _first(parsers: list[Parser]) -> Parser:
+    """Of the calls that several parsers find, the one that is complete first."""
+
+    def parse(text: str) -> Call | None:
+        found = [call for parser in parsers if (call := parser(text)) is not None]
+        return min(found, key=lambda call: call.end, default=None)
+
+    return parse
+
+
+def _reading(find: Parser, tools: Mapping[str, Tool]) -> Parser:
+    """A parser that makes arguments of what stands inside a call of one of ``tools``."""
+
+    def parse(text: str) -> Call | None:
+        call = find(text)
+        if call is None or call.tool not in tools:
+            return call
+        return _read(call, tools[call.tool])
+
+    return parse
+
+
+def _read(call: Call, tool: Tool) -> Call:
+    written, only = str(call.arguments[_WRITTEN]), _only(tool)
+    if only is not None and tool.parameters["properties"][only].get("type") == "string":
+        return replace(call, arguments={only: written})
+    try:
+        value = json.loads(written or "{}")
+    except (ValueError, RecursionError):
+        value = written
+    if only is not None and not (isinstance(value, dict) and only in value):
+        return replace(call, arguments={only: value})
+    if isinstance(value, dict):
+        return replace(call, arguments=value)
+    names = ", ".join(tool.parameters.get("properties", {})) or "nothing"
+    wrong = f"{tool.name} takes its arguments as JSON, an object with {names}"
+    return replace(call, tool="", arguments={}, error=wrong)
