@@ -29,6 +29,7 @@ from envs.registration import (
     resolve,
     tell_gymnasium_of_plugins,
 )
+from envs.tool_env import ToolEnv, ToolOptions
 
 __all__ = [
     "Action",
@@ -45,6 +46,8 @@ __all__ = [
     "StopReason",
     "Tasks",
     "TextEnv",
+    "ToolEnv",
+    "ToolOptions",
     "check_env",
     "cut",
     "env_type",
