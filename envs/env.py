@@ -10,69 +10,29 @@ from __future__ import annotations
 
 import copy
 import inspect
-import math
 import pickle
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import gymnasium
 import numpy as np
 
 from envs import calls
-from envs.budget import budget_kinds, draw_budget, sentence_of
+from envs.budget import draw_budget, sentence_of
 from envs.episode import Action, NotForkable, OrderError, Progress, Reply, StepResult, StopReason
 from envs.loop import loop_thread
+from envs.options import EnvOptions as EnvOptions
+from envs.options import Tasks as Tasks
+from envs.record import EpisodeId, Tape
 from envs.services import ServiceLease
 from envs.spaces import Unicode
 
 TaskT = TypeVar("TaskT")
 StateT = TypeVar("StateT")
 T = TypeVar("T")
-TaskT_co = TypeVar("TaskT_co", covariant=True)
-
-
-class Tasks(Protocol[TaskT_co]):
-    """A finite, indexable set of tasks: each a pure function of (split, index, seed)."""
-
-    def __len__(self) -> int:
-        """How many there are."""
-        ...
-
-    def __getitem__(self, index: int, /) -> TaskT_co:
-        """Task ``index``; the same object's worth of data every time."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class EnvOptions:
-    """Plain values that define an environment; subclasses add theirs. The command line reads it."""
-
-    split: str = "train"
-    """Which tasks: "train", "validation" (for choices during a run) or "test" (for none)."""
-    seed: int = 0
-    """Seed of generated tasks and worlds."""
-    max_turns: int = 1
-    """Actions per episode; 1 makes the environment a contextual bandit."""
-    step_timeout_s: float = 120.0
-    """A step that waits longer than this fails (EnvFailure, retryable)."""
-    token_budget: str = ""
-    """"exact", "max" or "both": prompts end in a budget of tokens; its range is "max:100-4000"."""
-
-    def __post_init__(self) -> None:
-        if self.split not in ("train", "validation", "test"):
-            raise ValueError(f"split ({self.split!r}) must be one of train, validation, test")
-        if self.max_turns < 1:
-            raise ValueError(f"max_turns ({self.max_turns}) must be >= 1")
-        if self.step_timeout_s <= 0:
-            raise ValueError(f"step_timeout_s ({self.step_timeout_s}) must be > 0")
-        budget_kinds(self.token_budget)
-        for option in fields(self):
-            value = getattr(self, option.name)
-            if isinstance(value, float) and not math.isfinite(value):
-                raise ValueError(f"{option.name} ({value}) must be finite")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +76,9 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
     """Least and greatest return of an episode."""
     reward_floor: float = 0.0
     """The most that an empty or random text may earn; ``check_env`` holds the env to it."""
+
+    tape: Tape = Tape()
+    """Hears what tools are asked and answer, or answers itself; see ``envs.record``."""
 
     state: StateT
     """The author's episode state: set in ``begin``, changed in ``turn``, plain picklable data."""
@@ -181,7 +144,17 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
 
     async def service(self, name: str) -> Any:
         """The shared service called ``name``; opened now if nobody injected it."""
-        return (await self._lease.get())[name]
+        return await self.tape.find(name, self._lease)
+
+    @property
+    def episode_id(self) -> EpisodeId:
+        """What begins the running episode once more; of a mixture, its part's own.
+
+        Raises:
+            OrderError: no episode was started.
+        """
+        episode = self._running()
+        return EpisodeId(self.env_id, self.options, episode.task_index, episode.seed)
 
     # ---- Gymnasium's face ------------------------------------------------------------------
 
@@ -316,7 +289,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         index = int(self.np_random.integers(count)) if chosen is None else chosen
         if not isinstance(index, int) or not 0 <= index < count:
             raise ValueError(f"task ({index!r}) must be an int from 0 to {count - 1}")
-        self._episode = Progress(index, budget=self._budget_of(index))
+        self._episode = Progress(index, seed, budget=self._budget_of(index))
         return self.tasks[index]
 
     def _opened(self, observation: str) -> tuple[str, dict[str, Any]]:

@@ -126,6 +126,8 @@ class Progress:
     """What the base class knows of a running episode; copied into snapshots with the state."""
 
     task_index: int
+    seed: int | None
+    """What the reset was given."""
     turns: int = 0
     over: bool = True
     """No action may be taken: it ended or failed, or is waiting for its begin or its turn."""

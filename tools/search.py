@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from tools.function import tool
 from tools.retrieval import Retriever
 from tools.tool import BadArguments, Tool, ToolResult
@@ -29,6 +31,6 @@ def search_tool(retriever: Retriever, top_n: int = 5) -> Tool:
             raise BadArguments("the query is empty")
         [passages] = await retriever.search([query], top_n)
         text = "\n".join(passage.text for passage in passages)
-        return ToolResult(text or NOTHING_FOUND, data=passages)
+        return ToolResult(text or NOTHING_FOUND, data=[asdict(passage) for passage in passages])
 
     return search

@@ -104,11 +104,10 @@ class Protocol:
 
     def shown(self, result: ToolResult) -> str:
         """A result as it is put back into the text; of another tool than ours, its text."""
-        passages = result.data
         if self.numbered is None:
             return self.syntax.wrap(result.text)
-        if not isinstance(passages, list) or not passages:
-            passages = [Passage("", result.text)]
+        found = result.data if isinstance(result.data, list) else []
+        passages = [Passage(**row) for row in found] or [Passage("", result.text)]
         lines = [self.numbered(number, passage) for number, passage in enumerate(passages, 1)]
         return self.syntax.wrap("\n".join(lines))
 

@@ -21,6 +21,7 @@ from agents.agent import ContextFull, TokenAgent
 from agents.policy import PolicyFailure
 from envs.env import TextEnv
 from envs.episode import EnvFailure, EnvToolCall, StepResult, StopReason
+from envs.record import Recorder
 from rl.rollout.trajectory import ToolCall, Trajectory, Turn
 from tools.owner import acting_for
 
@@ -145,9 +146,12 @@ class Episode:
             turn_seed=lambda turn: seed_of(*self.seed_key, self.member, turn),
         )
         trajectory.segments.append(agent.segment)
+        recorder = Recorder(calls=trajectory.calls, tools=trajectory.tools)
         with self._blamed():
+            env.tape = recorder
             reset = env.areset(seed=self.env_seed, options={"task": self.task})
             observation, _ = await reset
+            trajectory.begun(env.episode_id, observation, env.system_prompt)
             agent.start(observation, env.system_prompt, env.stop)
         while True:
             self._waits_for = "a service's queue"
@@ -160,6 +164,7 @@ class Episode:
                 return _truncate(trajectory, StopReason.CONTEXT_FULL)
             answered = time.perf_counter()
             self._waits_for = "the environment"
+            recorder.turn += 1
             with self._blamed():
                 result = await env.astep(action)
                 env_s = time.perf_counter() - answered

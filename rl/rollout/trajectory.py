@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from agents.segment import NOT_SAMPLED, Segment
+from envs.record import EpisodeId, RecordedCall, RecordedTool
 
 __all__ = ["NOT_SAMPLED", "Segment", "ToolCall", "Trajectory", "TrajectoryGroup", "Turn"]
 
@@ -70,6 +71,24 @@ class Trajectory:
     """Infrastructure failure: the episode has no reward and enters no baseline."""
     shaping: dict[str, float] = field(default_factory=dict)
     """Named contributions beside the environment's rewards (``rl.credit.shaping``)."""
+    part: str = ""
+    """Of a mixture of environments: the part that was played, whose id, options and task these
+    are."""
+    system: str | None = None
+    """The system message."""
+    observation: str = ""
+    """The first observation."""
+    calls: list[RecordedCall] = field(default_factory=list)
+    """What tools were asked and answered: with it ``envs.replay`` plays the episode again."""
+    tools: dict[str, RecordedTool] = field(default_factory=dict)
+    """What they said of themselves, by service."""
+
+    def begun(self, episode: EpisodeId, observation: str, system: str | None) -> None:
+        """Write down how the episode began."""
+        self.env_id, self.env_options = episode.env_id, asdict(episode.options)
+        self.task, self.part = episode.task, episode.part
+        self.seed = self.seed if episode.seed is None else episode.seed
+        self.observation, self.system = observation, system
 
     @property
     def reward(self) -> float:
@@ -145,6 +164,8 @@ class Trajectory:
             Turn(**{**turn, "tool_calls": [ToolCall(**call) for call in turn["tool_calls"]]})
             for turn in fields["turns"]
         ]
+        fields["calls"] = [RecordedCall(**call) for call in fields["calls"]]
+        fields["tools"] = {name: RecordedTool(**said) for name, said in fields["tools"].items()}
         return cls(**fields)
 
 

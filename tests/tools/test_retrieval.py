@@ -126,7 +126,7 @@ async def test_search_tool_shows_passages_line_by_line():
     search = tools.make("search", retriever=RankBM25(ANIMALS), top_n=2)
     result = await search({"query": "dog"})
     assert result.text == "a dog sleeps\nfoxes and dogs and a dog"
-    assert [p.id for p in result.data] == ["2", "3"]
+    assert [p["id"] for p in result.data] == ["2", "3"]
     assert (await search({"query": "unicorn"})).text == NOTHING_FOUND
     assert (await search({"query": "  "})).error == "the query is empty"
     assert list(search.parameters["properties"]) == ["query"]

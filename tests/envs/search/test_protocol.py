@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 
 import envs
@@ -39,7 +41,7 @@ def fixed(query: str) -> ToolResult:
     Args:
         query: Anything.
     """
-    return ToolResult("\n".join(p.text for p in OBAMA), data=OBAMA)
+    return ToolResult("\n".join(p.text for p in OBAMA), data=[asdict(p) for p in OBAMA])
 
 
 def make(*golds: str, **options) -> SearchQAEnv:

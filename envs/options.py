@@ -1,0 +1,52 @@
+"""What an environment is made of: its tasks, and the plain values that define it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Protocol, TypeVar
+
+from envs.budget import budget_kinds
+
+TaskT_co = TypeVar("TaskT_co", covariant=True)
+
+
+class Tasks(Protocol[TaskT_co]):
+    """A finite, indexable set of tasks: each a pure function of (split, index, seed)."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+        ...
+
+    def __getitem__(self, index: int, /) -> TaskT_co:
+        """Task ``index``; the same object's worth of data every time."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvOptions:
+    """Plain values that define an environment; subclasses add theirs. The command line reads it."""
+
+    split: str = "train"
+    """Which tasks: "train", "validation" (for choices during a run) or "test" (for none)."""
+    seed: int = 0
+    """Seed of generated tasks and worlds."""
+    max_turns: int = 1
+    """Actions per episode; 1 makes the environment a contextual bandit."""
+    step_timeout_s: float = 120.0
+    """A step that waits longer than this fails (EnvFailure, retryable)."""
+    token_budget: str = ""
+    """"exact", "max" or "both": prompts end in a budget of tokens; its range is "max:100-4000"."""
+
+    def __post_init__(self) -> None:
+        if self.split not in ("train", "validation", "test"):
+            raise ValueError(f"split ({self.split!r}) must be one of train, validation, test")
+        if self.max_turns < 1:
+            raise ValueError(f"max_turns ({self.max_turns}) must be >= 1")
+        if self.step_timeout_s <= 0:
+            raise ValueError(f"step_timeout_s ({self.step_timeout_s}) must be > 0")
+        budget_kinds(self.token_budget)
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"{option.name} ({value}) must be finite")
