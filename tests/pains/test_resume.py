@@ -1,0 +1,37 @@
+"""Complaint 12: a resumed run loses work: tasks are skipped, and long ones more often than others.
+
+NeMo#3599, OpenRLHF#1322, AReaL#1388.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+from rl.run.folder import read_jsonl
+from rl.train import main
+
+
+def played(out):
+    """Each step's episodes: tasks, tokens and rewards."""
+    steps = []
+    for path in sorted((out / "trajectories").iterdir()):
+        with gzip.open(path) as file:
+            records = [json.loads(line) for line in file]
+        steps.append([(r["task"], r["member"], r["segments"], r["seed"]) for r in records])
+    return steps
+
+
+def losses(out):
+    return [(r["step"], r["loss"]) for r in read_jsonl(out / "metrics.jsonl") if "loss" in r]
+
+
+def test_a_resumed_run_plays_what_the_whole_one_plays(words, tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert main(words(whole)) == 0
+    assert main(words(parts, steps=3)) == 0
+    assert main(words(parts, resume="auto")) == 0
+    assert played(parts) == played(whole)
+    assert losses(parts) == losses(whole)
+    tasks = [{task for task, *_ in step} for step in played(whole)]
+    assert len(set.union(*tasks)) == 4 * 6, "no task twice before all were there"
