@@ -1,0 +1,95 @@
+"""Our environments for TRL: ``GRPOTrainer(environment_factory=trl_factory("mastermind"))``.
+
+TRL plays them with one tool, ``act``, whose text is our action; the rows say which tasks:
+``Dataset.from_list(trl_rows("mastermind", 1000))``. The rows of a group are one row repeated, so
+its members play one task with one seed. What TRL does not keep of ours:
+
+- words outside a call of ``act`` reach no environment; who stops in mid-episode says nothing more;
+- rewards of turns arrive as their sum, at the end; where infrastructure failed it is ``None``,
+  which TRL leaves out, without a second attempt;
+- stop strings and results inside the agent's own message do not exist.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from envs.episode import EnvFailure
+from envs.registration import make
+from tools.threads import in_thread
+
+RULES = "Call act to act: what you write outside of it reaches nobody. Go on until it is over."
+OVER = "It is over."
+FAILED = "The environment failed. This episode counts for nothing: stop."
+
+
+class TrlEnvironment:
+    """One of our environments, as TRL wants them: made once, reset for each episode.
+
+    Args:
+        name: an environment's.
+        options: its own.
+    """
+
+    def __init__(self, name: str, options: dict[str, Any]) -> None:
+        self._env = make(name, **options)
+        self._over, self._failed, self._return = True, False, 0.0
+
+    def reset(self, task: int, seed: int = 0, prompt: object = None) -> str:
+        """Begin an episode; what TRL puts behind the prompt. The arguments are columns of a row."""
+        self._over, self._failed, self._return = False, False, 0.0
+        try:
+            return self._env.reset(seed=seed, options={"task": task})[0]
+        except EnvFailure:
+            self._failed = self._over = True
+            return FAILED
+
+    async def act(self, text: str) -> str:
+        """Act in the environment, and read what it answers.
+
+        Args:
+            text: The action, or the answer, in full.
+        """
+        # In a thread: TRL awaits the calls of one message together, on a loop of its own.
+        return await in_thread(functools.partial(self._step, text))
+
+    def get_reward(self) -> float | None:
+        """The episode's return; None where infrastructure failed."""
+        while not self._over:
+            self._step("")
+        return None if self._failed else self._return
+
+    def _step(self, text: str) -> str:
+        if self._over:
+            return FAILED if self._failed else OVER
+        try:
+            step = self._env.step(text)
+        except EnvFailure:
+            self._failed = self._over = True
+            return FAILED
+        self._return += step.reward
+        self._over = step.terminated or step.truncated
+        return "\n".join(filter(None, [step.observation, OVER if self._over else ""]))
+
+
+def trl_factory(name: str, **options: Any) -> Callable[[], TrlEnvironment]:
+    """What TRL's ``environment_factory`` takes; it pickles. Raises what ``envs.make`` does."""
+    make(name, **options).close()
+    return functools.partial(TrlEnvironment, name, options)
+
+
+def trl_rows(name: str, num_tasks: int, seed: int = 0, **options: Any) -> list[dict[str, Any]]:
+    """The first tasks of an environment, as rows of a data set for TRL.
+
+    Raises:
+        ValueError: it has fewer.
+    """
+    env = make(name, **options)
+    if not 1 <= num_tasks <= len(env.tasks):
+        raise ValueError(f"num_tasks ({num_tasks}) must be from 1 to {len(env.tasks)}")
+    system = "\n".join(filter(None, [env.system_prompt, RULES]))
+    prompt = [{"role": "system", "content": system}, {"role": "user", "content": ""}]
+    env.close()
+    return [{"prompt": prompt, "task": task, "seed": seed} for task in range(num_tasks)]

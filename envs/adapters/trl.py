@@ -1,0 +1,87 @@
+"""Environments written for TRL's ``GRPOTrainer(environment_factory=...)``, as ours.
+
+TRL's is a class made without arguments: ``reset(**row)`` begins and may say something, each other
+public method is a tool, typed and documented, and ``get_reward()`` scores what was done. Subclass
+:class:`TrlEnv`, name the class and its rows, and register the subclass as your own. An action holds
+a call in JSON, as Hermes and Qwen write it, or it ends the episode. What does not hold:
+
+- same seed, same episode: TRL seeds nothing, so all that differs must be in the rows;
+- what a tool raises is told to the agent, as TRL does, unless it is an ``EnvFailure``;
+- copies in mid-episode need an instance that pickles, else ``NotForkable``;
+- ``reward_range``, ``reward_floor`` and a gold policy are what the subclass says they are.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+from envs.adapters.gymnasium import ForeignOptions
+from envs.adapters.trl_rows import described, functions, row_tasks
+from envs.datasets import Row
+from envs.env import EnvOptions, TextEnv
+from envs.episode import Action, EnvFailure, EnvToolCall, Reply, StopReason, cut, finish, go_on
+from tools.function import FunctionTool
+from tools.syntax import JSON_CALL, Call
+from tools.tool import ToolContext, ToolFailure
+
+
+class TrlEnv(TextEnv[Row, Any]):
+    """An environment of TRL, as one of ours. Abstract: a subclass says which."""
+
+    Options = ForeignOptions
+    blocking = True
+    stop, continues = JSON_CALL.stop, JSON_CALL.continues
+    environment: ClassVar[Any]
+    """TRL's class."""
+    rows: ClassVar[Iterable[Mapping[str, Any]] | str]
+    """What ``reset`` is told, a row for each task: rows, or a source of ``envs.datasets``. A column
+    ``split`` says where one belongs, else a hash; ``prompt`` stands before what ``reset`` says."""
+
+    def __init__(self, options: EnvOptions, services: Mapping[str, Any] | None = None) -> None:
+        kind: Any = type(self)
+        super().__init__(options, row_tasks(kind, options.split), services)
+        self.system_prompt = described(self.environment)
+        self._bound: tuple[Any, dict[str, FunctionTool]] = (None, {})
+
+    def begin(self, task: Row) -> str:
+        """The row's prompt, and behind it what the environment says."""
+        self.state = self.environment()
+        row = {key: value for key, value in task.columns.items() if key != "split"}
+        prompt = row.get("prompt", "")
+        if not isinstance(prompt, str):
+            prompt = "\n\n".join(message["content"] for message in prompt if message["content"])
+        return prompt + (self.state.reset(**row) or "")
+
+    async def turn(self, action: Action) -> Reply:
+        """A tool's result, or the end and its reward."""
+        call = JSON_CALL.parse(action)
+        if call is None:
+            return finish(await self._reward())
+        record = await self._answer(call)
+        if self.turns_left == 1:
+            return cut(StopReason.TURN_LIMIT, await self._reward(), JSON_CALL.wrap(record.text))
+        return go_on(JSON_CALL.wrap(record.text), tool_calls=[record])
+
+    async def _answer(self, call: Call) -> EnvToolCall:
+        if self._bound[0] is not self.state:
+            self._bound = self.state, functions(self.state)
+        tools, error = self._bound[1], call.error
+        if error is None and call.tool not in tools:
+            error = f"there is no function {call.tool!r}; there are: {', '.join(tools)}"
+        if error is not None:
+            return EnvToolCall(call.tool, call.arguments, f"Error: {error}", error)
+        context = ToolContext(timeout_s=self.options.step_timeout_s)
+        try:
+            result = await tools[call.tool](call.arguments, context)
+        except ToolFailure as failure:
+            raise EnvFailure(f"{self._name}: {failure}", retryable=failure.retryable) from failure
+        return EnvToolCall(call.tool, call.arguments, result.text, result.error)
+
+    async def _reward(self) -> dict[str, float]:
+        reward = self.state.get_reward()
+        reward = await reward if inspect.isawaitable(reward) else reward
+        if reward is None:
+            raise EnvFailure(f"{self._name}: get_reward gave no reward", retryable=False)
+        return {"reward": float(reward)}

@@ -1,0 +1,82 @@
+"""What an environment of TRL is made of: its rows as tasks, its methods as tools."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+from collections.abc import Callable
+from typing import Any
+
+from envs.datasets import Row, load_rows, split_of
+from envs.episode import EnvFailure
+from tools.function import FunctionTool
+from tools.threads import in_thread
+from tools.tool import BadArguments, ToolFailure
+
+RULES = (
+    'To call a function, write <tool_call>{"name": ..., "arguments": {...}}</tool_call>. To end, '
+    "write an answer without a call. The functions, in JSON:"
+)
+NO_TOOLS = ("reset", "get_reward")
+
+
+@functools.cache
+def row_tasks(env_type: Any, split: str) -> list[Row]:
+    """The rows of a ``TrlEnv`` that belong to ``split``; loaded once per process.
+
+    Raises:
+        ValueError: they cannot be read, or none is in the split.
+    """
+    tasks: dict[str, list[Row]] = {}
+    for row in load_rows(env_type.rows):
+        key = json.dumps(row.columns, sort_keys=True, default=str)
+        tasks.setdefault(split_of(row, key), []).append(row)
+    if split not in tasks:
+        counts = {name: len(rows) for name, rows in tasks.items()}
+        raise ValueError(f"{env_type.__name__}: no rows in split {split!r}; it has {counts}")
+    return tasks[split]
+
+
+@functools.cache
+def described(environment: Any) -> str:
+    """What an agent is told of the tools of TRL's class."""
+    # Looked at, not made: to make one may open a connection.
+    tools = functions(environment.__new__(environment)).values()
+    schemas = [
+        {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+        for tool in tools
+    ]
+    return "\n".join([RULES, *map(json.dumps, schemas)])
+
+
+def functions(environment: Any) -> dict[str, FunctionTool]:
+    """The tools of an instance, by name: its public methods, as TRL finds them.
+
+    Raises:
+        ValueError: a type or a description is missing.
+    """
+    names = [name for name, _ in inspect.getmembers(type(environment), inspect.isfunction)]
+    public = [name for name in names if not name.startswith("_") and name not in NO_TOOLS]
+    return {name: _function(getattr(environment, name)) for name in public}
+
+
+def _function(method: Callable[..., Any]) -> FunctionTool:
+    """A method as a tool: plain ones in a thread, what they give as a text."""
+
+    @functools.wraps(method)
+    async def call(**arguments: Any) -> str:
+        try:
+            if inspect.iscoroutinefunction(method):
+                return str(await method(**arguments))
+            return str(await in_thread(functools.partial(method, **arguments)))
+        except EnvFailure as error:
+            raise ToolFailure(str(error), retryable=error.retryable) from error
+        except ToolFailure:
+            raise
+        # TRL's contract: whatever else a tool raises is an answer, which the agent reads.
+        except Exception as error:
+            raise BadArguments(str(error)) from error
+
+    call.__annotations__ = {**method.__annotations__, "return": str}
+    return FunctionTool(call)
