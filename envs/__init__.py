@@ -65,6 +65,7 @@ register("countdown-v0", "envs.logic.countdown.env:CountdownEnv")
 register("knights-knaves-v0", "envs.logic.knights.env:KnightsKnavesEnv")
 register("mastermind-v0", "envs.logic.mastermind.env:MastermindEnv")
 register("math-v0", "envs.math.env:MathEnv")
+register("mix-v0", "envs.mixture.env:MixEnv")
 register("search-qa-v0", "envs.search.env:SearchQAEnv")
 register("sudoku-v0", "envs.logic.sudoku.env:SudokuEnv")
 for _task in TASKS:

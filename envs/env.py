@@ -66,7 +66,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
     False: it is a message of its own."""
     blocking: ClassVar[bool] = False
     """True: plain ``begin`` and ``turn`` block, so the asynchronous face runs them in a thread."""
-    forkable: ClassVar[bool] = True
+    forkable: bool = True
     """False where ``state`` cannot be copied (a live web service)."""
     max_invalid_actions: int = 3
     """For authors that count them; see StopReason.INVALID_ACTIONS."""
@@ -123,6 +123,13 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         """An imperfect author for one episode, from observation to action: warm starts imitate it.
 
         It may use the task and ``self.state``; it errs often enough to leave something to learn.
+        """
+        raise NotImplementedError
+
+    def difficulty(self, task_index: int) -> float:
+        """How hard a task is, from 0 (the easiest that any options give) to 1 (the hardest).
+
+        A curriculum sorts by it; it should not take drawing the task.
         """
         raise NotImplementedError
 

@@ -88,16 +88,27 @@ def make(name: str, services: Mapping[str, Any] | None = None, **options: Any) -
         TypeError: no such option; names the ones that exist.
         ValueError: an option's value is out of range.
     """
-    kind = env_type(name)
-    known = [f.name for f in fields(kind.Options)]
-    for option in options:
+    return make_from(resolve(name), options_of(name, options), services)
+
+
+def options_of(name: str, values: Mapping[str, Any]) -> EnvOptions:
+    """The options of an environment from some of their fields; the others have their defaults.
+
+    Raises:
+        UnknownNameError: no such environment.
+        TypeError: no such option; names the ones that exist.
+        ValueError: an option's value is out of range.
+    """
+    kind = env_type(name).Options
+    known = [f.name for f in fields(kind)]
+    for option in values:
         if option not in known:
             hint = closest(option, known)
             meant = f" Did you mean {hint!r}?" if hint else ""
             raise TypeError(
                 f"{resolve(name)} has no option {option!r}.{meant} Known: {', '.join(known)}."
             )
-    return make_from(resolve(name), kind.Options(**options), services)
+    return kind(**values)
 
 
 def make_from(

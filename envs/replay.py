@@ -74,6 +74,8 @@ class RecordedEpisode:
     terminated: bool
     stop_reason: str | None
     failure: str | None
+    part: str
+    """Of a mixture: whose episode it is. It is played without the mixture."""
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> RecordedEpisode:
@@ -139,6 +141,8 @@ async def replay(
             steps.append(result)
             last = tape.turn == len(episode.turns)
             compared = _compared(turn, result, _end(episode) if last else None)
+            if episode.part:
+                _without_success(compared)
             if rescored:
                 compared = {k: v for k, v in compared.items() if k not in ("rewards", "scores")}
             _differ(found, tape.turn, compared)
@@ -195,6 +199,13 @@ def _compared(
         "terminated": (ended, now.terminated),
         "stop_reason": (stop_reason, None if reason is None else str(reason)),
     }
+
+
+def _without_success(compared: dict[str, tuple[Any, Any]]) -> None:
+    """Leave the score out that a mixture adds to its parts' own."""
+    recorded, now = compared["scores"]
+    kept = [{k: v for k, v in scores.items() if k != "success"} for scores in (recorded, now)]
+    compared["scores"] = (kept[0], kept[1])
 
 
 def _floats(values: Mapping[str, Any]) -> dict[str, float]:

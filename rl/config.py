@@ -16,6 +16,7 @@ from rl.credit.algorithms import ALGORITHMS, Algorithm
 from rl.credit.shaping import make_shapings
 from rl.errors import UsageError
 from rl.learner.settings import OptimizerConfig
+from rl.rollout.curriculum import CurriculumConfig
 from rl.run.plain import to_plain
 
 
@@ -190,6 +191,8 @@ class TrainConfig(RunConfig):
     """Tasks per step."""
     group_size: int = 8
     """Episodes per task."""
+    curriculum: CurriculumConfig
+    """Which tasks a step plays."""
     shaping: str = ""
     """What lengths and siblings add to rewards: 0.5*kimi_length; see docs/algorithms.md."""
     shaping_from: int = 1
@@ -206,12 +209,14 @@ class TrainConfig(RunConfig):
     """auto: go on from the folder's last checkpoint where there is one."""
     save_every: int = 20
     """Steps between checkpoints; the last step is always saved."""
+    keep_episodes: int = 0
+    """Steps whose episodes stay in the folder, the newest; 0: all."""
     max_seconds: float = 0.0
     """Stop after this many seconds of training, cleanly; 0 for no limit."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _at_least(0, self, "max_seconds")
+        _at_least(0, self, "max_seconds", "keep_episodes")
         _at_least(1, self, "steps", "prompts", "group_size", "save_every", "micro_batch_tokens")
         _at_least(1, self, "shaping_from")
         kinds = budget_kinds(self.env.options.token_budget)

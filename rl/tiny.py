@@ -32,6 +32,7 @@ from agents.renderer import Renderer
 from agents.segment import NOT_SAMPLED, Segment
 from envs.datasets import SUFFIXES
 from envs.env import EnvOptions
+from envs.mixture.parts import MixOptions
 from rl.config import TinyRecipe
 from rl.demonstrations import Conversation, demonstrate
 from rl.imitation import imitate
@@ -187,21 +188,31 @@ def _whole_text(segment: Segment) -> Segment:
 
 def _key(env_id: str, options: EnvOptions, seed: int, recipe: TinyRecipe) -> str:
     """A hash of all that the model depends on: the environment's source, and the files it reads."""
-    package = Path(inspect.getfile(envs.env_type(env_id))).parent
-    sources = {p.name: p.read_text(encoding="utf-8") for p in sorted(package.glob("*.py"))}
     content = {
         "env": env_id,
         "options": asdict(options),
-        "data": _data_hashes(options),
+        "made_of": [_made_of(*part) for part in _parts(env_id, options)],
         "seed": seed,
         "recipe": asdict(recipe),
         "template": CHAT_TEMPLATE,
         "whole_text_every": WHOLE_TEXT_EVERY,
-        "sources": sources,
         "versions": [torch.__version__, transformers.__version__],
     }
     digest = hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode())
     return f"{env_id}-{digest.hexdigest()[:16]}"
+
+
+def _parts(env_id: str, options: EnvOptions) -> list[tuple[str, EnvOptions]]:
+    """An environment and, of a mixture, its parts."""
+    inner = options.parts() if isinstance(options, MixOptions) else ()
+    return [(env_id, options), *((part.env_id, part.options) for part in inner)]
+
+
+def _made_of(env_id: str, options: EnvOptions) -> tuple[dict[str, str], dict[str, str]]:
+    """An environment's source, and the hashes of the files that it reads."""
+    package = Path(inspect.getfile(envs.env_type(env_id))).parent
+    sources = {p.name: p.read_text(encoding="utf-8") for p in sorted(package.glob("*.py"))}
+    return sources, _data_hashes(options)
 
 
 def _data_hashes(options: EnvOptions) -> dict[str, str]:

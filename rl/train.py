@@ -127,7 +127,7 @@ async def _learn(
     metrics: dict[str, Any] = {"step": step} | rollout_metrics(groups)
     metrics |= await trainer.stage.meter.take()
     with ledger.part("write"):
-        written = trainer.folder.write_trajectories(step, groups)
+        written = trainer.folder.write_trajectories(step, groups, trainer.config.keep_episodes)
     try:
         with ledger.part("learn"):
             return metrics | await trainer.learn(groups)
@@ -139,8 +139,7 @@ async def _learn(
 
 async def _validate(trainer: Trainer, interrupt: Interrupt) -> dict[str, float]:
     """Success on validation tasks as a metric; nothing when somebody asked to stop meanwhile."""
-    rate = await interrupt.unless_asked(trainer.validate())
-    return {} if rate is None else {"eval/success": rate}
+    return await interrupt.unless_asked(trainer.validate()) or {}
 
 
 async def _end(

@@ -22,10 +22,11 @@ from rl.errors import RunFailure, UsageError
 from rl.learner.checkpoint import TRAINER_STATE, load_trainer_state, recover, save_checkpoint
 from rl.learner.learner import Learner
 from rl.learner.model import load_model
-from rl.rollout.order import TaskOrder
-from rl.rollout.trajectory import TrajectoryGroup
+from rl.rollout.curriculum import make_curriculum
+from rl.rollout.dynamic import fill
+from rl.rollout.trajectory import Trajectory, TrajectoryGroup
 from rl.run.folder import RunFolder
-from rl.run.metrics import PassRate
+from rl.run.metrics import PassRate, part_metrics, share_of_success
 from rl.stage import TEST, TRAIN, VALIDATION, Stage
 
 logger = logging.getLogger(__name__)
@@ -82,18 +83,35 @@ class Trainer:
             )
             self.collector = stage.collector("train", config.sampling.temperature)
             env = self.collector.make_env()
-            self.order = TaskOrder(len(env.tasks), config.seed)
+            ramp = config.curriculum.ramp_steps or config.steps
+            self.curriculum = make_curriculum(
+                config.curriculum,
+                len(env.tasks),
+                config.seed,
+                ramp * config.prompts,
+                env.difficulty,
+            )
         except ValueError as error:
             raise UsageError(str(error)) from error
-        self._best_return = env.reward_range[1]
+        self._reward_range = env.reward_range
+        self._learnt = self.curriculum.state_dict()
+        """Where the curriculum stood after the last update."""
         # One thread of its own: torch's thread settings are per thread.
         self._learner_thread = ThreadPoolExecutor(1, "turnwise-learner")
 
     async def rollout(self, step: int) -> list[TrajectoryGroup]:
-        """Play the step's episodes with the current weights."""
+        """Play the step's episodes with the current weights; those to learn from, and others."""
         config = self.config
-        tasks = self.order.take((step - 1) * config.prompts, config.prompts)
-        return await self.collector.collect(tasks, config.group_size, (config.seed, TRAIN, step))
+
+        async def draw(count: int, number: int) -> list[TrajectoryGroup]:
+            key = (config.seed, TRAIN, step, *([number] if number else []))
+            tasks = self.curriculum.take(count)
+            groups = await self.collector.collect(tasks, config.group_size, key)
+            for task, group in zip(tasks, groups, strict=True):
+                self.curriculum.learn(task, [self._success(t) for t in group.finished])
+            return groups
+
+        return await fill(draw, config.prompts, config.curriculum.max_draws)
 
     def shape(self, step: int, groups: list[TrajectoryGroup]) -> None:
         """Record what the run's shapings add to the rewards of a step's episodes.
@@ -104,7 +122,7 @@ class Trainer:
         if step < self.config.shaping_from:
             return
         try:
-            shape(self.shapings, groups, self.stage.success_score, self._best_return)
+            shape(self.shapings, groups, self.stage.success_score, self._reward_range[1])
         except ValueError as error:
             raise RunFailure(str(error)) from error
 
@@ -116,17 +134,19 @@ class Trainer:
             BrokenWeights: they are those of no step.
         """
         loop = asyncio.get_running_loop()
+        groups = [group for group in groups if not group.dropped]
         rewards = [trajectory.shaped_reward for group in groups for trajectory in group.finished]
         metrics = await loop.run_in_executor(
             self._learner_thread, self.learner.update, groups, rewards
         )
         self.stage.policy.load_weights(None, self.stage.policy.version + 1)
+        self._learnt = self.curriculum.state_dict()
         return metrics
 
-    async def validate(self) -> float:
+    async def validate(self) -> dict[str, float]:
         """Success on validation tasks; the weights are kept when no others did better."""
         config = self.config.eval
-        rate, _ = await self.stage.evaluate(
+        rate, groups = await self.stage.evaluate(
             "validation", config.tasks, VALIDATION, config.temperature
         )
         if rate.rate > self.best.success:
@@ -134,7 +154,7 @@ class Trainer:
             state = dataclasses.asdict(self.best)
             save_checkpoint(self._best_path, self.stage.model, self.stage.tokenizer, state)
         self.progress.validation_due = False
-        return rate.rate
+        return {"eval/success": rate.rate, **part_metrics(groups, "eval/", ("success",))}
 
     async def test(self) -> PassRate:
         """Success on test tasks."""
@@ -151,6 +171,7 @@ class Trainer:
             "learner": self.learner.state_dict(),
             "progress": dataclasses.asdict(self.progress),
             "policy_version": self.stage.policy.version,
+            "curriculum": self._learnt,
         }
         path = self.folder.checkpoints / f"step-{self.progress.step:06d}"
         if path in self._saved():
@@ -173,10 +194,16 @@ class Trainer:
         state, weights = self._newest_usable()
         self.learner.load_state_dict(state["learner"])
         self.progress = Progress(**state["progress"])
+        self.curriculum.load_state_dict(state["curriculum"])
+        self._learnt = self.curriculum.state_dict()
         self._put(weights, state["policy_version"])
         self._recall_best()
         self.folder.rewind(self.progress.step)
         return True
+
+    def _success(self, trajectory: Trajectory) -> float:
+        """How far an episode succeeded, from 0 to 1."""
+        return share_of_success(trajectory, self.stage.success_score, self._reward_range)
 
     def load_best(self) -> None:
         """Put the best weights back into the model.

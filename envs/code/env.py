@@ -159,6 +159,13 @@ class CodeSandboxEnv(TextEnv[CodeTask, CodeState]):
         scores = {"public_passed": _share(public.outcomes), "passed": 0.0}
         return go_on(told, {"turn_cost": self._turn_cost()}, scores=scores)
 
+    def difficulty(self, task_index: int) -> float:
+        """Generated tasks: by how many filters and maps there are, one to four."""
+        if not isinstance(self.tasks, GeneratedTasks):
+            raise NotImplementedError("rows do not say how hard they are")
+        recipe = self.tasks.draw(task_index).recipe
+        return (len(recipe.filters) + len(recipe.maps) - 1) / 3
+
     def gold_policy(self) -> Callable[[str], str]:
         """Generated tasks: reads the description and, where it must, the feedback.
 

@@ -186,6 +186,12 @@ class MathEnv(ToolEnv[MathTask, MathState]):
 
     # ---- who can play ----------------------------------------------------------------------
 
+    def difficulty(self, task_index: int) -> float:
+        """Generated problems: by their level."""
+        if self._chosen.tasks != GENERATED:
+            raise NotImplementedError("rows do not say how hard they are")
+        return (self._chosen.level - 1) / (len(LEVELS) - 1)
+
     def gold_policy(self) -> Callable[[str], str]:
         """Generated problems: works them out, by the tool if there is one.
 

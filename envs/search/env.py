@@ -224,6 +224,10 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
         self.state.text += observation
         return go_on(observation, tool_calls=[record])
 
+    def difficulty(self, task_index: int) -> float:
+        """By how many passages an answer needs: one to three, and more is as hard as three."""
+        return min(max(self.tasks[task_index].hops - 1, 0) / 2, 1.0)
+
     def gold_policy(self) -> Callable[[str], str]:
         """Searches for each hop of the question and answers with what was found.
 

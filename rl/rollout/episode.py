@@ -85,6 +85,8 @@ class Episode:
                 trajectory, retryable = await self._attempt()
                 trajectory.check()
                 if not retryable or self.attempt >= self.collector.limits.retries:
+                    if trajectory.failure is not None:
+                        logger.warning("episode %s failed: %s", self.session, trajectory.failure)
                     return trajectory
                 logger.warning("episode %s is begun again: %s", self.session, trajectory.failure)
                 former = self.session
@@ -103,6 +105,7 @@ class Episode:
             task=self.task,
             seed=self.env_seed,
             member=self.member,
+            attempts=self.attempt + 1,
         )
         failure = await self._failure_of(trajectory)
         if failure is None:

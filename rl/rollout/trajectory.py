@@ -69,6 +69,8 @@ class Trajectory:
     """Set exactly when truncated."""
     failure: str | None = None
     """Infrastructure failure: the episode has no reward and enters no baseline."""
+    attempts: int = 1
+    """How often it was begun: once, and again after each failure that could be retried."""
     shaping: dict[str, float] = field(default_factory=dict)
     """Named contributions beside the environment's rewards (``rl.credit.shaping``)."""
     part: str = ""
@@ -174,8 +176,15 @@ class TrajectoryGroup:
     """Trajectories that started in the same state: the members that GRPO compares."""
 
     trajectories: list[Trajectory]
+    dropped: bool = False
+    """Left out of the update by dynamic sampling."""
 
     @property
     def finished(self) -> list[Trajectory]:
         """The members that have a reward: all but those that failed."""
         return [t for t in self.trajectories if t.failure is None]
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether all returns are equal, or there are none to compare: every advantage is 0."""
+        return len({t.reward for t in self.finished}) < 2

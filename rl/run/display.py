@@ -73,6 +73,8 @@ class Display:
         ]
         if "eval/success" in metrics:
             parts.insert(2, f"validation {metrics['eval/success']:.3f}")
+        if told := failures(metrics):
+            parts.append(told)
         return "  ".join(parts)
 
     def _table(self, step: int, metrics: Mapping[str, float]) -> Table:
@@ -87,8 +89,21 @@ class Display:
         rate = metrics.get("tokens_per_second", 0.0)
         table.add_row("speed", f"{rate:.0f} sampled tokens/s")
         table.add_row("seconds", _seconds(metrics))
+        if told := failures(metrics):
+            table.add_row("failures", told.removeprefix("failures "))
         table.add_row("entropy", f"{metrics.get('entropy', float('nan')):.3f}")
         return table
+
+
+def failures(metrics: Mapping[str, float]) -> str:
+    """How many episodes failed, of which kinds, and what was begun again; "": nothing did."""
+    failed, again = metrics.get("failures", 0.0), metrics.get("retries", 0.0)
+    kinds = [
+        (k.removeprefix("failures/"), v) for k, v in metrics.items() if k.startswith("failures/")
+    ]
+    told = [f"failures {failed:.0f} ({', '.join(f'{n} {v:.0f}' for n, v in kinds)})"] * bool(failed)
+    told += [f"begun again {again:.0f}"] * bool(again)
+    return "  ".join(told)
 
 
 def sparkline(values: list[float], width: int) -> str:

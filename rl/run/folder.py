@@ -35,6 +35,7 @@ MAY_CHANGE = (
     "steps",
     "eval.",
     "save_every",
+    "keep_episodes",
     "max_seconds",
     "episode_timeout_s",
     "resume",
@@ -145,12 +146,25 @@ class RunFolder:
                 return PassRate(*(record[key] for key in keys))
         return None
 
-    def write_trajectories(self, step: int, groups: Iterable[TrajectoryGroup]) -> Path:
-        """Write the episodes of a step, a line each, and return where."""
-        path = self.path / "trajectories" / f"step-{step:06d}.jsonl.gz"
+    def write_trajectories(
+        self, step: int, groups: Iterable[TrajectoryGroup], keep: int = 0
+    ) -> Path:
+        """Write the episodes of a step, a line each, and return where.
+
+        Args:
+            step: the step.
+            groups: its episodes.
+            keep: of how many steps episodes stay, this one's among them; 0: of all.
+        """
+        path = self._episodes(step)
         with writing(path):
             write_trajectories(path, groups)
+            if keep:
+                self._episodes(step - keep).unlink(missing_ok=True)
         return path
+
+    def _episodes(self, step: int) -> Path:
+        return self.path / "trajectories" / f"step-{step:06d}.jsonl.gz"
 
     def _write_json(self, name: str, record: Mapping[str, Any]) -> None:
         text = json.dumps(record, indent=2, sort_keys=True, default=str)

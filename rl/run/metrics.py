@@ -60,14 +60,60 @@ def success_of(trajectory: Trajectory, score: str) -> float:
     return trajectory.turns[-1].scores.get(score, 0.0) if trajectory.turns else 0.0
 
 
+def share_of_success(
+    trajectory: Trajectory, score: str, reward_range: tuple[float, float]
+) -> float:
+    """How far an episode succeeded, from 0 to 1.
+
+    Where no score says it, it is the return's place in its range.
+    """
+    low, high = (0.0, 1.0) if score else reward_range
+    if not high > low:
+        return 0.0
+    return min(1.0, max(0.0, (success_of(trajectory, score) - low) / (high - low)))
+
+
+def part_metrics(
+    groups: Sequence[TrajectoryGroup], prefix: str, names: Sequence[str]
+) -> dict[str, float]:
+    """Numbers of each part of a mixture of environments, under ``PREFIXparts/PART/...``.
+
+    Args:
+        groups: some episodes; where none is of a mixture, there are no metrics.
+        prefix: of every name.
+        names: which of "episodes", "failures", "reward" and "success".
+    """
+    everyone = [t for group in groups for t in group.trajectories]
+    metrics: dict[str, float] = {}
+    for part in sorted({t.part for t in everyone if t.part}):
+        own = [t for t in everyone if t.part == part]
+        finished = [t for t in own if t.failure is None]
+        numbers = {"episodes": float(len(finished)), "failures": float(len(own) - len(finished))}
+        if finished:
+            numbers["reward"] = fmean(t.reward for t in finished)
+            numbers["success"] = fmean(success_of(t, "success") for t in finished)
+        metrics |= {f"{prefix}parts/{part}/{n}": numbers[n] for n in names if n in numbers}
+    return metrics
+
+
 def rollout_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
     """Rewards, lengths, turns, endings and tools over a step's episodes.
 
-    Failed episodes count in ``failures`` and in nothing else.
+    Failed episodes count in ``failures``, by kind in ``failures/KIND``, and in nothing else;
+    attempts that failed and were made again in ``retries``. Groups that dynamic sampling left out
+    count in everything: what is reported is how the policy fared, not how the chosen groups did.
     """
     finished = [t for group in groups for t in group.finished]
     everyone = [t for group in groups for t in group.trajectories]
-    metrics = {"failures": float(len(everyone) - len(finished))}
+    metrics = {
+        "failures": float(len(everyone) - len(finished)),
+        "retries": float(sum(t.attempts - 1 for t in everyone)),
+        "num_groups": float(len(groups)),
+        "num_groups_dropped": float(sum(group.dropped for group in groups)),
+    }
+    kinds = Counter(t.failure.split(":")[0] for t in everyone if t.failure is not None)
+    metrics |= {f"failures/{kind}": float(count) for kind, count in kinds.items()}
+    metrics |= part_metrics(groups, "", ("episodes", "failures", "reward", "success"))
     if not finished:
         return metrics
     metrics |= _reward_metrics(groups, finished)

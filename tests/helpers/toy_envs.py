@@ -52,6 +52,9 @@ class CopyEnv(TextEnv[tuple[int, int], list[int]]):
             return finish(rewards, scores=scores)
         return go_on(f"{self.state[0]}", rewards, scores=scores)
 
+    def difficulty(self, task_index: int) -> float:
+        return self.tasks[task_index][0] / (CHOICES - 1)
+
     def demonstrator(self, rng: np.random.Generator) -> Callable[[str], str]:
         def say(observation: str) -> str:
             return observation if rng.random() < 0.4 else str(rng.integers(CHOICES))
@@ -64,6 +67,9 @@ class ReturnsEnv(CopyEnv):
 
     success_score = ""
     reward_range = (-3.0, -2.0)
+
+    def difficulty(self, task_index: int) -> float:
+        raise NotImplementedError
 
     def turn(self, action: Action) -> Reply:
         return finish({"copy": float(action == str(self.state[0])) - 3})

@@ -93,6 +93,10 @@ class CountdownEnv(TextEnv[CountdownTask, CountdownTask]):
         earned = options.format_reward if value is not None and not solved else 0.0
         return finish({"answer": float(solved), "format": earned}, scores=scores)
 
+    def difficulty(self, task_index: int) -> float:
+        """By how many numbers there are."""
+        return (cast(CountdownOptions, self.options).numbers - 3) / 3
+
     def gold_policy(self) -> Callable[[str], str]:
         """Tries everything."""
         return self._solve

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -86,6 +86,12 @@ class KnightsKnavesEnv(TextEnv[Puzzle, Puzzle]):
             "format": float(rewards["format"] == FORMAT_RIGHT),
         }
         return finish(rewards, scores=scores)
+
+    def difficulty(self, task_index: int) -> float:
+        """By the number of people and the depth of what they say, to equal parts."""
+        options = cast(KnightsKnavesOptions, self.options)
+        people = (options.people - MIN_PEOPLE) / (MAX_PEOPLE - MIN_PEOPLE)
+        return (people + (options.depth - 2) / (MAX_DEPTH - 2)) / 2
 
     def gold_policy(self) -> Callable[[str], str]:
         """Solves the puzzle."""

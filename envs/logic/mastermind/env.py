@@ -128,6 +128,10 @@ class MastermindEnv(TextEnv[str, MastermindState]):
         told = f"{said.black} black, {said.white} white. {self._guesses(self.turns_left - 1)}"
         return go_on(told, rewards, scores=scores)
 
+    def difficulty(self, task_index: int) -> float:
+        """By how many codes there are, on a logarithmic scale."""
+        return math.log(len(self._game.codes) / MIN_CODES) / math.log(MAX_CODES / MIN_CODES)
+
     def gold_policy(self) -> Callable[[str], str]:
         """Narrows the codes down; six guesses suffice for the default code."""
         return GoldAuthor()

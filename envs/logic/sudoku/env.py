@@ -69,6 +69,10 @@ class SudokuEnv(TextEnv[SudokuTask, SudokuTask]):
             return go_on(f"{wrong[0].upper()}{wrong[1:]}.", scores=scores)
         return finish({"solved": solved}, scores=scores)
 
+    def difficulty(self, task_index: int) -> float:
+        """By how many cells are empty."""
+        return cast(SudokuOptions, self.options).holes / max(MAX_HOLES.values())
+
     def gold_policy(self) -> Callable[[str], str]:
         """Tries everything."""
         return self._solve

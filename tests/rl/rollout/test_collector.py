@@ -165,7 +165,10 @@ async def test_out_of_time_in_the_environment_is_a_failure_and_begun_again(
         assert not trajectory.truncated
     assert [kind for kind, _ in chatter.calls].count("begin") == 4
     assert chatter.running == 0, "the tool was cancelled"
-    assert rollout_metrics([group]) == {"failures": 2.0}
+    metrics = rollout_metrics([group])
+    assert (metrics["failures"], metrics["failures/EpisodeTimeout"]) == (2.0, 2.0)
+    assert metrics["retries"] == 2.0
+    assert "reward" not in metrics
 
 
 async def test_out_of_time_in_the_policy_is_a_failure_as_well(make_collector, renderer):

@@ -69,7 +69,7 @@ def test_rollout_metrics_by_hand():
             [
                 episode([2, 3], [{"a": 1.0}, {"b": 0.5}], scores={"s": 1.0}, reason="length"),
                 episode([4], [{"a": 0.5}], reason="length", calls=[broken, ToolCall("x", {}, "y")]),
-                episode([9], [{"a": 100.0}], failure="gone"),
+                episode([9], [{"a": 100.0}], failure="EnvFailure: gone"),
             ]
         ),
         TrajectoryGroup(
@@ -83,6 +83,10 @@ def test_rollout_metrics_by_hand():
     metrics = rollout_metrics(groups)
     assert metrics == {
         "failures": 1.0,
+        "failures/EnvFailure": 1.0,
+        "retries": 0.0,
+        "num_groups": 3.0,
+        "num_groups_dropped": 0.0,
         "reward": pytest.approx((1.5 + 0.5 + 0.25 + 0.25 + 0) / 5),
         # Sample deviations: of (1.5, 0.5) it is 1 / sqrt(2), of equal rewards 0; one has none.
         "reward_std": pytest.approx((math.sqrt(0.5) + 0) / 2),
@@ -104,8 +108,14 @@ def test_rollout_metrics_by_hand():
 
 
 def test_failures_alone_are_counted_and_nothing_else():
-    group = TrajectoryGroup([episode([9], [{"a": 1.0}], failure="gone")])
-    assert rollout_metrics([group]) == {"failures": 1.0}
+    group = TrajectoryGroup([episode([9], [{"a": 1.0}], failure="EnvFailure: gone")])
+    assert rollout_metrics([group]) == {
+        "failures": 1.0,
+        "failures/EnvFailure": 1.0,
+        "retries": 0.0,
+        "num_groups": 1.0,
+        "num_groups_dropped": 0.0,
+    }
 
 
 @pytest.mark.parametrize(

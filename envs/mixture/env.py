@@ -1,0 +1,226 @@
+"""``mix-v0``: episodes of several environments in one split, in proportion to their weights.
+
+::
+
+    python -m rl.train env=mix "env.of=2*search-qa(hops=2) + knights-knaves(people=4)"
+
+A part's episode is what it is alone: its own system message, stop strings, turns and rewards. What
+all parts share is the score ``success``, from 0 to 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Self, cast
+
+import gymnasium
+import numpy as np
+
+from envs.budget import draw_budget
+from envs.env import Snapshot, TextEnv
+from envs.episode import Action, Reply
+from envs.mixture.parts import MixOptions, MixTasks
+from envs.options import EnvOptions
+from envs.record import EpisodeId
+from envs.registration import env_type, make_from
+
+
+@dataclass(slots=True)
+class MixState:
+    """An episode's state; in a snapshot, with the part's."""
+
+    part: int
+    earned: float = 0.0
+    inner: Snapshot | None = None
+
+
+class MixEnv(TextEnv[tuple[int, int], MixState]):
+    """Episodes of several environments; see the module's docstring."""
+
+    Options = MixOptions
+    success_score = "success"
+
+    def __init__(self, options: MixOptions, services: Mapping[str, Any] | None = None) -> None:
+        self._parts = options.parts()
+        self._envs = [
+            make_from(part.env_id, part.options, _own(services, part.name)) for part in self._parts
+        ]
+        tasks = MixTasks(
+            [len(env.tasks) for env in self._envs],
+            [part.weight for part in self._parts],
+            again=options.split == "train",
+        )
+        super().__init__(options, tasks, services)
+        # The part draws a budget, and says it.
+        self._budget_of = partial(draw_budget, "", options.split, options.seed)
+        ranges = [env.reward_range for env in self._envs]
+        self.reward_range = (min(low for low, _ in ranges), max(high for _, high in ranges))
+        self.reward_floor = max(env.reward_floor for env in self._envs)
+        self.forkable = all(env.forkable for env in self._envs)
+
+    @classmethod
+    @asynccontextmanager
+    async def open_services(cls, options: EnvOptions) -> AsyncIterator[Mapping[str, Any]]:
+        """Every part's, under ``PART/SERVICE``."""
+        opened: dict[str, Any] = {}
+        async with AsyncExitStack() as stack:
+            for part in cast(MixOptions, options).parts():
+                context = env_type(part.env_id).open_services(part.options)
+                own = await stack.enter_async_context(context)
+                opened |= {f"{part.name}/{name}": service for name, service in own.items()}
+            yield opened
+
+    async def begin(self, task: tuple[int, int]) -> str:
+        """The beginning of a part's episode, whose manner of speaking holds until its end."""
+        place, index = task
+        self.state = MixState(place)
+        env = self._enter()
+        seed = int(self.np_random.integers(2**31))
+        observation, _ = await env.areset(seed=seed, options={"task": index})
+        return observation
+
+    async def turn(self, action: Action) -> Reply:
+        """What the part answers; the score ``success`` is added."""
+        env = self._playing
+        result = await env.astep(action)
+        self.state.earned += result.reward
+        scores = {**result.info["scores"], "success": self._success(result.info["scores"])}
+        return Reply(
+            result.observation,
+            result.info["rewards"],
+            scores,
+            done=result.terminated or result.truncated,
+            stop_reason=result.info["stop_reason"],
+            tool_calls=result.info["tool_calls"],
+        )
+
+    @property
+    def episode_id(self) -> EpisodeId:
+        """The part's: it can be played again without the mixture."""
+        self._running()
+        return replace(self._playing.episode_id, part=self._parts[self.state.part].name)
+
+    def difficulty(self, task_index: int) -> float:
+        """The part's own."""
+        part, index = self.tasks[task_index]
+        return self._envs[part].difficulty(index)
+
+    def gold_policy(self) -> Callable[[str], str]:
+        """That of the first part whose policy can make something of the first observation."""
+        chosen: Callable[[str], str] | None = None
+
+        def act(observation: str) -> str:
+            nonlocal chosen
+            if chosen is not None:
+                return chosen(observation)
+            refused = []
+            for part, env in zip(self._parts, self._envs, strict=True):
+                policy = env.gold_policy()
+                # Another environment's observation may break a policy in any way.
+                try:
+                    action = policy(observation)
+                except Exception as error:
+                    refused.append(f"{part.name}: {type(error).__name__}: {error}")
+                else:
+                    chosen = policy
+                    return action
+            raise ValueError(f"no part knows what to say to {observation!r} ({refused})")
+
+        return act
+
+    def demonstrator(self, rng: np.random.Generator) -> Callable[[str], str]:
+        """That of the part whose episode it is."""
+        self._running()
+        return self._playing.demonstrator(rng)
+
+    # ---- copies ----------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """As the base class's, with the part's."""
+        self._running()
+        self.state.inner = self._playing.snapshot()
+        return super().snapshot()
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """As the base class's, with the part's."""
+        super().restore(snapshot)
+        self._enter().restore(self._inner())
+
+    def fork(self, reseed: int | None = None) -> Self:
+        """As the base class's, with the part's."""
+        return self._reseeded(super().fork(reseed), reseed)
+
+    async def asnapshot(self) -> Snapshot:
+        """As :meth:`snapshot`."""
+        self._running()
+        self.state.inner = await self._playing.asnapshot()
+        return super().snapshot()
+
+    async def arestore(self, snapshot: Snapshot) -> None:
+        """As :meth:`restore`."""
+        super().restore(snapshot)
+        await self._enter().arestore(self._inner())
+
+    async def afork(self, reseed: int | None = None) -> Self:
+        """As :meth:`fork`."""
+        return self._reseeded(await super().afork(reseed), reseed)
+
+    def close(self) -> None:
+        """As the base class's, for every part."""
+        for env in self._envs:
+            env.close()
+        super().close()
+
+    async def aclose(self) -> None:
+        """As :meth:`close`."""
+        for env in self._envs:
+            await env.aclose()
+        await super().aclose()
+
+    # ---- the parts -------------------------------------------------------------------------
+
+    @property
+    def _playing(self) -> TextEnv[Any, Any]:
+        """The part whose episode it is."""
+        return self._envs[self.state.part]
+
+    def _enter(self) -> TextEnv[Any, Any]:
+        """That part; it hears the mixture's tape, and its manner of speaking holds."""
+        env = self._playing
+        env.tape = self.tape
+        self.system_prompt, self.stop, self.continues = env.system_prompt, env.stop, env.continues
+        return env
+
+    def _inner(self) -> Snapshot:
+        assert self.state.inner is not None
+        return self.state.inner
+
+    def _success(self, scores: Mapping[str, float]) -> float:
+        """The part's own score of success; where it has none, its return within its range."""
+        env = self._playing
+        if env.success_score:
+            return scores.get(env.success_score, 0.0)
+        low, high = env.reward_range
+        return (self.state.earned - low) / (high - low) if high > low else 0.0
+
+    def _twin(self) -> Self:
+        twin = super()._twin()
+        twin._envs = [env._twin() for env in self._envs]
+        return twin
+
+    def _reseeded(self, twin: Self, seed: int | None) -> Self:
+        if seed is not None:
+            gymnasium.Env.reset(twin._playing, seed=seed)
+        return twin
+
+
+def _own(services: Mapping[str, Any] | None, part: str) -> Mapping[str, Any] | None:
+    """The services of a part among a mixture's; None: the part opens its own."""
+    if services is None:
+        return None
+    prefix = f"{part}/"
+    mine = (name for name in services if name.startswith(prefix))
+    return {name.removeprefix(prefix): services[name] for name in mine}

@@ -1,0 +1,185 @@
+"""What a mixture is made of: its parts, read from a text, and their tasks, interleaved."""
+
+from __future__ import annotations
+
+import math
+import re
+import typing
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+from envs.options import EnvOptions
+from envs.registration import env_type, options_of, resolve
+
+MAX_PERIOD = 1000
+"""Most tasks after which the sequence of parts repeats; bounds how odd weights may be."""
+_PART = re.compile(
+    r"\s*(?:(?P<weight>\d+(?:\.\d+)?)\s*\*\s*)?"
+    r"(?P<name>[a-z0-9][a-z0-9_/-]*)"
+    r'(?:\((?P<options>(?:"[^"]*"|[^()"])*)\))?\s*(?:\+|$)'
+)
+_OPTION = re.compile(r'\s*(?P<key>[a-z_0-9]+)\s*=\s*(?P<value>"[^"]*"|[^,"]*?)\s*(?:,|$)')
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """An environment in a mixture."""
+
+    name: str
+    """As it is written in ``of``, without its weight."""
+    weight: Fraction
+    env_id: str
+    options: EnvOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixOptions(EnvOptions):
+    """Which environments, and how often each is played."""
+
+    of: str = "search-qa + math"
+    """Environments with weights and options: "2*search-qa(hops=2) + knights-knaves(people=4)"."""
+    max_turns: int = 0
+    """Actions per episode, at least the most of any part; 0: just that. Parts keep their own."""
+    step_timeout_s: float = 0.0
+    """A step that waits longer than this fails; 0: the longest of any part. Parts keep their
+    own."""
+
+    def __post_init__(self) -> None:
+        parts = self.parts()
+        for key in ("max_turns", "step_timeout_s"):
+            value, most = getattr(self, key), max(getattr(part.options, key) for part in parts)
+            if 0 < value < most:
+                raise ValueError(f"{key} ({value}) must be at least a part's own, {most}")
+            object.__setattr__(self, key, value or most)
+        super().__post_init__()
+
+    def parts(self) -> tuple[Part, ...]:
+        """The parts, whose split and seed are the mixture's.
+
+        Raises:
+            ValueError: ``of`` names none, one twice, or options that make no sense.
+            UnknownNameError: there is no environment of that name.
+        """
+        return _parse(self.of, self.split, self.seed, self.token_budget)
+
+
+@lru_cache(maxsize=64)
+def _parse(of: str, split: str, seed: int, token_budget: str) -> tuple[Part, ...]:
+    shared = {"split": split, "seed": seed, "token_budget": token_budget}
+    parts: list[Part] = []
+    place = 0
+    while place < len(of):
+        found = _PART.match(of, place)
+        if found is None:
+            raise ValueError(
+                f"of ({of}) must be a sum such as 2*search-qa(hops=2) + math: cannot read "
+                f"{of[place:].strip()!r}"
+            )
+        place = found.end()
+        written = found["options"] or ""
+        name = f"{found['name']}({written.strip()})" if written.strip() else found["name"]
+        env_id = resolve(found["name"])
+        if issubclass(env_type(env_id).Options, MixOptions):
+            raise ValueError(f"of ({of}): a mixture has no mixtures among its parts")
+        try:
+            options = options_of(env_id, shared | _typed(env_id, written))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"of: {name}: {error}") from error
+        parts.append(Part(name, Fraction(found["weight"] or 1), env_id, options))
+    if not parts or of.rstrip().endswith("+"):
+        raise ValueError(f"of ({of!r}) must name environments, such as 2*search-qa + math")
+    names = [part.name for part in parts]
+    for part in parts:
+        if names.count(part.name) > 1:
+            raise ValueError(f"of ({of}): {part.name} stands there twice: give it a weight of 2")
+        if part.weight == 0:
+            raise ValueError(f"of ({of}): the weight of {part.name} must be above 0")
+    if len(pattern_of([part.weight for part in parts])) > MAX_PERIOD:
+        raise ValueError(f"of ({of}): weights must be like small whole numbers, 2*a + 3*b")
+    return tuple(parts)
+
+
+def _typed(env_id: str, written: str) -> dict[str, Any]:
+    """The options of a part, from ``key=value, key="value"``."""
+    hints = typing.get_type_hints(env_type(env_id).Options)
+    values: dict[str, Any] = {}
+    place = 0
+    while written[place:].strip():
+        found = _OPTION.match(written, place)
+        if found is None:
+            raise ValueError(f"cannot read {written[place:].strip()!r}: give key=value, key=value")
+        place = found.end()
+        key, text = found["key"], found["value"].strip('"')
+        if key == "split":
+            raise ValueError("split is the mixture's")
+        hint = hints.get(key, str)
+        if hint is bool:
+            if text.lower() not in ("true", "false"):
+                raise ValueError(f"{key} ({text}) must be true or false")
+            values[key] = text.lower() == "true"
+        else:
+            values[key] = hint(text) if hint in (int, float) else text
+    return values
+
+
+def pattern_of(weights: Sequence[Fraction]) -> tuple[int, ...]:
+    """The shortest sequence of parts in which each has its share, as evenly as can be.
+
+    Each place goes to whoever is furthest behind its share (smooth weighted round-robin).
+    """
+    scale = math.lcm(*(weight.denominator for weight in weights))
+    counts = [int(weight * scale) for weight in weights]
+    shared = math.gcd(*counts)
+    counts = [count // shared for count in counts]
+    total = sum(counts)
+    if total > MAX_PERIOD:
+        return tuple(range(MAX_PERIOD + 1))
+    behind = [0] * len(counts)
+    sequence = []
+    for _ in range(total):
+        behind = [debt + count for debt, count in zip(behind, counts, strict=True)]
+        chosen = behind.index(max(behind))
+        behind[chosen] -= total
+        sequence.append(chosen)
+    return tuple(sequence)
+
+
+class MixTasks:
+    """The parts' tasks, interleaved by their weights.
+
+    Of the train split all tasks of every part are there: a small part's come again. Of the others
+    no task comes twice: they end with the part that runs out first.
+
+    Args:
+        sizes: how many tasks each part has.
+        weights: of the parts.
+        again: whether tasks may come again.
+    """
+
+    def __init__(self, sizes: Sequence[int], weights: Sequence[Fraction], *, again: bool) -> None:
+        self._sizes = sizes
+        self._pattern = pattern_of(weights)
+        self._counts = [self._pattern.count(part) for part in range(len(sizes))]
+        self._before = [self._pattern[:i].count(part) for i, part in enumerate(self._pattern)]
+        shares = list(zip(sizes, self._counts, strict=True))
+        blocks = (
+            max(-(-size // count) for size, count in shares)
+            if again
+            else min(size // count for size, count in shares)
+        )
+        self._count = blocks * len(self._pattern)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        """A part, and the index of one of its tasks."""
+        if not 0 <= index < self._count:
+            raise IndexError(f"task {index}: 0 to {self._count - 1}")
+        block, place = divmod(index, len(self._pattern))
+        part = self._pattern[place]
+        own = block * self._counts[part] + self._before[place]
+        return part, own % self._sizes[part]

@@ -1,0 +1,216 @@
+"""Which tasks a step plays: each once per pass, from easy to hard, or those that fail most often.
+
+All that a curriculum knows is in its ``state_dict``: a resumed run goes on with the same tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl.rollout.order import TaskOrder
+
+_STREAM = 0x6B31
+"""Tells a curriculum's random numbers from those of the order with the same seed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurriculumConfig:
+    """Which tasks a training step plays."""
+
+    order: Literal["uniform", "easy-to-hard", "prioritized"] = "uniform"
+    """uniform: each once per pass; easy-to-hard: by the environment's difficulty; prioritized: in
+    proportion to 1 - success rate (Kimi k1.5)."""
+    pool: int = 0
+    """How many tasks there are to choose from, drawn once; 0: all of the split."""
+    ramp_steps: int = 0
+    """Steps over which easy-to-hard sorts its tasks; 0: all steps of the run."""
+    max_draws: int = 1
+    """From 2 on, groups whose returns are all equal are left out and others drawn in their place,
+    at most so many times per step (DAPO's dynamic sampling)."""
+
+    def __post_init__(self) -> None:
+        for key, least in (("pool", 0), ("ramp_steps", 0), ("max_draws", 1)):
+            if getattr(self, key) < least:
+                raise ValueError(f"{key} ({getattr(self, key)}) must be >= {least}")
+        if self.ramp_steps and self.order != "easy-to-hard":
+            raise ValueError(
+                f"ramp_steps ({self.ramp_steps}) is for order=easy-to-hard: order is {self.order}"
+            )
+
+
+class Curriculum:
+    """Every task once per pass, in a new order each time; the base of the others.
+
+    Args:
+        tasks: indices into the split.
+        seed: of the order.
+    """
+
+    def __init__(self, tasks: Sequence[int], seed: int) -> None:
+        self.tasks = tasks
+        self.seed = seed
+        self.position = 0
+        """How many tasks were taken."""
+        self._order = TaskOrder(len(tasks), seed)
+
+    def take(self, count: int) -> list[int]:
+        """The next tasks."""
+        places = self._order.take(self.position, count)
+        self.position += count
+        return [self.tasks[place] for place in places]
+
+    def learn(self, task: int, successes: Sequence[float]) -> None:
+        """Take note of how a task's episodes went, from 0 to 1 each."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values that say where it stands."""
+        return {"position": self.position}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self.position = state["position"]
+
+
+class EasyToHard(Curriculum):
+    """The first tasks of the uniform order sorted by their difficulty, then the uniform order.
+
+    Args:
+        tasks: indices into the split.
+        seed: of the order.
+        length: how many tasks are sorted.
+        difficulty: of a task; equally hard ones keep the uniform order.
+
+    Raises:
+        ValueError: all of them are equally hard.
+    """
+
+    def __init__(
+        self, tasks: Sequence[int], seed: int, length: int, difficulty: Callable[[int], float]
+    ) -> None:
+        super().__init__(tasks, seed)
+        self._difficulty = difficulty
+        self._sort(length)
+        hardness = {difficulty(self._sorted[0]), difficulty(self._sorted[-1])}
+        if len(hardness) < 2:
+            raise ValueError(
+                "curriculum.order (easy-to-hard): all tasks are equally hard: mix some, such as "
+                'env=mix "env.of=knights-knaves(people=2) + knights-knaves(people=5)"'
+            )
+
+    def take(self, count: int) -> list[int]:
+        """As the base class's."""
+        start = self.position
+        early = self._sorted[start : start + count]
+        self.position += len(early)
+        return early + super().take(count - len(early))
+
+    def state_dict(self) -> dict[str, Any]:
+        """As the base class's; a run that goes on for longer keeps its ramp."""
+        return {**super().state_dict(), "length": len(self._sorted)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """As the base class's."""
+        super().load_state_dict(state)
+        self._sort(state["length"])
+
+    def _sort(self, length: int) -> None:
+        first = [self.tasks[place] for place in self._order.take(0, length)]
+        self._sorted = sorted(first, key=self._difficulty)
+
+
+class Prioritized(Curriculum):
+    """Tasks in proportion to 1 - s, s being a task's success rate so far.
+
+    Kimi k1.5 (arXiv:2501.12599, section 2.3.4) names the proportion and leaves open which episodes
+    the rate is taken over: here, all of the task's.
+
+    A task that was never played has s = 0. No task comes twice in one draw; tasks that never failed
+    fill up a draw that the others do not fill.
+    """
+
+    def __init__(self, tasks: Sequence[int], seed: int) -> None:
+        super().__init__(tasks, seed)
+        self._places = None if isinstance(tasks, range) else {t: i for i, t in enumerate(tasks)}
+        self._played: dict[int, tuple[float, int]] = {}
+        """By place in ``tasks``: the sum of successes, and how many episodes."""
+
+    def take(self, count: int) -> list[int]:
+        """As the base class's."""
+        rng = np.random.default_rng([self.seed, _STREAM, self.position])
+        self.position += count
+        places: list[int] = []
+        while len(places) < count:
+            places += self._draw(rng, min(count - len(places), len(self.tasks)))
+        return [self.tasks[place] for place in places]
+
+    def learn(self, task: int, successes: Sequence[float]) -> None:
+        """As the base class's."""
+        place = task if self._places is None else self._places[task]
+        total, count = self._played.get(place, (0.0, 0))
+        self._played[place] = (total + sum(successes), count + len(successes))
+
+    def weights(self) -> NDArray[np.float64]:
+        """1 - s of every task."""
+        weights = np.ones(len(self.tasks))
+        for place, (total, count) in self._played.items():
+            if count:
+                # Thirds and the like may add up to a hair more than their number.
+                weights[place] = max(0.0, 1 - total / count)
+        return weights
+
+    def state_dict(self) -> dict[str, Any]:
+        """As the base class's, with the success rates."""
+        return {**super().state_dict(), "played": dict(self._played)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """As the base class's."""
+        super().load_state_dict(state)
+        self._played = dict(state["played"])
+
+    def _draw(self, rng: np.random.Generator, count: int) -> list[int]:
+        weights = self.weights()
+        failing = np.flatnonzero(weights)
+        shares = weights[failing] / weights.sum() if len(failing) else None
+        drawn = rng.choice(failing, min(count, len(failing)), replace=False, p=shares)
+        rest = rng.choice(np.flatnonzero(weights == 0), count - len(drawn), replace=False)
+        return [int(place) for place in (*drawn, *rest)]
+
+
+def make_curriculum(
+    config: CurriculumConfig,
+    num_tasks: int,
+    seed: int,
+    run_length: int,
+    difficulty: Callable[[int], float],
+) -> Curriculum:
+    """The curriculum that a run asks for.
+
+    Args:
+        config: what is asked for.
+        num_tasks: of the split.
+        seed: the run's.
+        run_length: tasks of the ramp, or of the whole run.
+        difficulty: of a task; asked by easy-to-hard alone.
+
+    Raises:
+        ValueError: the environment does not say how hard its tasks are, or all are equally hard.
+    """
+    tasks: Sequence[int] = range(num_tasks)
+    if 0 < config.pool < num_tasks:
+        tasks = TaskOrder(num_tasks, seed).take(0, config.pool)
+    if config.order == "uniform":
+        return Curriculum(tasks, seed)
+    if config.order == "prioritized":
+        return Prioritized(tasks, seed)
+    try:
+        return EasyToHard(tasks, seed, run_length, difficulty)
+    except NotImplementedError as error:
+        raise ValueError(
+            "curriculum.order (easy-to-hard): the environment does not say how hard its tasks "
+            "are: write its difficulty(task_index)"
+        ) from error

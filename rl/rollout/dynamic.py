@@ -1,0 +1,46 @@
+"""Dynamic sampling: groups that teach nothing make room for others (DAPO, arXiv:2503.14476, 3.2).
+
+Where all returns of a group are equal, every advantage is 0. Such groups are left out of the
+update, and as many other tasks are drawn, until the batch is full or the draws are used up. Each
+draw is waited for as a whole: an episode that takes long is as welcome as a quick one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from rl.rollout.trajectory import TrajectoryGroup
+
+Draw = Callable[[int, int], Awaitable[list[TrajectoryGroup]]]
+"""From how many groups, and the draw's number counted from 0, to the groups."""
+
+
+async def fill(draw: Draw, count: int, max_draws: int) -> list[TrajectoryGroup]:
+    """Draw groups until ``count`` of them teach something.
+
+    Args:
+        draw: plays new tasks.
+        count: groups of an update.
+        max_draws: the bound; 1 takes the first draw as it is.
+
+    Returns:
+        Every group that was played, in order; those left out are marked ``dropped``. The others are
+        fewer than ``count`` where the draws were used up, and are the first draw's where no group
+        of any draw teaches anything.
+    """
+    played = await draw(count, 0)
+    if max_draws == 1:
+        return played
+    first, fresh = list(played), played
+    for number in range(1, max_draws + 1):
+        for group in fresh:
+            group.dropped = group.is_constant
+        missing = count - sum(not group.dropped for group in played)
+        if missing == 0 or number == max_draws:
+            break
+        fresh = await draw(missing, number)
+        played = played + fresh
+    if all(group.dropped for group in played):
+        for group in first:
+            group.dropped = False
+    return played

@@ -1,0 +1,74 @@
+"""Dynamic sampling: constant groups make room for others, within a bound, and are counted."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rl.rollout.dynamic import fill
+from rl.rollout.trajectory import Trajectory, TrajectoryGroup, Turn
+from rl.run.metrics import rollout_metrics
+
+
+def group(*rewards, failed=0):
+    made = [
+        Trajectory("toy", {}, 0, 0, i, turns=[Turn("", "", "stop_token", 0, {"a": reward})])
+        for i, reward in enumerate(rewards)
+    ]
+    lost = [Trajectory("toy", {}, 0, 0, 9, failure="EnvFailure: gone") for _ in range(failed)]
+    return TrajectoryGroup([*made, *lost])
+
+
+def play(draws, count, max_draws):
+    """Fill from these draws; returns the groups, and what was asked for."""
+    asked = []
+
+    async def draw(missing, number):
+        asked.append((missing, number))
+        groups = draws[number]
+        assert len(groups) == missing
+        return groups
+
+    return asyncio.run(fill(draw, count, max_draws)), asked
+
+
+def test_a_group_is_constant_if_its_finished_members_cannot_be_compared():
+    assert group(1, 1, 1).is_constant
+    assert not group(1, 1, 0).is_constant
+    assert group(1, failed=2).is_constant
+    assert group(failed=2).is_constant
+    assert not group(1, 0, failed=1).is_constant
+
+
+def test_constant_groups_are_replaced_until_the_batch_is_full():
+    draws = [
+        [group(1, 0), group(1, 1), group(0, 0)],
+        [group(1, 1), group(0, 1)],
+        [group(1, 0)],
+    ]
+    played, asked = play(draws, 3, 5)
+    assert asked == [(3, 0), (2, 1), (1, 2)]
+    assert played == [one for draw in draws for one in draw], "all of them, in order"
+    assert [g.dropped for g in played] == [False, True, True, True, False, False]
+    metrics = rollout_metrics(played)
+    assert (metrics["num_groups"], metrics["num_groups_dropped"]) == (6, 3)
+    # What is reported is how the policy fared: the dropped groups' rewards count.
+    assert metrics["reward"] == pytest.approx(7 / 12)
+
+
+def test_the_bound_leaves_a_smaller_batch():
+    played, asked = play([[group(1, 0), group(1, 1)], [group(0, 0)]], 2, 2)
+    assert asked == [(2, 0), (1, 1)]
+    assert [g.dropped for g in played] == [False, True, True]
+
+
+def test_where_nothing_teaches_anything_the_first_draw_is_the_batch():
+    played, _ = play([[group(1, 1), group(0, 0)], [group(1, 1), group(1, 1)]], 2, 2)
+    assert [g.dropped for g in played] == [False, False, True, True]
+
+
+def test_one_draw_is_taken_as_it_is():
+    played, asked = play([[group(1, 1), group(1, 0)]], 2, 1)
+    assert asked == [(2, 0)]
+    assert [g.dropped for g in played] == [False, False]
