@@ -1,9 +1,10 @@
-"""Tasks from rows in the layout of MBPP or of HumanEval, recognised by their columns.
+"""Tasks from rows in the layout of MBPP, HumanEval or verl, recognised by their columns.
 
 MBPP (``text`` or ``prompt``, ``test_list``; arXiv:2108.07732): the first assertion is shown in the
 prompt and is the public test; all of them grade. HumanEval (``prompt``, ``test``, ``entry_point``;
 arXiv:2107.03374): the prompt is the start of a program, which the answer completes or writes anew;
-the only thing public is whether the program loads.
+the only thing public is whether the program loads. verl: ``envs.adapters.verl_rows``; the first
+test is public, shown only as what an answer failed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
+from envs.adapters.verl_code import code_tests
+from envs.adapters.verl_rows import is_verl, plain_row
 from envs.code.task import CodeTask
 from envs.datasets import Row, load_rows, split_of
 from tools.sandbox import AssertTest
@@ -44,9 +47,10 @@ def tasks_from_rows(rows: Iterable[Row], split: str, source: str = "rows") -> li
         ValueError: as :func:`row_tasks`.
     """
     tasks, counts = [], dict[str, int]()
-    for row in rows:
+    for given in rows:
+        row = plain_row(given) if is_verl(given) else given
         task = _task(row)
-        belongs = split_of(row, str(row.columns["task_id"]))
+        belongs = split_of(row, str(row.columns.get("task_id", task.prompt)))
         counts[belongs] = counts.get(belongs, 0) + 1
         if belongs == split:
             tasks.append(task)
@@ -57,6 +61,12 @@ def tasks_from_rows(rows: Iterable[Row], split: str, source: str = "rows") -> li
 
 def _task(row: Row) -> CodeTask:
     has = set(row.columns)
+    if has >= {"question", "ground_truth"}:
+        entry_point, tests = code_tests(row)
+        asserts = [test.code for test in tests if isinstance(test, AssertTest)]
+        if asserts and not entry_point:
+            entry_point = _entry_point(asserts, "", row.where)
+        return CodeTask(_text(row, "question"), entry_point, tests[:1], tests)
     if not {"task_id"} <= has:
         raise ValueError(f"{row.where}: no column 'task_id'; it has {', '.join(row.columns)}")
     if has >= set(_HUMAN_EVAL):
@@ -65,7 +75,8 @@ def _task(row: Row) -> CodeTask:
         return _mbpp(row)
     raise ValueError(
         f"{row.where}: columns {', '.join(row.columns)} are neither MBPP's (task_id, text or "
-        f"prompt, test_list) nor HumanEval's (task_id, {', '.join(_HUMAN_EVAL)})"
+        f"prompt, test_list) nor HumanEval's (task_id, {', '.join(_HUMAN_EVAL)}), nor "
+        f"verl's (prompt, reward_model)"
     )
 
 

@@ -1,8 +1,8 @@
-r"""Problems from rows in the layout of GSM8K or of MATH, recognised by their columns.
+r"""Problems from rows in the layout of GSM8K, MATH or verl, recognised by their columns.
 
 GSM8K (``question``, ``answer``; arXiv:2110.14168): the gold answer follows the last ``####``. MATH
 (``problem``, ``solution``; arXiv:2103.03874): it is in the solution's last ``\boxed``, or in a
-column ``answer`` where there is one (MATH-500).
+column ``answer`` where there is one (MATH-500). verl: ``envs.adapters.verl_rows``.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
+from envs.adapters.verl_rows import is_verl, plain_row
 from envs.datasets import Row, load_rows, split_of
 from envs.math.task import MathTask
 from envs.rewards.format import last_boxed
@@ -39,7 +40,8 @@ def tasks_from_rows(rows: Iterable[Row], split: str, source: str = "rows") -> li
         ValueError: as :func:`row_tasks`.
     """
     tasks, counts = [], dict[str, int]()
-    for row in rows:
+    for given in rows:
+        row = plain_row(given) if is_verl(given) else given
         task = _task(row)
         belongs = split_of(row, task.question)
         counts[belongs] = counts.get(belongs, 0) + 1
@@ -52,6 +54,8 @@ def tasks_from_rows(rows: Iterable[Row], split: str, source: str = "rows") -> li
 
 def _task(row: Row) -> MathTask:
     has = set(row.columns)
+    if has >= {"question", "ground_truth"}:
+        return MathTask(_text(row, "question"), _text(row, "ground_truth").strip(), row.where)
     if has >= {"problem", "answer"}:
         return MathTask(_text(row, "problem"), _text(row, "answer").strip(), row.where)
     if has >= {"problem", "solution"}:
@@ -65,7 +69,7 @@ def _task(row: Row) -> MathTask:
         return MathTask(_text(row, "question"), _after_hashes(row), row.where)
     raise ValueError(
         f"{row.where}: columns {', '.join(row.columns) or 'none'} are neither GSM8K's (question, "
-        f"answer) nor MATH's (problem, and solution or answer)"
+        f"answer) nor MATH's (problem, and solution or answer) nor verl's (prompt, reward_model)"
     )
 
 

@@ -4,6 +4,7 @@
   or as lists, also as JSON in a text; MuSiQue: ``paragraphs``, ``answer_aliases``.
 - NQ-open: ``answer`` is a list; TriviaQA: it has a ``value`` and ``aliases``; Bamboogle:
   ``Question`` and ``Answer``; FlashRAG: ``golden_answers``, and the rest under ``metadata``.
+- verl and Search-R1: ``prompt`` and ``reward_model``; see ``envs.adapters.verl_rows``.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from envs.adapters.verl_rows import answers, is_verl, plain_row
 from envs.datasets import Row, load_rows, split_of
 from envs.search.world import SearchTask
 from tools.retrieval import Passage
@@ -57,7 +59,8 @@ def questions_from(rows: Iterable[Row], source: str = "rows") -> Questions:
     """As :func:`load_questions`, of rows. Unanswerable ones (MuSiQue) are left out."""
     tasks: dict[str, list[SearchTask]] = {}
     known: dict[tuple[str, str], Passage] = {}
-    for row in rows:
+    for given in rows:
+        row = _from_verl(given) if is_verl(given) else given
         if row.columns.get("answerable") is False:
             continue
         found = {**_mapping(row, "metadata"), **row.columns}
@@ -69,6 +72,12 @@ def questions_from(rows: Iterable[Row], source: str = "rows") -> Questions:
         for title, text in _paragraphs(row, found):
             known.setdefault((title, text), Passage(f"{len(known):07d}", text, title))
     return Questions(source, tasks, tuple(known.values()))
+
+
+def _from_verl(given: Row) -> Row:
+    row = plain_row(given)
+    row.columns["golden_answers"] = answers(row.columns.pop("ground_truth"))
+    return row
 
 
 def _mapping(row: Row, column: str) -> Mapping[str, Any]:

@@ -1,0 +1,91 @@
+"""verl's rows out: an environment's tasks as Parquet, and the function by which verl scores them.
+
+    write_parquet("train.parquet", "knights-knaves", 10_000)
+    custom_reward_function.path=.../envs/adapters/verl.py custom_reward_function.name=compute_score
+
+Single turns: ``compute_score`` gives a response to the environment, whose reward it returns; for
+math-v0, search-qa-v0 and code-sandbox-v0 ``ground_truth`` also serves verl's own functions. verl
+itself does not keep that a failure of infrastructure is no reward: an ``EnvFailure`` ends its step.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from envs.adapters.verl_code import json_of_tests
+from envs.env import TextEnv
+from envs.registration import make
+
+
+def verl_rows(name: str, num_tasks: int, seed: int = 0, **options: Any) -> Iterator[dict[str, Any]]:
+    """The first tasks of an environment as verl's rows; raises what ``envs.make`` does."""
+    env = make(name, **options)
+    system = [{"role": "system", "content": env.system_prompt}] if env.system_prompt else []
+    try:
+        for task in range(min(num_tasks, len(env.tasks))):
+            gold = _ground_truth(env, env.tasks[task])
+            first, _ = env.reset(seed=seed, options={"task": task})
+            yield {
+                "data_source": f"turnwise/{env.env_id}",
+                "prompt": [*system, {"role": "user", "content": first}],
+                "ability": env.env_id.rsplit("-v", 1)[0],
+                "reward_model": {"style": "rule", "ground_truth": gold},
+                "extra_info": {
+                    **{"split": env.options.split, "index": task, "seed": seed},
+                    **{"env": env.env_id, "options": json.dumps(options)},
+                },
+            }
+    finally:
+        env.close()
+
+
+def write_parquet(
+    path: str | Path, name: str, num_tasks: int, seed: int = 0, **options: Any
+) -> int:
+    """Write :func:`verl_rows` to a file; returns how many there are. Needs pyarrow."""
+    import pyarrow
+    import pyarrow.parquet
+
+    rows = list(verl_rows(name, num_tasks, seed, **options))
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    return len(rows)
+
+
+def compute_score(
+    data_source: str, solution_str: str, ground_truth: Any, extra_info: Mapping[str, Any]
+) -> float:
+    """What the environment that a row came from pays for a response, in verl's signature.
+
+    Raises:
+        EnvFailure: infrastructure failed.
+        ValueError: one response does not end the episode.
+    """
+    env = _env(extra_info["env"], extra_info["options"]).group(1)[0]
+    try:
+        env.reset(seed=int(extra_info["seed"]), options={"task": int(extra_info["index"])})
+        last = env.step(solution_str)
+        if not (last.terminated or last.truncated):
+            raise ValueError(f"{data_source}: one response is not an episode of {env.env_id}")
+        return last.reward
+    finally:
+        env.close()
+
+
+@lru_cache(maxsize=8)
+def _env(env_id: str, options: str) -> TextEnv[Any, Any]:
+    """Kept, so that copies of it share what it opens."""
+    return make(env_id, **json.loads(options))
+
+
+def _ground_truth(env: TextEnv[Any, Any], task: Any) -> Any:
+    """What verl's own functions compare with: the answer, answers, or tests; else nothing."""
+    kind = env.env_id.rsplit("-v", 1)[0]
+    if kind == "math":
+        return task.answer
+    if kind == "search-qa":
+        return {"target": list(task.answers)}
+    return json_of_tests(task.entry_point, task.hidden) if kind == "code-sandbox" else ""
