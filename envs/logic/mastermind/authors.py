@@ -1,4 +1,4 @@
-"""Who can play: an author that narrows the codes down, and the forgetful one for warm starts."""
+"""Who can play: an author that narrows the codes down, and a patient one for warm starts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 
 from envs.logic.mastermind.codes import Codes, Feedback, Game, game
 
-FORGETS = 0.6
-"""How often the forgetful author does not think of an earlier guess."""
+OVERLOOKS = 0.5
+"""How often the patient author takes what was said of a guess for nothing new."""
 _MOST_GUESSES, _MOST_CODES = 40, 1000
 
 _START = re.compile(r"The code has (\d) digits from 1 to (\d)(, none of them twice)?\.")
@@ -71,25 +71,56 @@ class GoldAuthor:
         return self._reader.guess(rules.codes[best])
 
 
-class ForgetfulAuthor:
-    """Guesses some code that is possible by what it remembers.
+class PatientAuthor:
+    """Keeps its best guess and tries one digit after another in one place after another.
+
+    More digits in their place after a change: the change stays; fewer: what was there was right.
+    Either way the next place follows::
+
+        111   1 black
+        211   2 black: more
+        221   2 black: neither
+        231
 
     Args:
-        rng: of its guesses and of what it forgets.
-        forgets: how often it does not think of an earlier guess.
+        rng: of its oversights.
+        overlooks: how often it does not notice that more or fewer are right.
     """
 
-    def __init__(self, rng: np.random.Generator, forgets: float = FORGETS) -> None:
-        self._rng, self._forgets, self._reader = rng, forgets, Reader()
+    def __init__(self, rng: np.random.Generator, overlooks: float = OVERLOOKS) -> None:
+        self._rng, self._overlooks, self._reader = rng, overlooks, Reader()
+        self._best, self._black, self._place, self._digit = "", 0, 0, 1
 
     def __call__(self, observation: str) -> str:
         """The next guess."""
         rules = self._reader.hear(observation)
-        left = rules.everything()
-        for guess, said in self._reader.past:
-            if self._rng.random() >= self._forgets:
-                left = rules.possible(guess, said, left)
-        return self._reader.guess(rules.codes[int(self._rng.choice(left))])
+        if not self._reader.past:
+            self._best, self._place, self._digit = "1" * rules.pegs, 0, 1
+            return self._reader.guess(self._best)
+        self._learn(*self._reader.past[-1])
+        self._advance(rules)
+        digits = list(self._best)
+        digits[self._place] = str(self._digit)
+        return self._reader.guess("".join(digits))
+
+    def _learn(self, guess: str, said: Feedback) -> None:
+        if len(self._reader.past) == 1:
+            self._black = said.black
+        elif said.black != self._black and self._rng.random() >= self._overlooks:
+            if said.black > self._black:
+                self._best, self._black = guess, said.black
+            self._place, self._digit = self._place + 1, 0
+
+    def _advance(self, rules: Game) -> None:
+        """To the next digit that the best guess does not have there, or to the next place."""
+        while True:
+            self._digit += 1
+            if self._digit > rules.colours:
+                self._place, self._digit = self._place + 1, 1
+            # Past the last place it has overlooked something, and begins again.
+            self._place %= rules.pegs
+            if str(self._digit) != self._best[self._place]:
+                return
 
 
 def _spread(codes: Codes, most: int) -> Codes:

@@ -2,9 +2,9 @@
 
 A turn is a guess; black counts digits in their place, white those that are elsewhere::
 
-    The code has 3 digits from 1 to 5. 6 guesses left.
+    The code has 3 digits from 1 to 5. 10 guesses left.
     <guess> 122 </guess>
-    1 black, 0 white. 5 guesses left.
+    1 black, 0 white. 9 guesses left.
     <guess> 134 </guess>
 """
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from envs.env import EnvOptions, TextEnv
 from envs.episode import Action, Reply, StopReason, cut, finish, go_on
-from envs.logic.mastermind.authors import ForgetfulAuthor, GoldAuthor
+from envs.logic.mastermind.authors import GoldAuthor, PatientAuthor
 from envs.logic.mastermind.codes import (
     MAX_CODES,
     MAX_COLOURS,
@@ -44,8 +44,8 @@ INSTRUCTIONS = (
 class MastermindOptions(EnvOptions):
     """How large the code is, and what is rewarded."""
 
-    max_turns: int = 6
-    """Guesses; one that cannot be read counts as well."""
+    max_turns: int = 10
+    """Guesses, as many as the board game has rows; one that cannot be read counts as well."""
     pegs: int = 3
     """Digits of the code, from 2 to 6."""
     colours: int = 5
@@ -133,12 +133,12 @@ class MastermindEnv(TextEnv[str, MastermindState]):
         return math.log(len(self._game.codes) / MIN_CODES) / math.log(MAX_CODES / MIN_CODES)
 
     def gold_policy(self) -> Callable[[str], str]:
-        """Narrows the codes down; six guesses suffice for the default code."""
+        """Narrows the codes down; five guesses suffice for the default code."""
         return GoldAuthor()
 
     def demonstrator(self, rng: np.random.Generator) -> Callable[[str], str]:
-        """Guesses what is possible, and forgets much of what was said."""
-        return ForgetfulAuthor(rng)
+        """Changes one digit after another, and overlooks much of what was said."""
+        return PatientAuthor(rng)
 
     def _unreadable(self) -> Reply:
         self.state.invalid += 1
