@@ -1,0 +1,141 @@
+"""Learning curves of four environments over seeds, and what masking observations is worth.
+
+Each run is ``python -m rl.train`` with model=tiny in a process of its own, its warm start included;
+success is on test tasks, which no choice depends on. The rows ``search`` and ``search-unmasked``
+differ in one choice: whether observations (what searches brought) are trained as if the policy had
+sampled them. They share each seed's warm start, so they are compared by seed.
+
+Usage: python -m benchmarks.learning_curves [--rows search math ...] [--seeds 0 1 2] [--jobs 2]
+                                            [--out FOLDER] [--set key=value ...]
+
+Writes FOLDER/learning_curves.json and FOLDER/learning-curves.png, and prints a line for each run. A
+run whose folder is complete is not made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from scipy import stats
+
+from rl.run.folder import read_jsonl, versions
+
+SEARCH = ["env=search-qa", "env.hops=2"]
+ROWS = {
+    "search": SEARCH,
+    "search-unmasked": [*SEARCH, "algo.mask_observations=False"],
+    "knights-knaves": ["env=knights-knaves"],
+    "mastermind": ["env=mastermind", "prompts=16", "tiny.steps=600"],
+    "math": ["env=math"],
+}
+LIMIT_S = 3600.0
+
+
+def run(row: str, seed: int, folder: Path, extra: Sequence[str]) -> dict[str, Any]:
+    """One run: test success before and after, and the curve of its validation."""
+    out = folder / f"{row}-{seed}"
+    words = [*ROWS[row], f"seed={seed}", *extra]
+    summary = out / "seconds.json"
+    if not summary.exists():
+        started = time.monotonic()
+        with (folder / f"{row}-{seed}.log").open("w") as log:
+            subprocess.run(
+                [sys.executable, "-m", "rl.train", *words, f"out={out}"],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                check=True,
+                timeout=LIMIT_S,
+            )
+        summary.write_text(json.dumps(time.monotonic() - started))
+    records = read_jsonl(out / "metrics.jsonl")
+    tests = [r for r in records if "test/success" in r]
+    interval = ("test/success", "test/success_low", "test/success_high")
+    return {
+        "row": row,
+        "seed": seed,
+        "command": " ".join(["python -m rl.train", *words]),
+        "seconds": json.loads(summary.read_text()),
+        "before": [tests[0][key] for key in interval],
+        "after": [tests[-1][key] for key in interval],
+        "test_tasks": tests[-1]["test/tasks"],
+        "validation": [[r["step"], r["eval/success"]] for r in records if "eval/success" in r],
+        "reward": [[r["step"], r["reward"]] for r in records if "reward" in r],
+    }
+
+
+def masking(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Test success with the mask minus without, by seed, and its mean with a 95% t-interval."""
+    after = {(r["row"], r["seed"]): r["after"][0] for r in results}
+    seeds = sorted(seed for row, seed in after if row == "search-unmasked")
+    gains = [after["search", s] - after["search-unmasked", s] for s in seeds]
+    low, high = stats.t.interval(0.95, len(gains) - 1, fmean(gains), stats.sem(gains))
+    return {
+        "seeds": seeds,
+        "masked": [after["search", s] for s in seeds],
+        "unmasked": [after["search-unmasked", s] for s in seeds],
+        "gain": [fmean(gains), low, high],
+    }
+
+
+def draw(results: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """One panel a row: validation success of each seed, and their mean."""
+    rows = [row for row in ROWS if any(r["row"] == row for r in results)]
+    figure = Figure(figsize=(3.2 * len(rows), 3.0), dpi=120)
+    FigureCanvasAgg(figure)
+    for number, row in enumerate(rows, 1):
+        axes = figure.add_subplot(1, len(rows), number)
+        curves = [r["validation"] for r in results if r["row"] == row]
+        for curve in curves:
+            axes.plot(*zip(*curve, strict=True), color="#9db4c0", linewidth=1)
+        steps = zip(*curves, strict=True)
+        means = [(points[0][0], fmean(success for _, success in points)) for points in steps]
+        axes.plot(*zip(*means, strict=True), color="#1f5673", linewidth=2, marker="o", markersize=3)
+        axes.set(title=f"{row}, {len(curves)} seeds", xlabel="learner updates", ylim=(0, 1))
+        axes.grid(alpha=0.25)
+    figure.axes[0].set_ylabel("success on validation tasks")
+    figure.tight_layout()
+    figure.savefig(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--jobs", type=int, default=2, help="runs at once, each on one core")
+    parser.add_argument("--out", type=Path, default=Path("runs/learning-curves"))
+    parser.add_argument("--set", nargs="*", default=[], metavar="key=value")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+
+    def one(choice: tuple[int, str]) -> dict[str, Any]:
+        seed, row = choice
+        result = run(row, seed, options.out, options.set)
+        shown = {k: result[k] for k in ("row", "seed", "before", "after", "seconds")}
+        sys.stdout.write(json.dumps(shown) + "\n")
+        return result
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        results = list(pool.map(one, product(options.seeds, options.rows)))
+    record: dict[str, Any] = {"runs": results, "cores": os.cpu_count(), **versions()}
+    if {"search", "search-unmasked"} <= set(options.rows) and len(options.seeds) > 1:
+        record["masking"] = masking(results)
+        sys.stdout.write(json.dumps(record["masking"]) + "\n")
+    (options.out / "learning_curves.json").write_text(json.dumps(record, indent=2) + "\n")
+    draw(results, options.out / "learning-curves.png")
+
+
+if __name__ == "__main__":
+    main()
