@@ -120,15 +120,15 @@ def main() -> None:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
 
-    def one(choice: tuple[int, str]) -> dict[str, Any]:
-        seed, row = choice
+    def one(choice: tuple[str, int]) -> dict[str, Any]:
+        row, seed = choice
         result = run(row, seed, options.out, options.set)
         shown = {k: result[k] for k in ("row", "seed", "before", "after", "seconds")}
         sys.stdout.write(json.dumps(shown) + "\n")
         return result
 
     with ThreadPoolExecutor(options.jobs) as pool:
-        results = list(pool.map(one, product(options.seeds, options.rows)))
+        results = list(pool.map(one, product(options.rows, options.seeds)))
     record: dict[str, Any] = {"runs": results, "cores": os.cpu_count(), **versions()}
     if {"search", "search-unmasked"} <= set(options.rows) and len(options.seeds) > 1:
         record["masking"] = masking(results)
