@@ -9,7 +9,6 @@ unless another thread draws from them during a call. For splits, copies and rewa
 
 from __future__ import annotations
 
-import importlib
 import logging
 import random
 import threading
@@ -20,9 +19,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from envs.adapters.foreign import library
 from envs.adapters.gymnasium import ForeignState, GymnasiumEnv
 from envs.episode import Action, Reply
-from tools.registry import PluginImportError
 
 _BORROWED = threading.Lock()
 
@@ -45,7 +44,7 @@ class GemEnv(GymnasiumEnv):
 
     def make(self) -> Any:
         """A new game."""
-        return _library().make(self.game, **self.config)
+        return _gem().make(self.game, **self.config)
 
     def begin(self, task: int) -> str:
         """The game's rules."""
@@ -85,15 +84,12 @@ def _borrow(own: list[Any], seed: int = 0) -> Iterator[None]:
             np.random.set_state(others[1])
 
 
-def _library() -> Any:
+def _gem() -> Any:
     """GEM. Importing it sets up the root logger, which is undone here."""
     root = logging.getLogger()
     level, handlers = root.level, root.handlers[:]
     try:
-        return importlib.import_module("gem.envs.registration")
-    except ImportError as error:
-        message = f"GemEnv needs GEM ({error}): pip install 'turnwise[gem]'"
-        raise PluginImportError(message) from error
+        return library("gem.envs.registration", "gem")
     finally:
         root.handlers[:] = handlers
         root.setLevel(level)

@@ -17,18 +17,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from envs.datasets import SPLITS
+from envs.adapters.foreign import ForeignOptions, seeds
 from envs.env import EnvOptions, TextEnv
 from envs.episode import Action, Reply, StopReason, cut, finish, go_on
-from envs.logic.tasks import NUM_TASKS
-
-
-@dataclass(frozen=True, kw_only=True)
-class ForeignOptions(EnvOptions):
-    """Options of an environment that has a turn limit of its own."""
-
-    max_turns: int = 100
-    """Actions per episode, if the environment itself does not end it before."""
 
 
 @dataclass(slots=True)
@@ -46,10 +37,7 @@ class GymnasiumEnv(TextEnv[int, ForeignState]):
     blocking = True
 
     def __init__(self, options: EnvOptions, services: Mapping[str, Any] | None = None) -> None:
-        # Seeds below 2**32; no two splits have one in common.
-        first = 3 * (options.seed * 1_000_000 % 10**9) + SPLITS.index(options.split)
-        tasks = range(first, first + 3 * NUM_TASKS[options.split], 3)
-        super().__init__(options, tasks, services)
+        super().__init__(options, seeds(options), services)
 
     def make(self) -> Any:
         """A new foreign environment."""

@@ -17,7 +17,7 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-from envs.adapters.gymnasium import ForeignOptions
+from envs.adapters.foreign import ForeignOptions
 from envs.adapters.trl_rows import described, functions, row_tasks
 from envs.datasets import Row
 from envs.env import EnvOptions, TextEnv

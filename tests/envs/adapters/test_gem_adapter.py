@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import envs
+from envs.adapters.foreign import ForeignOptions
 from envs.adapters.gem import GemEnv
-from envs.adapters.gymnasium import ForeignOptions
 from envs.loop import loop_thread
 from envs.play import play
 from tools.registry import PluginImportError

@@ -10,7 +10,8 @@ from gymnasium.envs.toy_text import FrozenLakeEnv
 from gymnasium.spaces import Text
 
 import envs
-from envs.adapters.gymnasium import ForeignOptions, GymnasiumEnv
+from envs.adapters.foreign import ForeignOptions
+from envs.adapters.gymnasium import GymnasiumEnv
 from envs.loop import loop_thread
 from envs.play import aplay, play
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import envs
-from envs.adapters.gymnasium import ForeignOptions
+from envs.adapters.foreign import ForeignOptions
 from envs.adapters.trl import TrlEnv
 from envs.play import play
 

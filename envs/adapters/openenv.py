@@ -1,0 +1,99 @@
+"""Environments behind an OpenEnv server, as ours (``pip install 'turnwise[openenv]'``).
+
+Subclass :class:`OpenEnv`, say how its actions and observations read as texts, and register the
+class as your own. Each environment has a session of its own. A server that cannot be reached, is
+full, answers late or with an error, or lost the session, is an ``EnvFailure``. What does not hold:
+
+- same seed, same episode, and what a task is: the server's ``reset`` alone decides, see ``ask``;
+- copies in mid-episode: no session can be copied;
+- why it ended: OpenEnv does not tell an end that was cut short from the agent's own;
+- ``reward_range``, ``reward_floor`` and a gold policy are what the subclass says they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self, cast
+
+from envs.adapters.foreign import ForeignOptions, library, seeds
+from envs.env import EnvOptions, TextEnv
+from envs.episode import Action, EnvFailure, Reply, finish, go_on
+from envs.loop import loop_thread
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenEnvOptions(ForeignOptions):
+    """Which server."""
+
+    url: str = "http://localhost:8000"
+
+
+class OpenEnv(TextEnv[int, Any]):
+    """A session of an OpenEnv server. As it stands, it plays what ``openenv_app`` serves."""
+
+    Options = OpenEnvOptions
+    forkable = False
+
+    def __init__(self, options: EnvOptions, services: Mapping[str, Any] | None = None) -> None:
+        super().__init__(options, seeds(options), services)
+        self._client: Any = None
+        self._url = cast(OpenEnvOptions, options).url
+
+    def ask(self, task: int) -> dict[str, Any]:
+        """The arguments of the server's ``reset`` for a task, which is a seed."""
+        return {"seed": task}
+
+    def act(self, text: str) -> dict[str, Any]:
+        """A text as the server's action."""
+        return {"text": text}
+
+    def observe(self, observation: dict[str, Any]) -> str:
+        """What the agent reads of the server's observation."""
+        return str(observation["text"])
+
+    async def begin(self, task: int) -> str:
+        """The server's first observation."""
+        if self._client is None:
+            kind, limit_s = library("openenv.core", "openenv"), 0.8 * self.options.step_timeout_s
+            self._client = kind.GenericEnvClient(self._url, min(10.0, limit_s), limit_s)
+            await self._answer(self._client.connect())
+        result = await self._answer(self._client.reset(**self.ask(task)))
+        self.state = self._client._ws
+        return self.observe(result.observation)
+
+    async def turn(self, action: Action) -> Reply:
+        """What the server answers."""
+        result = await self._answer(self._client.step(self.act(str(action))))
+        if self._client._ws is not self.state:  # It reconnects: to another episode.
+            raise EnvFailure(f"{self._name}: the server lost the session", retryable=True)
+        rewards, text = {"reward": float(result.reward or 0)}, self.observe(result.observation)
+        return finish(rewards, text) if result.done else go_on(text, rewards)
+
+    async def aclose(self) -> None:
+        """End the session, too."""
+        await self._hang_up()
+        await super().aclose()
+
+    def close(self) -> None:
+        """End the session, too."""
+        loop_thread.run(self.aclose())
+
+    async def _answer(self, reply: Awaitable[Any]) -> Any:
+        try:
+            return await reply
+        # Of sockets, of HTTP, of the client: a server can fail in any way.
+        except Exception as error:
+            await self._hang_up()
+            said = f"{self._name}: {self._url}: {type(error).__name__}: {error}"
+            raise EnvFailure(said, retryable=True) from error
+
+    async def _hang_up(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    def _twin(self) -> Self:
+        twin = super()._twin()
+        twin._client = None
+        return twin
