@@ -1,10 +1,10 @@
-"""What 256 concurrent episodes wait for a tool that takes 20 ms.
+"""What 256 and 1,000 concurrent episodes wait for a tool that takes 20 ms.
 
 Each episode takes 1 or 11 turns with a scripted policy; each turn awaits a tool of 20 ms. The time
 of a turn is the difference of the two collections over 10 turns: 20 ms is the least there can be,
 256 x 20 ms = 5.1 s is one tool after another.
 
-Usage: python benchmarks/rollout_wait.py [--episodes 256] [--tool-ms 20] [--rounds 5]
+Usage: python benchmarks/rollout_wait.py [--episodes 256 1000] [--tool-ms 20] [--rounds 5]
 """
 
 from __future__ import annotations
@@ -61,31 +61,37 @@ async def collect(turns: int, episodes: int, tool_ms: int, renderer: Renderer) -
     return time.perf_counter() - started
 
 
+def turn_ms(episodes: int, tool_ms: int, renderer: Renderer) -> float:
+    """Milliseconds of one turn of all episodes."""
+    short = asyncio.run(collect(1, episodes, tool_ms, renderer))
+    long = asyncio.run(collect(11, episodes, tool_ms, renderer))
+    return (long - short) / 10 * 1000
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--episodes", type=int, default=256)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--episodes", type=int, nargs="+", default=[256, 1000])
     parser.add_argument("--tool-ms", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     envs.register("wait-v0", WaitEnv)
     renderer = Renderer(train_tokenizer([Conversation((Exchange("wait again", "wait"),))], 300))
-    per_turn, bookkeeping = [], []
+    per_turn: dict[int, list[float]] = {episodes: [] for episodes in options.episodes}
+    bookkeeping: dict[int, list[float]] = {episodes: [] for episodes in options.episodes}
     for _ in range(options.rounds):
-        for tool_ms, results in ((options.tool_ms, per_turn), (0, bookkeeping)):
-            short = asyncio.run(collect(1, options.episodes, tool_ms, renderer))
-            long = asyncio.run(collect(11, options.episodes, tool_ms, renderer))
-            results.append((long - short) / 10 * 1000)
-    print(
-        json.dumps(
-            {
-                "episodes": options.episodes,
-                "tool_ms": options.tool_ms,
-                "turn_ms_median": round(median(per_turn), 1),
-                "turn_ms_best": round(min(per_turn), 1),
-                "turn_ms_without_tool_median": round(median(bookkeeping), 1),
-            }
-        )
-    )
+        for episodes in options.episodes:
+            per_turn[episodes].append(turn_ms(episodes, options.tool_ms, renderer))
+            bookkeeping[episodes].append(turn_ms(episodes, 0, renderer))
+    results = [
+        {
+            "episodes": episodes,
+            "turn_ms_median": round(median(per_turn[episodes]), 1),
+            "turn_ms_best": round(min(per_turn[episodes]), 1),
+            "turn_ms_without_tool_median": round(median(bookkeeping[episodes]), 1),
+        }
+        for episodes in options.episodes
+    ]
+    print(json.dumps({"tool_ms": options.tool_ms, "results": results}))
 
 
 if __name__ == "__main__":

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from envs.probe import AnyEnv, Probe
+from envs.probe import AnyEnv, Probe, Strength
 from envs.rules import RULES
+from envs.rules.rewards import MOST_FLOOR, floor_share
 
 
 class CheckFailed(Exception):
@@ -30,29 +31,65 @@ class CheckReport:
     longest_block_s: float
     """The longest time for which the event loop was not free, in seconds. An episode that kept it
     for too long was played again, and counts with its best."""
+    num_gold_tasks: int
+    """How many tasks the gold policy solved."""
+    floor_waiver: str
+    """Why the reward floor lies above 30% of the range; empty where it does not."""
 
 
 def check_env(
-    env: AnyEnv, *, num_tasks: int = 3, seed: int = 0, max_block_s: float = 0.1
+    env: AnyEnv,
+    *,
+    num_tasks: int = 3,
+    num_gold_tasks: int = 100,
+    num_interleaved: int = 64,
+    num_threads: int = 16,
+    max_block_s: float = 0.02,
+    seed: int = 0,
 ) -> CheckReport:
     """Hold an environment to its contract.
 
     Args:
         env: as it comes from ``envs.make``; its services are opened if nobody injected them, and
             stay open until it is closed.
-        num_tasks: how many tasks are played, spread over its split.
-        seed: of the episodes.
+        num_tasks: how many tasks are played by all policies, spread over its split.
+        num_gold_tasks: how many the gold policy plays.
+        num_interleaved: episodes at once in one loop.
+        num_threads: threads that play at once.
         max_block_s: how long a turn may keep the event loop from others, in seconds.
+        seed: of the episodes.
 
     Raises:
         CheckFailed: a rule is broken; lists every one that is.
-        ValueError: ``num_tasks`` is less than 1.
+        ValueError: a number is less than 1.
     """
-    if num_tasks < 1:
-        raise ValueError(f"num_tasks ({num_tasks}) must be >= 1")
-    count = len(env.tasks)
-    tasks = tuple(sorted({i * count // num_tasks for i in range(num_tasks)}))
-    probe = Probe(env, tasks, seed, max_block_s)
+    for name, number in (
+        ("num_tasks", num_tasks),
+        ("num_gold_tasks", num_gold_tasks),
+        ("num_interleaved", num_interleaved),
+        ("num_threads", num_threads),
+    ):
+        if number < 1:
+            raise ValueError(f"{name} ({number}) must be >= 1")
+    tasks = _spread(len(env.tasks), num_tasks)
+    strength = Strength(
+        gold_tasks=_spread(len(env.tasks), num_gold_tasks),
+        num_interleaved=num_interleaved,
+        num_threads=num_threads,
+        max_block_s=max_block_s,
+    )
+    probe = Probe(env, tasks, seed, strength)
+    env_id = env.env_id or type(env).__name__
+    violations = _violations(probe)
+    if violations:
+        raise CheckFailed(env_id, violations)
+    waiver = env.floor_waiver if floor_share(env) > MOST_FLOOR else ""
+    block_s, num_solved = probe.longest_block_s, len(strength.gold_tasks)
+    return CheckReport(env_id, tuple(RULES), tasks, block_s, num_solved, waiver)
+
+
+def _violations(probe: Probe) -> list[str]:
+    """What breaks the rules, each with the rule's name."""
     violations: list[str] = []
     raised: dict[str, list[str]] = {}
     for name, rule in RULES.items():
@@ -62,8 +99,9 @@ def check_env(
         except Exception as error:
             raised.setdefault(f"raised {type(error).__name__}: {error}", []).append(name)
     # What breaks every episode is said once, not by every rule that plays one.
-    violations += [f"{', '.join(names)}: {what}" for what, names in raised.items()]
-    env_id = env.env_id or type(env).__name__
-    if violations:
-        raise CheckFailed(env_id, violations)
-    return CheckReport(env_id, tuple(RULES), tasks, probe.longest_block_s)
+    return violations + [f"{', '.join(names)}: {what}" for what, names in raised.items()]
+
+
+def _spread(count: int, wanted: int) -> tuple[int, ...]:
+    """Up to ``wanted`` indices below ``count``, evenly apart."""
+    return tuple(sorted({i * count // wanted for i in range(wanted)}))

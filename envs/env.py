@@ -14,7 +14,6 @@ import pickle
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import gymnasium
@@ -22,10 +21,12 @@ import numpy as np
 
 from envs import calls
 from envs.budget import draw_budget, sentence_of
-from envs.episode import Action, NotForkable, OrderError, Progress, Reply, StepResult, StopReason
+from envs.deadlines import bounded
+from envs.episode import Action, NotForkable, OrderError, Reply, StepResult
 from envs.loop import loop_thread
 from envs.options import EnvOptions as EnvOptions
 from envs.options import Tasks as Tasks
+from envs.progress import Progress, not_a_text
 from envs.record import EpisodeId, Tape
 from envs.services import ServiceLease
 from envs.spaces import Unicode
@@ -33,6 +34,8 @@ from envs.spaces import Unicode
 TaskT = TypeVar("TaskT")
 StateT = TypeVar("StateT")
 T = TypeVar("T")
+_plain = str.__new__
+"""Makes an :class:`Action` that carries no reason, in a third of the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +79,14 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
     """Least and greatest return of an episode."""
     reward_floor: float = 0.0
     """The most that an empty or random text may earn; ``check_env`` holds the env to it."""
+    floor_waiver: str = ""
+    """Why the floor lies above 30% of the range, where it does."""
 
     tape: Tape = Tape()
     """Hears what tools are asked and answer, or answers itself; see ``envs.record``."""
+
+    _turn_waits: ClassVar[bool] = False
+    """Whether ``turn`` is async: then calling it does nothing yet that could block."""
 
     state: StateT
     """The author's episode state: set in ``begin``, changed in ``turn``, plain picklable data."""
@@ -95,9 +103,12 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         self.tasks = tasks
         self.observation_space = Unicode()
         self.action_space = Unicode()
-        self._budget_of = partial(draw_budget, options.token_budget, options.split, options.seed)
+        self._budget_rule = options.token_budget
         self._lease = ServiceLease(type(self), options, services)
-        self._episode: Progress | None = None
+        self._progress: Progress | None = None
+
+    def __init_subclass__(cls) -> None:
+        cls._turn_waits = inspect.iscoroutinefunction(cls.turn)
 
     # ---- what an author writes -------------------------------------------------------------
 
@@ -160,8 +171,8 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         Raises:
             OrderError: no episode was started.
         """
-        episode = self._running()
-        return EpisodeId(self.env_id, self.options, episode.task_index, episode.seed)
+        progress = self._running()
+        return EpisodeId(self.env_id, self.options, progress.task_index, progress.seed)
 
     # ---- Gymnasium's face ------------------------------------------------------------------
 
@@ -174,7 +185,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
             ValueError: an unknown option, or a task index out of range.
         """
         answer = self.begin(self._open(seed, options))
-        if inspect.isawaitable(answer):
+        if not isinstance(answer, str) and inspect.isawaitable(answer):
             answer = self._wait(answer)
         return self._opened(answer)
 
@@ -185,10 +196,15 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
             OrderError: before the first reset or after the episode's end.
             EnvFailure: infrastructure failed; the episode has no reward.
         """
-        answer = self.turn(self._admit(action))
-        if inspect.isawaitable(answer):
+        progress = self._progress
+        if progress is None or progress.over:
+            raise self._out_of_order()
+        # Until it is settled: a turn that raises, or is cancelled, ends the episode.
+        progress.over = True
+        answer = self.turn(action if type(action) is Action else _plain(Action, action))
+        if type(answer) is not Reply and inspect.isawaitable(answer):
             answer = self._wait(answer)
-        return self._settle(answer)
+        return progress.settle(answer, self.options.max_turns, self)
 
     def close(self) -> None:
         """Give back what the environment opened itself."""
@@ -203,11 +219,26 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
         """As :meth:`reset`, on the caller's loop."""
-        return self._opened(await self._call(self.begin, self._open(seed, options)))
+        who, task = self._name, self._open(seed, options)
+        answer = calls.call(self.begin, task, who, self.blocking)
+        if not isinstance(answer, str) and inspect.isawaitable(answer):
+            answer = await bounded(answer, who, self.options.step_timeout_s)
+        return self._opened(answer)
 
     async def astep(self, action: str) -> StepResult:
         """As :meth:`step`, on the caller's loop."""
-        return self._settle(await self._call(self.turn, self._admit(action)))
+        who, progress = self._name, self._progress
+        if progress is None or progress.over:
+            raise self._out_of_order()
+        progress.over = True
+        said = action if type(action) is Action else _plain(Action, action)
+        if self._turn_waits:
+            answer = self.turn(said)
+        else:
+            answer = calls.call(self.turn, said, who, self.blocking)
+        if type(answer) is not Reply and inspect.isawaitable(answer):
+            answer = await bounded(answer, who, self.options.step_timeout_s)
+        return progress.settle(answer, self.options.max_turns, self)
 
     async def aclose(self) -> None:
         """As :meth:`close`, on the caller's loop."""
@@ -241,7 +272,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         """
         if snapshot.env_id != self.env_id:
             raise ValueError(f"a snapshot of {snapshot.env_id!r} cannot go on as {self.env_id!r}")
-        self._episode, self.state, self.np_random = pickle.loads(snapshot.payload)
+        self._progress, self.state, self.np_random = pickle.loads(snapshot.payload)
 
     def fork(self, reseed: int | None = None) -> Self:
         """A second environment in the same state; ``reseed`` gives it another future."""
@@ -271,94 +302,65 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         """Fresh copies that start in the same state when reset with the same seed and task."""
         return [self._twin() for _ in range(num_members)]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled, it is its options and its episode; it opens services of its own."""
+        snapshot = None if self._progress is None else self.snapshot()
+        return _revived, (type(self), self.options, self.env_id, snapshot)
+
     # ---- the base class's own work ---------------------------------------------------------
 
     def _twin(self) -> Self:
-        twin = copy.copy(self)
-        twin._episode = None
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        twin._progress = None
         twin._lease = self._lease.share()
         # The generator is an object: a shallow copy would share its stream.
         twin._np_random = copy.deepcopy(self._np_random)
         return twin
 
     def _running(self) -> Progress:
-        if self._episode is None:
-            raise OrderError(f"{self._name}: call reset before step")
-        return self._episode
+        if self._progress is None:
+            raise self._out_of_order()
+        return self._progress
 
     def _open(self, seed: int | None, options: dict[str, Any] | None) -> TaskT:
-        super().reset(seed=seed)
-        unknown = set(options or ()) - {"task"}
-        if unknown:
-            raise ValueError(f"unknown reset option {sorted(unknown)[0]!r}; known: 'task'")
+        if seed is not None:
+            super().reset(seed=seed)
+        chosen = None
+        if options:
+            unknown = options.keys() - {"task"}
+            if unknown:
+                raise ValueError(f"unknown reset option {sorted(unknown)[0]!r}; known: 'task'")
+            chosen = options["task"]
         count = len(self.tasks)
-        chosen = (options or {}).get("task")
         index = int(self.np_random.integers(count)) if chosen is None else chosen
         if not isinstance(index, int) or not 0 <= index < count:
             raise ValueError(f"task ({index!r}) must be an int from 0 to {count - 1}")
-        self._episode = Progress(index, seed, budget=self._budget_of(index))
+        rule, split = self._budget_rule, self.options.split
+        budget = draw_budget(rule, split, self.options.seed, index) if rule else None
+        self._progress = Progress(index, seed, budget)
         return self.tasks[index]
 
     def _opened(self, observation: str) -> tuple[str, dict[str, Any]]:
-        self._check_text("begin", observation)
-        episode = self._running()
-        episode.over = False
-        return observation + sentence_of(episode.budget), {"task": episode.task_index}
-
-    def _admit(self, action: str) -> Action:
-        episode = self._running()
-        if episode.over:
-            raise OrderError(
-                f"{self._name}: the episode is over, or a step of it is "
-                f"still running: call reset, or await the step"
-            )
-        # Until it is settled: a turn that raises, or is cancelled, ends the episode.
-        episode.over = True
-        return action if isinstance(action, Action) else Action(action)
-
-    def _settle(self, reply: Reply) -> StepResult:
-        if not isinstance(reply, Reply):
-            raise TypeError(
-                f"{type(self).__name__}.turn must return envs.go_on(...), envs.finish(...) or "
-                f"envs.cut(...), not {type(reply).__name__}"
-            )
-        self._check_text("turn", reply.observation)
-        episode = self._running()
-        episode.turns += 1
-        episode.book(reply.tool_calls)
-        stop_reason = reply.stop_reason
-        if not reply.done and episode.turns >= self.options.max_turns:
-            stop_reason = StopReason.TURN_LIMIT
-        terminated = reply.done and stop_reason is None
-        truncated = stop_reason is not None
-        episode.over = terminated or truncated
-        info = {
-            "task": episode.task_index,
-            "turn": episode.turns,
-            "rewards": dict(reply.rewards),
-            "scores": {**reply.scores, **episode.scores()},
-            "stop_reason": stop_reason,
-            "tool_calls": list(reply.tool_calls),
-        }
-        reward = float(sum(reply.rewards.values()))
-        return StepResult(reply.observation, reward, terminated, truncated, info)
-
-    def _check_text(self, method: str, observation: object) -> None:
         if not isinstance(observation, str):
-            raise TypeError(
-                f"{type(self).__name__}.{method} must give its observation as a str, not as "
-                f"{type(observation).__name__}"
-            )
+            raise not_a_text(self, "begin", observation)
+        progress = self._running()
+        progress.over = False
+        if progress.budget is not None:
+            observation += sentence_of(progress.budget)
+        return observation, {"task": progress.task_index}
 
-    async def _call(self, method: Callable[[Any], T | Awaitable[T]], argument: Any) -> T:
-        limit_s = self.options.step_timeout_s
-        return await calls.call(
-            method, argument, who=self._name, blocking=self.blocking, limit_s=limit_s
+    def _out_of_order(self) -> OrderError:
+        if self._progress is None:
+            return OrderError(f"{self._name}: call reset before step")
+        return OrderError(
+            f"{self._name}: the episode is over, or a step of it is "
+            f"still running: call reset, or await the step"
         )
 
     def _wait(self, answer: Awaitable[T]) -> T:
         try:
-            return loop_thread.run(calls.bounded(answer, self._name, self.options.step_timeout_s))
+            return loop_thread.run(bounded(answer, self._name, self.options.step_timeout_s))
         except RuntimeError:
             # Refused by the loop thread, it was never begun; closed, it does not warn of that.
             if inspect.iscoroutine(answer):
@@ -368,3 +370,14 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
     @property
     def _name(self) -> str:
         return self.env_id or type(self).__name__
+
+
+def _revived(
+    kind: type[TextEnv[Any, Any]], options: EnvOptions, env_id: str, snapshot: Snapshot | None
+) -> TextEnv[Any, Any]:
+    build: Any = kind
+    env: TextEnv[Any, Any] = build(options, services=None)
+    env.env_id = env_id
+    if snapshot is not None:
+        env.restore(snapshot)
+    return env

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeAlias
 
-from envs.budget import TokenBudget, scores_of
 from tools.tool import ToolResult
 
 
@@ -47,12 +46,13 @@ class StopReason(StrEnum):
 class Action(str):
     """A text action that also carries why its generation ended; a plain ``str`` serves as well."""
 
-    finish_reason: str | None
+    finish_reason: str | None = None
 
     def __new__(cls, text: str, finish_reason: str | None = None) -> Self:
         """Make an action of ``text``."""
-        action = super().__new__(cls, text)
-        action.finish_reason = finish_reason
+        action = str.__new__(cls, text)
+        if finish_reason is not None:
+            action.finish_reason = finish_reason
         return action
 
 
@@ -73,89 +73,80 @@ class EnvToolCall:
         return cls(name, arguments, result.text, result.error, result.cost)
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """What an author's ``turn`` answers; made by :func:`go_on` and :func:`finish`."""
+class StepResult(NamedTuple):
+    """What a step returns, in Gymnasium's order."""
 
     observation: str
-    rewards: Mapping[str, float]
-    """Named contributions of this turn; they add up to its reward."""
-    scores: Mapping[str, float]
-    """Raw scores that are not rewards (tests passed, F1), for logs."""
-    done: bool
-    stop_reason: StopReason | None = None
-    tool_calls: Sequence[EnvToolCall] = ()
+    reward: float
+    """Of this turn: the sum of ``info["rewards"]``."""
+    terminated: bool
+    truncated: bool
+    info: dict[str, Any]
+    """``rewards`` (named contributions), ``scores`` (raw figures that are no rewards: tests passed,
+    F1), ``tool_calls`` and ``stop_reason``; ``task`` and ``turn`` are a step's (-1 and 0 in a reply
+    that is none yet)."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the episode is over."""
+        return self.terminated or self.truncated
+
+    @property
+    def rewards(self) -> dict[str, float]:
+        """The named contributions of this turn."""
+        named: dict[str, float] = self.info["rewards"]
+        return named
+
+
+Reply: TypeAlias = StepResult
+"""What an author's ``turn`` answers, made by :func:`go_on`, :func:`finish` or :func:`cut`."""
+
+
+_new = tuple.__new__
 
 
 def go_on(
     observation: str,
     rewards: Mapping[str, float] | None = None,
-    *,
     scores: Mapping[str, float] | None = None,
     tool_calls: Sequence[EnvToolCall] = (),
 ) -> Reply:
     """The episode continues with this observation."""
-    return Reply(observation, rewards or {}, scores or {}, False, None, tool_calls)
+    # Positional parameters and tuple.__new__: this runs in each turn, and both are quicker.
+    reward = 0.0
+    if rewards:
+        for contribution in rewards.values():
+            reward += contribution
+    info: dict[str, Any] = {
+        "task": -1,
+        "turn": 0,
+        "rewards": {**rewards} if rewards else {},
+        "scores": {**scores} if scores else {},
+        "stop_reason": None,
+        "tool_calls": [*tool_calls] if tool_calls else [],
+    }
+    return _new(StepResult, (observation, reward, False, False, info))
 
 
 def finish(
     rewards: Mapping[str, float],
     observation: str = "",
-    *,
     scores: Mapping[str, float] | None = None,
     tool_calls: Sequence[EnvToolCall] = (),
 ) -> Reply:
     """The episode is over by the agent's doing: terminated."""
-    return Reply(observation, rewards, scores or {}, True, None, tool_calls)
+    _, reward, _, _, info = go_on(observation, rewards, scores=scores, tool_calls=tool_calls)
+    return StepResult(observation, reward, True, False, info)
 
 
 def cut(
     reason: StopReason,
     rewards: Mapping[str, float] | None = None,
     observation: str = "",
-    *,
     scores: Mapping[str, float] | None = None,
     tool_calls: Sequence[EnvToolCall] = (),
 ) -> Reply:
     """The episode is cut short by the environment: truncated."""
-    return Reply(observation, rewards or {}, scores or {}, True, reason, tool_calls)
-
-
-@dataclass(slots=True)
-class Progress:
-    """What the base class knows of a running episode; copied into snapshots with the state."""
-
-    task_index: int
-    seed: int | None
-    """What the reset was given."""
-    turns: int = 0
-    over: bool = True
-    """No action may be taken: it ended or failed, or is waiting for its begin or its turn."""
-    budget: TokenBudget | None = None
-    tool_cost: float = 0.0
-    """Of all calls so far."""
-
-    def book(self, tool_calls: Sequence[EnvToolCall]) -> None:
-        """Add what a turn's calls cost.
-
-        Raises:
-            TypeError: one is no :class:`EnvToolCall`.
-        """
-        for call in tool_calls:
-            if not isinstance(call, EnvToolCall):
-                raise TypeError(f"tool_calls must hold EnvToolCalls, not {type(call).__name__}")
-            self.tool_cost += call.cost
-
-    def scores(self) -> dict[str, float]:
-        """The token budget if there is one, and the calls' cost if there is some."""
-        return scores_of(self.budget) | ({"tool_cost": self.tool_cost} if self.tool_cost else {})
-
-
-class StepResult(NamedTuple):
-    """What a step returns, in Gymnasium's order."""
-
-    observation: str
-    reward: float
-    terminated: bool
-    truncated: bool
-    info: dict[str, Any]
+    _, reward, _, _, info = go_on(observation, rewards, scores=scores, tool_calls=tool_calls)
+    info["stop_reason"] = reason
+    return StepResult(observation, reward, False, True, info)

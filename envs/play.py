@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -47,6 +48,8 @@ async def aplay(
     observation, actions, steps = first, list[str](), list[StepResult]()
     while not steps or not (steps[-1].terminated or steps[-1].truncated):
         actions.append(policy(observation))
+        # As in a rollout, others have their turns in between.
+        await asyncio.sleep(0)
         steps.append(await env.astep(actions[-1]))
         observation = steps[-1].observation
     return Played(first, info, tuple(actions), tuple(steps))

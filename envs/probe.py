@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 import pickle
 import random
+import re
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 
@@ -16,14 +19,34 @@ from envs.loop import loop_thread
 from envs.play import Played, TextPolicy, aplay, gold_of
 
 AnyEnv = TextEnv[Any, Any]
+GOLD = "gold"
+_TAG = re.compile(r"</?([A-Za-z][\w-]*)>|<\|(?:begin|end)_of_(\w+)\|>")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strength:
+    """How much is played."""
+
+    gold_tasks: tuple[int, ...]
+    """What the gold policy plays."""
+    num_interleaved: int = 64
+    """Episodes at once in one loop."""
+    num_threads: int = 16
+    """Threads that play at once."""
+    max_block_s: float = 0.02
+    """How long a turn may keep the loop from others, in seconds."""
 
 
 class Probe:
     """An environment under examination, and what is known of it so far."""
 
-    def __init__(self, env: AnyEnv, tasks: tuple[int, ...], seed: int, max_block_s: float) -> None:
-        self.env, self.tasks, self.seed, self.max_block_s = env, tasks, seed, max_block_s
+    def __init__(
+        self, env: AnyEnv, tasks: tuple[int, ...], seed: int, strength: Strength | None = None
+    ) -> None:
+        self.env, self.tasks, self.seed = env, tasks, seed
+        self.strength = strength or Strength(gold_tasks=tasks)
         self.longest_block_s = math.inf
+        self._known: dict[tuple[str, int], Played] = {}
 
     @contextmanager
     def copies(self, count: int) -> Iterator[list[AnyEnv]]:
@@ -35,26 +58,76 @@ class Probe:
             for one in made:
                 one.close()
 
-    def play(self, policy: TextPolicy, task: int) -> Played:
+    def build(self, split: str = "") -> AnyEnv:
+        """Another environment with the same options, of another split if one is named.
+
+        It opens services of its own, unless somebody injected this one's.
+        """
+        kind, options = cast(Any, type(self.env)), self.env.options
+        if split:
+            options = replace(options, split=split)
+        made: AnyEnv = kind(options, services=self.env._lease.injected)
+        made.env_id = self.env.env_id
+        return made
+
+    def play(self, name: str, task: int) -> Played:
         """An episode on a copy of its own, through the asynchronous face."""
         with self.copies(1) as [env]:
+            policy = self.policy(name)
             return loop_thread.run(aplay(env, policy, seed=self.seed, task=task))
 
+    def alone(self, name: str, task: int) -> Played:
+        """The episode that such a policy has when nothing else is played; played once."""
+        if (name, task) not in self._known:
+            self._known[name, task] = self.play(name, task)
+        return self._known[name, task]
+
     def gold(self, task: int) -> Played:
-        """An episode of the gold policy."""
-        return self.play(gold_of(self.env), task)
+        """The gold policy's episode."""
+        return self.alone(GOLD, task)
+
+    def pairs(self) -> list[tuple[str, int]]:
+        """Every policy with every task, tasks first."""
+        return [(name, task) for name in (GOLD, *self.spam()) for task in self.tasks]
+
+    def policy(self, name: str) -> TextPolicy:
+        """A policy for one episode.
+
+        The gold one is asked of the environment that never plays: it cannot look at an episode.
+        """
+        return gold_of(self.env) if name == GOLD else self.spam()[name]
 
     def spam(self) -> dict[str, TextPolicy]:
         """Policies that know nothing, by name."""
-        letters = np.random.default_rng(self.seed).integers(32, 127, size=200)
-        noise = "".join(chr(letter) for letter in letters)
         return {
             "empty text": lambda _: "",
-            "random text": lambda _: noise,
+            "random text": self._noise,
             "the observation repeated": lambda observation: observation,
             "a bare stop string": lambda _: "".join(self.env.stop),
             "many words": lambda _: "yes no 0 1 " * 100,
+            "tags around nothing": lambda observation: self._tags(observation, ""),
+            "tags around a word": lambda observation: self._tags(observation, "word"),
+            "tags fifty times": lambda observation: self._tags(observation, "") * 50,
         }
+
+    def _noise(self, observation: str) -> str:
+        """Printable characters, others for another observation."""
+        rng = np.random.default_rng([self.seed, zlib.crc32(observation.encode())])
+        return "".join(chr(letter) for letter in rng.integers(32, 127, size=200))
+
+    def _tags(self, observation: str, inside: str) -> str:
+        """Every tag that the environment names, and the usual ones, opened and closed."""
+        named = " ".join([self.env.system_prompt or "", observation, *self.env.stop])
+        pairs = {"think": ("<think>", "</think>"), "answer": ("<answer>", "</answer>")}
+        for tag in _TAG.finditer(named):
+            if tag[1]:
+                pairs.setdefault(tag[1], (f"<{tag[1]}>", f"</{tag[1]}>"))
+            else:
+                pairs.setdefault(tag[2], (f"<|begin_of_{tag[2]}|>", f"<|end_of_{tag[2]}|>"))
+        # The answer last, where it belongs.
+        pairs["answer"] = pairs.pop("answer")
+        filled = [f"{opens}\n{inside}\n{closes}" for opens, closes in pairs.values()]
+        return "\n".join([*filled, f"\\boxed{{{inside}}}"]) + "\n"
 
 
 @contextmanager

@@ -53,6 +53,11 @@ class ServiceLease:
         """Whether this lease opened services that must be given back."""
         return self._own.services is not None and not self._closed
 
+    @property
+    def injected(self) -> Mapping[str, Any] | None:
+        """What somebody else opened, or None."""
+        return self._injected
+
     async def get(self) -> Mapping[str, Any]:
         """The services, opened on this loop at the first call.
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, Self, TypeVar, cast
 
-from envs.calls import bounded
+from envs.deadlines import bounded
 from envs.env import EnvOptions, Snapshot, Tasks, TextEnv
 from envs.episode import EnvToolCall, StepResult
 from envs.loop import loop_thread

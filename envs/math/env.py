@@ -88,13 +88,13 @@ class MathEnv(ToolEnv[MathTask, MathState]):
 
     Options = MathOptions
     success_score = "right"
+    floor_waiver = "papers and rubrics pay their format, which can be written without reading"
 
     def __init__(self, options: MathOptions, services: Mapping[str, Any] | None = None) -> None:
         super().__init__(options, _tasks(options), services, syntax=_syntax(options.tools))
         self._reward = MATH_REWARDS[options.reward]
         self._rubric = _rubric(options.rubric or self._reward.rubric)
         self.reward_range = self._rubric.reward_range
-        # The right format can be written without reading the question: so it is in the papers.
         self.reward_floor = self._rubric.reward_floor
         if self.named_tools:
             self.stop, self.continues = self.syntax.stop, self.syntax.continues

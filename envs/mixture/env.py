@@ -13,13 +13,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Self, cast
 
 import gymnasium
 import numpy as np
 
-from envs.budget import draw_budget
 from envs.env import Snapshot, TextEnv
 from envs.episode import Action, Reply
 from envs.mixture.parts import MixOptions, MixTasks
@@ -55,10 +53,11 @@ class MixEnv(TextEnv[tuple[int, int], MixState]):
         )
         super().__init__(options, tasks, services)
         # The part draws a budget, and says it.
-        self._budget_of = partial(draw_budget, "", options.split, options.seed)
+        self._budget_rule = ""
         ranges = [env.reward_range for env in self._envs]
         self.reward_range = (min(low for low, _ in ranges), max(high for _, high in ranges))
         self.reward_floor = max(env.reward_floor for env in self._envs)
+        self.floor_waiver = "parts are paid as they are alone, each in a range of its own"
         self.forkable = all(env.forkable for env in self._envs)
 
     @classmethod
@@ -88,14 +87,7 @@ class MixEnv(TextEnv[tuple[int, int], MixState]):
         result = await env.astep(action)
         self.state.earned += result.reward
         scores = {**result.info["scores"], "success": self._success(result.info["scores"])}
-        return Reply(
-            result.observation,
-            result.info["rewards"],
-            scores,
-            done=result.terminated or result.truncated,
-            stop_reason=result.info["stop_reason"],
-            tool_calls=result.info["tool_calls"],
-        )
+        return result._replace(info={**result.info, "scores": scores})
 
     @property
     def episode_id(self) -> EpisodeId:

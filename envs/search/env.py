@@ -171,6 +171,7 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
     Options = SearchQAOptions
     success_score = "em"
     own_tools = ("search",)
+    floor_waiver = "papers and rubrics pay their format, which can be written without reading"
 
     def __init__(self, options: SearchQAOptions, services: Mapping[str, Any] | None = None) -> None:
         self._protocol = PROTOCOLS[options.syntax]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import time
 
@@ -10,11 +11,13 @@ import pytest
 
 from envs import calls
 from envs.calls import BlockWatch
+from envs.deadlines import bounded
 from envs.episode import EnvFailure
 
 
 async def call(method, *, blocking=False, limit_s=5.0):
-    return await calls.call(method, 3, who="slow-v0", blocking=blocking, limit_s=limit_s)
+    answer = calls.call(method, 3, "slow-v0", blocking)
+    return await bounded(answer, "slow-v0", limit_s) if inspect.isawaitable(answer) else answer
 
 
 def turn(seconds):

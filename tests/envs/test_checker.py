@@ -14,8 +14,9 @@ import pytest
 
 import envs
 from envs import CheckFailed, EnvOptions, OrderError, Reply, TextEnv, check_env, finish, go_on
-from envs.probe import Probe, global_generators
-from envs.rules import MOST_TRIES, RULES
+from envs.probe import Probe, Strength, global_generators
+from envs.rules import RULES
+from envs.rules.resources import MOST_TRIES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,10 +115,11 @@ def test_parroting_is_spam():
     assert "the observation repeated earns 1, above 0" in found["reward floor"][0]
 
 
-def test_everything_wrong_is_in_one_message():
-    class TwoFaults(PasswordEnv):
-        reward_range = (0.0, 2.0)
+class TwoFaults(PasswordEnv):
+    reward_range = (0.0, 2.0)
 
+
+def test_everything_wrong_is_in_one_message():
     found = broken(TwoFaults)
     assert set(found) == {"reward floor", "gold policy"}
 
@@ -352,6 +354,29 @@ class ClosesOnceOnly(ParrotProof):
         self._lease = None  # type: ignore[assignment]
 
 
+class OneQuestion(ParrotProof):
+    def begin(self, task: str) -> str:
+        super().begin(task)
+        return "You stand before a door."
+
+
+class TrainOnly(SplitIgnored):
+    def __init__(self, options: Any, services: Mapping[str, Any] | None = None) -> None:
+        if options.split != "train":
+            raise ValueError("rows.jsonl: no rows in this split")
+        super().__init__(options, services)
+
+
+class Live(ParrotProof):
+    forkable = False
+
+
+class Guarded(ParrotProof):
+    async def begin(self, task: str) -> str:
+        await self.service("guard")
+        return super().begin(task)
+
+
 @pytest.mark.parametrize(
     ("kind", "rule", "says"),
     [
@@ -379,7 +404,7 @@ class ClosesOnceOnly(ParrotProof):
         (DoesNotAddUp, "rewards", "'bonus': 0.5} is not 0"),
         (LiveInfo, "info", "raised"),
         (Unpicklable, "copies", "raised"),
-        (ShallowFork, "copies", "a fork's actions change the original"),
+        (ShallowFork, "copies", "a fork's actions after 1 turns change the original"),
         (SaysItCannotFork, "copies", "forkable is False, yet fork does not raise NotForkable"),
         (TwoFaces, "faces", "reset/step and areset/astep differ"),
         (ClosesOnceOnly, "close", "raised ValueError: closed twice"),
@@ -424,7 +449,8 @@ def test_options_must_be_frozen():
 
 def free_loop(kind: type[PasswordEnv], *tasks: int) -> tuple[list[str], float]:
     """What the rule finds, and the longest block that it timed, in seconds."""
-    probe = Probe(kind(PasswordOptions()), tasks or (0,), seed=0, max_block_s=0.1)
+    strength = Strength(gold_tasks=tasks, max_block_s=0.1)
+    probe = Probe(kind(PasswordOptions()), tasks or (0,), 0, strength)
     return list(RULES["free loop"](probe)), probe.longest_block_s
 
 
@@ -464,30 +490,14 @@ def test_a_busy_machine_is_not_the_environments_fault():
 
 
 def test_tasks_that_differ_behind_the_same_question_are_apart():
-    class OneQuestion(ParrotProof):
-        def begin(self, task: str) -> str:
-            super().begin(task)
-            return "You stand before a door."
-
     assert "splits" in check(OneQuestion).rules
 
 
 def test_a_data_set_without_some_split_is_not_compared_there():
-    class TrainOnly(SplitIgnored):
-        def __init__(self, options: Any, services: Mapping[str, Any] | None = None) -> None:
-            if options.split != "train":
-                raise ValueError("rows.jsonl: no rows in this split")
-            super().__init__(options, services)
-
     assert "splits" in check(TrainOnly).rules
 
 
 def test_the_splits_share_services():
-    class Guarded(ParrotProof):
-        async def begin(self, task: str) -> str:
-            await self.service("guard")
-            return super().begin(task)
-
     env = Guarded(PasswordOptions(), {"guard": "awake"})
     assert "splits" in check_env(env).rules
 
@@ -505,9 +515,6 @@ def test_what_breaks_every_episode_is_said_once():
 
 
 def test_environments_that_cannot_fork_pass_when_they_say_so():
-    class Live(ParrotProof):
-        forkable = False
-
     assert "copies" in check(Live).rules
 
 

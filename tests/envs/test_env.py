@@ -388,6 +388,37 @@ async def test_an_answer_of_another_type_is_refused_in_both_faces(answer, messag
         env.reset(seed=0, options={"task": 0})
 
 
+def test_a_reply_that_is_given_again_leaves_earlier_turns_alone():
+    constant = go_on("again", {"sum": 0.5}, scores={"s": 1.0})
+
+    class Repeating(DiceEnv):
+        def turn(self, action: Action) -> Reply:
+            return constant
+
+    env = Repeating(DiceOptions(max_turns=3))
+    env.reset(seed=0, options={"task": 1})
+    steps = [env.step("roll") for _ in range(3)]
+    assert [step.info["turn"] for step in steps] == [1, 2, 3]
+    assert [step.info["stop_reason"] for step in steps] == [None, None, StopReason.TURN_LIMIT]
+    assert [step.done for step in steps] == [False, False, True]
+    assert [step.rewards for step in steps] == [{"sum": 0.5}] * 3
+
+
+def test_what_an_author_goes_on_writing_to_is_copied():
+    class Counting(DiceEnv):
+        def turn(self, action: Action) -> Reply:
+            self.kept["sum"] = self.kept.get("sum", 0.0) + 1.0
+            return go_on("again", self.kept, self.kept)
+
+    env = Counting(DiceOptions(max_turns=3))
+    env.kept = {}
+    env.reset(seed=0)
+    steps = [env.step("roll") for _ in range(3)]
+    assert [step.reward for step in steps] == [1.0, 2.0, 3.0]
+    assert [step.info["rewards"]["sum"] for step in steps] == [1.0, 2.0, 3.0]
+    assert [step.info["scores"]["sum"] for step in steps] == [1.0, 2.0, 3.0]
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_options_that_are_no_numbers_are_refused(value):
     @dataclass(frozen=True, kw_only=True)

@@ -2,19 +2,20 @@
 
 Each episode is played once and then again on a copy. At every turn of the second, a fork takes the
 actions that follow and must live the same rest; another takes other actions and must leave the
-episode alone. The slow test plays 10,000 of them.
+episode alone. ``benchmarks/env_properties.py`` plays 10,000 of them.
 """
 
 from __future__ import annotations
 
-import pickle
+import asyncio
 import random
+from dataclasses import dataclass
 
 import pytest
 
 import envs
-from envs import StepResult, TextEnv
 from envs.loop import loop_thread
+from envs.properties import Lived, live_again
 
 ENVIRONMENTS = [
     ("countdown", {}),
@@ -27,83 +28,141 @@ ENVIRONMENTS = [
     ("search-qa", {"hops": "2", "reward": "paper"}),
     ("sudoku", {}),
     ("sudoku", {"size": 9, "holes": 30, "max_turns": 3}),
+    ("math", {}),
+    ("math", {"tools": "calculator", "max_turns": 3}),
+    ("math", {"tools": "python", "max_turns": 4}),
+    ("code-sandbox", {"max_turns": 3}),
+    ("reasoning-gym/gcd", {}),
+    ("countdown", {"token_budget": "both"}),
 ]
 NAMES = [f"{name} {options}" for name, options in ENVIRONMENTS]
-JUNK = ("", "yes", "<answer></answer>", "<guess> 111 </guess>", "<search> of </search>", "<think>")
 
 
-def some_actions(rng: random.Random, good: str) -> list[str]:
-    """Up to eight actions: a good one, pieces of it, and what makes no sense anywhere."""
-    made = []
-    for _ in range(8):
-        cut = rng.randrange(len(good) + 1)
-        made.append(rng.choice([good, good, good[:cut], good[cut:] + good[:cut], rng.choice(JUNK)]))
-    return made
-
-
-async def take(env: TextEnv, actions: list[str]) -> list[StepResult]:
-    """Steps until the episode or the actions end."""
-    steps: list[StepResult] = []
-    for action in actions:
-        steps.append(await env.astep(action))
-        if steps[-1].terminated or steps[-1].truncated:
-            break
-    return steps
-
-
-async def live_twice(env: TextEnv, rng: random.Random) -> int:
-    """One random episode, checked as the module says; the number of its turns."""
-    first, second = env.group(2)
-    seed, task = rng.randrange(2**31), rng.randrange(len(env.tasks))
-    starts = [await one.areset(seed=seed, options={"task": task}) for one in (first, second)]
-    assert starts[0] == starts[1]
-    if rng.random() < 0.3:
-        steps, actions, policy = [], [], first.gold_policy()
-        observation = starts[0][0]
-        while not steps or not steps[-1].terminated:
-            actions.append(policy(observation))
-            steps.append(await first.astep(actions[-1]))
-            observation = steps[-1].observation
-        assert sum(step.reward for step in steps) == pytest.approx(env.reward_range[1])
-    else:
-        actions = some_actions(rng, first.gold_policy()(starts[0][0]))
-        steps = await take(first, actions)
-    for turn, expected in enumerate(steps):
-        faithful, stray = await second.afork(), await second.afork(reseed=rng.randrange(99))
-        restored = second.group(1)[0]
-        await restored.arestore(pickle.loads(pickle.dumps(await second.asnapshot())))
-        assert await take(faithful, actions[turn:]) == steps[turn:]
-        await take(stray, some_actions(rng, actions[0]))
-        assert await restored.astep(actions[turn]) == expected
-        assert await second.astep(actions[turn]) == expected
-        for copy in (faithful, stray, restored):
-            await copy.aclose()
-    await first.aclose()
-    await second.aclose()
-    return len(steps)
-
-
-def check(name: str, options: dict, count: int) -> None:
+async def live(name: str, options: dict, count: int) -> list[Lived]:
+    """Episodes with shared services, eight at a time."""
     env = envs.make(name, **options)
-
-    async def every() -> list[int]:
-        async with env.open_services(env.options) as services:
-            shared = envs.make(name, services=services, **options)
-            return [await live_twice(shared, random.Random(f"{name} {i}")) for i in range(count)]
-
-    turns = loop_thread.run(every())
-    assert len(turns) == count
-    # Where there are turns to take, some episodes are long and some are short.
-    assert max(turns) <= env.options.max_turns
-    assert env.options.max_turns == 1 or (max(turns) > 1 and min(turns) < max(turns))
+    async with env.open_services(env.options) as services:
+        shared = envs.make(name, services=services, **options)
+        lived: list[Lived] = []
+        for start in range(0, count, 8):
+            some = range(start, min(start + 8, count))
+            games = [live_again(shared, random.Random(f"{name} {i}")) for i in some]
+            lived += await asyncio.gather(*games)
+        return lived
 
 
 @pytest.mark.parametrize(("name", "options"), ENVIRONMENTS, ids=NAMES)
 def test_episodes_live_again(name, options):
-    check(name, options, 40)
+    count = 4 if name == "code-sandbox" or "python" in options.get("tools", "") else 24
+    lived = loop_thread.run(live(name, options, count))
+    assert [found for one in lived for found in one.violations] == []
+    turns = [one.num_turns for one in lived]
+    # Where there are turns to take, some episodes are long and some are short.
+    most = envs.make(name, **options).options.max_turns
+    assert max(turns) <= most
+    assert most == 1 or max(turns) > 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "options"), ENVIRONMENTS, ids=NAMES)
-def test_ten_thousand_episodes_live_again(name, options):
-    check(name, options, 10_000 // len(ENVIRONMENTS))
+# ---- what is wrong is found ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class LampOptions(envs.EnvOptions):
+    max_turns: int = 4
+
+
+class LampEnv(envs.TextEnv[int, list[int]]):
+    """Switch one of many lamps; the last turn tells how often."""
+
+    Options = LampOptions
+
+    def __init__(self, options, services=None):
+        super().__init__(options, range(50), services)
+        self.env_id = "lamp-v0"
+
+    def begin(self, task: int) -> str:
+        self.state = [task, 0]
+        return f"lamp {task}"
+
+    def turn(self, action: envs.Action) -> envs.Reply:
+        self.state[1] += len(action)
+        if self.turns_left == 1:
+            return envs.finish({"switched": 1.0}, f"{self.state}")
+        return envs.go_on(f"{self.state}")
+
+    def gold_policy(self):
+        return lambda told: "switch"
+
+
+class Uneven(LampEnv):
+    """Its members are numbered."""
+
+    def group(self, num_members):
+        members = super().group(num_members)
+        for place, member in enumerate(members):
+            member.place = place
+        return members
+
+    def begin(self, task: int) -> str:
+        return f"{super().begin(task)} {self.place}"
+
+
+class SharedForks(LampEnv):
+    """A fork's lamp is its parent's."""
+
+    async def afork(self, reseed=None):
+        twin = await super().afork(reseed)
+        twin.state = self.state
+        return twin
+
+
+class LostForks(LampEnv):
+    async def afork(self, reseed=None):
+        twin = await super().afork(reseed)
+        twin.state[1] += 1
+        return twin
+
+
+class LostSnapshots(LampEnv):
+    async def arestore(self, snapshot):
+        await super().arestore(snapshot)
+        self.state[1] += 1
+
+
+class Restless(LampEnv):
+    """A third member is another."""
+
+    def turn(self, action: envs.Action) -> envs.Reply:
+        Restless.turns = getattr(Restless, "turns", 0) + 1
+        self.state[1] = Restless.turns
+        return super().turn(action)
+
+
+class Poor(LampEnv):
+    reward_range = (0.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (Uneven, "members of a group start differently"),
+        (SharedForks, "turn 0: what forks did changes the episode that they came from"),
+        (LostForks, "turn 0: a fork that takes the same actions lives another episode"),
+        (LostSnapshots, "turn 1: a restored snapshot goes on differently"),
+        (Restless, "the same actions lead another member elsewhere"),
+        (Poor, "the gold policy earns 1"),
+    ],
+)
+def test_what_does_not_hold_is_said(kind, says):
+    async def several() -> list[str]:
+        env = kind(LampOptions())
+        lived = [await live_again(env, random.Random(i)) for i in range(6)]
+        return [found for one in lived for found in one.violations]
+
+    found = loop_thread.run(several())
+    assert any(what.startswith("lamp-v0, task ") and what.endswith(says) for what in found), found
+
+
+def test_a_sound_environment_has_no_violations():
+    lived = loop_thread.run(live_again(LampEnv(LampOptions()), random.Random(0)))
+    assert lived == Lived(4, [])

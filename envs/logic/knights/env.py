@@ -65,6 +65,7 @@ class KnightsKnavesEnv(TextEnv[Puzzle, Puzzle]):
     reward_range = (FORMAT_WRONG + ANSWER_MISSING, FORMAT_RIGHT + ANSWER_RIGHT)
     # Logic-RL pays this for the right tags around nothing: a third of the way to the top.
     reward_floor = FORMAT_RIGHT + ANSWER_MISSING
+    floor_waiver = "Logic-RL pays its format, which can be written without an answer"
 
     def __init__(
         self, options: KnightsKnavesOptions, services: Mapping[str, Any] | None = None

@@ -52,11 +52,13 @@ def make(kind, **options):
     return kind(ForeignOptions(**options))
 
 
-def test_a_game_of_gem_keeps_the_contract_with_a_gold_policy_of_its_own():
-    class Checked(GuessEnv):
-        reward_range = (-0.1, 1.0)
-        reward_floor = 1.0  # The rules name a guess as an example: said again, it may be right.
+class Checked(GuessEnv):
+    reward_range = (-0.1, 1.0)
+    reward_floor = 1.0
+    floor_waiver = "the rules name a guess as an example: said again, it may be right"
 
+
+def test_a_game_of_gem_keeps_the_contract_with_a_gold_policy_of_its_own():
     report = envs.check_env(make(Checked), num_tasks=4)
     assert report.tasks == (0, 250_000, 500_000, 750_000)
 

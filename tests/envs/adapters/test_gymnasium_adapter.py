@@ -70,10 +70,12 @@ def make(kind, **options):
     return kind(ForeignOptions(**options))
 
 
-def test_a_text_environment_keeps_the_contract_with_a_gold_policy_of_its_own():
-    class Parroting(EchoEnv):
-        reward_floor = 1.0  # Saying the observation again is all there is to it.
+class Parroting(EchoEnv):
+    reward_floor = 1.0
+    floor_waiver = "saying the observation again is all there is to it"
 
+
+def test_a_text_environment_keeps_the_contract_with_a_gold_policy_of_its_own():
     report = envs.check_env(make(Parroting), num_tasks=2)
     assert len(report.tasks) == 2
 

@@ -155,7 +155,9 @@ def contract(task: str) -> None:
         assert play(env, env.gold_policy(), task=0).steps[-1].terminated
         assert env.state["answer"] is None
     else:
-        assert envs.check_env(env, num_tasks=2).env_id == f"reasoning-gym/{task}-v0"
+        assert (
+            envs.check_env(env, num_tasks=2, num_gold_tasks=2).env_id == f"reasoning-gym/{task}-v0"
+        )
 
 
 @pytest.mark.parametrize("task", SOME)

@@ -1,0 +1,82 @@
+"""What the base class knows of a running episode, and how an author's reply becomes a step.
+
+This runs once in each turn; ``benchmarks/env_steps.py`` measures it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from envs.budget import TokenBudget, scores_of
+from envs.episode import EnvToolCall, Reply, StepResult, StopReason
+
+
+@dataclass(slots=True)
+class Progress:
+    """An episode's task and turns; copied into snapshots with the state."""
+
+    task_index: int
+    seed: int | None
+    """What the reset was given."""
+    budget: TokenBudget | None = None
+    turns: int = 0
+    over: bool = True
+    """No action may be taken: it ended or failed, or is waiting for its begin or its turn."""
+    tool_cost: float = 0.0
+    """Of all calls so far."""
+
+    def settle(self, reply: Reply, max_turns: int, author: object) -> StepResult:
+        """The turn is over; ``author`` replied.
+
+        Raises:
+            TypeError: that is no reply, its observation no text, or a call no EnvToolCall.
+        """
+        if not isinstance(reply, StepResult):
+            raise _not_a_reply(author, reply)
+        info = reply.info
+        if not isinstance(reply.observation, str):
+            raise not_a_text(author, "turn", reply.observation)
+        if info["turn"]:
+            # It was returned before: that turn's record stays as it is.
+            info = {**info}
+            reply = reply._replace(info=info)
+        self.turns = turns = self.turns + 1
+        info["task"] = self.task_index
+        info["turn"] = turns
+        if info["tool_calls"]:
+            self._book(info["tool_calls"])
+        if self.budget is not None or self.tool_cost:
+            info["scores"] = info["scores"] | self._scores()
+        if not reply.terminated and not reply.truncated:
+            if turns < max_turns:
+                self.over = False
+            else:
+                info["stop_reason"] = StopReason.TURN_LIMIT
+                reply = reply._replace(truncated=True)
+        return reply
+
+    def _book(self, tool_calls: Sequence[EnvToolCall]) -> None:
+        for call in tool_calls:
+            if not isinstance(call, EnvToolCall):
+                raise TypeError(f"tool_calls must hold EnvToolCalls, not {type(call).__name__}")
+            self.tool_cost += call.cost
+
+    def _scores(self) -> dict[str, float]:
+        """The token budget if there is one, and the calls' cost if there is some."""
+        return scores_of(self.budget) | ({"tool_cost": self.tool_cost} if self.tool_cost else {})
+
+
+def not_a_text(author: object, method: str, observation: object) -> TypeError:
+    """What to raise for an observation that is no text."""
+    return TypeError(
+        f"{type(author).__name__}.{method} must give its observation as a str, not as "
+        f"{type(observation).__name__}"
+    )
+
+
+def _not_a_reply(author: object, answer: object) -> TypeError:
+    return TypeError(
+        f"{type(author).__name__}.turn must return envs.go_on(...), envs.finish(...) or "
+        f"envs.cut(...), not {type(answer).__name__}"
+    )
