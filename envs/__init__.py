@@ -5,6 +5,7 @@ twins ``areset`` and ``astep``.
 """
 
 from envs.adapters.reasoning_gym_tasks import TASKS
+from envs.card import Card
 from envs.checker import CheckFailed, CheckReport, check_env
 from envs.env import EnvOptions, Snapshot, Tasks, TextEnv
 from envs.episode import (
@@ -33,6 +34,7 @@ from envs.tool_env import ToolEnv, ToolOptions
 
 __all__ = [
     "Action",
+    "Card",
     "CheckFailed",
     "CheckReport",
     "EnvFailure",

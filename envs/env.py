@@ -21,6 +21,7 @@ import numpy as np
 
 from envs import calls
 from envs.budget import draw_budget, sentence_of
+from envs.card import Card
 from envs.deadlines import bounded
 from envs.episode import Action, NotForkable, OrderError, Reply, StepResult
 from envs.loop import loop_thread
@@ -73,6 +74,8 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
     """False where ``state`` cannot be copied (a live web service)."""
     max_invalid_actions: int = 3
     """For authors that count them; see StopReason.INVALID_ACTIONS."""
+    card: ClassVar[Card] = Card()
+    """What ``python -m envs list`` says about it, where that does not follow from the class."""
     success_score: ClassVar[str] = ""
     """The score that says an episode succeeded (its mean is the pass rate); "": the return."""
     reward_range: tuple[float, float] = (0.0, 1.0)

@@ -39,6 +39,11 @@ def ids() -> list[str]:
     return _registry.names()
 
 
+def owner(env_id: str) -> str:
+    """The distribution whose plug-in an id is; "" for what is built in or registered here."""
+    return _registry.owner(env_id)
+
+
 def resolve(name: str) -> str:
     """The full id of ``name``; a bare name means its newest version.
 

@@ -6,10 +6,8 @@ the defaults, ``preset=NAME``, ``config=run.toml``, the command line.
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import inspect
-import itertools
 import re
 import shutil
 import sys
@@ -27,6 +25,7 @@ from chz.factories import MetaFactory
 from chz.tiepin import CastError, type_repr
 
 from rl.errors import UsageError
+from tools.field_docs import field_docs
 from tools.registry import PluginImportError, UnknownNameError, closest
 
 C = TypeVar("C")
@@ -197,25 +196,6 @@ def _build(value: Any, path: str) -> Any:
     # The dataclass names its own field first: "clip_high (-1) must be >= 0".
     except ValueError as error:
         raise UsageError(f"{prefix}{error}") from error
-
-
-def field_docs(config_type: type[Any]) -> dict[str, str]:
-    """The first sentence of each field's attribute docstring, over all base classes."""
-    docs: dict[str, str] = {}
-    for base in reversed(config_type.__mro__):
-        if not dataclasses.is_dataclass(base):
-            continue
-        tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
-        body = typing.cast(ast.ClassDef, tree.body[0]).body
-        for field, doc in itertools.pairwise(body):
-            if (
-                isinstance(field, ast.AnnAssign)
-                and isinstance(field.target, ast.Name)
-                and isinstance(doc, ast.Expr)
-                and isinstance(doc.value, ast.Constant)
-            ):
-                docs[field.target.id] = _one_line(str(doc.value.value))
-    return docs
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -97,6 +97,12 @@ class Registry:
             self._objects[name] = self._load(self._lazy[name])
         return self._objects[name]
 
+    def owner(self, name: str) -> str:
+        """The distribution that advertises a name; "" where it was registered in this process."""
+        self._scan()
+        found = self._lazy.get(name)
+        return found.dist.name if found is not None and found.dist is not None else ""
+
     def unknown(self, name: str, known: Iterable[str]) -> UnknownNameError:
         """The error for a name that is not among ``known``."""
         known = list(known)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 from typing import Any, ClassVar, cast
 
-from envs.adapters.reasoning_gym_tasks import COMPUTES, TASKS, GymOptions, import_library
+from envs.adapters.reasoning_gym_tasks import CARD, COMPUTES, TASKS, GymOptions, import_library
 from envs.env import TextEnv
 from envs.episode import Action, Reply, finish
 from envs.logic.answers import only_answer
@@ -96,4 +96,4 @@ def __getattr__(name: str) -> type[ReasoningGymEnv]:
     """The environment of a task, as ``envs.adapters.reasoning_gym.TASK``."""
     if name not in TASKS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return type(name, (ReasoningGymEnv,), {"dataset": name, "__module__": __name__})
+    return type(name, (ReasoningGymEnv,), {"dataset": name, "card": CARD, "__module__": __name__})

@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from envs.card import Card
 from envs.env import EnvOptions
 from tools.registry import PluginImportError
 
@@ -38,6 +39,12 @@ COMPUTES = (
     "string_insertion",
 )
 """Whose scorers hand an answer to ``eval``, to ``sympy.parse_expr`` or to boundless arithmetic."""
+
+CARD = Card(
+    agent="answers a question of the library reasoning-gym",
+    reward="the library's score",
+    needs="`pip install 'turnwise[reasoning-gym]'`",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from envs.card import Card
 from envs.code.authors import GoldAuthor, SloppyAuthor
 from envs.code.feedback import blank, feedback
 from envs.code.generated import GeneratedTasks
@@ -111,6 +112,12 @@ class CodeSandboxEnv(TextEnv[CodeTask, CodeState]):
     """Programs graded by hidden tests; see the module's docstring for the protocol."""
 
     Options = CodeSandboxOptions
+    card = Card(
+        agent="writes a function, reads what public tests say, repairs it",
+        turns="1, or more",
+        reward="1 if all tests pass, public and hidden",
+        needs="a sandbox",
+    )
     success_score = "passed"
 
     def __init__(

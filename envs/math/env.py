@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from envs.card import Card
 from envs.env import EnvOptions, Tasks
 from envs.episode import Action, EnvFailure, Reply, StopReason, cut, finish, go_on
 from envs.math.authors import BARE, CALLS, TAGGED, CarelessAuthor, GoldAuthor, Layout
@@ -87,6 +88,12 @@ class MathEnv(ToolEnv[MathTask, MathState]):
     """Problems with answers that math-verify compares; see the module's docstring."""
 
     Options = MathOptions
+    card = Card(
+        agent="solves a problem, with tools or without",
+        turns="1, or more",
+        reward="1 for a right answer",
+        needs="a sandbox for the Python tool",
+    )
     success_score = "right"
     floor_waiver = "papers and rubrics pay their format, which can be written without reading"
 

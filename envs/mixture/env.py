@@ -18,6 +18,7 @@ from typing import Any, Self, cast
 import gymnasium
 import numpy as np
 
+from envs.card import Card
 from envs.env import Snapshot, TextEnv
 from envs.episode import Action, Reply
 from envs.mixture.parts import MixOptions, MixTasks
@@ -39,6 +40,12 @@ class MixEnv(TextEnv[tuple[int, int], MixState]):
     """Episodes of several environments; see the module's docstring."""
 
     Options = MixOptions
+    card = Card(
+        agent="plays several of these in turn",
+        turns="the most of any",
+        reward="theirs",
+        needs="what they need",
+    )
     success_score = "success"
 
     def __init__(self, options: MixOptions, services: Mapping[str, Any] | None = None) -> None:

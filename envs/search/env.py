@@ -25,6 +25,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from envs.card import Card
 from envs.env import EnvOptions, Tasks
 from envs.episode import Action, EnvToolCall, Reply, StopReason, cut, finish, go_on
 from envs.rewards import Transcript, make_rubric
@@ -169,6 +170,11 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
     """Questions about invented people; see the module's docstring for the protocol."""
 
     Options = SearchQAOptions
+    card = Card(
+        agent="answers questions about invented people by searching a library, in ReSearch's tags "
+        "or four other syntaxes",
+        reward="F1; 0.1 for a wrong answer in the right format",
+    )
     success_score = "em"
     own_tools = ("search",)
     floor_waiver = "papers and rubrics pay their format, which can be written without reading"

@@ -121,8 +121,16 @@ def test_its_rewards_are_those_that_are_built_in(printed):
     assert "{'em': 1.0, 'brief': 0.5}\n(0.0, 1.5)\n" in printed
 
 
+def test_its_table_is_the_one_that_is_generated():
+    done = run(["-m", "envs", "list", "--markdown"])
+    assert done.returncode == 0, done.stderr
+    section = PAGE.split("## What is built in\n")[1]
+    assert section.strip().startswith(done.stdout + "\n"), "python -m envs list --markdown"
+
+
 def test_it_names_every_environment_and_every_rule():
-    for name in ("search-qa-v0", "code-sandbox-v0", "math-v0"):
-        assert name in envs.ids() and f"| `{name}` |" in PAGE
+    for env_id in envs.ids():
+        family, _, _ = env_id.rpartition("/")
+        assert f"| `{env_id}` |" in PAGE or f"| `{family}/NAME-v0` |" in PAGE, env_id
     for rule in RULES:
         assert f"\n| {rule} | " in PAGE

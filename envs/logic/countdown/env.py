@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, cast
 
+from envs.card import Card
 from envs.env import EnvOptions, TextEnv
 from envs.episode import Action, Reply, finish, go_on
 from envs.logic.answers import only_answer
@@ -58,6 +59,11 @@ class CountdownEnv(TextEnv[CountdownTask, CountdownTask]):
     """Numbers and a target; a wrong expression may be corrected where turns are left."""
 
     Options = CountdownOptions
+    card = Card(
+        agent="makes a number out of others",
+        turns="1, or more",
+        reward="1 if right; 0.1 for another number",
+    )
     success_score = "solved"
 
     def __init__(

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from envs.card import Card
 from envs.env import EnvOptions, TextEnv
 from envs.episode import Action, Reply, finish
 from envs.logic.knights.authors import GoldAuthor, HastyAuthor
@@ -61,6 +62,9 @@ class KnightsKnavesEnv(TextEnv[Puzzle, Puzzle]):
     """Puzzles with exactly one solution; see the module's docstring."""
 
     Options = KnightsKnavesOptions
+    card = Card(
+        agent="finds out who tells the truth and who lies", reward="Logic-RL's: 3, -0.5, -1 or -3"
+    )
     success_score = "solved"
     reward_range = (FORMAT_WRONG + ANSWER_MISSING, FORMAT_RIGHT + ANSWER_RIGHT)
     # Logic-RL pays this for the right tags around nothing: a third of the way to the top.

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from envs.card import Card
 from envs.env import EnvOptions, TextEnv
 from envs.episode import Action, Reply, StopReason, cut, finish, go_on
 from envs.logic.mastermind.authors import GoldAuthor, PatientAuthor
@@ -88,6 +89,10 @@ class MastermindEnv(TextEnv[str, MastermindState]):
     """Secret codes; see the module's docstring for the protocol."""
 
     Options = MastermindOptions
+    card = Card(
+        agent="finds a secret code by guessing",
+        reward="1 if found; optionally a part for what each guess tells",
+    )
     success_score = "solved"
 
     def __init__(

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from envs.card import Card
 from envs.env import EnvOptions, TextEnv
 from envs.episode import Action, Reply, finish, go_on
 from envs.logic.answers import only_answer
@@ -47,6 +48,7 @@ class SudokuEnv(TextEnv[SudokuTask, SudokuTask]):
     """Grids with one solution; a wrong one may be corrected where turns are left."""
 
     Options = SudokuOptions
+    card = Card(agent="fills a grid of 4 by 4 or 9 by 9", turns="1, or more", reward="1 if solved")
     success_score = "solved"
 
     def __init__(self, options: SudokuOptions, services: Mapping[str, Any] | None = None) -> None:

@@ -1,0 +1,29 @@
+"""``python -m envs check NAME``: hold an environment to the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import envs
+from envs.command.options import read_options
+
+
+def check(name: str, words: Sequence[str], num_tasks: int) -> str:
+    """What :func:`envs.check_env` says of an environment that keeps the contract.
+
+    Args:
+        name: an id, or a bare name.
+        words: options as ``option=value``.
+        num_tasks: how many tasks are played.
+
+    Raises:
+        CheckFailed: it breaks the contract; says everything that is wrong.
+        ValueError: an option or the number is wrong.
+    """
+    env = envs.make(name, **read_options(envs.env_type(name).Options, words))
+    try:
+        report = envs.check_env(env, num_tasks=num_tasks)
+    finally:
+        env.close()
+    tasks = ", ".join(map(str, report.tasks))
+    return f"{report.env_id} keeps the contract (tasks {tasks}): {', '.join(report.rules)}\n"

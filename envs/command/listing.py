@@ -1,0 +1,87 @@
+"""``python -m envs list``: every environment, or the built-in ones as a table.
+
+A class is imported to be listed, and none is made. One that fails to import is listed as that.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import envs
+from envs.card import Card
+from envs.env import TextEnv
+from envs.registration import owner
+from tools.registry import PluginImportError
+
+_LARGE = 8
+"""Members of a family (``family/NAME``) from which on it is one row."""
+
+
+class Row(NamedTuple):
+    """A line of the list."""
+
+    env_id: str
+    members: int
+    """How many members of a family stand in it."""
+    card: Card
+
+
+def listing(*, fold: bool) -> str:
+    """The list as text.
+
+    Args:
+        fold: large families are one row each.
+    """
+    rows = list(_rows(envs.ids(), fold=fold))
+    width = max(len(row.env_id) for row in rows)
+    return "".join(f"{row.env_id:<{width}}  {_line(row)}\n" for row in rows)
+
+
+def markdown() -> str:
+    """The table of what is built in, as docs/environments.md has it."""
+    lines = ["| id | the agent | turns | reward | needs |", "|---|---|---|---|---|"]
+    for env_id, members, card in _rows([i for i in envs.ids() if not owner(i)], fold=True):
+        agent = card.agent + (f": {members} environments" if members > 1 else "")
+        needs = card.needs or "–"
+        lines.append(f"| `{env_id}` | {agent} | {card.turns} | {card.reward} | {needs} |")
+    return "\n".join(lines) + "\n"
+
+
+def card_of(kind: type[TextEnv[Any, Any]]) -> Card:
+    """The class's card, with what follows from the class where it says nothing."""
+    doc = inspect.cleandoc(kind.__doc__ or "")
+    first = " ".join(doc.partition("\n\n")[0].split())
+    turns = next(option.default for option in fields(kind.Options) if option.name == "max_turns")
+    low, high = kind.reward_range
+    return Card(
+        agent=kind.card.agent or first,
+        turns=kind.card.turns or str(turns),
+        reward=kind.card.reward or f"{low:g} to {high:g}",
+        needs=kind.card.needs,
+    )
+
+
+def _line(row: Row) -> str:
+    count = f" ({row.members} environments)" if row.members > 1 else ""
+    needs = f"; needs {row.card.needs}" if row.card.needs else ""
+    return f"{row.card.agent}{count}{needs}"
+
+
+def _rows(ids: Sequence[str], *, fold: bool) -> Iterator[Row]:
+    for family, group in groupby(ids, key=lambda env_id: env_id.rpartition("/")[0]):
+        listed = list(group)
+        if fold and family and len(listed) >= _LARGE:
+            yield Row(f"{family}/NAME-v0", len(listed), _card_or_fault(listed[0]))
+        else:
+            yield from (Row(env_id, 1, _card_or_fault(env_id)) for env_id in listed)
+
+
+def _card_or_fault(env_id: str) -> Card:
+    try:
+        return card_of(envs.env_type(env_id))
+    except PluginImportError as error:
+        return Card(agent=" ".join(str(error).split()))
