@@ -152,7 +152,7 @@ def test_its_environment_trains(machine):
     metrics = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in metrics] == [0, 1, 2]
     assert all(row["failures"] == 0 for row in metrics if row["step"])
-    assert (out / "checkpoints" / "last" / "model.safetensors").is_file()
+    assert len(list(out.glob("checkpoints/*/model.safetensors"))) > 0
 
 
 def test_its_tool_is_used_in_search_qa(machine):

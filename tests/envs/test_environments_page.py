@@ -128,9 +128,6 @@ def test_its_table_is_the_one_that_is_generated():
     assert section.strip().startswith(done.stdout + "\n"), "python -m envs list --markdown"
 
 
-def test_it_names_every_environment_and_every_rule():
-    for env_id in envs.ids():
-        family, _, _ = env_id.rpartition("/")
-        assert f"| `{env_id}` |" in PAGE or f"| `{family}/NAME-v0` |" in PAGE, env_id
+def test_it_names_every_rule():
     for rule in RULES:
         assert f"\n| {rule} | " in PAGE
