@@ -158,7 +158,7 @@ FENCED = Syntax(
     parse=fenced_call(FENCED_ARGUMENTS),
     wrap=lambda result: f"<interpreter>\n{result}\n</interpreter>\n\n",
     continues=True,
-    tools=tuple(FENCED_ARGUMENTS),
+    tools=("search",),
     form="fence",
 )
 """A fenced block named after the tool, and what it answers behind it."""

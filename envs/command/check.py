@@ -26,4 +26,8 @@ def check(name: str, words: Sequence[str], num_tasks: int) -> str:
     finally:
         env.close()
     tasks = ", ".join(map(str, report.tasks))
-    return f"{report.env_id} keeps the contract (tasks {tasks}): {', '.join(report.rules)}\n"
+    waiver = f"; its floor is high: {report.floor_waiver}" if report.floor_waiver else ""
+    return (
+        f"{report.env_id} keeps the contract (tasks {tasks}; the gold policy on "
+        f"{report.num_gold_tasks}): {', '.join(report.rules)}{waiver}\n"
+    )

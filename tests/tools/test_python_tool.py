@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 import tools
+from rl.stage import Confining
 from tools.python import NOTHING_SHOWN, PythonTool
 from tools.sandbox import Limits, SandboxUnavailable, make_sandbox
 from tools.tool import ToolContext, ToolFailure
@@ -150,3 +151,28 @@ async def test_tools_that_keep_nothing_have_nothing_to_end():
     await echo.fork("one", "two")
     await echo.end("one")
     assert (await echo({"word": "a"}, ONE)).text == "a"
+
+
+async def test_it_opens_a_sandbox_of_its_own_and_closes_it():
+    python = tools.make("python", sandbox="unsafe-local", wall_s=2.0, memory_mb=128)
+    assert list(python.parameters["properties"]) == ["code"], "known before it is open"
+    with pytest.raises(ToolFailure, match=r"await open\(\) first"):
+        await python({"code": "1"}, ONE)
+    with pytest.warns(UserWarning, match="unconfined"):
+        await python.open()
+    assert await text(python, "x = 3\nx") == "3"
+    assert (python.backend, python.isolation) == ("unsafe-local", "none")
+    assert isinstance(python, Confining), "a run refuses it unless allow_unsafe is said"
+    sandbox = python._sandbox
+    assert (sandbox.limits.wall_s, sandbox.limits.memory_mb) == (2.0, 128)
+    await python.close()
+    await python.close()
+    assert sandbox.places.in_flight == 0
+    with pytest.raises(ToolFailure, match=r"await open\(\) first"):
+        await python({"code": "1"}, ONE)
+
+
+@pytest.mark.parametrize("options", [{"wall_s": -1.0}, {"memory_mb": 0}, {"max_chars": 1}])
+def test_its_options_have_ranges(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        tools.make("python", **options)

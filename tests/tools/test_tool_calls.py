@@ -105,6 +105,15 @@ def test_in_a_fenced_block():
     assert call is not None and call.error is not None and "convert, echo" in call.error
 
 
+def test_python_in_a_fenced_block_is_told_how():
+    python = tools.make("python")
+    assert tool_rules(FENCED, {"python": python}).startswith(
+        "To call python, write ```python\ncode"
+    )
+    call = with_tools(FENCED, {"python": python}).parse("```python\n1 + 1\n```\n")
+    assert call is not None and (call.tool, call.arguments) == ("python", {"code": "1 + 1"})
+
+
 def test_json_names_its_tools_itself():
     assert with_tools(JSON_CALL, ALL) is JSON_CALL
 
