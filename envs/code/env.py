@@ -202,7 +202,7 @@ class CodeSandboxEnv(TextEnv[CodeTask, CodeState]):
         try:
             verdict = await sandbox.grade(source, tests, self.state.task.entry_point)
         except SandboxFailure as error:
-            raise EnvFailure(f"{self.env_id}: {error}", retryable=True) from error
+            raise EnvFailure(f"{self.env_id}: {error}", retryable=error.retryable) from error
         return cast(Verdict, verdict)
 
     def _turn_cost(self) -> float:
