@@ -29,6 +29,10 @@ class TokenAgent:
         session: the episode's name, under which the policy may keep its cache.
         context_length: the model's window in tokens.
         turn_seed: gives the sampling seed of each turn; None leaves seeding to the policy.
+
+    Attributes:
+        num_turns: turns of the episode so far. Where others act in it as well, whoever plays sets
+            it before the agent reads: turns are counted over all of them.
     """
 
     def __init__(
@@ -61,7 +65,7 @@ class TokenAgent:
             raise ValueError("stop holds an empty string, which would stop at once")
         messages = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": observation})
-        self.segment.append_context(self.renderer.start(messages), turn=0)
+        self.segment.append_context(self.renderer.start(messages), turn=self.num_turns)
         self.sampling = dataclasses.replace(
             self.sampling,
             stop=(*self.sampling.stop, *stop),

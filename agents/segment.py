@@ -36,6 +36,8 @@ class Segment:
     """Index of the segment that this one forked from when the context was edited."""
     offset: int = 0
     """How many tokens it shares with its parent; these are trained there, once."""
+    role: str = ""
+    """Whose conversation it is, in an episode of several roles."""
 
     def append_context(self, token_ids: Sequence[int], turn: int) -> None:
         """Append tokens that were not sampled: a prompt or an observation."""

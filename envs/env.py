@@ -68,6 +68,9 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
     continues: bool = False
     """True: an observation continues the agent's own message (a result put back in place);
     False: it is a message of its own."""
+    role: str = ""
+    """Who takes the next action, where several do: each role is a conversation of its own, begun
+    with the ``system_prompt`` of then. ``begin`` and ``turn`` set it; the same policy speaks."""
     blocking: ClassVar[bool] = False
     """True: plain ``begin`` and ``turn`` block, so the asynchronous face runs them in a thread."""
     forkable: bool = True
@@ -258,7 +261,8 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         """
         if not self.forkable:
             raise NotForkable(f"{self._name}: its state cannot be copied")
-        frozen = (self._running(), self.state, self.np_random)
+        manner = (self.role, self.system_prompt, self.stop, self.continues)
+        frozen = (self._running(), self.state, self.np_random, manner)
         try:
             return Snapshot(self.env_id, pickle.dumps(frozen))
         except (pickle.PicklingError, TypeError, AttributeError) as error:
@@ -275,7 +279,8 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         """
         if snapshot.env_id != self.env_id:
             raise ValueError(f"a snapshot of {snapshot.env_id!r} cannot go on as {self.env_id!r}")
-        self._progress, self.state, self.np_random = pickle.loads(snapshot.payload)
+        self._progress, self.state, self.np_random, manner = pickle.loads(snapshot.payload)
+        self.role, self.system_prompt, self.stop, self.continues = manner
 
     def fork(self, reseed: int | None = None) -> Self:
         """A second environment in the same state; ``reseed`` gives it another future."""

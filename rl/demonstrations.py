@@ -87,6 +87,8 @@ async def demonstrate(
 ) -> list[Conversation]:
     """Let the environment's imperfect author play these tasks, one episode each.
 
+    An episode is a conversation, or one for each of its roles.
+
     Args:
         env_id: the environment's full id.
         options: its options.
@@ -100,12 +102,13 @@ async def demonstrate(
     """
     places = asyncio.Semaphore(concurrency)
 
-    async def one(position: int, task: int) -> Conversation:
+    async def one(position: int, task: int) -> list[Conversation]:
         async with places:
             rng = np.random.default_rng([seed, position])
             return await _episode(env_id, options, services, task, rng)
 
-    return await asyncio.gather(*(one(i, task) for i, task in enumerate(tasks)))
+    played = await asyncio.gather(*(one(i, task) for i, task in enumerate(tasks)))
+    return [conversation for conversations in played for conversation in conversations]
 
 
 async def _episode(
@@ -114,7 +117,7 @@ async def _episode(
     services: Mapping[str, Any],
     task: int,
     rng: np.random.Generator,
-) -> Conversation:
+) -> list[Conversation]:
     env = envs.make_from(env_id, options, services)
     observation, _ = await env.areset(seed=int(rng.integers(2**31)), options={"task": task})
     try:
@@ -124,18 +127,23 @@ async def _episode(
             f"{env_id} has no demonstrator to imitate: write {type(env).__name__}.demonstrator, or "
             f"do without (model=... a Hugging Face model, data=... a file of messages)"
         ) from error
-    exchanges: list[Exchange] = []
+    spoken: dict[str, list[Exchange]] = {}
+    rules: dict[str, str | None] = {}
     # The last action's outcome is read by nobody, so it is not asked for.
     for turn in range(options.max_turns):
         action = author(without_budget(observation))
-        exchanges.append(Exchange(observation, action))
+        spoken.setdefault(env.role, []).append(Exchange(observation, action))
+        rules.setdefault(env.role, env.system_prompt)
         if turn + 1 < options.max_turns:
             result = await env.astep(action)
             if result.terminated or result.truncated:
                 break
             observation = result.observation
     await env.aclose()
-    return Conversation(tuple(exchanges), env.system_prompt, env.stop, env.continues)
+    return [
+        Conversation(tuple(exchanges), rules[role], env.stop, env.continues)
+        for role, exchanges in spoken.items()
+    ]
 
 
 def read_conversations(path: str) -> list[Conversation]:

@@ -83,15 +83,18 @@ class MixEnv(TextEnv[tuple[int, int], MixState]):
         """The beginning of a part's episode, whose manner of speaking holds until its end."""
         place, index = task
         self.state = MixState(place)
-        env = self._enter()
+        env = self._playing
+        env.tape = self.tape
         seed = int(self.np_random.integers(2**31))
         observation, _ = await env.areset(seed=seed, options={"task": index})
+        self._speak_as(env)
         return observation
 
     async def turn(self, action: Action) -> Reply:
         """What the part answers; the score ``success`` is added."""
         env = self._playing
         result = await env.astep(action)
+        self._speak_as(env)
         self.state.earned += result.reward
         scores = {**result.info["scores"], "success": self._success(result.info["scores"])}
         return result._replace(info={**result.info, "scores": scores})
@@ -146,7 +149,8 @@ class MixEnv(TextEnv[tuple[int, int], MixState]):
     def restore(self, snapshot: Snapshot) -> None:
         """As the base class's, with the part's."""
         super().restore(snapshot)
-        self._enter().restore(self._inner())
+        self._playing.restore(self._inner())
+        self._playing.tape = self.tape
 
     def fork(self, reseed: int | None = None) -> Self:
         """As the base class's, with the part's."""
@@ -161,7 +165,8 @@ class MixEnv(TextEnv[tuple[int, int], MixState]):
     async def arestore(self, snapshot: Snapshot) -> None:
         """As :meth:`restore`."""
         super().restore(snapshot)
-        await self._enter().arestore(self._inner())
+        await self._playing.arestore(self._inner())
+        self._playing.tape = self.tape
 
     async def afork(self, reseed: int | None = None) -> Self:
         """As :meth:`fork`."""
@@ -186,12 +191,10 @@ class MixEnv(TextEnv[tuple[int, int], MixState]):
         """The part whose episode it is."""
         return self._envs[self.state.part]
 
-    def _enter(self) -> TextEnv[Any, Any]:
-        """That part; it hears the mixture's tape, and its manner of speaking holds."""
-        env = self._playing
-        env.tape = self.tape
-        self.system_prompt, self.stop, self.continues = env.system_prompt, env.stop, env.continues
-        return env
+    def _speak_as(self, env: TextEnv[Any, Any]) -> None:
+        """A part's manner of speaking is the mixture's."""
+        self.role, self.system_prompt = env.role, env.system_prompt
+        self.stop, self.continues = env.stop, env.continues
 
     def _inner(self) -> Snapshot:
         assert self.state.inner is not None

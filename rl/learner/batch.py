@@ -64,7 +64,11 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The episodes of one update; M episodes, K turns with a token, N sampled tokens."""
+    """The episodes of one update; M episodes, K turns with a token, N sampled tokens.
+
+    An episode of several roles is one episode for each: with the role's own conversation and
+    rewards, in a group with the same role of the other members.
+    """
 
     rows: list[Integers]
     """What the model reads: each row up to, but without, its last sampled token."""
@@ -111,7 +115,8 @@ class Batch:
         Args:
             groups: the groups of one update.
             rewards: shaped returns, one for each finished episode in order; what they add to the
-                episode's own return is earned at its last turn. None: the episodes' own.
+                episode's own return is earned at its last turn, by each of its roles. None: the
+                episodes' own.
             mask_observations: False trains on the observations between sampled tokens as well.
 
         Raises:
@@ -125,14 +130,21 @@ class Batch:
                 f"rewards has {len(rewards)} entries for {len(own)} finished episodes: "
                 f"give one for each trajectory of group.finished, in order"
             )
-        total = own if rewards is None else [float(reward) for reward in rewards]
+        shaped = own if rewards is None else [float(reward) for reward in rewards]
         tables = _Tables(mask_observations)
-        for (_, trajectory), shaped, base in zip(finished, total, own, strict=True):
+        rank = {role: i for i, role in enumerate(sorted({r for _, t in finished for r in t.roles}))}
+        returns: list[float] = []
+        group_ids: list[int] = []
+        for (group, trajectory), total, base in zip(finished, shaped, own, strict=True):
             trajectory.check()
-            tables.add_trajectory(trajectory, shaped - base)
+            for role in trajectory.roles:
+                alone = len(trajectory.roles) == 1
+                tables.add_role(trajectory, role, total - base)
+                returns.append(total if alone else sum(trajectory.rewards_of(role)) + total - base)
+                group_ids.append(group + len(groups) * rank[role])
         return tables.batch(
-            rewards=total,
-            group_ids=[i for i, _ in finished],
+            rewards=returns,
+            group_ids=group_ids,
             num_failed=sum(len(g.trajectories) for g in groups) - len(finished),
         )
 
@@ -224,20 +236,23 @@ class _Tables:
     turn_ends: list[Integers] = field(default_factory=list)
     turn_rewards: list[float] = field(default_factory=list)
 
-    def add_trajectory(self, trajectory: Trajectory, extra_reward: float) -> None:
-        """Append an episode; ``extra_reward`` is earned at its last turn."""
+    def add_role(self, trajectory: Trajectory, role: str, extra_reward: float) -> None:
+        """Append a role's part of an episode; ``extra_reward`` is earned at its last turn."""
         start = self.num_tokens
-        turn_ids = [self.add_segment(segment) for segment in trajectory.segments]
+        turn_ids = [self.add_segment(s) for s in trajectory.segments if s.role == role]
         self.num_episodes += 1
         if self.num_tokens == start:
             self.num_empty += 1
             return
         sampled_turns = np.concatenate(turn_ids)
         assert (np.diff(sampled_turns) >= 0).all(), "segments are not in the order of time"
-        rewards = [turn.reward for turn in trajectory.turns]
+        paid = trajectory.rewards_of(role)
+        # Others' turns count where they pay this role.
+        turns = [i for i, turn in enumerate(trajectory.turns) if turn.role == role or paid[i]]
+        rewards = [paid[i] for i in turns]
         rewards[-1] += extra_reward
         # The last token sampled in the turn; a turn without one is credited to what came before.
-        ends = np.searchsorted(sampled_turns, np.arange(len(rewards)), side="right") - 1
+        ends = np.searchsorted(sampled_turns, turns, side="right") - 1
         self.turn_ends.append(start + ends.clip(min=0))
         self.turn_rewards.extend(rewards)
 

@@ -140,22 +140,14 @@ class Episode:
 
     async def _run(self, env: TextEnv[Any, Any], trajectory: Trajectory) -> None:
         collector, limits = self.collector, self.collector.limits
-        agent = TokenAgent(
-            collector.renderer,
-            collector.policy,
-            collector.sampling,
-            session=self.session,
-            context_length=limits.context_length,
-            turn_seed=lambda turn: seed_of(*self.seed_key, self.member, turn),
-        )
-        trajectory.segments.append(agent.segment)
+        agents: dict[str, TokenAgent] = {}
         recorder = Recorder(calls=trajectory.calls, tools=trajectory.tools)
         with self._blamed():
             env.tape = recorder
             reset = env.areset(seed=self.env_seed, options={"task": self.task})
             observation, _ = await reset
             trajectory.begun(env.episode_id, observation, env.system_prompt)
-            agent.start(observation, env.system_prompt, env.stop)
+            agent = self._listener(env, observation, agents, trajectory)
         while True:
             self._waits_for = "a service's queue"
             await collector.services_ready()
@@ -172,6 +164,7 @@ class Episode:
                 result = await env.astep(action)
                 env_s = time.perf_counter() - answered
                 trajectory.turns.append(_turn(agent, action, result, answered - asked, env_s))
+                trajectory.turns[-1].role = agent.segment.role
             if result.terminated:
                 trajectory.terminated = True
                 return None
@@ -180,7 +173,35 @@ class Episode:
             if limits.episode_tokens and trajectory.num_sampled >= limits.episode_tokens:
                 return _truncate(trajectory, StopReason.TOKEN_LIMIT)
             with self._blamed():
-                agent.observe(result.observation, continues=env.continues)
+                agent = self._listener(env, result.observation, agents, trajectory)
+
+    def _listener(
+        self,
+        env: TextEnv[Any, Any],
+        observation: str,
+        agents: dict[str, TokenAgent],
+        trajectory: Trajectory,
+    ) -> TokenAgent:
+        """Who acts next, having read ``observation``; a role that is new begins a conversation."""
+        collector = self.collector
+        if env.role not in agents:
+            agent = agents[env.role] = TokenAgent(
+                collector.renderer,
+                collector.policy,
+                collector.sampling,
+                # Of an episode's roles one speaks at a time.
+                session=self.session,
+                context_length=collector.limits.context_length,
+                turn_seed=lambda turn: seed_of(*self.seed_key, self.member, turn),
+            )
+            agent.segment.role, agent.num_turns = env.role, len(trajectory.turns)
+            trajectory.segments.append(agent.segment)
+            agent.start(observation, env.system_prompt, env.stop)
+        else:
+            agent = agents[env.role]
+            agent.num_turns = len(trajectory.turns)
+            agent.observe(observation, continues=env.continues)
+        return agent
 
     @asynccontextmanager
     async def _in_time(self) -> AsyncIterator[None]:

@@ -43,6 +43,8 @@ class Turn:
     """Seconds from asking the policy to its answer."""
     env_s: float = 0.0
     """Seconds inside the environment's step."""
+    role: str = ""
+    """Who took the action, in an episode of several roles."""
 
     @property
     def reward(self) -> float:
@@ -96,6 +98,27 @@ class Trajectory:
     def reward(self) -> float:
         """Undiscounted return: the sum of the turns' rewards."""
         return sum(turn.reward for turn in self.turns)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Who spoke, in the order of their first words; one without a name where it was one."""
+        return tuple(dict.fromkeys(segment.role for segment in self.segments)) or ("",)
+
+    def rewards_of(self, role: str) -> list[float]:
+        """What each turn of the episode pays a role.
+
+        A contribution called ``ROLE/NAME`` is that role's, any other the role's that acted.
+        """
+        roles = self.roles
+
+        def owner(name: str, turn: Turn) -> str:
+            named = name.split("/")[0]
+            return named if named in roles else turn.role
+
+        return [
+            sum(value for name, value in turn.rewards.items() if owner(name, turn) == role)
+            for turn in self.turns
+        ]
 
     @property
     def shaped_reward(self) -> float:
@@ -186,5 +209,12 @@ class TrajectoryGroup:
 
     @property
     def is_constant(self) -> bool:
-        """Whether all returns are equal, or there are none to compare: every advantage is 0."""
-        return len({t.reward for t in self.finished}) < 2
+        """Whether all returns are equal, or there are none to compare: every advantage is 0.
+
+        Roles are compared with their like.
+        """
+        roles = {role for t in self.finished for role in t.roles}
+        return all(
+            len({sum(t.rewards_of(role)) for t in self.finished if role in t.roles}) < 2
+            for role in roles
+        )
