@@ -344,8 +344,8 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         index = int(self.np_random.integers(count)) if chosen is None else chosen
         if not isinstance(index, int) or not 0 <= index < count:
             raise ValueError(f"task ({index!r}) must be an int from 0 to {count - 1}")
-        rule, split = self._budget_rule, self.options.split
-        budget = draw_budget(rule, split, self.options.seed, index) if rule else None
+        rule, given = self._budget_rule, self.options
+        budget = draw_budget(rule, given.split, given.seed, index) if rule else None
         self._progress = Progress(index, seed, budget)
         return self.tasks[index]
 
