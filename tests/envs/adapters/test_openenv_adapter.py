@@ -43,7 +43,7 @@ def served(app):
 def mastermind():
     from envs.adapters.openenv_server import openenv_app
 
-    with served(openenv_app("mastermind", max_sessions=16)) as url:
+    with served(openenv_app("mastermind", max_sessions=256)) as url:
         yield url
 
 
