@@ -42,11 +42,12 @@ BUILT_IN: list[tuple[str, dict[str, Any], int]] = [
     ("search-qa", {"syntax": "fenced"}, 3),
     ("search-qa", {"syntax": "json"}, 3),
     ("search-qa", {"tools": "calculator"}, 3),
+    ("mix", {"of": "mastermind + sudoku"}, 3),
     ("math", {"level": 2}, 4),
     ("math", {"tools": "calculator", "max_turns": 4}, 4),
-    ("math", {"tools": "python", "max_turns": 4}, 2),
-    ("code-sandbox", {}, 2),
-    ("code-sandbox", {"max_turns": 3}, 2),
+    ("math", {"tools": "python", "max_turns": 4}, 1),
+    ("code-sandbox", {}, 1),
+    ("code-sandbox", {"max_turns": 3}, 1),
 ]
 """Environment, options, and its weight."""
 GYM_EPISODES = 5
@@ -95,6 +96,13 @@ def main() -> None:
     parser.add_argument("--only", default="", help="environments whose names begin with this")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.strip()
     rows, violations, began = [], [], time.perf_counter()
     for name, env_options, count in chosen(options.episodes):
         if not name.startswith(options.only):
@@ -116,13 +124,6 @@ def main() -> None:
             }
         )
         print(f"{name} {env_options}: {len(lived)} episodes, {seconds} s", file=sys.stderr)
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout.strip()
     result = {
         "benchmark": "env_properties",
         "commit": commit,
