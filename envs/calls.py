@@ -26,31 +26,24 @@ class BlockWatch:
 
     def __init__(self, after_s: float) -> None:
         self.after_s = after_s
-        self._calls: dict[int, tuple[str, Callable[[Any], Any], float]] = {}
+        self.running: dict[int, tuple[object, Callable[[Any], Any], float]] = {}
         """Who runs now, which of its functions, and since when; by thread."""
-        self._thread: threading.Thread | None = None
+        self.started = False
 
-    def call(self, method: Callable[[A], T], argument: A, who: str) -> T:
-        """Call ``who``'s ``method``, and watch it."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._look, name="turnwise-watch", daemon=True)
-            self._thread.start()
-        ident = threading.get_ident()
-        self._calls[ident] = (who, method, time.monotonic())
-        try:
-            return method(argument)
-        finally:
-            del self._calls[ident]
+    def start(self) -> None:
+        """Begin to watch."""
+        self.started = True
+        threading.Thread(target=self._look, name="turnwise-watch", daemon=True).start()
 
     def _look(self) -> None:
-        told: set[tuple[str, Callable[[Any], Any], float]] = set()
+        told: set[tuple[int, float]] = set()
         while True:
             time.sleep(self.after_s / 4)
-            running = set(self._calls.copy().values())
-            for call in running - told:
-                who, method, since = call
+            calls = {(ident, call[2]): call for ident, call in self.running.copy().items()}
+            for key in calls.keys() - told:
+                who, method, since = calls[key]
                 if time.monotonic() - since > self.after_s:
-                    told.add(call)
+                    told.add(key)
                     logger.warning(
                         "%s: %s has kept the event loop from every other episode for %g s: make "
                         "it async, or set blocking = True",
@@ -58,7 +51,7 @@ class BlockWatch:
                         method.__name__,
                         self.after_s,
                     )
-            told &= running
+            told &= calls.keys()
 
 
 block_watch = BlockWatch(10.0)
@@ -66,17 +59,24 @@ block_watch = BlockWatch(10.0)
 
 
 def call(
-    method: Callable[[A], T | Awaitable[T]], argument: A, who: str, blocking: bool
+    method: Callable[[A], T | Awaitable[T]], argument: A, who: object, blocking: bool
 ) -> T | Awaitable[T]:
     """Call an author's function on an event loop; its answer may have to be awaited.
 
     Args:
         method: plain or ``async``.
         argument: what it is called with.
-        who: the environment, for messages.
+        who: the environment; its ``str`` stands in messages.
         blocking: a plain one runs in a thread.
     """
     if blocking and not inspect.iscoroutinefunction(method):
         plain = cast(Callable[[A], T], method)
         return in_thread(functools.partial(plain, argument))
-    return block_watch.call(method, argument, who)
+    watch, ident = block_watch, threading.get_ident()
+    if not watch.started:
+        watch.start()
+    watch.running[ident] = (who, method, time.monotonic())
+    try:
+        return method(argument)
+    finally:
+        del watch.running[ident]

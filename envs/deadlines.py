@@ -59,7 +59,7 @@ class _Here(threading.local):
 _here = _Here()
 
 
-async def bounded(answer: Awaitable[T], who: str, limit_s: float) -> T:
+async def bounded(answer: Awaitable[T], who: object, limit_s: float) -> T:
     """Await an answer for ``limit_s`` seconds, in a task; what it raises is raised here.
 
     Raises:

@@ -225,15 +225,14 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
         """As :meth:`reset`, on the caller's loop."""
-        who, task = self._name, self._open(seed, options)
-        answer = calls.call(self.begin, task, who, self.blocking)
+        answer = calls.call(self.begin, self._open(seed, options), self, self.blocking)
         if not isinstance(answer, str) and inspect.isawaitable(answer):
-            answer = await bounded(answer, who, self.options.step_timeout_s)
+            answer = await bounded(answer, self, self.options.step_timeout_s)
         return self._opened(answer)
 
     async def astep(self, action: str) -> StepResult:
         """As :meth:`step`, on the caller's loop."""
-        who, progress = self._name, self._progress
+        progress = self._progress
         if progress is None or progress.over:
             raise self._out_of_order()
         progress.over = True
@@ -241,9 +240,9 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         if self._turn_waits:
             answer = self.turn(said)
         else:
-            answer = calls.call(self.turn, said, who, self.blocking)
+            answer = calls.call(self.turn, said, self, self.blocking)
         if type(answer) is not Reply and inspect.isawaitable(answer):
-            answer = await bounded(answer, who, self.options.step_timeout_s)
+            answer = await bounded(answer, self, self.options.step_timeout_s)
         return progress.settle(answer, self.options.max_turns, self)
 
     async def aclose(self) -> None:
@@ -368,16 +367,20 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
 
     def _wait(self, answer: Awaitable[T]) -> T:
         try:
-            return loop_thread.run(bounded(answer, self._name, self.options.step_timeout_s))
+            return loop_thread.run(bounded(answer, self, self.options.step_timeout_s))
         except RuntimeError:
             # Refused by the loop thread, it was never begun; closed, it does not warn of that.
             if inspect.iscoroutine(answer):
                 answer.close()
             raise
 
+    def __str__(self) -> str:
+        """Its id, or its class's name before it has one: what messages call it."""
+        return self.env_id or type(self).__name__
+
     @property
     def _name(self) -> str:
-        return self.env_id or type(self).__name__
+        return str(self)
 
 
 def _revived(
