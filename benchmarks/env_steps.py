@@ -6,8 +6,8 @@ on a busy machine the ratios say more than the rates. Prints one JSON line:
 
 - synchronous: ``reset`` and ``step`` of the ``TextEnv`` and of a raw ``gymnasium.Env``; and of one
   that also leaves its info empty;
-- asynchronous: 256 episodes that yield to the loop at each step, by ``astep``, and by a bare loop of
-  tasks over the raw environment; and where the turn itself is ``async`` and yields, which gives
+- asynchronous: 256 episodes that yield to the loop at each step, by ``astep``, and by a bare loop
+  of tasks over the raw environment; and where the turn itself is ``async`` and yields, which gives
   it a deadline;
 - waiting: 64 environments whose steps take random times, in tasks of their own, and in GEM's
   vector environment, whose step waits for the slowest. GEM (gem-llm) is imported by the

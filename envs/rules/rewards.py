@@ -19,16 +19,21 @@ def floor_share(env: AnyEnv) -> float:
 
 def gold(probe: Probe) -> Iterator[str]:
     """The gold policy earns the most there is, and ends the episode itself."""
-    best = probe.env.reward_range[1]
-    for task in probe.strength.gold_tasks:
+    best, tasks = probe.env.reward_range[1], probe.strength.gold_tasks
+    poor: list[str] = []
+    cut: list[str] = []
+    for task in tasks:
         played = probe.gold(task)
         if not math.isclose(played.reward, best, abs_tol=1e-9):
-            yield (
-                f"task {task}: earns {played.reward:g}, where reward_range promises {best:g}; it "
-                f"reads observations alone"
+            poor.append(
+                f"task {task}: earns {played.reward:g}, where reward_range promises {best:g}"
             )
         if not played.steps[-1].terminated:
-            yield f"task {task}: is cut short ({played.steps[-1].info['stop_reason']})"
+            cut.append(f"task {task}: is cut short ({played.steps[-1].info['stop_reason']})")
+    if poor:
+        yield f"{poor[0]}; so on {len(poor)} of {len(tasks)} tasks; it reads observations alone"
+    if cut:
+        yield f"{cut[0]}; so on {len(cut)} of {len(tasks)} tasks"
 
 
 def floor(probe: Probe) -> Iterator[str]:

@@ -386,8 +386,16 @@ FAULTS = [
     (Corridor, "threads", "gold: in one of 16 threads the episode is another than alone: keep"),
     (Forgiving, "order", "step before the first reset does not raise OrderError: leave that to"),
     (LastWordsLost, "last observation", "turn 2 of 2 said 'It is over.', its step returned ''"),
-    (PoorGold, "gold policy", "task 0: earns 0, where reward_range promises 1; it reads obs"),
-    (GoldOfMost, "gold policy", "task 19: earns 0, where reward_range promises 1"),
+    (
+        PoorGold,
+        "gold policy",
+        "task 0: earns 0, where reward_range promises 1; so on 20 of 20 tasks; it",
+    ),
+    (
+        GoldOfMost,
+        "gold policy",
+        "task 19: earns 0, where reward_range promises 1; so on 1 of 20 tasks",
+    ),
     (Generous, "reward floor", "task 0: empty text earns 1, above 0: pay less for it, or declare"),
     (PaysTags, "reward floor", "task 6: tags around nothing earns 0.2, above 0"),
     (HighFloor, "low floor", "reward_floor (0.5) lies at 50% of reward_range (0, 1); at most 30%"),
