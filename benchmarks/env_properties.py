@@ -1,8 +1,8 @@
 """Ten thousand random episodes of every environment, lived again: ``envs.properties`` says how.
 
 Environments that answer in a millisecond get most of the episodes; those that run programs, or draw
-questions for seconds, get fewer. Eight episodes run at a time. Prints one JSON line with every
-violation; ends with 1 if there is one.
+questions for seconds, get fewer. Eight episodes run at a time. Its last line is JSON, with every
+violation; it ends with 1 if there is one.
 
 Usage: python -m benchmarks.env_properties [--episodes 10000] [--only NAME] [--seed 0]
 """
@@ -135,7 +135,8 @@ def main() -> None:
         "seconds": round(time.perf_counter() - began, 1),
         "environments": rows,
     }
-    print(json.dumps(result))
+    # On a line of its own: a library prints while it draws.
+    print("\n" + json.dumps(result))
     raise SystemExit(bool(violations))
 
 
