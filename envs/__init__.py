@@ -68,6 +68,7 @@ register("knights-knaves-v0", "envs.logic.knights.env:KnightsKnavesEnv")
 register("mastermind-v0", "envs.logic.mastermind.env:MastermindEnv")
 register("math-v0", "envs.math.env:MathEnv")
 register("mix-v0", "envs.mixture.env:MixEnv")
+register("reference-qa-v0", "envs.reference.env:ReferenceQAEnv")
 register("search-qa-v0", "envs.search.env:SearchQAEnv")
 register("sudoku-v0", "envs.logic.sudoku.env:SudokuEnv")
 for _task in TASKS:

@@ -120,6 +120,11 @@ class ToolEnv(TextEnv[TaskT, StateT]):
             result = await self._call_session(call)
         return result, EnvToolCall.of(call.tool, call.arguments, result)
 
+    def is_final(self, call: Call) -> bool:
+        """Whether a call hands in an answer: even in the last turn it is worth making."""
+        tool = self.named_tools.get(call.tool)
+        return call.error is None and tool is not None and tool.final
+
     async def _call_session(self, call: Call) -> ToolResult:
         tool = cast(Tool, await self.service(call.tool))
         if call.tool not in self._sessions:

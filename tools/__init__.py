@@ -21,5 +21,7 @@ __all__ = [
 ]
 
 register("calculator", "tools.calculator:calculator_tool")
+register("mcp", "tools.mcp:mcp_tool")
 register("python", "tools.python:python_tool")
 register("search", "tools.search:search_tool")
+register("submit", "tools.submit:SubmitTool")

@@ -63,7 +63,7 @@ class FunctionTool(Tool):
         if not 0 <= cost < math.inf:
             raise ValueError(f"tool {self.name!r}: cost ({cost}) must be >= 0")
         self._cost = cost
-        self._calls = LimitedCalls(self.name, limits)
+        self._calls = LimitedCalls(f"tool {self.name!r}", limits)
         hints = self._hints()
         self.description, described = self._docstring(set(hints))
         self._model = self._arguments_model(hints, described)

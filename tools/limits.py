@@ -1,4 +1,4 @@
-"""What a call of a tool may take: time, further attempts, and a place among few."""
+"""What a call may take, of a tool or a judge: time, further attempts, a place among few."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ class CallLimits:
 
 
 class LimitedCalls:
-    """The calls of one tool, held to its limits.
+    """The calls of one service, held to its limits.
 
     Args:
-        tool: its name, for messages.
+        who: is called, for messages: "tool 'search'".
         limits: what each call may take.
     """
 
-    def __init__(self, tool: str, limits: CallLimits) -> None:
-        self._tool = tool
+    def __init__(self, who: str, limits: CallLimits) -> None:
+        self._who = who
         self._limits = limits
         # Many callers must not come back at the same moments; nobody repeats these.
         self._jitter = random.Random()
@@ -55,12 +55,13 @@ class LimitedCalls:
             WeakKeyDictionary()
         )
 
-    async def run(self, attempt: Callable[[], Awaitable[T]], deadline_s: float) -> T:
+    async def run(self, attempt: Callable[[], Awaitable[T]], deadline_s: float | None) -> T:
         """The answer of the first attempt that does not fail.
 
         Args:
             attempt: what is done, once or more often.
-            deadline_s: seconds for all attempts, with the waits before and between them.
+            deadline_s: seconds for all attempts, with the waits before and between them; None
+                where the caller has a deadline of its own.
 
         Raises:
             ToolFailure: the last attempt's own, or no answer within the deadline (retryable).
@@ -80,7 +81,7 @@ class LimitedCalls:
                     await asyncio.sleep(wait_s * (1 + self._jitter.random()))
                 return await self._once(attempt)
         except TimeoutError as error:
-            if not timer.expired():
+            if deadline_s is None or not timer.expired():
                 raise  # The attempt's own.
             raise self._late("the caller's deadline", deadline_s, last) from error
 
@@ -107,5 +108,5 @@ class LimitedCalls:
 
     def _late(self, limit: str, seconds: float, last: str = "") -> ToolFailure:
         return ToolFailure(
-            f"tool {self._tool!r} took longer than {limit} ({seconds:g} s){last}", retryable=True
+            f"{self._who} took longer than {limit} ({seconds:g} s){last}", retryable=True
         )

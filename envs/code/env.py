@@ -16,6 +16,7 @@ import numpy as np
 
 from envs.card import Card
 from envs.code.authors import GoldAuthor, SloppyAuthor
+from envs.code.crosscheck import CrossCheck, can_cross_check, cross_check
 from envs.code.feedback import blank, feedback
 from envs.code.generated import GeneratedTasks
 from envs.code.grader import CachedGrader
@@ -33,8 +34,8 @@ class CodeSandboxOptions(EnvOptions):
     """Which tasks, what is told, what is rewarded, and how programs run."""
 
     tasks: str = GENERATED
-    """"generated", or rows in the layout of MBPP or HumanEval: a path to .jsonl, .jsonl.gz or
-    .parquet, or a Hugging Face hub id."""
+    """"generated", or rows in the layout of MBPP, HumanEval, APPS or verl: a path to .jsonl,
+    .jsonl.gz or .parquet, or a Hugging Face hub id."""
     hide: str = "none"
     """Generated tasks: "constant" withholds one number from the description (of tasks with at most
     one filter), so that a first attempt must guess it and feedback tells it; "none": nothing."""
@@ -44,6 +45,9 @@ class CodeSandboxOptions(EnvOptions):
     hidden_tests: str = "all"
     """"all": 1 if every test passes, public and hidden, else 0; "fraction": the share of hidden
     tests that pass."""
+    cross_check: int = 0
+    """Random small inputs on which a program must also agree with the task's reference solution:
+    one mismatch, and its tests pay nothing. 0: none."""
     format_reward: float = 0.0
     """Paid at the end if the last program loads and answers at least one hidden test."""
     turn_cost: float = 0.0
@@ -76,6 +80,8 @@ class CodeSandboxOptions(EnvOptions):
         for name in ("format_reward", "turn_cost"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} ({getattr(self, name)}) must be >= 0")
+        if not 0 <= self.cross_check <= 1000:
+            raise ValueError(f"cross_check ({self.cross_check}) must be from 0 to 1000")
         self.limits()
         if self.hide == "constant" and self.tasks != GENERATED:
             raise ValueError(
@@ -124,6 +130,8 @@ class CodeSandboxEnv(TextEnv[CodeTask, CodeState]):
         self, options: CodeSandboxOptions, services: Mapping[str, Any] | None = None
     ) -> None:
         super().__init__(options, _tasks(options), services)
+        if options.cross_check and options.tasks != GENERATED:
+            _check_comparable(options.tasks, cast(list[CodeTask], self.tasks))
         self.reward_range = (
             -options.turn_cost * (options.max_turns - 1),
             1.0 + options.format_reward,
@@ -155,13 +163,13 @@ class CodeSandboxEnv(TextEnv[CodeTask, CodeState]):
             verdict = await self._grade(source, task.public + task.hidden)
             count = len(task.public)
             outcomes = verdict.outcomes
-            return self._finished(verdict.passed, outcomes[:count], outcomes[count:])
+            return await self._finished(source, verdict.passed, outcomes[:count], outcomes[count:])
         # The hidden tests run in a process of their own: a program could remember their arguments
         # and return them to a public test, whose result is shown.
         public = await self._grade(source, task.public)
         if public.passed:
             hidden = await self._grade(source, task.hidden)
-            return self._finished(hidden.passed, public.outcomes, hidden.outcomes)
+            return await self._finished(source, hidden.passed, public.outcomes, hidden.outcomes)
         told = blank(task) if self._chosen.feedback == "blank" else feedback(task, public)
         scores = {"public_passed": _share(public.outcomes), "passed": 0.0}
         return go_on(told, {"turn_cost": self._turn_cost()}, scores=scores)
@@ -193,31 +201,42 @@ class CodeSandboxEnv(TextEnv[CodeTask, CodeState]):
         return cast(CodeSandboxOptions, self.options)
 
     def _source(self, action: str) -> str:
-        """What is run: the prelude does not turn an empty answer into a program."""
-        program = extract_program(action)
-        return self.state.task.prelude + program if program.strip() else ""
+        return self.state.task.source(extract_program(action))
 
     async def _grade(self, source: str, tests: tuple[Test, ...]) -> Verdict:
         sandbox = await self.service("sandbox")
         try:
-            verdict = await sandbox.grade(source, tests, self.state.task.entry_point)
+            verdict = await sandbox.grade(source, tests, self.state.task.entry_point or None)
         except SandboxFailure as error:
             raise EnvFailure(f"{self.env_id}: {error}", retryable=error.retryable) from error
         return cast(Verdict, verdict)
+
+    async def _cross_check(self, source: str) -> CrossCheck:
+        count, task = self._chosen.cross_check, self.state.task
+        if not count or not can_cross_check(task):
+            return CrossCheck(0, 0)
+        sandbox = await self.service("sandbox")
+        try:
+            return await cross_check(sandbox, task, source, count)
+        except SandboxFailure as error:
+            raise EnvFailure(f"{self.env_id}: {error}", retryable=True) from error
 
     def _turn_cost(self) -> float:
         first = self.turns_left == self.options.max_turns
         return 0.0 if first else 0.0 - self._chosen.turn_cost
 
-    def _finished(
-        self, passed: bool, public: Sequence[Outcome], hidden: Sequence[Outcome]
+    async def _finished(
+        self, source: str, passed: bool, public: Sequence[Outcome], hidden: Sequence[Outcome]
     ) -> Reply:
         """The end, after the last program: every test passed or not, and their outcomes."""
         options = self._chosen
         share = _share(hidden)
+        checked = await self._cross_check(source) if share > 0 else CrossCheck(0, 0)
+        passed = passed and checked.agreed
+        paid = float(passed) if options.hidden_tests == "all" else share * checked.agreed
         answered = any(o.kind in (OutcomeKind.PASSED, OutcomeKind.WRONG) for o in hidden)
         rewards = {
-            "hidden_tests": float(passed) if options.hidden_tests == "all" else share,
+            "hidden_tests": paid,
             "format": options.format_reward * answered,
             "turn_cost": self._turn_cost(),
         }
@@ -226,6 +245,9 @@ class CodeSandboxEnv(TextEnv[CodeTask, CodeState]):
             "hidden_passed": share,
             "passed": float(passed),
         }
+        if options.cross_check:
+            scores["cross_checked"] = float(checked.num_compared)
+            scores["cross_equal"] = float(checked.num_equal)
         return finish(rewards, scores=scores)
 
 
@@ -233,6 +255,19 @@ def _tasks(options: CodeSandboxOptions) -> Tasks[CodeTask]:
     if options.tasks == GENERATED:
         return GeneratedTasks(options.split, options.seed, withhold=options.hide == "constant")
     return row_tasks(options.tasks, options.split)
+
+
+def _check_comparable(source: str, tasks: Sequence[CodeTask]) -> None:
+    """A check that no task can be put to is not what was asked for.
+
+    Raises:
+        ValueError: so it is.
+    """
+    if not any(map(can_cross_check, tasks)):
+        raise ValueError(
+            f"cross_check: no task of {source} has both a reference solution and a test that "
+            f"calls a function with plain values: set it to 0"
+        )
 
 
 def _share(outcomes: Sequence[Outcome]) -> float:

@@ -1,10 +1,11 @@
-"""Tasks from rows in the layout of MBPP, HumanEval or verl, recognised by their columns.
+"""Tasks from rows in the layout of MBPP, HumanEval, APPS or verl, recognised by their columns.
 
 MBPP (``text`` or ``prompt``, ``test_list``; arXiv:2108.07732): the first assertion is shown in the
 prompt and is the public test; all of them grade. HumanEval (``prompt``, ``test``, ``entry_point``;
 arXiv:2107.03374): the prompt is the start of a program, which the answer completes or writes anew;
-the only thing public is whether the program loads. verl: ``envs.adapters.verl_rows``; the first
-test is public, shown only as what an answer failed.
+the only thing public is whether the program loads. APPS:
+``envs.code.apps``; verl: ``envs.adapters.verl_rows``. The first test of both is public, shown only
+as what an answer failed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from envs.adapters.verl_code import code_tests
 from envs.adapters.verl_rows import is_verl, plain_row
+from envs.code.apps import apps_task, is_apps
 from envs.code.task import CodeTask
 from envs.datasets import Row, load_rows, split_of
 from tools.sandbox import AssertTest
@@ -49,14 +51,22 @@ def tasks_from_rows(rows: Iterable[Row], split: str, source: str = "rows") -> li
     tasks, counts = [], dict[str, int]()
     for given in rows:
         row = plain_row(given) if is_verl(given) else given
-        task = _task(row)
-        belongs = split_of(row, str(row.columns.get("task_id", task.prompt)))
+        task = apps_task(row) if is_apps(row) else _task(row)
+        if task is None:
+            continue
+        belongs = split_of(row, _key(row, task))
         counts[belongs] = counts.get(belongs, 0) + 1
         if belongs == split:
             tasks.append(task)
     if not tasks:
         raise ValueError(f"{source}: no rows in split {split!r}; it has {counts}")
     return tasks
+
+
+def _key(row: Row, task: CodeTask) -> str:
+    """What names a row within its data set."""
+    named = row.columns.get("problem_id" if is_apps(row) else "task_id")
+    return task.prompt if named is None else str(named)
 
 
 def _task(row: Row) -> CodeTask:
@@ -76,7 +86,7 @@ def _task(row: Row) -> CodeTask:
     raise ValueError(
         f"{row.where}: columns {', '.join(row.columns)} are neither MBPP's (task_id, text or "
         f"prompt, test_list) nor HumanEval's (task_id, {', '.join(_HUMAN_EVAL)}), nor "
-        f"verl's (prompt, reward_model)"
+        f"APPS' (question, input_output), nor verl's (prompt, reward_model)"
     )
 
 

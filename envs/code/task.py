@@ -17,7 +17,7 @@ class CodeTask:
     prompt: str
     """The first observation."""
     entry_point: str
-    """The function to write."""
+    """The function to write; "" where a whole program is asked for."""
     public: tuple[Test, ...]
     """Tests whose results an agent sees; at least one."""
     hidden: tuple[Test, ...]
@@ -26,6 +26,15 @@ class CodeTask:
     """Python that stands before the agent's program: imports, helpers, a signature to complete."""
     reference: str | None = None
     """A program that passes; nothing shows it to an agent."""
+    epilogue: str = ""
+    """Python that stands behind the agent's program."""
+
+    def source(self, program: str) -> str:
+        """What is run: the agent's program with what stands around it.
+
+        Nothing is made of an empty answer.
+        """
+        return f"{self.prelude}{program}{self.epilogue}" if program.strip() else ""
 
 
 def extract_program(action: str) -> str:

@@ -7,9 +7,10 @@ message goes on. An action without a call ends the episode, whether it answers o
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, cast
 
@@ -17,7 +18,7 @@ import numpy as np
 
 from envs.card import Card
 from envs.env import EnvOptions, Tasks
-from envs.episode import Action, EnvFailure, Reply, StopReason, cut, finish, go_on
+from envs.episode import Action, EnvFailure, EnvToolCall, Reply, StopReason, cut, finish, go_on
 from envs.math.authors import BARE, CALLS, TAGGED, CarelessAuthor, GoldAuthor, Layout
 from envs.math.generated import LEVELS, TOPICS, GeneratedTasks
 from envs.math.rows import row_tasks
@@ -134,20 +135,30 @@ class MathEnv(ToolEnv[MathTask, MathState]):
         return self._answered(action) if call is None else self._called(call, action)
 
     async def _called(self, call: Call, action: Action) -> Reply:
+        said, records = action[: call.end], list[EnvToolCall]()
+        if self.turns_left > 1 or self.is_final(call):
+            result, record = await self.call(call)
+            records.append(record)
+            if self.is_final(call) and result.error is None:
+                end = self._end(Action(said), str(result.data))
+                reply = await end if inspect.isawaitable(end) else end
+                return replace(reply, tool_calls=records)
         if self.turns_left == 1:
             # Nobody could read the result any more.
-            rewards, scores = self._grade(action[: call.end], None, None, complete=False)
-            return cut(StopReason.TURN_LIMIT, rewards, scores=scores)
-        result, record = await self.call(call)
+            rewards, scores = self._grade(said, None, None, complete=False)
+            return cut(StopReason.TURN_LIMIT, rewards, scores=scores, tool_calls=records)
         observation = self.syntax.wrap(result.text)
-        self.state.written += action[: call.end]
-        self.state.text += action[: call.end] + observation
-        return go_on(observation, tool_calls=[record])
+        self.state.written += said
+        self.state.text += said + observation
+        return go_on(observation, tool_calls=records)
 
     def _answered(self, action: Action) -> Reply | Awaitable[Reply]:
         """The end; at once, where that needs no process."""
         finished = action.finish_reason not in OVER_LENGTH
-        answer = self._reward.find_answer(action) if finished else None
+        return self._end(action, self._reward.find_answer(action) if finished else None)
+
+    def _end(self, action: Action, answer: str | None) -> Reply | Awaitable[Reply]:
+        """The end with an answer, or without."""
         outcome = MathVerifier.quick(self.state.task.answer, answer) if answer else None
         if answer and outcome is None:
             return self._verified(action, answer)

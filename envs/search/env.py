@@ -222,14 +222,21 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
                 return go_on(protocol.retry)
         else:
             self._say(action[: call.end])
+        records = list[EnvToolCall]()
+        if call is not None and (self.turns_left > 1 or self.is_final(call)):
+            result, record = await self.call(call)
+            records.append(record)
+            if self.is_final(call) and result.error is None:
+                rewards, scores = self._grade(action, False, answer=str(result.data))
+                return finish(rewards, scores=scores, tool_calls=records)
         if self.turns_left == 1:
             # Nobody could read the result any more.
             rewards, scores = self._grade(action, cut_short=True)
-            return cut(StopReason.TURN_LIMIT, rewards, scores=scores)
+            return cut(StopReason.TURN_LIMIT, rewards, scores=scores, tool_calls=records)
         assert call is not None
-        observation, record = await self._called(call)
+        observation = self._shown(call, result)
         self.state.text += observation
-        return go_on(observation, tool_calls=[record])
+        return go_on(observation, tool_calls=records)
 
     def difficulty(self, task_index: int) -> float:
         """By how many passages an answer needs: one to three, and more is as hard as three."""
@@ -271,23 +278,28 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
     def _manner(self) -> Manner:
         return MANNERS[self._protocol.syntax.name]
 
-    async def _called(self, call: Call) -> tuple[str, EnvToolCall]:
-        """What a call leads to, as it is put back, and the record of it."""
-        result, record = await self.call(call)
+    def _shown(self, call: Call, result: ToolResult) -> str:
+        """A call's result as it is put back; a search is counted."""
         self.state.num_searches += call.tool == "search"
         # Data of another tool than the search is no list of passages.
         shown = ToolResult(result.text) if call.tool in self.named_tools else result
-        return self._protocol.shown(shown), record
+        return self._protocol.shown(shown)
 
     def _say(self, words: str) -> None:
         self.state.text += words
         self.state.written += words
 
-    def _grade(self, last: str, cut_short: bool) -> tuple[dict[str, float], dict[str, float]]:
-        """Rewards and scores of the episode whose last action is ``last``."""
+    def _grade(
+        self, last: str, cut_short: bool, answer: str | None = None
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """Rewards and scores of the episode whose last action is ``last``.
+
+        The answer is what was handed in, else what the syntax reads out of the text.
+        """
         state = self.state
         text = self._protocol.as_searches(state.text, self.named_tools)
-        answer = self._protocol.answer(text if self._protocol.whole else last)
+        if answer is None:
+            answer = self._protocol.answer(text if self._protocol.whole else last)
         scores = self._protocol.scores(answer, text, state.task.answers)
         if cut_short:
             scores["format"] = 0.0

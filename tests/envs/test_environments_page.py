@@ -85,7 +85,7 @@ def test_its_dialogue_with_the_code_sandbox_is_what_happens():
 def test_every_option_of_the_code_sandbox_is_explained():
     section = PAGE.split("### `code-sandbox-v0`")[1].split("\n## ")[0]
     own = set(vars(envs.env_type("code-sandbox").Options)["__annotations__"])
-    assert len(own) == 11
+    assert len(own) == 12
     for option in own - {"step_timeout_s"}:
         assert f"`{option}`" in section or f"`{option}=" in section, option
 

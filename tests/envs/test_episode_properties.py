@@ -24,6 +24,8 @@ ENVIRONMENTS = [
     ("knights-knaves", {"people": 6, "depth": 3}),
     ("mastermind", {}),
     ("mastermind", {"pegs": 4, "colours": 6, "max_turns": 8, "information_reward": 1.0}),
+    ("reference-qa", {}),
+    ("reference-qa", {"reward": "soft", "sentences": 5}),
     ("search-qa", {}),
     ("search-qa", {"hops": "2", "reward": "paper"}),
     ("sudoku", {}),

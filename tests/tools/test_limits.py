@@ -134,7 +134,7 @@ async def test_no_more_calls_run_at_once_than_there_are_places():
 
 
 def test_places_serve_one_event_loop_after_another():
-    calls = LimitedCalls("look", CallLimits(max_concurrent=1))
+    calls = LimitedCalls("tool 'look'", CallLimits(max_concurrent=1))
 
     async def crowd() -> list[int]:
         async def attempt() -> int:
@@ -147,7 +147,7 @@ def test_places_serve_one_event_loop_after_another():
 
 
 async def test_a_failed_or_cancelled_call_gives_its_place_back():
-    calls = LimitedCalls("look", CallLimits(max_concurrent=1, timeout_s=0.02))
+    calls = LimitedCalls("tool 'look'", CallLimits(max_concurrent=1, timeout_s=0.02))
 
     async def forever() -> None:
         await asyncio.sleep(60)
@@ -166,7 +166,7 @@ async def test_a_failed_or_cancelled_call_gives_its_place_back():
 
 
 async def test_waiting_for_a_place_counts_for_the_callers_deadline():
-    calls = LimitedCalls("look", CallLimits(max_concurrent=1))
+    calls = LimitedCalls("tool 'look'", CallLimits(max_concurrent=1))
 
     async def forever() -> None:
         await asyncio.sleep(60)

@@ -1,0 +1,139 @@
+"""A program and a brute-force solution, asked the same on random small inputs.
+
+One mismatch rejects, as models check their own solutions in "Competitive Programming with Large
+Reasoning Models" (arXiv:2502.06807). Here the task's reference solution is the slow and certain
+one, and its tests say what inputs look like. Inputs that it does not answer count for nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from envs.code.task import CodeTask
+from tools.sandbox import CallTest, OutcomeKind, StdioTest, Test, Verdict
+from tools.sandbox.literal import Call, call_of
+
+SMALL_NUMBER = 9
+"""Numbers that are drawn are no larger than this, or no larger than those of the tests."""
+SMALL_SIZE = 5
+"""Elements of what is drawn, at most."""
+FLOAT_TOLERANCE = 1e-6
+"""Absolute or relative, where the reference answers with a number that is no integer."""
+
+
+@dataclass(frozen=True, slots=True)
+class CrossCheck:
+    """What came of it."""
+
+    num_compared: int
+    """Inputs that the reference answered."""
+    num_equal: int
+    """Of these, those on which the program answered the same."""
+
+    @property
+    def agreed(self) -> bool:
+        """Whether there was no mismatch."""
+        return self.num_equal == self.num_compared
+
+
+class Grader(Protocol):
+    """What a cross-check needs of a sandbox."""
+
+    async def grade(
+        self, source: str, tests: Sequence[Test], entry_point: str | None = None
+    ) -> Verdict:
+        """Test a submission; see ``tools.sandbox.Sandbox.grade``."""
+        ...
+
+
+def can_cross_check(task: CodeTask) -> bool:
+    """Whether a task has what that takes: a reference solution, and tests that call a function."""
+    return task.reference is not None and bool(_calls(task))
+
+
+async def cross_check(grader: Grader, task: CodeTask, source: str, count: int) -> CrossCheck:
+    """Compare a program with the task's reference on ``count`` random small inputs.
+
+    The inputs are a pure function of the task.
+
+    Raises:
+        SandboxFailure: the sandbox failed.
+    """
+    assert task.reference is not None, "can_cross_check was asked"
+    asked = [CallTest(call.args, None, call.kwargs) for call in small_calls(task, count)]
+    reference = await grader.grade(task.source(task.reference), asked, task.entry_point)
+    tests = [
+        CallTest(test.args, outcome.value, test.kwargs, _tolerance(outcome.value))
+        for test, outcome in zip(asked, reference.outcomes, strict=True)
+        # Compared with None, any other answer is wrong, and an answer all the same.
+        if outcome.kind in (OutcomeKind.PASSED, OutcomeKind.WRONG)
+    ]
+    if not tests:
+        return CrossCheck(0, 0)
+    verdict = await grader.grade(source, tests, task.entry_point)
+    return CrossCheck(len(tests), verdict.num_passed)
+
+
+def small_calls(task: CodeTask, count: int) -> list[Call]:
+    """Calls like those of the task's tests, with small random arguments of the same kinds."""
+    known = _calls(task)
+    rng = random.Random(f"{task.entry_point} {task.prompt}")
+    drawn = []
+    for _ in range(count):
+        like = rng.choice(known)
+        args = tuple(_small(value, rng) for value in like.args)
+        kwargs = {name: _small(value, rng) for name, value in like.kwargs.items()}
+        drawn.append(Call(like.name, args, kwargs, None))
+    return drawn
+
+
+def _calls(task: CodeTask) -> list[Call]:
+    tests = [test for test in (*task.public, *task.hidden) if not isinstance(test, StdioTest)]
+    calls = [call for test in tests if (call := call_of(test, task.entry_point)) is not None]
+    return [call for call in calls if call.args or call.kwargs]
+
+
+def _small(value: Any, rng: random.Random) -> Any:
+    """A small value of the same kind; negative numbers only where there was one."""
+    match value:
+        case bool():
+            return rng.random() < 0.5
+        case int():
+            return rng.randint(-SMALL_NUMBER if value < 0 else 0, SMALL_NUMBER)
+        case float():
+            return round(rng.uniform(-SMALL_NUMBER if value < 0 else 0, SMALL_NUMBER), 1)
+        case str():
+            return "".join(_elements(value, rng))
+        case bytes():
+            return bytes(_elements(value, rng))
+        case list():
+            return [_small(one, rng) for one in _elements(value, rng)]
+        case tuple():
+            # Mostly a record: what stands where matters.
+            return tuple(_small(one, rng) for one in value)
+        case set() | frozenset():
+            ordered = sorted(value, key=repr)
+            return type(value)(_small(one, rng) for one in _elements(ordered, rng))
+        case Mapping():
+            return {key: _small(one, rng) for key, one in value.items() if rng.random() < 0.8}
+    return value
+
+
+def _elements(values: Sequence[Any], rng: random.Random) -> list[Any]:
+    """Some of the values, in any order, some perhaps more than once."""
+    return rng.choices(values, k=rng.randint(0, SMALL_SIZE)) if values else []
+
+
+def _tolerance(value: object) -> float | None:
+    return FLOAT_TOLERANCE if _has_float(value) else None
+
+
+def _has_float(value: object) -> bool:
+    if isinstance(value, list | tuple | set | frozenset):
+        return any(map(_has_float, value))
+    if isinstance(value, dict):
+        return any(map(_has_float, value.values()))
+    return isinstance(value, float | complex)

@@ -1,0 +1,1 @@
+"""Free answers, judged against an expert's."""

@@ -1,0 +1,185 @@
+"""``reference-qa-v0``: free answers, judged against an expert's reference answer.
+
+The judge reads the last line of the action and says whether it agrees with the reference. Without
+one named, a rule of words is the judge, and everything runs offline.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from envs.card import Card
+from envs.env import EnvOptions, Tasks, TextEnv
+from envs.episode import Action, EnvFailure, Reply, finish
+from envs.reference.judges import Judgement, ask, final_step, rule_judge
+from envs.reference.reports import CarelessReader, ReportTasks, read
+from envs.reference.rows import row_tasks
+from envs.reference.task import ReferenceTask
+from tools.limits import CallLimits
+from tools.tool import ToolFailure
+
+GENERATED, RULE = "generated", "rule"
+INSTRUCTIONS = (
+    "Think first if you like. Write your answer on the last line, and nothing else there."
+)
+OVER_LENGTH = ("length", "context_full")
+"""Finish reasons of an action that stops in the middle."""
+SOFT_FLOOR = {GENERATED: 0.1, "rows": 0.3}
+"""What the words of a question, said again, have in common with its answer, at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceQAOptions(EnvOptions):
+    """Which questions, who judges, and what a judgement is worth."""
+
+    tasks: str = GENERATED
+    """"generated", or rows with a question and a reference answer: a path to .jsonl, .jsonl.gz or
+    .parquet, or a Hugging Face hub id."""
+    sentences: int = 3
+    """Generated tasks: sentences of a report, from 1 to 12."""
+    reward: str = "binary"
+    """"binary": 1 if the judge calls the answer right; "soft": how probable it finds that."""
+    judge: str = RULE
+    """"rule": equal words; or the URL of an OpenAI-compatible API, http://host:port/v1."""
+    judge_model: str = ""
+    """The judge's name at that URL."""
+    judge_key: str = ""
+    """The environment variable that holds the URL's key; "" for none."""
+    judge_timeout_s: float = 60.0
+    """Seconds of one request to the judge."""
+    judge_retries: int = 3
+    """Further requests after one that failed in a way that may pass."""
+    judge_concurrent: int = 64
+    """Requests at once."""
+    instructions: bool = True
+    """Whether the rules stand in a system message; without it an agent must know them."""
+    step_timeout_s: float = 600.0
+    """A step that waits longer than this fails (EnvFailure, retryable): all requests together, and
+    the wait for a place."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.sentences <= 12:
+            raise ValueError(f"sentences ({self.sentences}) must be from 1 to 12")
+        if self.reward not in ("binary", "soft"):
+            raise ValueError(f"reward ({self.reward!r}) must be one of binary, soft")
+        named = self.judge.startswith(("http://", "https://"))
+        if not named and self.judge != RULE:
+            raise ValueError(f"judge ({self.judge!r}) must be 'rule' or begin with http://")
+        if named and not self.judge_model:
+            raise ValueError(f"judge ({self.judge}) needs judge_model, its name there")
+        if self.judge_key and self.judge_key not in os.environ:
+            raise ValueError(f"judge_key ({self.judge_key!r}) is no environment variable here")
+        self.limits()
+
+    def limits(self) -> CallLimits:
+        """Of one judgement.
+
+        Raises:
+            ValueError: a number is out of range.
+        """
+        try:
+            return CallLimits(
+                timeout_s=self.judge_timeout_s,
+                retries=self.judge_retries,
+                max_concurrent=self.judge_concurrent,
+            )
+        except ValueError as error:
+            raise ValueError(f"a judge's {error}") from error
+
+
+class ReferenceQAEnv(TextEnv[ReferenceTask, ReferenceTask]):
+    """A question, a free answer, a judge; see the module's docstring."""
+
+    Options = ReferenceQAOptions
+    card = Card(
+        agent="answers a question in its own words, judged against an expert's answer",
+        turns="1",
+        reward="1 if the judge calls it right; or how probable it finds that",
+        needs="a judge model, or none: a rule of words",
+    )
+    success_score = "correct"
+
+    def __init__(
+        self, options: ReferenceQAOptions, services: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(options, _tasks(options), services)
+        if options.reward == "soft":
+            self.reward_floor = SOFT_FLOOR[options.tasks if options.tasks == GENERATED else "rows"]
+        self.system_prompt = INSTRUCTIONS if options.instructions else None
+
+    @classmethod
+    @asynccontextmanager
+    async def open_services(cls, options: EnvOptions) -> AsyncIterator[Mapping[str, Any]]:
+        """The judge."""
+        chosen = cast(ReferenceQAOptions, options)
+        if chosen.judge == RULE:
+            yield {"judge": rule_judge}
+            return
+        from envs.reference.endpoint import EndpointJudge  # With it comes an HTTP client.
+
+        judge = EndpointJudge(
+            chosen.judge,
+            chosen.judge_model,
+            key=os.environ[chosen.judge_key] if chosen.judge_key else "",
+            soft=chosen.reward == "soft",
+            limits=chosen.limits(),
+        )
+        async with judge:
+            yield {"judge": judge}
+
+    def begin(self, task: ReferenceTask) -> str:
+        """The question."""
+        self.state = task
+        return task.question
+
+    async def turn(self, action: Action) -> Reply:
+        """The judge's word on the last line."""
+        answer = final_step(action) if action.finish_reason not in OVER_LENGTH else ""
+        # Nobody has to be asked whether nothing is right.
+        judgement = await self._judged(answer) if answer else Judgement(False)
+        earned = judgement.soft if self._chosen.reward == "soft" else judgement.binary
+        scores = {
+            "correct": judgement.binary,
+            "probability": judgement.soft,
+            "answered": float(bool(answer)),
+        }
+        return finish({"judge": earned}, scores=scores)
+
+    def gold_policy(self) -> Callable[[str], str]:
+        """Generated reports: reads them.
+
+        Rows: their own reference answer, which no agent sees; nothing else is sure to be right.
+        """
+        if self._chosen.tasks == GENERATED:
+            return read
+        return lambda _: " ".join(self.state.reference.split())
+
+    def demonstrator(self, rng: np.random.Generator) -> Callable[[str], str]:
+        """Generated reports only: a reader that takes the wrong sentence, or half of the answer."""
+        if self._chosen.tasks != GENERATED:
+            raise NotImplementedError("rows have no imperfect author")
+        return CarelessReader(rng)
+
+    @property
+    def _chosen(self) -> ReferenceQAOptions:
+        return cast(ReferenceQAOptions, self.options)
+
+    async def _judged(self, answer: str) -> Judgement:
+        judge = await self.service("judge")
+        try:
+            return await ask(judge, self.state.question, self.state.reference, answer)
+        except ToolFailure as error:
+            raise EnvFailure(f"{self._name}: {error}", retryable=error.retryable) from error
+
+
+def _tasks(options: ReferenceQAOptions) -> Tasks[ReferenceTask]:
+    if options.tasks == GENERATED:
+        return ReportTasks(options.split, options.seed, options.sentences)
+    return row_tasks(options.tasks, options.split)

@@ -1,0 +1,88 @@
+"""What a judge says of an answer, and what that is worth.
+
+Su et al., "Crossing the Reward Bridge: Expanding RL with Verifiable Rewards Across Diverse Domains"
+(arXiv:2503.23829): a judge compares the last step of a solution with an expert's reference answer.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+
+from envs.rewards.answers import exact_match, jaccard
+from tools.threads import in_thread
+from tools.tool import ToolFailure
+
+
+class JudgeFailure(ToolFailure):
+    """Raised when a judge gives no verdict. Never a reward."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A judge's word on one answer."""
+
+    correct: bool
+    """The label."""
+    probability: float = 1.0
+    """How sure the judge is of its label: the probability that it gives it, from 0 to 1."""
+
+    def __post_init__(self) -> None:
+        # Written so that nan fails.
+        if not 0.0 <= self.probability <= 1.0:
+            raise ValueError(f"a judgement's probability ({self.probability}) must be from 0 to 1")
+
+    @property
+    def binary(self) -> float:
+        """The paper's binary reward: 1 for the label "correct"."""
+        return float(self.correct)
+
+    @property
+    def soft(self) -> float:
+        """The paper's soft reward: the probability that the answer is right, as the judge sees it.
+
+        p(1) where the label is 1, and 1 - p(0) where it is 0 (section 3).
+        """
+        return self.probability if self.correct else 1.0 - self.probability
+
+
+Judge = Callable[[str, str, str], Judgement | bool | Awaitable[Judgement | bool]]
+"""(question, reference, answer) -> judgement; plain ones are called in a thread."""
+
+
+async def rule_judge(question: str, reference: str, answer: str) -> Judgement:
+    """The paper's rule, from 0 to 1 by the words that answer and reference have in common.
+
+    Right is what equals the reference after SQuAD's normalisation. The soft reward of anything else
+    is Jaccard's index.
+    """
+    if exact_match(answer, [reference]):
+        return Judgement(True)
+    return Judgement(False, 1.0 - jaccard(answer, [reference]))
+
+
+async def ask(judge: Judge, question: str, reference: str, answer: str) -> Judgement:
+    """A judge's judgement.
+
+    Raises:
+        JudgeFailure: it gave none.
+        TypeError: what it gave is no judgement.
+    """
+    said: object
+    if inspect.iscoroutinefunction(judge) or inspect.iscoroutinefunction(type(judge).__call__):
+        said = judge(question, reference, answer)
+    else:
+        said = await in_thread(partial(judge, question, reference, answer))
+    judgement = await said if inspect.isawaitable(said) else said
+    if isinstance(judgement, bool):
+        return Judgement(judgement)
+    if not isinstance(judgement, Judgement):
+        raise TypeError(f"a judge must give a Judgement or a bool, not {judgement!r:.60}")
+    return judgement
+
+
+def final_step(text: str) -> str:
+    """The last line that is not empty, stripped: all that the paper's judge reads of a solution."""
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")

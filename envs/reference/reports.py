@@ -1,0 +1,103 @@
+"""Drawn reports on why things were closed, a question about one of them, and who can answer it.
+
+The answer is a phrase of the report, so that everything stands in the prompt and all runs offline.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+
+import numpy as np
+
+from envs.logic.tasks import DrawnTasks
+from envs.reference.task import ReferenceTask
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+THINGS = _words(
+    "bridge mill ferry school market tower library tunnel harbour theatre bakery station"
+)
+PLACES = _words(
+    "Bako Rumi Telmo Sanda Virel Doras Kemi Lupan Osta Pirin Welda Zarim Hedon Jorla Munde Nisso "
+    "Alder Corva Egmo Fenla Gordu Ilmar Quenna Tovik"
+)
+FAULTS = _words(
+    "crack flood fire leak nest wire stone hole storm smell rat noise lock pipe beam ghost"
+)
+PARTS = _words("cellar roof kitchen yard wall attic gate engine garden hall well corner floor shed")
+_SENTENCE = re.compile(r"The (\w+) of (\w+) was closed because of (a \w+ in the \w+)\.")
+_QUESTION = re.compile(r"Why was the (\w+) of (\w+) closed\?")
+
+RIGHT_SENTENCE, WHOLE_PHRASE = 0.6, 0.7
+"""How often the careless reader finds the sentence, and how often it copies all of its cause."""
+
+
+class ReportTasks(DrawnTasks[ReferenceTask]):
+    """The reports of one split. A hash of the whole text chooses it.
+
+    Args:
+        split: "train", "validation" or "test".
+        seed: of the drawing.
+        sentences: of a report.
+    """
+
+    def __init__(self, split: str, seed: int, sentences: int) -> None:
+        super().__init__(
+            f"reports {sentences}",
+            split,
+            seed,
+            lambda rng: _draw(rng, sentences),
+            lambda task: task.question,
+        )
+
+
+def _draw(rng: random.Random, sentences: int) -> ReferenceTask:
+    subjects = rng.sample([(thing, place) for thing in THINGS for place in PLACES], sentences)
+    causes = rng.sample(
+        [f"a {fault} in the {part}" for fault in FAULTS for part in PARTS], sentences
+    )
+    lines = [
+        f"The {thing} of {place} was closed because of {cause}."
+        for (thing, place), cause in zip(subjects, causes, strict=True)
+    ]
+    asked = rng.randrange(sentences)
+    thing, place = subjects[asked]
+    question = f"Why was the {thing} of {place} closed?"
+    return ReferenceTask("\n".join([*lines, question]), causes[asked])
+
+
+def read(observation: str) -> str:
+    """The cause that a report gives for what its question asks.
+
+    Raises:
+        ValueError: it is no such report, or does not say.
+    """
+    asked = _QUESTION.search(observation)
+    causes = {(thing, place): cause for thing, place, cause in _SENTENCE.findall(observation)}
+    if asked is None or asked.groups() not in causes:
+        raise ValueError(f"{observation!r:.80} does not say what it asks")
+    return str(causes[asked[1], asked[2]])
+
+
+class CarelessReader:
+    """Often takes the cause from another sentence, or copies only its beginning.
+
+    Args:
+        rng: of its errors.
+    """
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._rng = rng
+
+    def __call__(self, observation: str) -> str:
+        """An answer."""
+        cause = read(observation)
+        if self._rng.random() >= RIGHT_SENTENCE:
+            cause = str(self._rng.choice([found[2] for found in _SENTENCE.findall(observation)]))
+        if self._rng.random() >= WHOLE_PHRASE:
+            cause = cause.partition(" in ")[0]
+        return cause

@@ -1,0 +1,56 @@
+"""``tools.make("mcp", ...)``: one tool of an MCP server, by plain values."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from tools.mcp.connection import Address
+from tools.mcp.server import McpServer
+from tools.mcp.tool import McpTool
+from tools.registry import closest
+
+
+def mcp_tool(
+    tool: str = "",
+    command: str = "",
+    url: str = "",
+    env: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
+    max_sessions: int = 0,
+    timeout_s: float = 60.0,
+    retries: int = 0,
+) -> McpTool:
+    """A tool of the server that a command starts or that listens at a URL.
+
+    The server is asked for its tools now, and left again; ``open`` connects for the calls, and
+    ``close`` ends that.
+
+    Args:
+        tool: its name; "" where the server has only one.
+        command: program and arguments, as a shell reads them: "python server.py --fast".
+        url: of a server that speaks streamable HTTP.
+        env: variables for the command beside HOME, PATH and a few that harm nobody.
+        headers: of each request to the URL.
+        max_sessions: see :class:`McpServer`; so are the others.
+        timeout_s: seconds of one call, and of a start.
+        retries: further attempts of a call that timed out, or whose server ended.
+
+    Raises:
+        ValueError: the address, a number or the tool's name is wrong.
+        ToolFailure: the server does not start, or does not answer in time.
+    """
+    address = Address(command=command, url=url, env=env or {}, headers=headers or {})
+    server = McpServer(address, max_sessions=max_sessions, timeout_s=timeout_s, retries=retries)
+    # In a thread: a loop may run here already.
+    with ThreadPoolExecutor(1) as aside:
+        aside.submit(asyncio.run, server.look()).result()
+    if not tool and len(server.listed) == 1:
+        [tool] = server.listed
+    if tool not in server.listed:
+        hint = closest(tool, server.listed) if tool else None
+        meant = f" Did you mean {hint!r}?" if hint else ""
+        known = ", ".join(server.listed) or "none"
+        raise ValueError(f"tool ({tool!r}) must be one of {address}.{meant} It has: {known}.")
+    return McpTool(server, server.listed[tool], own_server=True)

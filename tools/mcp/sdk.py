@@ -1,0 +1,63 @@
+"""The SDK ``mcp``, and all that differs between its versions 1 and 2."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, TextIO
+
+try:
+    import anyio
+    from mcp import ClientSession, StdioServerParameters
+    from mcp.client import streamable_http
+    from mcp.client.stdio import stdio_client
+    from mcp.types import PaginatedRequestParams
+except ImportError as error:
+    raise ImportError("MCP servers need the SDK: pip install 'turnwise[mcp]'") from error
+
+try:
+    from mcp import MCPError as ProtocolError
+except ImportError:  # Version 1.
+    from mcp import McpError as ProtocolError
+
+__all__ = ["STREAM_CLOSED", "PaginatedRequestParams", "ProtocolError", "over_http", "over_stdio"]
+
+STREAM_CLOSED = (anyio.ClosedResourceError, anyio.BrokenResourceError)
+"""What a request raises whose connection has ended."""
+
+
+@asynccontextmanager
+async def over_stdio(
+    command: list[str], env: Mapping[str, str], errors: TextIO
+) -> AsyncIterator[ClientSession]:
+    """A session with a server that this starts, before the handshake.
+
+    Args:
+        command: program and arguments.
+        env: variables beside those that every server gets.
+        errors: a file for what it writes to standard error.
+    """
+    started = StdioServerParameters(command=command[0], args=command[1:], env=dict(env))
+    async with (
+        stdio_client(started, errlog=errors) as (read, write),
+        ClientSession(read, write) as session,
+    ):
+        yield session
+
+
+@asynccontextmanager
+async def over_http(url: str, headers: Mapping[str, str]) -> AsyncIterator[ClientSession]:
+    """A session with a server that listens at a URL, before the handshake."""
+    async with (
+        streamable_http.create_mcp_http_client(headers=dict(headers)) as client,
+        streamable_http.streamable_http_client(url, http_client=client) as streams,
+        # Version 1 has a third, which tells the session's id.
+        ClientSession(streams[0], streams[1]) as session,
+    ):
+        yield session
+
+
+def plain(answer: Any) -> dict[str, Any]:
+    """An answer in the protocol's own JSON: the versions name their classes' fields differently."""
+    wire: dict[str, Any] = answer.model_dump(by_alias=True, mode="json", exclude_none=True)
+    return wire

@@ -1,0 +1,26 @@
+"""The ``submit`` tool: a call that ends the episode, its argument being the answer."""
+
+from __future__ import annotations
+
+from tools.function import FunctionTool
+from tools.tool import BadArguments, ToolResult
+
+
+class SubmitTool(FunctionTool):
+    """Hands an answer in. Its result's data is the answer, as the agent wrote it, stripped."""
+
+    final = True
+
+    def __init__(self) -> None:
+        super().__init__(_submit, name="submit")
+
+
+def _submit(answer: str) -> ToolResult:
+    """Hand in the final answer. Nothing can be said after it.
+
+    Args:
+        answer: The answer alone, without explanation.
+    """
+    if not answer.strip():
+        raise BadArguments("the answer is empty")
+    return ToolResult("Submitted.", data=answer.strip())
