@@ -8,9 +8,9 @@ message goes on. An action without a call ends the episode, whether it answers o
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, cast
 
@@ -140,9 +140,8 @@ class MathEnv(ToolEnv[MathTask, MathState]):
             result, record = await self.call(call)
             records.append(record)
             if self.is_final(call) and result.error is None:
-                end = self._end(Action(said), str(result.data))
-                reply = await end if inspect.isawaitable(end) else end
-                return replace(reply, tool_calls=records)
+                end = self._end(Action(said), str(result.data), records)
+                return await end if inspect.isawaitable(end) else end
         if self.turns_left == 1:
             # Nobody could read the result any more.
             rewards, scores = self._grade(said, None, None, complete=False)
@@ -157,14 +156,16 @@ class MathEnv(ToolEnv[MathTask, MathState]):
         finished = action.finish_reason not in OVER_LENGTH
         return self._end(action, self._reward.find_answer(action) if finished else None)
 
-    def _end(self, action: Action, answer: str | None) -> Reply | Awaitable[Reply]:
-        """The end with an answer, or without."""
+    def _end(
+        self, action: Action, answer: str | None, records: Sequence[EnvToolCall] = ()
+    ) -> Reply | Awaitable[Reply]:
+        """The end with an answer, or without; ``records`` are the last turn's calls."""
         outcome = MathVerifier.quick(self.state.task.answer, answer) if answer else None
         if answer and outcome is None:
-            return self._verified(action, answer)
-        return self._finished(action, answer, outcome)
+            return self._verified(action, answer, records)
+        return self._finished(action, answer, outcome, records)
 
-    async def _verified(self, action: Action, answer: str) -> Reply:
+    async def _verified(self, action: Action, answer: str, records: Sequence[EnvToolCall]) -> Reply:
         task = self.state.task
         verifier = cast(MathVerifier, await self.service("verifier"))
         try:
@@ -174,12 +175,18 @@ class MathEnv(ToolEnv[MathTask, MathState]):
             raise EnvFailure(f"{self._name}: {where}{error}", retryable=False) from error
         except VerifierFailure as error:
             raise EnvFailure(f"{self._name}: {error}", retryable=True) from error
-        return self._finished(action, answer, outcome)
+        return self._finished(action, answer, outcome, records)
 
-    def _finished(self, action: Action, answer: str | None, outcome: Outcome | None) -> Reply:
+    def _finished(
+        self,
+        action: Action,
+        answer: str | None,
+        outcome: Outcome | None,
+        records: Sequence[EnvToolCall],
+    ) -> Reply:
         complete = action.finish_reason not in OVER_LENGTH
         rewards, scores = self._grade(action, answer, outcome, complete=complete)
-        return finish(rewards, scores=scores)
+        return finish(rewards, scores=scores, tool_calls=records)
 
     def _grade(
         self, last: str, answer: str | None, outcome: Outcome | None, *, complete: bool
