@@ -101,10 +101,6 @@ def machine(tmp_path_factory, turnwise_wheel, wheels):
     wheels(home, home / "their-sums", broken)
     venv = home / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True, timeout=120)
-    (site,) = venv.glob("lib/python*/site-packages")
-    # What turnwise depends on is here already; the file makes no other package visible twice.
-    paths = dict.fromkeys(sysconfig.get_path(kind) for kind in ("purelib", "platlib"))
-    (site / "dependencies.pth").write_text("\n".join(paths) + "\n")
     options = ["--no-deps", "--no-index", "--no-compile", "--disable-pip-version-check"]
     pip = [sys.executable, "-m", "pip", "--python", str(venv / "bin" / "python"), "install"]
     subprocess.run(
@@ -113,6 +109,10 @@ def machine(tmp_path_factory, turnwise_wheel, wheels):
         timeout=300,
         check=True,
     )
+    (site,) = venv.glob("lib/python*/site-packages")
+    # What turnwise depends on is here already. Seen only now: turnwise may be here as well.
+    paths = dict.fromkeys(sysconfig.get_path(kind) for kind in ("purelib", "platlib"))
+    (site / "dependencies.pth").write_text("\n".join(paths) + "\n")
     return Machine(home)
 
 
