@@ -168,6 +168,8 @@ async def test_it_opens_a_sandbox_of_its_own_and_closes_it():
     await python.close()
     await python.close()
     assert sandbox.places.in_flight == 0
+    with pytest.raises(RuntimeError, match="the sandbox is closed"):
+        await sandbox.run("1")
     with pytest.raises(ToolFailure, match=r"await open\(\) first"):
         await python({"code": "1"}, ONE)
 
