@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -30,7 +31,9 @@ def children() -> set[int]:
     """Processes that this one has started and not yet seen end."""
     pids = set()
     for thread in Path("/proc/self/task").iterdir():
-        pids |= {int(pid) for pid in (thread / "children").read_text().split()}
+        # A thread may end while this is read.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            pids |= {int(pid) for pid in (thread / "children").read_text().split()}
     return pids
 
 
