@@ -13,10 +13,11 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
 SPLITS = ("train", "validation", "test")
+TaskT = TypeVar("TaskT")
 
 
 class Row(NamedTuple):
@@ -82,6 +83,28 @@ def split_of(row: Row, key: str) -> str:
         return named
     bucket = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=4).digest()) % 10
     return {0: "test", 1: "validation"}.get(bucket, "train")
+
+
+def of_split(found: Iterable[tuple[Row, str, TaskT]], split: str, source: str) -> list[TaskT]:
+    """The tasks that belong to ``split``, in order.
+
+    Args:
+        found: each task with its row and with what names it within its data set.
+        split: the split.
+        source: where the rows come from, for messages.
+
+    Raises:
+        ValueError: as :func:`split_of`, or there is none.
+    """
+    tasks, counts = [], dict[str, int]()
+    for row, key, task in found:
+        belongs = split_of(row, key)
+        counts[belongs] = counts.get(belongs, 0) + 1
+        if belongs == split:
+            tasks.append(task)
+    if not tasks:
+        raise ValueError(f"{source}: no rows in split {split!r}; it has {counts}")
+    return tasks
 
 
 def _files(source: str | Path) -> list[Path]:

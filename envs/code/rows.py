@@ -21,7 +21,7 @@ from envs.adapters.verl_code import code_tests
 from envs.adapters.verl_rows import is_verl, plain_row
 from envs.code.apps import apps_task, is_apps
 from envs.code.task import CodeTask
-from envs.datasets import Row, load_rows, split_of
+from envs.datasets import Row, load_rows, of_split
 from tools.sandbox import AssertTest
 
 _HUMAN_EVAL = ("prompt", "test", "entry_point")
@@ -48,19 +48,14 @@ def tasks_from_rows(rows: Iterable[Row], split: str, source: str = "rows") -> li
     Raises:
         ValueError: as :func:`row_tasks`.
     """
-    tasks, counts = [], dict[str, int]()
+    found = []
     for given in rows:
         row = plain_row(given) if is_verl(given) else given
         task = apps_task(row) if is_apps(row) else _task(row)
         if task is None:
             continue
-        belongs = split_of(row, _key(row, task))
-        counts[belongs] = counts.get(belongs, 0) + 1
-        if belongs == split:
-            tasks.append(task)
-    if not tasks:
-        raise ValueError(f"{source}: no rows in split {split!r}; it has {counts}")
-    return tasks
+        found.append((row, _key(row, task), task))
+    return of_split(found, split, source)
 
 
 def _key(row: Row, task: CodeTask) -> str:

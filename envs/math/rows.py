@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from envs.adapters.verl_rows import is_verl, plain_row
-from envs.datasets import Row, load_rows, split_of
+from envs.datasets import Row, load_rows, of_split
 from envs.math.task import MathTask
 from envs.rewards.format import last_boxed
 
@@ -39,17 +39,12 @@ def tasks_from_rows(rows: Iterable[Row], split: str, source: str = "rows") -> li
     Raises:
         ValueError: as :func:`row_tasks`.
     """
-    tasks, counts = [], dict[str, int]()
+    found = []
     for given in rows:
         row = plain_row(given) if is_verl(given) else given
         task = _task(row)
-        belongs = split_of(row, task.question)
-        counts[belongs] = counts.get(belongs, 0) + 1
-        if belongs == split:
-            tasks.append(task)
-    if not tasks:
-        raise ValueError(f"{source}: no rows in split {split!r}; it has {counts}")
-    return tasks
+        found.append((row, task.question, task))
+    return of_split(found, split, source)
 
 
 def _task(row: Row) -> MathTask:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from envs.datasets import Row, load_rows, split_of
+from envs.datasets import Row, load_rows, of_split
 from envs.reference.task import ReferenceTask
 
 REFERENCES = ("reference", "reference_answer", "answer")
@@ -32,16 +32,11 @@ def tasks_from_rows(rows: Iterable[Row], split: str, source: str = "rows") -> li
     Raises:
         ValueError: as :func:`row_tasks`.
     """
-    tasks, counts = [], dict[str, int]()
+    found = []
     for row in rows:
         task = ReferenceTask(_text(row, "question"), _text(row, _reference_column(row)))
-        belongs = split_of(row, task.question)
-        counts[belongs] = counts.get(belongs, 0) + 1
-        if belongs == split:
-            tasks.append(task)
-    if not tasks:
-        raise ValueError(f"{source}: no rows in split {split!r}; it has {counts}")
-    return tasks
+        found.append((row, task.question, task))
+    return of_split(found, split, source)
 
 
 def _reference_column(row: Row) -> str:
