@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, NamedTuple, Self
 
 from tools.tool import ToolResult
 
@@ -83,8 +83,7 @@ class StepResult(NamedTuple):
     truncated: bool
     info: dict[str, Any]
     """``rewards`` (named contributions), ``scores`` (raw figures that are no rewards: tests passed,
-    F1), ``tool_calls`` and ``stop_reason``; ``task`` and ``turn`` are a step's (-1 and 0 in a reply
-    that is none yet)."""
+    F1), ``tool_calls`` and ``stop_reason``, ``task`` and ``turn``."""
 
     @property
     def done(self) -> bool:
@@ -98,11 +97,32 @@ class StepResult(NamedTuple):
         return named
 
 
-Reply: TypeAlias = StepResult
-"""What an author's ``turn`` answers, made by :func:`go_on`, :func:`finish` or :func:`cut`."""
+class Reply(NamedTuple):
+    """What an author's ``turn`` answers, made by :func:`go_on`, :func:`finish` or :func:`cut`."""
+
+    observation: str
+    rewards: Mapping[str, float]
+    scores: Mapping[str, float]
+    tool_calls: Sequence[EnvToolCall]
+    terminated: bool = False
+    """The episode is over by the agent's doing."""
+    stop_reason: StopReason | None = None
+    """Why the environment cut it short, if it did."""
+
+    @property
+    def reward(self) -> float:
+        """Of this turn: the sum of ``rewards``."""
+        return sum(self.rewards.values(), 0.0)
+
+    @property
+    def done(self) -> bool:
+        """Whether the episode is over; the turn limit, which the base class keeps, not counted."""
+        return self.terminated or self.stop_reason is not None
 
 
 _new = tuple.__new__
+_NOTHING: dict[str, float] = {}
+"""Never changed: a plain one, which is looked at in less time than a MappingProxyType."""
 
 
 def go_on(
@@ -112,20 +132,9 @@ def go_on(
     tool_calls: Sequence[EnvToolCall] = (),
 ) -> Reply:
     """The episode continues with this observation."""
-    # Positional parameters and tuple.__new__: this runs in each turn, and both are quicker.
-    reward = 0.0
-    if rewards:
-        for contribution in rewards.values():
-            reward += contribution
-    info: dict[str, Any] = {
-        "task": -1,
-        "turn": 0,
-        "rewards": {**rewards} if rewards else {},
-        "scores": {**scores} if scores else {},
-        "stop_reason": None,
-        "tool_calls": [*tool_calls] if tool_calls else [],
-    }
-    return _new(StepResult, (observation, reward, False, False, info))
+    # This runs in each turn, and tuple.__new__ is quicker than Reply.
+    told = (observation, rewards or _NOTHING, scores or _NOTHING, tool_calls, False, None)
+    return _new(Reply, told)
 
 
 def finish(
@@ -135,8 +144,7 @@ def finish(
     tool_calls: Sequence[EnvToolCall] = (),
 ) -> Reply:
     """The episode is over by the agent's doing: terminated."""
-    _, reward, _, _, info = go_on(observation, rewards, scores=scores, tool_calls=tool_calls)
-    return StepResult(observation, reward, True, False, info)
+    return Reply(observation, rewards, scores or _NOTHING, tool_calls, terminated=True)
 
 
 def cut(
@@ -147,6 +155,5 @@ def cut(
     tool_calls: Sequence[EnvToolCall] = (),
 ) -> Reply:
     """The episode is cut short by the environment: truncated."""
-    _, reward, _, _, info = go_on(observation, rewards, scores=scores, tool_calls=tool_calls)
-    info["stop_reason"] = reason
-    return StepResult(observation, reward, False, True, info)
+    named, figures = rewards or _NOTHING, scores or _NOTHING
+    return Reply(observation, named, figures, tool_calls, stop_reason=reason)

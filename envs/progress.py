@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from envs.budget import TokenBudget, scores_of
 from envs.episode import EnvToolCall, Reply, StepResult, StopReason
+
+_new = tuple.__new__
+"""Makes a StepResult in less time than its class does."""
 
 
 @dataclass(slots=True)
@@ -32,29 +36,34 @@ class Progress:
         Raises:
             TypeError: that is no reply, its observation no text, or a call no EnvToolCall.
         """
-        if not isinstance(reply, StepResult):
+        if not isinstance(reply, Reply):
             raise _not_a_reply(author, reply)
-        info = reply.info
-        if not isinstance(reply.observation, str):
-            raise not_a_text(author, "turn", reply.observation)
-        if info["turn"]:
-            # It was returned before: that turn's record stays as it is.
-            info = {**info}
-            reply = reply._replace(info=info)
+        observation, rewards, scores, tool_calls, terminated, stop_reason = reply
+        if not isinstance(observation, str):
+            raise not_a_text(author, "turn", observation)
         self.turns = turns = self.turns + 1
-        info["task"] = self.task_index
-        info["turn"] = turns
-        if info["tool_calls"]:
-            self._book(info["tool_calls"])
-        if self.budget is not None or self.tool_cost:
-            info["scores"] = info["scores"] | self._scores()
-        if not reply.terminated and not reply.truncated:
+        reward = 0.0
+        for contribution in rewards.values():
+            reward += contribution
+        if tool_calls:
+            self._book(tool_calls)
+        if not terminated and stop_reason is None:
             if turns < max_turns:
                 self.over = False
             else:
-                info["stop_reason"] = StopReason.TURN_LIMIT
-                reply = reply._replace(truncated=True)
-        return reply
+                stop_reason = StopReason.TURN_LIMIT
+        info: dict[str, Any] = {
+            "task": self.task_index,
+            "turn": turns,
+            "rewards": {**rewards} if rewards else {},
+            "scores": {**scores} if scores else {},
+            "stop_reason": stop_reason,
+            "tool_calls": [*tool_calls] if tool_calls else [],
+        }
+        if self.budget is not None or self.tool_cost:
+            info["scores"] |= self._scores()
+        truncated = stop_reason is not None
+        return _new(StepResult, (observation, reward, terminated, truncated, info))
 
     def _book(self, tool_calls: Sequence[EnvToolCall]) -> None:
         for call in tool_calls:

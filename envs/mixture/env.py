@@ -93,11 +93,12 @@ class MixEnv(TextEnv[tuple[int, int], MixState]):
     async def turn(self, action: Action) -> Reply:
         """What the part answers; the score ``success`` is added."""
         env = self._playing
-        result = await env.astep(action)
+        observation, reward, terminated, _, info = await env.astep(action)
         self._speak_as(env)
-        self.state.earned += result.reward
-        scores = {**result.info["scores"], "success": self._success(result.info["scores"])}
-        return result._replace(info={**result.info, "scores": scores})
+        self.state.earned += reward
+        scores = {**info["scores"], "success": self._success(info["scores"])}
+        calls, stop_reason = info["tool_calls"], info["stop_reason"]
+        return Reply(observation, info["rewards"], scores, calls, terminated, stop_reason)
 
     @property
     def episode_id(self) -> EpisodeId:

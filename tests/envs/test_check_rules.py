@@ -234,15 +234,19 @@ class Debts(DoorEnv):
 class EndlessScore(DoorEnv):
     def turn(self, action: envs.Action) -> Reply:
         reply = super().turn(action)
-        reply.info["scores"]["tries"] = float("inf")
-        return reply
+        return reply._replace(scores={**reply.scores, "tries": float("inf")})
 
 
 class HiddenBonus(DoorEnv):
-    def turn(self, action: envs.Action) -> Reply:
-        reply = super().turn(action)
-        reply.info["rewards"]["bonus"] = 0.5
-        return reply
+    def step(self, action: str) -> envs.StepResult:
+        result = super().step(action)
+        result.rewards["bonus"] = 0.5
+        return result
+
+    async def astep(self, action: str) -> envs.StepResult:
+        result = await super().astep(action)
+        result.rewards["bonus"] = 0.5
+        return result
 
 
 class Melting:
