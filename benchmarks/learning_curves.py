@@ -33,12 +33,12 @@ from scipy import stats
 
 from rl.run.folder import read_jsonl, versions
 
-SEARCH = ["env=search-qa", "env.hops=2"]
+SEARCH = ["env=search-qa", "env.hops=2", "steps=40"]
 ROWS = {
     "search": SEARCH,
     "search-unmasked": [*SEARCH, "algo.mask_observations=False"],
-    "knights-knaves": ["env=knights-knaves"],
-    "mastermind": ["env=mastermind", "prompts=16", "tiny.steps=600"],
+    "knights-knaves": ["env=knights-knaves", "steps=40", "tiny.batch_size=16", "tiny.steps=1200"],
+    "mastermind": ["env=mastermind", "steps=40", "prompts=16", "tiny.steps=600"],
     "math": ["env=math"],
 }
 LIMIT_S = 3600.0

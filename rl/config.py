@@ -62,7 +62,7 @@ class SamplingConfig:
 
     temperature: float = 1.0
     """Logits are divided by it, in the policy and in the learner."""
-    max_tokens: int = 96
+    max_tokens: int = 512
     """At most this many tokens per turn."""
     slots: int = 64
     """Sequences that the local policy decodes at once."""
@@ -296,6 +296,8 @@ PRESETS: dict[str, dict[str, str]] = {
         "tiny.demonstrations": "400",
         "tiny.steps": "40",
         "tiny.warmup_steps": "5",
+        # So short a warm start leaves a model that seldom ends what it says.
+        "sampling.max_tokens": "96",
         "save_every": "2",
     },
 }

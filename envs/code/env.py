@@ -51,7 +51,8 @@ class CodeSandboxOptions(EnvOptions):
     format_reward: float = 0.0
     """Paid at the end if the last program loads and answers at least one hidden test."""
     turn_cost: float = 0.0
-    """Subtracted for each turn after the first."""
+    """Subtracted for each turn after the first; with hide=constant, whose first attempt has to
+    guess, after the second."""
     sandbox: str = "auto"
     """The sandbox's backend, or the URL of one that another machine serves; see
     ``tools.sandbox.make_sandbox``."""
@@ -94,6 +95,11 @@ class CodeSandboxOptions(EnvOptions):
                 f"has to guess"
             )
 
+    @property
+    def free_turns(self) -> int:
+        """How many turns no ``turn_cost`` is subtracted for."""
+        return 2 if self.hide == "constant" else 1
+
     def limits(self) -> Limits:
         """What one program may use.
 
@@ -133,7 +139,7 @@ class CodeSandboxEnv(TextEnv[CodeTask, CodeState]):
         if options.cross_check and options.tasks != GENERATED:
             _check_comparable(options.tasks, cast(list[CodeTask], self.tasks))
         self.reward_range = (
-            -options.turn_cost * (options.max_turns - 1),
+            -options.turn_cost * (options.max_turns - options.free_turns),
             1.0 + options.format_reward,
         )
         # HumanEval's prompt, sent back, is a function that answers (None).
@@ -222,8 +228,8 @@ class CodeSandboxEnv(TextEnv[CodeTask, CodeState]):
             raise EnvFailure(f"{self.env_id}: {error}", retryable=True) from error
 
     def _turn_cost(self) -> float:
-        first = self.turns_left == self.options.max_turns
-        return 0.0 if first else 0.0 - self._chosen.turn_cost
+        turn = self.options.max_turns - self.turns_left + 1
+        return 0.0 if turn <= self._chosen.free_turns else 0.0 - self._chosen.turn_cost
 
     async def _finished(
         self, source: str, passed: bool, public: Sequence[Outcome], hidden: Sequence[Outcome]

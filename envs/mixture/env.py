@@ -21,7 +21,7 @@ import numpy as np
 from envs.card import Card
 from envs.env import Snapshot, TextEnv
 from envs.episode import Action, Reply
-from envs.mixture.parts import MixOptions, MixTasks
+from envs.mixture.parts import MixOptions, MixTask, MixTasks
 from envs.options import EnvOptions
 from envs.record import EpisodeId
 from envs.registration import env_type, make_from
@@ -36,7 +36,7 @@ class MixState:
     inner: Snapshot | None = None
 
 
-class MixEnv(TextEnv[tuple[int, int], MixState]):
+class MixEnv(TextEnv[MixTask, MixState]):
     """Episodes of several environments; see the module's docstring."""
 
     Options = MixOptions
@@ -54,7 +54,7 @@ class MixEnv(TextEnv[tuple[int, int], MixState]):
             make_from(part.env_id, part.options, _own(services, part.name)) for part in self._parts
         ]
         tasks = MixTasks(
-            [len(env.tasks) for env in self._envs],
+            [env.tasks for env in self._envs],
             [part.weight for part in self._parts],
             again=options.split == "train",
         )
@@ -79,14 +79,13 @@ class MixEnv(TextEnv[tuple[int, int], MixState]):
                 opened |= {f"{part.name}/{name}": service for name, service in own.items()}
             yield opened
 
-    async def begin(self, task: tuple[int, int]) -> str:
+    async def begin(self, task: MixTask) -> str:
         """The beginning of a part's episode, whose manner of speaking holds until its end."""
-        place, index = task
-        self.state = MixState(place)
+        self.state = MixState(task.part)
         env = self._playing
         env.tape = self.tape
         seed = int(self.np_random.integers(2**31))
-        observation, _ = await env.areset(seed=seed, options={"task": index})
+        observation, _ = await env.areset(seed=seed, options={"task": task.index})
         self._speak_as(env)
         return observation
 
@@ -108,8 +107,8 @@ class MixEnv(TextEnv[tuple[int, int], MixState]):
 
     def difficulty(self, task_index: int) -> float:
         """The part's own."""
-        part, index = self.tasks[task_index]
-        return self._envs[part].difficulty(index)
+        task = self.tasks[task_index]
+        return self._envs[task.part].difficulty(task.index)
 
     def gold_policy(self) -> Callable[[str], str]:
         """That of the first part whose policy can make something of the first observation."""

@@ -6,12 +6,12 @@ import math
 import re
 import typing
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from envs.options import EnvOptions
+from envs.options import EnvOptions, Tasks
 from envs.registration import env_type, options_of, resolve
 
 MAX_PERIOD = 1000
@@ -147,6 +147,20 @@ def pattern_of(weights: Sequence[Fraction]) -> tuple[int, ...]:
     return tuple(sequence)
 
 
+@dataclass(frozen=True, slots=True)
+class MixTask:
+    """One part's task; written as that task, which its index does not tell from another split's."""
+
+    part: int
+    index: int
+    """Among the part's tasks."""
+    tasks: Tasks[Any] = field(compare=False)
+    """The part's."""
+
+    def __repr__(self) -> str:
+        return f"MixTask({self.part}, {self.tasks[self.index]!r})"
+
+
 class MixTasks:
     """The parts' tasks, interleaved by their weights.
 
@@ -154,13 +168,16 @@ class MixTasks:
     no task comes twice: they end with the part that runs out first.
 
     Args:
-        sizes: how many tasks each part has.
+        tasks: of each part.
         weights: of the parts.
         again: whether tasks may come again.
     """
 
-    def __init__(self, sizes: Sequence[int], weights: Sequence[Fraction], *, again: bool) -> None:
-        self._sizes = sizes
+    def __init__(
+        self, tasks: Sequence[Tasks[Any]], weights: Sequence[Fraction], *, again: bool
+    ) -> None:
+        self._tasks = tasks
+        self._sizes = sizes = [len(own) for own in tasks]
         self._pattern = pattern_of(weights)
         self._counts = [self._pattern.count(part) for part in range(len(sizes))]
         self._before = [self._pattern[:i].count(part) for i, part in enumerate(self._pattern)]
@@ -175,11 +192,11 @@ class MixTasks:
     def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, index: int) -> tuple[int, int]:
-        """A part, and the index of one of its tasks."""
+    def __getitem__(self, index: int) -> MixTask:
+        """One of a part's tasks."""
         if not 0 <= index < self._count:
             raise IndexError(f"task {index}: 0 to {self._count - 1}")
         block, place = divmod(index, len(self._pattern))
         part = self._pattern[place]
         own = block * self._counts[part] + self._before[place]
-        return part, own % self._sizes[part]
+        return MixTask(part, own % self._sizes[part], self._tasks[part])

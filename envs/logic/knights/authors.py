@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from envs.logic.knights.puzzle import Puzzle, read
-from envs.logic.knights.statements import ROLES, truth
+from envs.logic.knights.statements import ROLES, joins, leaves, truth
 
 OVERLOOKS = 0.4
 """How often the hasty author takes for true what a knight says, and for false what a knave says."""
+
+_SO = ("false", "true")
 
 
 def answer(names: tuple[str, ...], assignment: int) -> str:
@@ -36,14 +38,15 @@ class GoldAuthor:
 class HastyAuthor:
     """Thinks one assignment after another through, and takes the first that seems to fit.
 
-    A thought is who would be what, and then whether what each of them says would be true, up to
-    the first who would be out of character::
+    A thought is about one part of what somebody says: who speaks, who would be what, what is said
+    of whom, whether that would be so, and whether the statement up to here would be true; then how
+    the statement goes on, or whether its end fits who speaks::
 
-        Zoey knight Oliver knight : true false , Zoey knave Oliver knight : false true
+        Boris knight knave knight Carl knave false false iff
 
     Args:
         rng: of its oversights.
-        overlooks: how often it does not compare a person's words with the others' roles.
+        overlooks: how often it does not notice that a statement does not fit.
     """
 
     def __init__(self, rng: np.random.Generator, overlooks: float = OVERLOOKS) -> None:
@@ -53,24 +56,26 @@ class HastyAuthor:
         """Thoughts and an answer."""
         puzzle, thoughts = read(observation), list[str]()
         for assignment in reversed(range(1 << len(puzzle.names))):
-            thought, fits = self._think(puzzle, assignment)
-            thoughts.append(thought)
-            if fits:
+            if self._fits(puzzle, assignment, thoughts):
                 break
-        return f"<think> {' , '.join(thoughts)} </think> {answer(puzzle.names, assignment)}"
+        return f"<think> {' '.join(thoughts)} </think> {answer(puzzle.names, assignment)}"
 
-    def _think(self, puzzle: Puzzle, assignment: int) -> tuple[str, bool]:
-        people, words, fits = len(puzzle.names), list[str](), True
-        for place, name in enumerate(puzzle.names):
-            words += [name, ROLES[assignment >> place & 1]]
-        words.append(":")
-        for place, statement in enumerate(puzzle.statements):
-            knight = assignment >> place & 1
+    def _fits(self, puzzle: Puzzle, assignment: int, thoughts: list[str]) -> bool:
+        """Whether what everybody says seems to; what it thinks of that is added to ``thoughts``."""
+        people = len(puzzle.names)
+        roles = " ".join(ROLES[assignment >> place & 1] for place in range(people))
+        for speaker, statement in enumerate(puzzle.statements):
             true = truth(statement, people) >> assignment & 1
-            if self._rng.random() < self._overlooks:
-                true = knight
-            words.append("true" if true else "false")
-            if true != knight:
-                fits = False
-                break
-        return " ".join(words), fits
+            fits = true == assignment >> speaker & 1 or self._rng.random() < self._overlooks
+            verdict = "fits" if fits else "not"
+            for part, then in zip(leaves(statement), [*joins(statement), verdict], strict=True):
+                so = truth(part, people) >> assignment & 1
+                so_far = true if then == verdict else so
+                role, place = part
+                thoughts.append(
+                    f"{puzzle.names[speaker]} {roles} {puzzle.names[place]} {role} "
+                    f"{_SO[so]} {_SO[so_far]} {then}"
+                )
+            if not fits:
+                return False
+        return True

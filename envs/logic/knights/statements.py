@@ -55,6 +55,23 @@ def truth(statement: Statement, people: int) -> int:
     return always(people) ^ left ^ right
 
 
+def leaves(statement: Statement) -> list[Statement]:
+    """What it says of one person each, from left to right."""
+    if statement[0] in ROLES:
+        return [statement]
+    return [leaf for part in statement[1:] for leaf in leaves(part)]
+
+
+def joins(statement: Statement) -> list[str]:
+    """What joins each of its :func:`leaves` to the next: "and", "or", "if" or "iff"."""
+    kind, *parts = statement
+    if kind in ROLES:
+        return []
+    if kind == "not":
+        return joins(parts[0])
+    return [*joins(parts[0]), kind, *joins(parts[1])]
+
+
 def solutions(statements: Sequence[Statement]) -> list[int]:
     """Every assignment under which knights speak the truth and knaves lie: statement i is i's."""
     people = len(statements)

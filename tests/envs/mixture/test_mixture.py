@@ -52,7 +52,8 @@ def test_each_episode_is_what_it_is_alone(env):
 
 
 def test_it_keeps_the_contract_where_parts_pay_alike():
-    made = envs.make("mix", of="search-qa(hops=3) + sudoku")
+    # Every game of mastermind begins with the same words: the tasks say that splits differ.
+    made = envs.make("mix", of="search-qa(hops=3) + mastermind")
     assert len(envs.check_env(made, num_tasks=4).rules) >= 14
     made.close()
 

@@ -89,15 +89,16 @@ def test_every_stretch_has_its_shares_to_within_one(weights):
 
 
 def test_train_repeats_small_parts_and_the_other_splits_repeat_nothing():
-    weights = [Fraction(2), Fraction(1)]
-    train = MixTasks([5, 100], weights, again=True)
-    tasks = [train[i] for i in range(len(train))]
+    weights, parts = [Fraction(2), Fraction(1)], ["abcde", range(100)]
+    train = MixTasks(parts, weights, again=True)
+    tasks = [(train[i].part, train[i].index) for i in range(len(train))]
     counts = Counter(part for part, _ in tasks)
     assert counts == {0: 200, 1: 100}
     assert {own for part, own in tasks if part == 1} == set(range(100))
     assert [own for part, own in tasks if part == 0][:7] == [0, 1, 2, 3, 4, 0, 1]
-    held_out = MixTasks([5, 100], weights, again=False)
-    tasks = [held_out[i] for i in range(len(held_out))]
+    assert repr(train[3]) == "MixTask(0, 'c')"
+    held_out = MixTasks(parts, weights, again=False)
+    tasks = [(held_out[i].part, held_out[i].index) for i in range(len(held_out))]
     assert len(tasks) == len(set(tasks)) == 6
     assert Counter(part for part, _ in tasks) == {0: 4, 1: 2}
     with pytest.raises(IndexError):

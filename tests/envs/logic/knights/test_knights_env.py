@@ -21,15 +21,29 @@ def test_the_gold_author_word_for_word():
 def test_the_hasty_author_word_for_word():
     seeing = HastyAuthor(np.random.default_rng(0), overlooks=0.0)
     assert seeing(PUZZLE) == (
-        "<think> Zoey knight Oliver knight : true false , "
-        "Zoey knave Oliver knight : false true </think> "
+        "<think> Zoey knight knight Zoey knight true true and "
+        "Zoey knight knight Oliver knight true true fits "
+        "Oliver knight knight Zoey knave false false not "
+        "Zoey knave knight Zoey knight false false and "
+        "Zoey knave knight Oliver knight true false fits "
+        "Oliver knave knight Zoey knave true true fits </think> "
         "<answer> (1) Zoey is a knave (2) Oliver is a knight </answer>"
     )
     blind = HastyAuthor(np.random.default_rng(0), overlooks=1.0)
     assert blind(PUZZLE) == (
-        "<think> Zoey knight Oliver knight : true true </think> "
+        "<think> Zoey knight knight Zoey knight true true and "
+        "Zoey knight knight Oliver knight true true fits "
+        "Oliver knight knight Zoey knave false false fits </think> "
         "<answer> (1) Zoey is a knight (2) Oliver is a knight </answer>"
     )
+
+
+@pytest.mark.parametrize("people", [2, 3, 5, 8])
+@pytest.mark.parametrize("depth", [2, 4])
+def test_the_hasty_author_is_right_unless_it_overlooks(people, depth):
+    env = envs.make("knights-knaves", people=people, depth=depth)
+    seeing = HastyAuthor(np.random.default_rng(0), overlooks=0.0)
+    assert all(play(env, seeing, task=task).reward == 3.0 for task in range(12))
 
 
 @pytest.mark.parametrize("people", [2, 3, 5, 8])

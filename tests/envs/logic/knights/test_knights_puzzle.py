@@ -7,11 +7,20 @@ from itertools import permutations, product
 
 import pytest
 
-from envs.logic.knights.puzzle import NAMES, KnightsTasks, Puzzle, draw, key, read
-from envs.logic.knights.statements import from_text, knights, solutions, to_text, truth
+from envs.logic.knights.puzzle import MAX_PEOPLE, NAMES, KnightsTasks, Puzzle, draw, key, read
+from envs.logic.knights.statements import (
+    from_text,
+    joins,
+    knights,
+    leaves,
+    solutions,
+    to_text,
+    truth,
+)
 from envs.logic.tasks import NUM_TASKS
 
 PEOPLE = ("Zoey", "Oliver", "Liam")
+OTHERS = (("knave", 2), ("knight", 0))
 
 
 def holds(statement, roles):
@@ -92,6 +101,18 @@ def test_english_and_back(statement, text):
     assert from_text(text, PEOPLE) == statement
 
 
+def test_leaves_and_what_joins_them():
+    statement = ("not", ("if", ("iff", ("knight", 0), ("knave", 1)), ("and", *OTHERS)))
+    assert leaves(statement) == [("knight", 0), ("knave", 1), *OTHERS]
+    assert joins(statement) == ["iff", "if", "and"]
+    assert (leaves(OTHERS[0]), joins(OTHERS[0])) == ([OTHERS[0]], [])
+
+
+def test_names_are_nobody_elses():
+    names = [name for known in NAMES for name in known]
+    assert len(set(names)) == len(names) and len(NAMES) == MAX_PEOPLE
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -120,7 +141,8 @@ def test_drawn_puzzles_have_one_solution_and_read_back(people, depth):
         puzzle = tasks[index]
         assert fitting(puzzle.statements) == [as_roles(puzzle.solution, people)]
         assert read(puzzle.text()) == puzzle
-        assert len(set(puzzle.names)) == people and set(puzzle.names) <= set(NAMES)
+        assert len(puzzle.names) == people
+        assert all(name in known for name, known in zip(puzzle.names, NAMES, strict=False))
         assert [puzzle.roles[name] == "knight" for name in puzzle.names] == list(
             as_roles(puzzle.solution, people)
         )
@@ -200,6 +222,6 @@ def test_bits_of_people():
     assert knights(2) == (0b1010, 0b1100)
 
 
-GOLDEN = """Lena says: Ida is a knave if and only if Lena is a knave.
-Ida says: if Lena is a knave then Ida is a knave.
-Anna says: Lena is a knave and Ida is a knave."""
+GOLDEN = """Anna says: Anna is a knave if and only if Bela is a knight.
+Bela says: Cyril is a knave.
+Cyril says: if Anna is a knight then Cyril is a knave."""
