@@ -2,10 +2,10 @@
 
 One turn, rewarded as in Logic-RL (:mod:`envs.logic.knights.reward`)::
 
-    Emma says: Abel is a knave.
-    Abel says: Abel is a knave if and only if Emma is a knight.
+    Abel says: Boris is a knave.
+    Boris says: Boris is a knave if and only if Abel is a knight.
 
-    <think> ... </think> <answer> (1) Emma is a knave (2) Abel is a knight </answer>
+    <think> ... </think> <answer> (1) Abel is a knave (2) Boris is a knight </answer>
 """
 
 from __future__ import annotations
