@@ -127,33 +127,31 @@ _NOTHING: dict[str, float] = {}
 
 def go_on(
     observation: str,
-    rewards: Mapping[str, float] | None = None,
-    scores: Mapping[str, float] | None = None,
+    rewards: Mapping[str, float] = _NOTHING,
+    scores: Mapping[str, float] = _NOTHING,
     tool_calls: Sequence[EnvToolCall] = (),
 ) -> Reply:
     """The episode continues with this observation."""
     # This runs in each turn, and tuple.__new__ is quicker than Reply.
-    told = (observation, rewards or _NOTHING, scores or _NOTHING, tool_calls, False, None)
-    return _new(Reply, told)
+    return _new(Reply, (observation, rewards, scores, tool_calls, False, None))
 
 
 def finish(
     rewards: Mapping[str, float],
     observation: str = "",
-    scores: Mapping[str, float] | None = None,
+    scores: Mapping[str, float] = _NOTHING,
     tool_calls: Sequence[EnvToolCall] = (),
 ) -> Reply:
     """The episode is over by the agent's doing: terminated."""
-    return Reply(observation, rewards, scores or _NOTHING, tool_calls, terminated=True)
+    return Reply(observation, rewards, scores, tool_calls, terminated=True)
 
 
 def cut(
     reason: StopReason,
-    rewards: Mapping[str, float] | None = None,
+    rewards: Mapping[str, float] = _NOTHING,
     observation: str = "",
-    scores: Mapping[str, float] | None = None,
+    scores: Mapping[str, float] = _NOTHING,
     tool_calls: Sequence[EnvToolCall] = (),
 ) -> Reply:
     """The episode is cut short by the environment: truncated."""
-    named, figures = rewards or _NOTHING, scores or _NOTHING
-    return Reply(observation, named, figures, tool_calls, stop_reason=reason)
+    return Reply(observation, rewards, scores, tool_calls, stop_reason=reason)

@@ -36,15 +36,16 @@ class Progress:
         Raises:
             TypeError: that is no reply, its observation no text, or a call no EnvToolCall.
         """
-        if not isinstance(reply, Reply):
+        if type(reply) is not Reply:
             raise _not_a_reply(author, reply)
         observation, rewards, scores, tool_calls, terminated, stop_reason = reply
-        if not isinstance(observation, str):
+        if type(observation) is not str and not isinstance(observation, str):
             raise not_a_text(author, "turn", observation)
         self.turns = turns = self.turns + 1
         reward = 0.0
-        for contribution in rewards.values():
-            reward += contribution
+        if rewards:
+            for contribution in rewards.values():
+                reward += contribution
         if tool_calls:
             self._book(tool_calls)
         if not terminated and stop_reason is None:
