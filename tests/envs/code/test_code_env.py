@@ -205,6 +205,14 @@ def test_each_turn_after_the_first_costs():
     assert env.reward_range == pytest.approx((-0.3, 1.0))
 
 
+def test_the_turn_after_a_guess_is_free():
+    sandbox = ScriptedSandbox(NO_PUBLIC, NO_PUBLIC, ALL_PUBLIC, ALL_HIDDEN)
+    env = scripted(sandbox, max_turns=4, turn_cost=0.1, hide="constant")
+    rewards = [env.step(text).reward for text in "abc"]
+    assert rewards == pytest.approx([0.0, 0.0, 0.9])
+    assert env.reward_range == pytest.approx((-0.2, 1.0))
+
+
 def test_blank_feedback_says_the_same_whatever_went_wrong():
     told = set()
     for outcomes in (NO_PUBLIC, [True, False, True], [None] * 3):
