@@ -15,7 +15,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
 
-import gymnasium
 import numpy as np
 
 from envs.card import Card
@@ -153,8 +152,11 @@ class MixEnv(TextEnv[MixTask, MixState]):
         self._playing.tape = self.tape
 
     def fork(self, reseed: int | None = None) -> Self:
-        """As the base class's, with the part's."""
-        return self._reseeded(super().fork(reseed), reseed)
+        """As the base class's, with a fork of the part: what tools keep is copied."""
+        twin = super().fork(reseed)
+        twin._playing.close()
+        twin._envs[self.state.part] = self._playing.fork(reseed)
+        return twin
 
     async def asnapshot(self) -> Snapshot:
         """As :meth:`snapshot`."""
@@ -170,7 +172,10 @@ class MixEnv(TextEnv[MixTask, MixState]):
 
     async def afork(self, reseed: int | None = None) -> Self:
         """As :meth:`fork`."""
-        return self._reseeded(await super().afork(reseed), reseed)
+        twin = await super().afork(reseed)
+        await twin._playing.aclose()
+        twin._envs[self.state.part] = await self._playing.afork(reseed)
+        return twin
 
     def close(self) -> None:
         """As the base class's, for every part."""
@@ -211,11 +216,6 @@ class MixEnv(TextEnv[MixTask, MixState]):
     def _twin(self) -> Self:
         twin = super()._twin()
         twin._envs = [env._twin() for env in self._envs]
-        return twin
-
-    def _reseeded(self, twin: Self, seed: int | None) -> Self:
-        if seed is not None:
-            gymnasium.Env.reset(twin._playing, seed=seed)
         return twin
 
 

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 import envs
+import tools
 from envs.mixture.env import MixEnv
 from envs.play import aplay, gold_of, play
 from envs.record import Recorder
+from tools.tool import Tool, ToolContext, ToolResult
 
 OF = "2*search-qa(hops=2) + knights-knaves(people=4) + mastermind(information_reward=0.5)"
 
@@ -111,6 +113,55 @@ async def test_forks_and_snapshots_in_mid_episode_go_on_alike_and_reseeded_ones_
         for one in (twin, other):
             await one.aclose()
     await env.aclose()
+
+
+class Counter(Tool):
+    """Counts an episode's calls, and all calls of everybody."""
+
+    name = "count"
+    description = "Count."
+    parameters = {"type": "object", "properties": {}}  # noqa: RUF012
+    stateful = True
+
+    def __init__(self):
+        self.told, self.everything = {}, 0
+
+    async def __call__(self, arguments, context=None):
+        session = (context or ToolContext()).session
+        self.everything += 1
+        self.told.setdefault(session, []).append(self.everything)
+        return ToolResult(str(self.told[session]))
+
+    async def fork(self, session, twin):
+        self.told[twin] = [*self.told[session]]
+
+    async def end(self, session):
+        self.told.pop(session, None)
+
+
+tools.register("test-counter", Counter)
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+async def test_a_fork_has_a_copy_of_what_a_parts_tools_keep(asynchronous):
+    env = envs.make("mix", of="math(tools=test-counter, max_turns=4) + mastermind")
+
+    async def ask(one, name, *arguments, **keywords):
+        if asynchronous:
+            return await getattr(one, f"a{name}")(*arguments, **keywords)
+        return getattr(one, name)(*arguments, **keywords)
+
+    await ask(env, "reset", seed=5, options={"task": 0})
+    await ask(env, "step", "<count></count>")
+    twin = await ask(env, "fork")
+    steps = [await ask(one, "step", "<count></count>") for one in (env, twin)]
+    # Had the twin's tool been asked again for what its parent was told, it would say [3, 4].
+    assert [step.observation for step in steps] == [
+        " <result> [1, 2] </result> ",
+        " <result> [1, 3] </result> ",
+    ]
+    for one in (twin, env):
+        await ask(one, "close")
 
 
 def test_before_the_first_reset_nothing_is_known():
