@@ -9,10 +9,27 @@ from __future__ import annotations
 import asyncio
 import atexit
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+async def _outcome(coroutine: Coroutine[Any, Any, T]) -> Callable[[], T]:
+    """What returns or raises what the coroutine did, wherever it is called.
+
+    An exit that is raised inside a task ends its loop, and everybody who waits would wait for ever.
+    """
+    try:
+        value = await coroutine
+    except (SystemExit, KeyboardInterrupt) as error:
+        exit_ = error
+
+        def leave() -> T:
+            raise exit_
+
+        return leave
+    return lambda: value
 
 
 class LoopThread:
@@ -33,13 +50,14 @@ class LoopThread:
         if threading.current_thread() is self._thread:
             coroutine.close()
             raise RuntimeError("a synchronous face was called inside an asynchronous one: await it")
-        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+        future = asyncio.run_coroutine_threadsafe(_outcome(coroutine), loop)
         try:
-            return future.result()
+            outcome = future.result()
         except BaseException:
             # An interrupted caller (Ctrl-C) leaves nothing running behind its back.
             future.cancel()
             raise
+        return outcome()
 
     def _start(self) -> asyncio.AbstractEventLoop:
         with self._lock:

@@ -302,6 +302,21 @@ def test_a_synchronous_call_inside_an_asynchronous_turn_is_refused_not_hung():
         env.step("roll")
 
 
+@pytest.mark.parametrize("leaves", [SystemExit, KeyboardInterrupt])
+def test_an_exit_inside_an_asynchronous_turn_is_the_callers_and_harms_nobody_else(leaves):
+    class Leaving(DiceEnv):
+        async def turn(self, action: Action) -> Reply:  # type: ignore[override]
+            raise leaves(3)
+
+    env = Leaving(DiceOptions())
+    env.reset(seed=0)
+    with pytest.raises(leaves):
+        env.step("roll")
+    other = AsyncDice(DiceOptions())
+    other.reset(seed=0)
+    assert other.step("roll").observation
+
+
 # ---- deadlines and threads -------------------------------------------------------------------
 
 
