@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import math
@@ -93,13 +94,25 @@ class FunctionTool(Tool):
         except ToolFailure:
             raise
         # The function is foreign code: whatever else it raises is its fault, not the model's.
-        except Exception as error:
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                raise  # By the caller, not by the function itself.
             raise ToolFailure(
                 f"tool {self.name!r} failed: {type(error).__name__}: {error}", retryable=False
             ) from error
-        if not isinstance(answer, ToolResult):
-            return ToolResult(answer, data=answer, cost=self._cost)
-        return replace(answer, cost=answer.cost + self._cost) if self._cost else answer
+        return self._answered(answer)
+
+    def _answered(self, answer: object) -> ToolResult:
+        result = answer if isinstance(answer, ToolResult) else None
+        text = answer if result is None else result.text
+        if not isinstance(text, str):
+            raise ToolFailure(
+                f"tool {self.name!r} failed: it answered {type(text).__name__}, not text",
+                retryable=False,
+            )
+        if result is None:
+            return ToolResult(text, data=text, cost=self._cost)
+        return replace(result, cost=result.cost + self._cost) if self._cost else result
 
     async def _run(self, values: dict[str, Any]) -> Answer:
         if self._blocking:
@@ -182,6 +195,12 @@ class FunctionTool(Tool):
             self.name, __config__=ConfigDict(extra="forbid"), **fields
         )
         return model
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody asked this task to end."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 @overload

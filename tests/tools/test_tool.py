@@ -104,6 +104,41 @@ async def test_a_bug_is_a_failure_not_an_observation():
     assert outage.value.retryable
 
 
+@pytest.mark.parametrize(
+    ("does", "says"),
+    [
+        (SystemExit(2), "SystemExit: 2"),
+        (asyncio.CancelledError("its own"), "CancelledError: its own"),
+        (None, "it answered NoneType, not text"),
+        (ToolResult(5), "it answered int, not text"),  # type: ignore[arg-type]
+    ],
+)
+async def test_whatever_else_comes_of_a_call_is_a_failure(does, says):
+    @tools.tool
+    async def odd() -> str:
+        """Do something else."""
+        if isinstance(does, BaseException):
+            raise does
+        return does
+
+    with pytest.raises(ToolFailure, match=f"tool 'odd' failed: {says}"):
+        await odd({})
+
+
+async def test_a_call_that_its_caller_cancels_is_cancelled():
+    @tools.tool
+    async def slow() -> str:
+        """Take a minute."""
+        await asyncio.sleep(60)
+        return ""
+
+    asked = asyncio.create_task(slow({}))
+    await asyncio.sleep(0)
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+
+
 async def test_a_call_has_a_deadline_of_its_own():
     @tools.tool
     async def slow(inner: bool) -> str:
