@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 from typing import Any, ClassVar, cast
 
-from envs.adapters.reasoning_gym_tasks import CARD, COMPUTES, TASKS, GymOptions, import_library
+from envs.adapters import reasoning_gym_tasks as gym
 from envs.env import TextEnv
 from envs.episode import Action, Reply, finish
 from envs.logic.answers import only_answer
@@ -25,16 +25,16 @@ _MOST_DRAWS, _MOST_CHARACTERS, _DRAWING = 500, 10_000, threading.Lock()
 class ReasoningGymEnv(TextEnv[int, dict[str, Any]]):
     """A question of the library; its score of the only answer is the reward."""
 
-    Options = GymOptions
+    Options = gym.GymOptions
     blocking = True
     success_score = "solved"
     system_prompt = "Think first, then write the answer alone between <answer> and </answer>."
     dataset: ClassVar[str]
     """The library's name of the task."""
 
-    def __init__(self, options: GymOptions, services: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, options: gym.GymOptions, services: Mapping[str, Any] | None = None) -> None:
         super().__init__(options, range(NUM_TASKS[options.split]), services)
-        if self.dataset in COMPUTES and not options.trust_answers:
+        if self.dataset in gym.COMPUTES and not options.trust_answers:
             raise ValueError(
                 f"trust_answers (False) must be True: reasoning-gym's scorer of {self.dataset} "
                 f"evaluates answers as Python in this process, where they may do anything"
@@ -45,7 +45,7 @@ class ReasoningGymEnv(TextEnv[int, dict[str, Any]]):
 
     def begin(self, task: int) -> str:
         """The question."""
-        split, config = self.options.split, cast(GymOptions, self.options).config
+        split, config = self.options.split, cast(gym.GymOptions, self.options).config
         rng = task_rng(f"{self.dataset} {config}", split, self.options.seed, task)
         for _ in range(_MOST_DRAWS):
             entry = _draw(self.dataset, config, rng.getrandbits(31))
@@ -61,11 +61,7 @@ class ReasoningGymEnv(TextEnv[int, dict[str, Any]]):
         """The end."""
         answer, score = only_answer(action), 0.0
         if answer and len(answer) <= _MOST_CHARACTERS:
-            try:
-                score = float(self._scorer.score_answer(answer, self.state))
-            except Exception:
-                score = 0.0  # Many scorers raise at what they cannot read.
-        score = min(max(score, 0.0), 1.0)
+            score = gym.score_of(self.dataset, self._scorer, answer, self.state)
         return finish({"score": score}, scores={"solved": float(score >= 1.0)})
 
     def gold_policy(self) -> Callable[[str], str]:
@@ -76,7 +72,7 @@ class ReasoningGymEnv(TextEnv[int, dict[str, Any]]):
 @lru_cache(maxsize=64)
 def _make(dataset: str, config: str, seed: int = 0) -> Any:
     """The library's data set; of one entry in name, of which there are as many as numbers."""
-    library = import_library(dataset)
+    library = gym.import_library(dataset)
     try:
         return library.create_dataset(dataset, seed=seed, size=1, **json.loads(config))
     except (TypeError, AssertionError) as error:
@@ -94,6 +90,8 @@ def _draw(dataset: str, config: str, number: int) -> dict[str, Any]:
 @cache
 def __getattr__(name: str) -> type[ReasoningGymEnv]:
     """The environment of a task, as ``envs.adapters.reasoning_gym.TASK``."""
-    if name not in TASKS:
+    if name not in gym.TASKS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return type(name, (ReasoningGymEnv,), {"dataset": name, "card": CARD, "__module__": __name__})
+    return type(
+        name, (ReasoningGymEnv,), {"dataset": name, "card": gym.CARD, "__module__": __name__}
+    )

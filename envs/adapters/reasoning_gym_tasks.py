@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +42,10 @@ COMPUTES = (
 )
 """Whose scorers hand an answer to ``eval``, to ``sympy.parse_expr`` or to boundless arithmetic."""
 
+WORD_FOR_WORD = ("game_of_life_halting",)
+"""Whose scorers take any answer (``bool("False")`` is true): here it must be the library's own."""
+_NAN = re.compile(r"(?<![a-z])nan(?![a-ik-z])", re.IGNORECASE)
+
 CARD = Card(
     agent="answers a question of the library reasoning-gym",
     reward="the library's score",
@@ -66,6 +72,23 @@ class GymOptions(EnvOptions):
             raise ValueError(f"config ({self.config!r}) must be an object without seed and size")
         if self.max_turns != 1:
             raise ValueError(f"max_turns ({self.max_turns}) must be 1: the first answer counts")
+
+
+def score_of(task: str, scorer: Any, answer: str, entry: Mapping[str, Any]) -> float:
+    """The library's score of an answer, from 0 to 1.
+
+    What says nan where the library's own answer does not earns nothing: some scorers find no number
+    far from it. Neither does what a scorer cannot read; many raise then.
+    """
+    gold = str(entry["answer"])
+    if task in WORD_FOR_WORD:
+        return float(answer.lower() == gold.lower())
+    if _NAN.search(answer) and not _NAN.search(gold):
+        return 0.0
+    try:
+        return min(max(float(scorer.score_answer(answer, entry)), 0.0), 1.0)
+    except Exception:
+        return 0.0
 
 
 def import_library(task: str) -> Any:

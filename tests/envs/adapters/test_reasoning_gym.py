@@ -76,6 +76,33 @@ def test_an_answer_that_breaks_the_scorer_earns_nothing():
     assert env.step("<answer>yes</answer>").reward == 0.0
 
 
+@pytest.mark.parametrize("answer", ["nan", "NaN", "-nan", "1+nanj", "nan + nanj", "(nanj)"])
+def test_no_number_is_no_answer(answer):
+    env = make("complex_arithmetic")
+    for task in range(3):
+        env.reset(seed=0, options={"task": task})
+        assert env.step(f"<answer>{answer}</answer>").reward == 0.0
+
+
+def test_a_scorer_that_takes_any_answer_is_not_asked():
+    env = make("game_of_life_halting")
+    for task in range(6):
+        env.reset(seed=0, options={"task": task})
+        gold, other = sorted(("True", "False"), key=lambda word: word != env.state["answer"])
+        earned = []
+        for answer in (gold, gold.lower(), other, "x"):
+            env.reset(seed=0, options={"task": task})
+            earned.append(env.step(f"<answer>{answer}</answer>").reward)
+        assert earned == [1.0, 1.0, 0.0, 0.0]
+
+
+def test_words_that_hold_those_letters_are_answers():
+    env = make("letter_counting")
+    env.reset(seed=0)
+    env.state["answer"], env.state["metadata"] = "nan", {}
+    assert env.step("<answer>nan</answer>").reward == 1.0
+
+
 @pytest.mark.parametrize("task", COMPUTES)
 def test_answers_are_evaluated_as_python_only_where_they_are_trusted(task):
     with pytest.raises(ValueError, match=rf"trust_answers \(False\) must be True.* {task} "):
