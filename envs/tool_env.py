@@ -22,7 +22,7 @@ from envs.sessions import ToolSession
 from tools.calls import with_tools
 from tools.spec import make_tools
 from tools.syntax import Call, Syntax
-from tools.tool import Tool, ToolResult
+from tools.tool import Tool, ToolFailure, ToolResult
 
 TaskT = TypeVar("TaskT")
 StateT = TypeVar("StateT")
@@ -34,8 +34,12 @@ def named_tools(text: str) -> Mapping[str, Tool]:
 
     Raises:
         ValueError, UnknownNameError, PluginImportError: as ``tools.spec.make_tools``.
+        ValueError: also where a tool cannot be made, of a server that does not start for example.
     """
-    return make_tools(text)
+    try:
+        return make_tools(text)
+    except ToolFailure as error:
+        raise ValueError(f"tools ({text}): {error}") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,12 +73,15 @@ class ToolEnv(TextEnv[TaskT, StateT]):
         syntax: how calls stand in an action.
 
     Raises:
-        ValueError: a named tool is called as one of the environment's own.
+        ValueError: a named tool is called as one of the environment's own, or as another service,
+            or in a way that cannot be written.
     """
 
     Options = ToolOptions
     own_tools: ClassVar[tuple[str, ...]] = ()
     """Tools that every episode has: services of these names, from ``open_services``."""
+    other_services: ClassVar[tuple[str, ...]] = ()
+    """Services of ``open_services`` that are no tools: no tool may take their names."""
 
     def __init__(
         self,
@@ -87,7 +94,7 @@ class ToolEnv(TextEnv[TaskT, StateT]):
         super().__init__(options, tasks, services)
         self.named_tools: Mapping[str, Tool] = named_tools(options.tools)
         """The tools of ``options.tools``, for their schemas; :meth:`call` calls them."""
-        taken = sorted({*self.own_tools} & {*self.named_tools})
+        taken = sorted({*self.own_tools, *self.other_services} & {*self.named_tools})
         if taken:
             raise ValueError(f"tools ({options.tools}): {taken[0]!r} is there already")
         self.syntax = with_tools(syntax, self.named_tools)

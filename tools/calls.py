@@ -17,6 +17,8 @@ from tools.syntax import FENCED_ARGUMENTS, Call, Syntax, fenced_call, tagged_cal
 from tools.tool import Tool
 
 _TAG = re.compile(r"[A-Za-z][\w-]*")
+_MEANT = ("think", "answer", "result", "information", "interpreter", "code")
+"""Tags that mean something in one syntax or another."""
 _WRITTEN = "written"
 """The argument under which the parsers of ``tools.syntax`` give what stands inside a call."""
 
@@ -31,12 +33,14 @@ def with_tools(syntax: Syntax, tools: Mapping[str, Tool]) -> Syntax:
         tools: by name.
 
     Raises:
-        ValueError: a tool's name cannot stand in a tag.
+        ValueError: a tool's name cannot stand in a tag, or such a tag means something else.
     """
     others = {name: tool for name, tool in tools.items() if name not in syntax.tools}
     for name in others:
         if not _TAG.fullmatch(name):
             raise ValueError(f"tool {name!r} needs a name of letters, digits, _ and - to be called")
+        if name in _MEANT and syntax.form == "tags":
+            raise ValueError(f"tool {name!r} needs another name: <{name}> is no call of a tool")
     if not others or syntax.form == "json":
         return syntax
     if syntax.form == "fence":

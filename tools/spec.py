@@ -75,6 +75,11 @@ def _options(text: str, start: int) -> tuple[int, Mapping[str, Any]]:
             continue  # This one stands inside a value.
         if not isinstance(call, ast.Call) or call.args or None in [k.arg for k in call.keywords]:
             break
-        options = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+        options: dict[str, Any] = {}
+        for keyword in call.keywords:
+            key = str(keyword.arg)
+            if key in options:
+                raise ValueError(f"{key} is given twice")
+            options[key] = ast.literal_eval(keyword.value)
         return end + len(text[end:]) - len(text[end:].lstrip()), options
     raise SyntaxError

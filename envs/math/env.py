@@ -96,6 +96,7 @@ class MathEnv(ToolEnv[MathTask, MathState]):
         needs="a sandbox for the Python tool",
     )
     success_score = "right"
+    other_services = ("verifier",)
     floor_waiver = "papers and rubrics pay their format, which can be written without reading"
 
     def __init__(self, options: MathOptions, services: Mapping[str, Any] | None = None) -> None:

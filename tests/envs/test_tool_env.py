@@ -15,6 +15,7 @@ from envs.search.protocol import PROTOCOLS
 from tools.registry import UnknownNameError
 from tools.tool import Tool, ToolContext, ToolFailure, ToolResult
 
+TAGGED = [name for name, row in PROTOCOLS.items() if row.syntax.form == "tags"]
 SYNTAXES = [(syntax, variant) for syntax, row in PROTOCOLS.items() for variant in row.pay]
 
 
@@ -250,9 +251,18 @@ def test_an_unknown_name_is_one():
         envs.make("math", tools="tally", max_turns=2)
 
 
-def test_a_tool_called_like_the_environments_own_is_refused():
-    @tools.tool
-    def search(query: str) -> str:
+@pytest.mark.parametrize(
+    ("env_id", "options", "name", "says"),
+    [
+        ("search-qa", {}, "search", "'search' is there already"),
+        ("math", {}, "verifier", "'verifier' is there already"),
+        ("math", {}, "think", "needs another name: <think> is no call"),
+        *(("search-qa", {"syntax": s}, "answer", "<answer> is no call") for s in TAGGED),
+    ],
+)
+def test_a_tool_called_like_something_else_is_refused(env_id, options, name, says):
+    @tools.tool(name=name)
+    def other(query: str) -> str:
         """Another.
 
         Args:
@@ -260,9 +270,16 @@ def test_a_tool_called_like_the_environments_own_is_refused():
         """
         return query
 
-    tools.register("test-other-search", search)
-    with pytest.raises(ValueError, match=r"tools \(test-other-search\): 'search' is there already"):
-        envs.make("search-qa", tools="test-other-search")
+    registered = f"test-{name}-of-{env_id}-{options.get('syntax', '')}"
+    tools.register(registered, other)
+    with pytest.raises(ValueError, match=says):
+        envs.make(env_id, tools=registered, max_turns=2, **options)
+
+
+def test_a_tool_that_cannot_be_made_is_told_in_one_line():
+    with pytest.raises(ValueError, match=r"tools \(mcp\(.*does not start") as raised:
+        envs.make("math", tools="mcp(command='/no/such/server')", max_turns=2)
+    assert "\n" not in str(raised.value)
 
 
 async def test_episodes_share_the_tool_and_nothing_else():

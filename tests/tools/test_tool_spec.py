@@ -70,6 +70,7 @@ def test_names_and_their_options(text, made):
         ("lookup(limit=3", "expected names"),
         ("lookup(**{})", "expected names"),
         ("lookup(limit=x)", "malformed node"),
+        ("lookup(limit=3, limit=4)", "limit is given twice"),
         ("lookup(most=3)", "tool 'lookup' has no option 'most'.* Known: limit, words"),
         ("echo(limit=3)", "tool 'echo' has no options, yet 'limit' was given"),
         ("echo, their-echo.v2", "two of them are called 'echo'"),

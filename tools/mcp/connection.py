@@ -56,6 +56,9 @@ class Address:
     """Of each request to the URL."""
 
     def __post_init__(self) -> None:
+        for name in ("command", "url"):
+            if not isinstance(getattr(self, name), str):
+                raise ValueError(f"{name} ({getattr(self, name)!r}) must be a text")
         if bool(self.command.strip()) == bool(self.url):
             raise ValueError(
                 f"an MCP server needs a command ({self.command!r}) or a url ({self.url!r}): give "

@@ -163,6 +163,7 @@ async def test_one_tool_by_plain_values_is_opened_and_closed():
     [
         ({}, "needs a command"),
         ({"command": "x", "url": "http://x"}, "give one of the two"),
+        ({"command": 5}, r"command \(5\) must be a text"),
         ({"url": "desk:80"}, r"url \('desk:80'\) must begin with http"),
         ({"url": "http://x", "env": {"a": "b"}}, "env is for a command"),
         ({"command": "x", "headers": {"a": "b"}}, "headers are for a url"),
