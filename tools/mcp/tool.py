@@ -13,6 +13,8 @@ from tools.tool import Tool, ToolContext, ToolFailure, ToolResult
 if TYPE_CHECKING:
     from tools.mcp.server import McpServer
 
+DEEPEST = 64
+"""Objects and lists inside one another, of arguments; the SDK sends some 250."""
 NOTHING_SAID = "(no output)"
 
 
@@ -44,6 +46,9 @@ class McpTool(Tool):
     ) -> ToolResult:
         """Ask the server; see :class:`tools.Tool`."""
         context = context or ToolContext()
+        wrong = _unsendable(arguments)
+        if wrong is not None:
+            return ToolResult(f"Error: {self.name}: {wrong}", error=wrong)
         call = partial(self._server.call, self.name, arguments, context.session)
         return result_of(await self._calls.run(call, context.timeout_s))
 
@@ -75,6 +80,29 @@ class McpTool(Tool):
     async def end(self, session: str) -> None:
         """The episode is over: end its connection, where it has one of its own."""
         await self._server.end(session)
+
+
+def _unsendable(arguments: Mapping[str, Any]) -> str | None:
+    r"""Why arguments cannot be sent: that would end a connection that others share. None: they can.
+
+    JSON escapes can write half of a character (``"\ud800"``), which no encoding holds.
+    """
+    if not _within(arguments, DEEPEST):
+        return f"the arguments are nested more than {DEEPEST} deep"
+    try:
+        json.dumps(arguments, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return "the arguments hold half of a character: a surrogate without the other"
+    return None
+
+
+def _within(value: object, depth: int) -> bool:
+    """Whether a plain value is nested at most so deep."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if not isinstance(value, list | tuple):
+        return True
+    return depth > 0 and all(_within(one, depth - 1) for one in value)
 
 
 def result_of(answer: Mapping[str, Any]) -> ToolResult:

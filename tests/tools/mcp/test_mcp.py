@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import socket
@@ -97,6 +98,28 @@ async def end(process: int, made: McpServer, key: str) -> None:
     os.kill(process, 9)
     while not made._connections[key].result().lost:
         await asyncio.sleep(0.02)
+
+
+# ---- what an agent says ---------------------------------------------------------------------
+
+
+async def test_no_arguments_of_one_agent_end_the_connection_of_all():
+    deep: object = 1
+    for _ in range(300):
+        deep = [deep]
+    async with command() as made:
+        before = await pid(made, ONE)
+        for arguments, says in (
+            (json.loads(r'{"a": "\ud800"}'), "half of a character"),
+            ({"a": 1, "\udfff": 2}, "half of a character"),
+            ({"a": deep}, "nested more than 64 deep"),
+            ({"a": {"b": deep}}, "nested more than 64 deep"),
+        ):
+            told = await made.tools["add"](arguments)
+            assert told.error is not None and says in told.error
+            assert told.text == f"Error: add: {told.error}"
+        assert (await made.tools["note"]({"text": "\U0001f600 ü"})).text == "\U0001f600 ü"
+        assert await pid(made, ONE) == before
 
 
 # ---- what a tool says -----------------------------------------------------------------------
