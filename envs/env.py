@@ -321,6 +321,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         twin.__dict__.update(self.__dict__)
         twin._progress = None
         twin._lease = self._lease.share()
+        twin.tape = self.tape.fork()
         # The generator is an object: a shallow copy would share its stream.
         twin._np_random = copy.deepcopy(self._np_random)
         return twin

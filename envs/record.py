@@ -71,6 +71,10 @@ class Tape:
         """The service called ``name``."""
         return (await lease.get())[name]
 
+    def fork(self) -> Tape:
+        """That of a copy of the episode, which goes on for itself."""
+        return self
+
 
 @dataclass
 class Recorder(Tape):
@@ -91,6 +95,10 @@ class Recorder(Tape):
             said = (service.name, service.description, _plain(service.parameters))
             self.tools[name] = RecordedTool(*said)
         return _Heard(service, name, self)
+
+    def fork(self) -> Recorder:
+        """A record that begins with what this one holds."""
+        return Recorder(self.turn, [*self.calls], {**self.tools})
 
 
 class Replayer(Tape):
@@ -118,6 +126,12 @@ class Replayer(Tape):
             return service
         said = RecordedTool(service.name, service.description, dict(service.parameters))
         return _Answered(said, name, self)
+
+    def fork(self) -> Replayer:
+        """A replay of what is left of this one."""
+        twin = Replayer(self.left, self._tools)
+        twin.turn = self.turn
+        return twin
 
     def answer(self, service: str, arguments: Mapping[str, Any]) -> ToolResult:
         """What ``service`` answered to these arguments in this turn.

@@ -37,13 +37,16 @@ class ToolSession:
         except ToolFailure as error:
             raise EnvFailure(str(error), retryable=error.retryable) from error
 
-    async def fork(self) -> ToolSession:
+    async def fork(self, tool: Tool) -> ToolSession:
         """A session for another episode that goes on from here.
+
+        Args:
+            tool: the same one, as that episode calls it: its record may be another.
 
         Raises:
             EnvFailure: what the tool keeps could not be copied.
         """
-        twin = ToolSession(self._tool, self._timeout_s)
+        twin = ToolSession(tool, self._timeout_s)
         try:
             await self._tool.fork(self._name, twin._name)
         except ToolFailure as error:

@@ -235,7 +235,7 @@ class ToolEnv(TextEnv[TaskT, StateT]):
         """As :meth:`fork`."""
         twin = await super().afork(reseed)
         for name, session in self._sessions.items():
-            twin._sessions[name] = await session.fork()
+            twin._sessions[name] = await session.fork(cast(Tool, await twin.service(name)))
         return twin
 
     def _twin(self) -> Self:

@@ -156,6 +156,7 @@ class MixEnv(TextEnv[MixTask, MixState]):
         twin = super().fork(reseed)
         twin._playing.close()
         twin._envs[self.state.part] = self._playing.fork(reseed)
+        twin.tape = twin._playing.tape
         return twin
 
     async def asnapshot(self) -> Snapshot:
@@ -175,6 +176,7 @@ class MixEnv(TextEnv[MixTask, MixState]):
         twin = await super().afork(reseed)
         await twin._playing.aclose()
         twin._envs[self.state.part] = await self._playing.afork(reseed)
+        twin.tape = twin._playing.tape
         return twin
 
     def close(self) -> None:

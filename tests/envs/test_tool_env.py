@@ -11,6 +11,7 @@ import envs
 import tools
 from envs.episode import EnvFailure
 from envs.play import aplay, gold_of, play
+from envs.record import Recorder
 from envs.search.protocol import PROTOCOLS
 from tools.registry import UnknownNameError
 from tools.tool import Tool, ToolContext, ToolFailure, ToolResult
@@ -175,6 +176,28 @@ async def test_forks_and_snapshots_keep_what_a_tool_knows(asynchronous):
     assert Tally.latest.sums == {}
     assert log[-1] == "close"
     assert log.count("close") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("math", {"tools": "calculator", "max_turns": 4}),
+        ("mix", {"of": "math(tools=calculator, max_turns=4) + mastermind"}),
+    ],
+)
+async def test_a_forks_calls_stand_in_its_own_record(name, options):
+    env = envs.make(name, **options)
+    env.tape = Recorder()
+    await env.areset(seed=0, options={"task": 0})
+    await env.astep("<calculator>1 + 1</calculator>")
+    twin = await env.afork()
+    await twin.astep("<calculator>2 + 2</calculator>")
+    told = [[call.text for call in one.tape.calls] for one in (env, twin)]
+    assert told == [["2"], ["2", "4"]]
+    await env.astep("<calculator>3 + 3</calculator>")
+    assert [call.text for call in twin.tape.calls] == ["2", "4"]
+    for one in (env, twin):
+        await one.aclose()
 
 
 def test_a_snapshot_of_another_environment_is_refused():
