@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Mapping
 from dataclasses import fields
@@ -121,10 +122,31 @@ def make_from(
 ) -> TextEnv[Any, Any]:
     """Make an environment from an options object; what rollouts use, once an episode."""
     # Every subclass takes (options, services): that is part of the contract check_env holds it to.
-    build = cast(Any, env_type(env_id))
-    env = cast("TextEnv[Any, Any]", build(options, services=services))
+    kind = cast(Any, env_type(env_id))
+    try:
+        env = cast("TextEnv[Any, Any]", kind(options, services=services))
+    except TypeError as error:
+        if _takes(kind, options, services):
+            raise
+        raise TypeError(
+            f"{kind.__name__}.__init__ must be (self, options, services=None), and call "
+            f"super().__init__(options, tasks, services): {error}"
+        ) from error
+    if "options" not in vars(env):
+        raise TypeError(
+            f"{kind.__name__}.__init__ must call super().__init__(options, tasks, services)"
+        )
     env.env_id = env_id
     return env
+
+
+def _takes(kind: Any, options: EnvOptions, services: Mapping[str, Any] | None) -> bool:
+    """Whether a class can be called as every environment's is."""
+    try:
+        inspect.signature(kind).bind(options, services=services)
+    except TypeError:
+        return False
+    return True
 
 
 def _gymnasium_id(env_id: str) -> str:

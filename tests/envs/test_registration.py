@@ -118,6 +118,49 @@ def test_gymnasium_finds_plugins_too():
     assert env.step("tails")[1] == 0.0
 
 
+class Careless(envs.TextEnv):
+    """Forgets super().__init__."""
+
+    def __init__(self, options, services=None):
+        self.mine = options
+
+
+class Reserved(envs.TextEnv):
+    """Takes no services."""
+
+    def __init__(self, options):
+        super().__init__(options, range(3))
+
+
+class Inherited(envs.TextEnv):
+    """Has no tasks."""
+
+
+class Faulty(envs.TextEnv):
+    """Is built as it should be, and fails by itself."""
+
+    def __init__(self, options, services=None):
+        super().__init__(options, range(len(3)), services)
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (Careless, r"^Careless.__init__ must call super\(\).__init__\(options, tasks, services\)$"),
+        (Reserved, r"^Reserved.__init__ must be \(self, options, services=None\), and call super"),
+        (
+            Inherited,
+            r"^Inherited.__init__ must be \(self, options, services=None\), and call super",
+        ),
+        (Faulty, r"^object of type 'int' has no len\(\)$"),
+    ],
+)
+def test_an_environment_that_is_built_otherwise_is_told_how(fresh, kind, says):
+    envs.register("odd-v0", kind)
+    with pytest.raises(TypeError, match=says):
+        envs.make("odd")
+
+
 @pytest.mark.parametrize(
     "bad", ["Coin-v0", "coin", "coin-v", "-v0", "coin v0", "coin_v0", "a/b/c-v0"]
 )
