@@ -134,7 +134,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
 
         It may use only what an agent could see.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no gold_policy: write one")
 
     def demonstrator(self, rng: np.random.Generator) -> Callable[[str], str]:
         """An imperfect author for one episode, from observation to action: warm starts imitate it.
@@ -260,8 +260,11 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         """
         if not self.forkable:
             raise NotForkable(f"{self._name}: its state cannot be copied")
+        progress = self._running()
+        if "state" not in vars(self):
+            raise NotForkable(f"{type(self).__name__}.begin must set self.state: copies are its")
         manner = (self.role, self.system_prompt, self.stop, self.continues)
-        frozen = (self._running(), self.state, self.np_random, manner)
+        frozen = (progress, self.state, self.np_random, manner)
         try:
             return Snapshot(self.env_id, pickle.dumps(frozen))
         except (pickle.PicklingError, TypeError, AttributeError) as error:

@@ -10,6 +10,14 @@ from envs.budget import budget_kinds
 
 TaskT_co = TypeVar("TaskT_co", covariant=True)
 
+_PLAIN: dict[str, type | tuple[type, ...]] = {
+    "str": str,
+    "int": int,
+    "bool": bool,
+    "float": (float, int),
+}
+"""The name of an option's annotation -> what its value may be."""
+
 
 class Tasks(Protocol[TaskT_co]):
     """A finite, indexable set of tasks: each a pure function of (split, index, seed)."""
@@ -21,6 +29,13 @@ class Tasks(Protocol[TaskT_co]):
     def __getitem__(self, index: int, /) -> TaskT_co:
         """Task ``index``; the same object's worth of data every time."""
         ...
+
+
+def _is_a(value: object, kind: str) -> bool:
+    """Whether a value is of a type that is called so; of other types nothing is known."""
+    if kind not in _PLAIN:
+        return True
+    return isinstance(value, _PLAIN[kind]) and (kind == "bool" or not isinstance(value, bool))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +54,11 @@ class EnvOptions:
     """"exact", "max" or "both": prompts end in a budget of tokens; its range is "max:100-4000"."""
 
     def __post_init__(self) -> None:
+        for option in fields(self):
+            # A string, or the class itself where annotations are not postponed.
+            kind = option.type.__name__ if isinstance(option.type, type) else str(option.type)
+            if not _is_a(value := getattr(self, option.name), kind):
+                raise ValueError(f"{option.name} ({value!r}) must be of type {kind}")
         if self.split not in ("train", "validation", "test"):
             raise ValueError(f"split ({self.split!r}) must be one of train, validation, test")
         if self.max_turns < 1:

@@ -34,7 +34,8 @@ class Progress:
         """The turn is over; ``author`` replied.
 
         Raises:
-            TypeError: that is no reply, its observation no text, or a call no EnvToolCall.
+            TypeError: that is no reply, its observation no text, its rewards no named numbers, or
+                a call no EnvToolCall.
         """
         if type(reply) is not Reply:
             raise _not_a_reply(author, reply)
@@ -44,8 +45,11 @@ class Progress:
         self.turns = turns = self.turns + 1
         reward = 0.0
         if rewards:
-            for contribution in rewards.values():
-                reward += contribution
+            try:
+                for contribution in rewards.values():
+                    reward += contribution
+            except (AttributeError, TypeError) as error:
+                raise _not_rewards(author, rewards) from error
         if tool_calls:
             self._book(tool_calls)
         if not terminated and stop_reason is None:
@@ -82,6 +86,13 @@ def not_a_text(author: object, method: str, observation: object) -> TypeError:
     return TypeError(
         f"{type(author).__name__}.{method} must give its observation as a str, not as "
         f"{type(observation).__name__}"
+    )
+
+
+def _not_rewards(author: object, rewards: object) -> TypeError:
+    return TypeError(
+        f"{type(author).__name__}.turn must name its rewards, each a number: "
+        f'envs.finish({{"right": 1.0}}), not {rewards!r}'
     )
 
 

@@ -150,7 +150,9 @@ def _listen(env: AnyEnv) -> list[str]:
     author, said = env.turn, list[str]()
 
     def heard(reply: Reply) -> Reply:
-        said.append(reply.observation)
+        # What is no Reply is named by the step that gets it.
+        if isinstance(reply, Reply):
+            said.append(reply.observation)
         return reply
 
     async def awaited(answer: Any) -> Reply:

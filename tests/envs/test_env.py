@@ -381,6 +381,8 @@ async def test_a_blocking_environment_stalls_nobody_else():
             r"OddDice.turn must return envs.go_on\(...\), envs.finish\(...\) or .* not NoneType",
         ),
         (go_on(None), "OddDice.turn must give its observation as a str, not as NoneType"),
+        (finish(1.0), "OddDice.turn must name its rewards, each a number: .* not 1.0"),
+        (finish({"sum": "1"}), "OddDice.turn must name its rewards, .* not {'sum': '1'}"),
         (finish({}, 3), "OddDice.turn must give its observation as a str, not as int"),
     ],
 )
@@ -525,6 +527,33 @@ async def test_copies_have_asynchronous_twins():
     await env.arestore(frozen)
     fork.restore(frozen)
     assert rolls(env) == rolls(fork)
+
+
+def test_a_begin_that_sets_no_state_is_named_when_it_is_copied():
+    class Bare(DiceEnv):
+        def begin(self, task: int) -> str:
+            return ""
+
+    env = Bare(DiceOptions())
+    env.reset(seed=0)
+    with pytest.raises(NotForkable, match=r"Bare\.begin must set self\.state"):
+        env.fork()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"max_turns": "3"}, r"max_turns \('3'\) must be of type int"),
+        ({"max_turns": True}, r"max_turns \(True\) must be of type int"),
+        ({"split": 1}, r"split \(1\) must be of type str"),
+        ({"step_timeout_s": "5"}, r"step_timeout_s \('5'\) must be of type float"),
+        ({"sides": 6.0}, r"sides \(6.0\) must be of type int"),
+    ],
+)
+def test_an_option_of_the_wrong_type_is_named(wrong, says):
+    with pytest.raises(ValueError, match=says):
+        DiceOptions(**wrong)
+    assert DiceOptions(step_timeout_s=5).step_timeout_s == 5
 
 
 def test_what_cannot_be_copied_says_so():
