@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from envs.probe import AnyEnv, Probe, Strength
 from envs.rules import RULES
 from envs.rules.rewards import MOST_FLOOR, floor_share
+
+_EPISODE = re.compile(r"^task \d+(, [^:]+)?: ")
+"""How a finding begins that was made in an episode."""
 
 
 class CheckFailed(Exception):
@@ -95,11 +99,22 @@ def _violations(probe: Probe) -> list[str]:
     for name, rule in RULES.items():
         # The environment is foreign code: whatever it raises is a finding.
         try:
-            violations += [f"{name}: {found}" for found in rule(probe)]
+            violations += [f"{name}: {found}" for found in _said_once(rule(probe))]
         except Exception as error:
             raised.setdefault(f"raised {type(error).__name__}: {error}", []).append(name)
     # What breaks every episode is said once, not by every rule that plays one.
     return violations + [f"{', '.join(names)}: {what}" for what, names in raised.items()]
+
+
+def _said_once(findings: Iterable[str]) -> list[str]:
+    """Findings that differ in their episodes alone are one: the first, and how many more."""
+    alike: dict[str, list[str]] = {}
+    for finding in findings:
+        alike.setdefault(_EPISODE.sub("", finding), []).append(finding)
+    return [
+        f"{first} (and so {len(others)} more)" if others else first
+        for first, *others in alike.values()
+    ]
 
 
 def _spread(count: int, wanted: int) -> tuple[int, ...]:

@@ -401,7 +401,7 @@ FAULTS = [
         "task 19: earns 0, where reward_range promises 1; so on 1 of 20 tasks",
     ),
     (Generous, "reward floor", "task 0: empty text earns 1, above 0: pay less for it, or declare"),
-    (PaysTags, "reward floor", "task 6: tags around nothing earns 0.2, above 0"),
+    (PaysTags, "reward floor", "task 0: tags around nothing earns 0.2, above 0"),
     (HighFloor, "low floor", "reward_floor (0.5) lies at 50% of reward_range (0, 1); at most 30%"),
     (Debts, "rewards", "-5 is outside [0, 1]: pay within reward_range, or declare another"),
     (EndlessScore, "rewards", "scores['tries'] is inf, not finite"),

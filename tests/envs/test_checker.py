@@ -111,8 +111,9 @@ def test_tasks_are_spread_and_never_repeated():
 def test_parroting_is_spam():
     found = broken(PasswordEnv)
     assert set(found) == {"reward floor"}
-    assert len(found["reward floor"]) == 3
-    assert "the observation repeated earns 1, above 0" in found["reward floor"][0]
+    (finding,) = found["reward floor"]
+    assert "the observation repeated earns 1, above 0" in finding
+    assert finding.endswith(" (and so 2 more)"), "three tasks, said once"
 
 
 class TwoFaults(PasswordEnv):
