@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
+from typing import Any
 
 import envs
 from envs.command.listing import card_of
+from envs.command.options import read_options
 from envs.env import EnvOptions
 from envs.episode import EnvFailure
 from envs.play import gold_of, play
@@ -19,14 +21,16 @@ from tools.sandbox.errors import SandboxUnavailable
 _WIDTH, _INDENT = 100, " " * 6
 
 
-def info(name: str) -> str:
+def info(name: str, words: Sequence[str] = ()) -> str:
     """Everything about one environment that a stranger needs.
 
     Args:
         name: an id, or a bare name.
+        words: options of the example, as ``option=value``.
 
     Raises:
         UnknownNameError, PluginImportError: as ``envs.env_type``.
+        ValueError: an option is wrong.
     """
     env_id = envs.resolve(name)
     kind = envs.env_type(env_id)
@@ -36,7 +40,10 @@ def info(name: str) -> str:
     module = inspect.cleandoc(inspect.getmodule(kind).__doc__ or "")
     lines += [*module.splitlines(), ""] if module else []
     lines += [f"reward: {card.reward}", f"needs: {card.needs or 'nothing else'}"]
-    lines += _example(env_id)
+    values = read_options(kind.Options, words)
+    if values:
+        kind.Options(**values)  # one that is wrong is the caller's mistake
+    lines += _example(env_id, values)
     lines += ["", "options:", *_options(kind.Options)]
     return "\n".join(lines) + "\n"
 
@@ -51,10 +58,10 @@ def _options(kind: type[EnvOptions]) -> Iterator[str]:
         )
 
 
-def _example(env_id: str) -> Iterator[str]:
-    """What holds for the options' defaults, and an episode of the gold policy."""
+def _example(env_id: str, values: Mapping[str, Any]) -> Iterator[str]:
+    """What holds for these options, and an episode of the gold policy."""
     try:
-        env = envs.make(env_id)
+        env = envs.make(env_id, **values)
     except ValueError as error:
         yield f"an episode: needs options ({' '.join(str(error).split())})"
         return
@@ -65,7 +72,7 @@ def _example(env_id: str) -> Iterator[str]:
     try:
         played = play(env, gold_of(env), seed=0)
     except (NotImplementedError, EnvFailure, SandboxUnavailable) as error:
-        yield f"an episode: none of the gold policy ({str(error) or 'it has none'})"
+        yield f"an episode: none of the gold policy ({error})"
         return
     finally:
         env.close()
@@ -73,6 +80,8 @@ def _example(env_id: str) -> Iterator[str]:
     yield f"rewards: {', '.join(last['rewards'])}"
     yield f"scores: {', '.join(last['scores']) or 'none'}"
     yield "an episode of the gold policy:"
+    if env.system_prompt:
+        yield textwrap.indent(env.system_prompt, "  : ", lambda _: True)
     seen = [played.first, *(step.observation for step in played.steps)]
     for observation, action in zip(seen, played.actions, strict=False):
         yield textwrap.indent(observation, "  < ", lambda _: True)

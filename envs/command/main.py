@@ -61,7 +61,7 @@ def _act(chosen: argparse.Namespace) -> str:
         case "list":
             return markdown() if chosen.markdown else listing(fold=not chosen.all)
         case "info":
-            return info(chosen.name)
+            return info(chosen.name, chosen.options)
         case "check":
             return check(chosen.name, chosen.options, chosen.tasks)
         case _:
@@ -77,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--markdown", action="store_true", help="the built-in ones, as a table")
     command = commands.add_parser("info", help="what one is: options, rewards, an example")
     command.add_argument("name", help="an id, or a bare name for its newest version")
+    command.add_argument("options", nargs="*", metavar="option=value", help="of the example")
     command = commands.add_parser("check", help="hold one to the contract of environments")
     command.add_argument("name", help="an id, or a bare name for its newest version")
     command.add_argument("options", nargs="*", metavar="option=value", help="its options")

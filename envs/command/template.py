@@ -35,7 +35,6 @@ packages = ["$package"]
 
 [tool.pytest.ini_options]
 testpaths = ["tests"]
-filterwarnings = ["error"]
 
 [tool.ruff]
 line-length = 100

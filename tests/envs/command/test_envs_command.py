@@ -119,10 +119,19 @@ def test_info_shows_options_rewards_scores_and_an_episode(capsys):
     assert "\n  > <guess> " in text
 
 
+def test_info_plays_with_the_options_that_it_is_given(capsys):
+    code, text, _ = run(
+        capsys, "info", "math", "level=3", "topic=algebra", "tools=calculator", "max_turns=2"
+    )
+    assert code == 0
+    assert "\n  : To call calculator, write <calculator> expression </calculator>" in text
+    assert "Expand" in text.split("an episode of the gold policy:")[1]
+
+
 def test_info_of_one_without_a_gold_policy_says_so(capsys):
     code, text, _ = run(capsys, "info", "command-plain")
     assert code == 0
-    assert "an episode: none of the gold policy (it has none)" in text
+    assert "an episode: none of the gold policy (PlainEnv has no gold_policy: write one)" in text
     assert "reward range: -1 to 2.5" in text
 
 
@@ -152,6 +161,7 @@ def test_check_says_everything_that_is_broken_and_exits_with_1(capsys):
     [
         (["info", "mastermnd"], "unknown environment 'mastermnd'. Did you mean 'mastermind-v0'?"),
         (["check", "sudoku", "sise=4"], "there is no option 'sise'. Did you mean 'size'? Known: "),
+        (["info", "sudoku", "size=5"], "size (5) must be"),
         (["check", "sudoku", "size"], "'size' is not of the form option=value"),
         (["check", "sudoku", "size=four"], "size (four) must be of type int"),
         (["check", "sudoku", "size=5"], "size (5) must be"),
