@@ -71,11 +71,17 @@ def schema_of(tool: Tool) -> dict[str, Any]:
 
 def _rule(syntax: Syntax, tool: Tool) -> str:
     """How to call one tool, and what for."""
-    properties = tool.parameters.get("properties", {})
-    inside = _only(tool) or json.dumps({name: _type(part) for name, part in properties.items()})
+    schema = tool.parameters
+    properties, required = schema.get("properties", {}), schema.get("required", ())
+    kinds = {name: _type(part, schema) for name, part in properties.items()}
+    inside = _only(tool) or json.dumps(kinds, ensure_ascii=False)
     fenced = syntax.form == "fence"
     call = f"```{tool.name}\n{inside}\n```" if fenced else f"<{tool.name}> {inside} </{tool.name}>"
-    meant = [f"{name}: {part['description']}" for name, part in properties.items() if _told(part)]
+    meant = [
+        f"{name}{'' if name in required else ' (optional)'}: {part['description']}"
+        for name, part in properties.items()
+        if _told(part)
+    ]
     words = " ".join([" ".join(tool.description.split()), *meant])
     return f"To call {tool.name}, write {call} and read what stands after it. {words}"
 
@@ -90,8 +96,14 @@ def _told(part: Mapping[str, Any]) -> bool:
     return bool(part.get("description"))
 
 
-def _type(part: Mapping[str, Any]) -> str:
-    return str(part.get("type", "value"))
+def _type(part: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+    """What a value may be: its type, or the values there are."""
+    kinds = list[str]()
+    for kind in part.get("anyOf", [part]):
+        name = str(kind.get("$ref", "")).rpartition("/")[2]
+        known = schema.get("$defs", {}).get(name, kind)
+        kinds += map(str, known.get("enum") or [known.get("type", "value")])
+    return " or ".join(kind for kind in kinds if kind != "null")
 
 
 def _first(parsers: list[Parser]) -> Parser:

@@ -79,6 +79,10 @@ class FunctionTool(Tool):
         from pydantic import ValidationError
 
         context = context or ToolContext()
+        given: object = arguments
+        if not isinstance(given, Mapping):
+            kind = type(given).__name__
+            return self._mistake(f"{self.name}: arguments must be an object, by name, not a {kind}")
         try:
             checked = self._model.model_validate(dict(arguments))
         except ValidationError as error:
@@ -170,7 +174,7 @@ class FunctionTool(Tool):
         described.pop(_CONTEXT, None)
         missing = sorted(names - {name for name, words in described.items() if words})
         if missing:
-            raise self._wrong(f"does not describe {missing[0]!r} in its docstring's Args")
+            raise self._wrong(f"must describe {missing[0]!r} in its docstring, under Args:")
         extra = sorted(set(described) - names)
         if extra:
             raise self._wrong(f"describes {extra[0]!r}, which is not a parameter")

@@ -43,6 +43,13 @@ def test_schema_says_what_the_function_says():
     assert add.parameters["additionalProperties"] is False
 
 
+@pytest.mark.parametrize("given", ['{"a": 2}', None, [1]])
+async def test_arguments_that_are_no_object_are_a_mistake(given):
+    kind = type(given).__name__
+    answer = await add(given)
+    assert answer.error == f"add: arguments must be an object, by name, not a {kind}"
+
+
 async def test_call_answers_in_text_and_data():
     assert await add({"a": 2, "b": 3, "mode": "loud"}) == ToolResult("5!", data="5!")
     assert (await add({"a": "41"})).text == "42", "a number in quotes is what models write"
@@ -248,7 +255,7 @@ def _unresolved(x: Missing) -> str:  # noqa: F821
     [
         (_untyped, "no type for 'x'"),
         (_undocumented, "has no docstring"),
-        (_undescribed, "does not describe 'y'"),
+        (_undescribed, "must describe 'y' in its docstring, under Args:"),
         (_described_too_much, "describes 'z', which is not a parameter"),
         (_variadic, r"takes \*xs"),
         (_no_return, "must be annotated to return str or ToolResult, not None"),

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+from enum import Enum
 
 import pytest
 
 import tools
 from tools.calls import tool_rules, with_tools
 from tools.syntax import FENCED, JSON_CALL, RE_SEARCH, RE_TOOL, SEARCH_R1, SYNTAXES, TAGS
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
 
 
 @tools.tool
@@ -123,11 +129,30 @@ def test_a_name_that_is_no_tag_is_refused():
         with_tools(TAGS, {"a b": echo})
 
 
+def test_rules_name_the_values_there_are_and_what_may_be_left_out():
+    @tools.tool
+    def paint(colour: Colour, coats: int | None = None, undo: Colour | None = None) -> str:
+        """Paint.
+
+        Args:
+            colour: Which.
+            coats: How many.
+            undo: What to take off.
+        """
+        return f"{colour} {coats} {undo}"
+
+    (rule,) = tool_rules(TAGS, {"paint": paint}).splitlines()
+    assert '{"colour": "red or blue", "coats": "integer", "undo": "red or blue"}' in rule
+    assert rule.endswith(
+        "colour: Which. coats (optional): How many. undo (optional): What to take off."
+    )
+
+
 def test_rules_say_how_each_is_called():
     assert tool_rules(TAGS, ALL).splitlines() == [
         'To call convert, write <convert> {"amount": "number", "unit": "string"} </convert> and '
         "read what stands after it. Convert a length to metres. amount: How much. "
-        "unit: One of m and km.",
+        "unit (optional): One of m and km.",
         "To call echo, write <echo> text </echo> and read what stands after it. Say it again. "
         "text: What.",
         "To call double, write <double> number </double> and read what stands after it. Twice a "
