@@ -103,7 +103,10 @@ def of_split(found: Iterable[tuple[Row, str, TaskT]], split: str, source: str) -
         if belongs == split:
             tasks.append(task)
     if not tasks:
-        raise ValueError(f"{source}: no rows in split {split!r}; it has {counts}")
+        raise ValueError(
+            f"{source}: no rows in split {split!r}; it has {counts}: say it in a column 'split', "
+            f"or in a file's name (test.jsonl)"
+        )
     return tasks
 
 

@@ -92,7 +92,9 @@ class RecordedEpisode:
             )
             own["calls"] = tuple(RecordedCall(**call) for call in record["calls"])
             own["tools"] = {name: RecordedTool(**said) for name, said in record["tools"].items()}
-        except (LookupError, TypeError, AttributeError) as error:
+        except KeyError as error:
+            raise Unreplayable(f"no episode that can be played again: it has no {error}") from error
+        except (TypeError, AttributeError) as error:
             raise Unreplayable(f"no episode that can be played again: {error!r}") from error
         return cls(**own)
 

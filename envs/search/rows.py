@@ -89,9 +89,9 @@ def _text(row: Row, found: Mapping[str, Any], *columns: str) -> str:
     for column in columns:
         if isinstance(found.get(column), str):
             return str(found[column])
-    raise ValueError(
-        f"{row.where}: expected a text in column {columns[0]!r}; it has {', '.join(row.columns)}"
-    )
+    there = [column for column in columns if column in found]
+    got = f"got {found[there[0]]!r}" if there else f"it has {', '.join(row.columns)}"
+    raise ValueError(f"{row.where}: expected a text in column {columns[0]!r}; {got}")
 
 
 def _answers(row: Row, found: Mapping[str, Any]) -> tuple[str, ...]:

@@ -65,7 +65,9 @@ def test_files_of_every_kind(tmp_path):
         found = row_tasks(tmp_path / name, "test")
         assert [task.answer for task in found] == ["0", "1", "2"]
         assert name in found[1].where and found[1].where.endswith(" 2")
-    with pytest.raises(ValueError, match=r"no rows in split 'train'; it has \{'test': 3\}"):
+    with pytest.raises(
+        ValueError, match=r"no rows in split 'train'; it has \{'test': 3\}: say it in"
+    ):
         row_tasks(tmp_path / "test.jsonl", "train")
 
 

@@ -122,6 +122,10 @@ def test_paragraphs_of_many_rows_are_there_once_and_unanswerable_rows_are_not():
 @pytest.mark.parametrize(
     ("row", "says"),
     [
+        (
+            {"question": None, "answer": "a"},
+            "row 1: expected a text in column 'question'; got None",
+        ),
         ({"answer": "a"}, "row 1: expected a text in column 'question'; it has split, answer"),
         ({"question": "q"}, "row 1: expected answers in column 'answer'"),
         ({"question": "q", "answer": []}, "expected answers"),
