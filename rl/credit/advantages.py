@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rl.credit.algorithms import Std
+from rl.credit.algorithms import Baseline, Std
 
 GROUP_EPSILON = 1e-6
 """Added to the standard deviation of a group."""
@@ -34,19 +34,33 @@ class GroupAdvantages:
 
 
 def group_advantages(
-    rewards: Tensor, group_ids: Tensor, std: Std = "unbiased", finished: Tensor | None = None
+    rewards: Tensor,
+    group_ids: Tensor,
+    std: Std = "unbiased",
+    finished: Tensor | None = None,
+    *,
+    baseline: Baseline = "mean",
+    lengths: Tensor | None = None,
 ) -> GroupAdvantages:
-    """Rewards minus their group's mean, over their group's standard deviation plus 1e-6.
+    """Rewards minus their group's baseline, over their group's standard deviation plus 1e-6.
 
-    Outcome supervision of GRPO (DeepSeekMath, section 4.1.2); ``std="none"`` is Dr. GRPO
-    (Understanding R1-Zero-Like Training, section 3.2). Over the rewards of turns instead of
-    episodes it is the normalisation of process supervision (DeepSeekMath, section 4.1.3).
+    With the mean it is the outcome supervision of GRPO (DeepSeekMath, section 4.1.2);
+    ``std="none"`` is Dr. GRPO (Understanding R1-Zero-Like Training, section 3.2). Over the rewards
+    of turns instead of episodes it is the normalisation of process supervision (DeepSeekMath,
+    section 4.1.3). ``leave-one-out`` is the mean of the *other* members, RLOO (Ahmadian et al.
+    2024, equation 8): n / (n - 1) times the centred reward. ``length-weighted`` is the mean
+    weighted by lengths, OPO (Hao et al. 2025, equation 8).
 
     Args:
         rewards: ``[N]``.
         group_ids: ``[N]`` integers >= 0; equal ones form a group.
         std: the divisor.
         finished: ``[N]``, false where an episode failed: it enters no baseline. None: all did.
+        baseline: what is subtracted.
+        lengths: ``[N]``, sampled tokens; needed for ``length-weighted``.
+
+    Raises:
+        ValueError: ``lengths`` is missing.
     """
     if finished is None:
         finished = torch.ones_like(group_ids, dtype=torch.bool)
@@ -57,7 +71,17 @@ def group_advantages(
     lowest = zeros.scatter_reduce(0, index, kept, "amin", include_self=False)
     # Measured from the group's lowest reward, a constant group is exactly 0 and not a rounding.
     above = kept - lowest[index]
-    centred = above - (zeros.index_add(0, index, above) / size)[index]
+    if baseline == "length-weighted":
+        if lengths is None:
+            raise ValueError("baseline 'length-weighted' weighs by lengths: give them")
+        length = lengths[finished].to(rewards.dtype)
+        # A group without a token has no weights, and nothing to train either.
+        total = zeros.index_add(0, index, length).clamp_min(1)
+        centred = above - (zeros.index_add(0, index, length * above) / total)[index]
+    else:
+        centred = above - (zeros.index_add(0, index, above) / size)[index]
+    if baseline == "leave-one-out":
+        centred = centred * (size / (size - 1).clamp_min(1))[index]
     if std != "none":
         degrees = (size - 1).clamp_min(1) if std == "unbiased" else size
         variance = zeros.index_add(0, index, centred.square()) / degrees

@@ -15,7 +15,11 @@ KLEstimator = Literal["k1", "k2", "k3"]
 """Estimators of the divergence from the reference (Schulman, Approximating KL Divergence, 2020)."""
 Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 """How a step's token losses become one number; ``rl.credit.losses`` has the denominators."""
-Advantage = Literal["group-outcome", "group-process", "gae"]
+Advantage = Literal["group-outcome", "group-process", "reward-to-go", "gae"]
+Baseline = Literal["mean", "leave-one-out", "length-weighted"]
+"""What a group's rewards are compared with; :func:`rl.credit.advantages.group_advantages`."""
+Surrogate = Literal["clip", "reinforce", "cispo", "sapo", "dppo-tv", "gspo", "gspo-token", "gmpo"]
+"""The policy's loss at a token; :mod:`rl.credit.surrogates` has the formulas."""
 OldLogprobs = Literal["update", "sampling"]
 KLPlace = Literal["loss", "reward"]
 
@@ -31,21 +35,27 @@ class Algorithm:
     advantage: Advantage
     """``group-outcome``: an episode's return against its group, the same for all of its tokens.
     ``group-process``: each turn's reward against all turns of the group, summed from the token on.
+    ``reward-to-go``: the discounted rewards from the token on, compared with nothing.
     ``gae``: a value head, by generalised advantage estimation."""
+    baseline: Baseline = "mean"
+    """What an episode's return is compared with (group-outcome only)."""
     std: Std = "unbiased"
     """What a group's centred rewards are divided by (group advantages only)."""
     gamma: float = 1.0
-    """Discount per sampled token (gae only)."""
+    """Discount per sampled token (gae and reward-to-go only)."""
     lam: float = 1.0
     """Lambda of gae: 0 one-step, 1 Monte Carlo."""
     whiten: bool = False
     """Whether advantages are whitened over all sampled tokens of the update."""
+    surrogate: Surrogate = "clip"
+    """The loss made of the ratio pi / pi_old and the advantage; :mod:`rl.credit.surrogates`."""
     clip_low: float = 0.2
-    """How far below 1 the ratio pi / pi_old still earns."""
+    """How far below 1 the ratio still earns; each surrogate has its own use of the bounds."""
     clip_high: float = 0.2
     """How far above 1 the ratio still earns."""
     dual_clip: float | None = None
-    """Bound on ratio times a negative advantage, in units of the advantage; None: unbounded."""
+    """Bound on ratio times a negative advantage, in units of the advantage (clip only); None:
+    unbounded."""
     old_logprobs: OldLogprobs = "update"
     """pi_old. ``update``: the learner's weights as the update starts. ``sampling``: what the
     sampler recorded, so that the ratio also corrects for stale weights and sampler mismatch."""
@@ -81,6 +91,8 @@ class Algorithm:
             )
         _choice("advantage", self.advantage, Advantage)
         _choice("std", self.std, Std)
+        _choice("baseline", self.baseline, Baseline)
+        _choice("surrogate", self.surrogate, Surrogate)
         _choice("old_logprobs", self.old_logprobs, OldLogprobs)
         _choice("aggregation", self.aggregation, Aggregation)
         _choice("kl_estimator", self.kl_estimator, KLEstimator)
@@ -91,6 +103,23 @@ class Algorithm:
         _require("clip_high", self.clip_high, self.clip_high >= 0, ">= 0")
         c = self.dual_clip
         _require("dual_clip", c, c is None or c > 1, "above 1, or None")
+        clips = self.surrogate == "clip"
+        _require("dual_clip", c, c is None or clips, "None without surrogate=clip")
+        means = self.aggregation == "seq-mean-token-mean"
+        whole = self.surrogate in ("gspo", "gspo-token", "gmpo")
+        _require(
+            "aggregation",
+            self.aggregation,
+            means or not whole,
+            f"seq-mean-token-mean for surrogate={self.surrogate}: its ratio is a sequence's",
+        )
+        plain = self.advantage == "group-outcome" and self.std == "none"
+        _require(
+            "baseline",
+            self.baseline,
+            self.baseline == "mean" or plain,
+            "mean without advantage=group-outcome and std=none",
+        )
         sampled_only = self.old_logprobs == "update" or self.mask_observations
         _require("old_logprobs", self.old_logprobs, sampled_only, "update without a mask")
         n = self.max_tokens
@@ -149,6 +178,74 @@ ALGORITHMS: dict[str, Algorithm] = {
         advantage="group-outcome",
         std="unbiased",
         clip_high=0.28,
+        aggregation="token-mean",
+    ),
+    # Group Sequence Policy Optimization, arXiv 2507.18071: the ratio of a whole sequence, its
+    # bounds, and four optimizer steps for each update (section 5.1).
+    "gspo": Algorithm(
+        advantage="group-outcome",
+        surrogate="gspo",
+        clip_low=3e-4,
+        clip_high=4e-4,
+        aggregation="seq-mean-token-mean",
+        minibatches=4,
+    ),
+    # MiniMax-M1, arXiv 2506.13585, section 3.1: no token's gradient is dropped, its weight is
+    # bounded instead, from above only. The bound is not in the paper; 5 is SkyRL's.
+    "cispo": Algorithm(
+        advantage="group-outcome",
+        surrogate="cispo",
+        clip_low=1.0,
+        clip_high=4.0,
+        aggregation="token-mean",
+    ),
+    # Soft Adaptive Policy Optimization, arXiv 2511.20347: a gate that closes gradually, in place of
+    # the clip. It is open while pi is pi_old, hence the optimizer steps of GSPO.
+    "sapo": Algorithm(
+        advantage="group-outcome",
+        surrogate="sapo",
+        aggregation="seq-mean-token-mean",
+        minibatches=4,
+    ),
+    # Geometric-Mean Policy Optimization, arXiv 2507.20673, with its bounds on the log of a ratio.
+    "gmpo": Algorithm(
+        advantage="group-outcome",
+        surrogate="gmpo",
+        clip_low=0.4,
+        clip_high=0.4,
+        aggregation="seq-mean-token-mean",
+        minibatches=4,
+    ),
+    # Back to Basics, arXiv 2402.14740: the mean of the others, one on-policy step.
+    "rloo": Algorithm(
+        advantage="group-outcome",
+        baseline="leave-one-out",
+        std="none",
+        surrogate="reinforce",
+        aggregation="token-mean",
+    ),
+    # On-Policy RL with Optimal Reward Baseline, arXiv 2505.23585: exactly on-policy, the mean
+    # weighted by lengths.
+    "opo": Algorithm(
+        advantage="group-outcome",
+        baseline="length-weighted",
+        std="none",
+        surrogate="reinforce",
+        aggregation="token-mean",
+    ),
+    # REINFORCE++, arXiv 2501.03262, without its KL term: no group, advantages whitened over the
+    # batch.
+    "reinforce-pp": Algorithm(
+        advantage="reward-to-go",
+        std="none",
+        whiten=True,
+        aggregation="token-mean",
+    ),
+    # Its form for groups: the group's mean first, then whitened over the batch.
+    "reinforce-pp-baseline": Algorithm(
+        advantage="group-outcome",
+        std="none",
+        whiten=True,
         aggregation="token-mean",
     ),
     # PPO with Open-Reasoner-Zero's choices (arXiv 2503.24290): gamma = lambda = 1, one on-policy

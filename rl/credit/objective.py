@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rl.credit import losses
 from rl.credit.algorithms import Algorithm
+from rl.credit.surrogates import surrogate
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ def policy_objective(
     fixed: FixedTerms,
     weights: Tensor,
     value_weight: float,
+    rows: Tensor,
 ) -> Terms:
     """The surrogate, plus divergence, minus entropy, plus value loss, as the algorithm chooses.
 
@@ -78,18 +80,17 @@ def policy_objective(
         fixed: of the same tokens.
         weights: ``[n]``, from :func:`rl.credit.losses.token_weights` over the whole step.
         value_weight: 1 / (sampled tokens of the whole step): the value loss is a token mean.
+        rows: ``[n]`` integers >= 0, the sequence of each token; a sequence's are all here.
     """
     logprobs = scores.logprobs
     old = logprobs.detach() if fixed.old_logprobs is None else fixed.old_logprobs
-    ratio = losses.log_ratio(logprobs, old).exp()
-    low, high = algorithm.clip_low, algorithm.clip_high
-    per_token = losses.clipped_surrogate(ratio, fixed.advantages, low, high, algorithm.dual_clip)
-    below, above = losses.clip_regions(ratio.detach(), fixed.advantages, low, high)
+    made = surrogate(algorithm, logprobs, old, fixed.advantages, rows)
+    per_token = made.loss
     sums = {
         "entropy": scores.entropy.detach().sum(),
-        "clip_ratio/low_mean": below.sum(),
-        "clip_ratio/high_mean": above.sum(),
-        "clip_ratio/region_mean": (below | above).sum(),
+        "clip_ratio/low_mean": made.below.sum(),
+        "clip_ratio/high_mean": made.above.sum(),
+        "clip_ratio/region_mean": (made.below | made.above).sum(),
     }
     if fixed.ref_logprobs is not None:
         kl = losses.kl_penalty(logprobs, fixed.ref_logprobs, algorithm.kl_estimator)

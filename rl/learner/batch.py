@@ -51,6 +51,11 @@ class MicroBatch:
         """Sampled tokens."""
         return len(self.targets)
 
+    @property
+    def rows(self) -> Tensor:
+        """``[n]``, the row of each token, from 0 to B - 1."""
+        return self.source // self.input_ids.shape[1]
+
     def to(self, device: torch.device) -> MicroBatch:
         """The same, on another device."""
         return MicroBatch(

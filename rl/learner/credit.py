@@ -48,6 +48,8 @@ def assign_credit(
         credit = _from_values(algorithm, batch, values, old_logprobs, ref_logprobs)
     elif algorithm.advantage == "group-outcome":
         credit = _from_outcomes(algorithm, batch)
+    elif algorithm.advantage == "reward-to-go":
+        credit = _to_go(algorithm, batch)
     else:
         credit = _from_turns(algorithm, batch)
     if not algorithm.whiten:
@@ -57,8 +59,20 @@ def assign_credit(
 
 
 def _from_outcomes(algorithm: Algorithm, batch: Batch) -> Credit:
-    grouped = group_advantages(batch.rewards, batch.group_ids, algorithm.std)
+    lengths = batch.episode_ids.bincount(minlength=len(batch.rewards))
+    grouped = group_advantages(
+        batch.rewards,
+        batch.group_ids,
+        algorithm.std,
+        baseline=algorithm.baseline,
+        lengths=lengths,
+    )
     return Credit(grouped.advantages[batch.episode_ids], None, _group_metrics(grouped, "episode"))
+
+
+def _to_go(algorithm: Algorithm, batch: Batch) -> Credit:
+    rewards, loss_mask = batch.per_episode(_at_turn_ends(batch, batch.turn_rewards))
+    return Credit(suffix_sums(rewards, loss_mask, algorithm.gamma)[loss_mask], None, {})
 
 
 def _from_turns(algorithm: Algorithm, batch: Batch) -> Credit:

@@ -143,6 +143,7 @@ class Learner:
                         fixed.at(micro.tokens),
                         weights[micro.tokens],
                         value_weight=1 / num_tokens,
+                        rows=micro.rows,
                     )
                 if has_gradient:
                     terms.loss.backward()

@@ -22,6 +22,8 @@ PPO = replace(
     entropy_coef=0.05,
     value_coef=0.7,
 )
+ROWS = torch.empty(0, dtype=torch.int64)
+"""Only the surrogates of sequences read them; tests/rl/credit/test_surrogates.py does."""
 KEYS = ("logprobs", "entropy", "values", "advantages", "old", "ref", "old_values", "returns")
 
 
@@ -66,7 +68,7 @@ def test_every_term_has_its_coefficient(row):
     x = numbers(4, count=400)
     weights = np.random.default_rng(1).random(400)
     loss, sums = numpy_objective(row, x, weights, 1 / 400)
-    terms = policy_objective(row, *tensors(x), torch.from_numpy(weights), 1 / 400)
+    terms = policy_objective(row, *tensors(x), torch.from_numpy(weights), 1 / 400, ROWS)
     assert terms.loss.item() == pytest.approx(loss, rel=1e-12)
     assert {key: value.item() for key, value in terms.sums.items()} == pytest.approx(sums)
     assert min(sums["clip_ratio/low_mean"], sums["clip_ratio/high_mean"]) > 50
@@ -78,12 +80,12 @@ def test_parts_add_up_to_the_step(seed, cuts):
     x = numbers(seed)
     scores, fixed = tensors(x)
     weights = token_weights(torch.arange(12) // 5, "seq-mean-token-mean")
-    whole = policy_objective(PPO, scores, fixed, weights, 1 / 12)
+    whole = policy_objective(PPO, scores, fixed, weights, 1 / 12, ROWS)
     order = torch.from_numpy(np.random.default_rng(seed).permutation(12))
     loss, entropy = 0.0, 0.0
     for index in order.tensor_split(sorted(cuts)):
         part = TokenScores(scores.logprobs[index], scores.entropy[index], scores.values[index])
-        terms = policy_objective(PPO, part, fixed.at(index), weights[index], 1 / 12)
+        terms = policy_objective(PPO, part, fixed.at(index), weights[index], 1 / 12, ROWS)
         loss, entropy = loss + terms.loss, entropy + terms.sums["entropy"]
     torch.testing.assert_close(loss, whole.loss, atol=1e-10, rtol=1e-10)
     torch.testing.assert_close(entropy, whole.sums["entropy"], atol=1e-10, rtol=1e-10)
@@ -96,7 +98,7 @@ def test_gradients_against_finite_differences():
 
     def loss(logprobs, entropy, values):
         now = TokenScores(logprobs, entropy, values)
-        return policy_objective(PPO, now, fixed, weights, 1 / 12).loss
+        return policy_objective(PPO, now, fixed, weights, 1 / 12, ROWS).loss
 
     assert torch.autograd.gradcheck(loss, leaves)
 
@@ -106,7 +108,7 @@ def test_without_old_logprobs_the_ratio_is_one_and_has_a_gradient():
     scores = TokenScores(logprobs, torch.zeros(2, dtype=torch.float64))
     fixed = FixedTerms(torch.tensor([3.0, -5.0], dtype=torch.float64))
     weights = torch.tensor([0.5, 0.25], dtype=torch.float64)
-    terms = policy_objective(ALGORITHMS["grpo"], scores, fixed, weights, 0.5)
+    terms = policy_objective(ALGORITHMS["grpo"], scores, fixed, weights, 0.5, ROWS)
     assert terms.loss.item() == pytest.approx(-1.5 + 1.25)
     terms.loss.backward()
     assert logprobs.grad.tolist() == [-1.5, 1.25]

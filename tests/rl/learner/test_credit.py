@@ -39,6 +39,35 @@ def test_failed_members_and_single_ones(make_group, make_trajectory, caplog):
     assert "1 of 2 groups have one finished episode" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("baseline", "expected"),
+    [("leave-one-out", [1, -1 / 3, -1 / 3, -1 / 3]), ("mean", [0.75, -0.25, -0.25, -0.25])],
+)
+def test_baselines_of_a_group(make_group, baseline, expected):
+    group = make_group([[(2, 1, 1.0)], [(2, 1, 0.0)], [(2, 1, 0.0)], [(2, 1, 0.0)]])
+    row = replace(GRPO, std="none", baseline=baseline)
+    credit = assign_credit(row, Batch.from_groups([group]))
+    torch.testing.assert_close(credit.advantages, f64(expected))
+
+
+def test_a_baseline_weighted_by_sampled_tokens(make_group):
+    """Of 10 and 30 tokens with rewards 1 and 0 it is .25; observations have no weight."""
+    group = make_group([[(2, 4, 0.0), (5, 6, 1.0)], [(2, 30, 0.0)]])
+    credit = assign_credit(ALGORITHMS["opo"], Batch.from_groups([group]))
+    torch.testing.assert_close(credit.advantages, f64([0.75] * 10 + [-0.25] * 30))
+
+
+def test_reward_to_go_over_turns_then_whitened(make_group):
+    group = make_group([[(2, 2, 0.5), (1, 1, 1.0)], [(2, 1, 0.0)]])
+    row = replace(ALGORITHMS["reinforce-pp"], gamma=0.5)
+    batch = Batch.from_groups([group])
+    plain = f64([0.5 * (0.5 + 0.5 * 1.0), 0.5 + 0.5 * 1.0, 1.0, 0.0])
+    credit = assign_credit(replace(row, whiten=False), batch)
+    torch.testing.assert_close(credit.advantages, plain)
+    whitened = assign_credit(row, batch).advantages
+    torch.testing.assert_close(whitened, (plain - plain.mean()) / plain.std())
+
+
 def test_process_rewards_of_turns(make_group):
     group = make_group([[(2, 2, 0.2), (1, 1, 0.8), (1, 1, 1.0)], [(2, 1, 0.4), (1, 2, 0.1)]])
     row = replace(GRPO, advantage="group-process", std="biased")
