@@ -33,9 +33,17 @@ class ToolSession:
         """
         context = ToolContext(session=self._name, timeout_s=self._timeout_s)
         try:
-            return await self._tool(arguments, context)
+            result = await self._tool(arguments, context)
+            if not isinstance(result, ToolResult):
+                raise TypeError(f"it answered {type(result).__name__}, not a ToolResult")
         except ToolFailure as error:
             raise EnvFailure(str(error), retryable=error.retryable) from error
+        # A tool may be anybody's: whatever else it raises is its own fault, not the agent's.
+        except Exception as error:
+            raise EnvFailure(
+                f"tool {self._tool.name!r} failed: {type(error).__name__}: {error}", retryable=False
+            ) from error
+        return result
 
     async def fork(self, tool: Tool) -> ToolSession:
         """A session for another episode that goes on from here.

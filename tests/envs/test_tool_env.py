@@ -42,6 +42,10 @@ class Tally(Tool):
         number = arguments["number"]
         if not isinstance(number, int):
             return ToolResult("Error: a number!", error="a number!")
+        if number == 777:
+            return "many"
+        if number == 888:
+            raise KeyError(number)
         self.log.append(number)
         self.sums[session] = self.sums.get(session, 0) + number
         return ToolResult(f"sum {self.sums[session]}", cost=0.5)
@@ -249,6 +253,19 @@ async def test_a_tool_at_fault_is_a_failure_and_no_reward(name, call, says):
     with pytest.raises(EnvFailure, match=says) as failed:
         await env.astep(call)
     assert failed.value.retryable
+    await env.aclose()
+
+
+async def test_whatever_a_tool_raises_is_a_failure():
+    env = envs.make("math", tools="test-tally", max_turns=3)
+    for call, says in (
+        ("<tally>888</tally>", "tool 'tally' failed: KeyError: 888"),
+        ("<tally>777</tally>", "tool 'tally' failed: TypeError: it answered str, not a ToolResult"),
+    ):
+        await env.areset(seed=0, options={"task": 0})
+        with pytest.raises(EnvFailure, match=says) as failed:
+            await env.astep(call)
+        assert not failed.value.retryable
     await env.aclose()
 
 
