@@ -116,7 +116,7 @@ def suffix_sums(x: Tensor, loss_mask: Tensor, decay: float = 1.0) -> Tensor:
 
 
 def gae(
-    rewards: Tensor, values: Tensor, loss_mask: Tensor, gamma: float, lam: float
+    rewards: Tensor, values: Tensor, loss_mask: Tensor, gamma: float, lam: float | Tensor
 ) -> tuple[Tensor, Tensor]:
     """Generalised advantage estimates and returns over sampled tokens only.
 
@@ -130,7 +130,7 @@ def gae(
         values: ``[B, T]``, the value of the state in which token t was sampled.
         loss_mask: ``[B, T]``.
         gamma: discount per sampled token.
-        lam: from 0 (one-step) to 1 (Monte Carlo).
+        lam: from 0 (one-step) to 1 (Monte Carlo); or ``[B, 1]``, one for each row.
 
     Returns:
         Advantages and returns, both ``[B, T]``, 0 where loss_mask is 0.
@@ -141,6 +141,18 @@ def gae(
     next_value = torch.nn.functional.pad(value[:, 1:], (0, 1))
     advantage = _scan(reward + gamma * next_value - value, gamma * lam)
     return _spread(advantage, columns), _spread(advantage + value, columns)
+
+
+def adaptive_lambda(lengths: Tensor, alpha: float) -> Tensor:
+    """``1 - 1 / (alpha L)``, at least 0: the longer an episode, the nearer to Monte Carlo.
+
+    Length-adaptive GAE (VAPO, arXiv 2504.05118, section 4.2), which sets alpha to 0.05.
+
+    Args:
+        lengths: sampled tokens, any shape.
+        alpha: above 0.
+    """
+    return (1 - 1 / (alpha * lengths.clamp_min(1).double())).clamp_min(0)
 
 
 def whiten(x: Tensor, loss_mask: Tensor) -> Tensor:
@@ -179,7 +191,7 @@ def _spread(compact: Tensor, columns: Tensor) -> Tensor:
     return torch.nn.functional.pad(compact, (0, 1)).gather(1, columns)
 
 
-def _scan(x: Tensor, decay: float) -> Tensor:
+def _scan(x: Tensor, decay: float | Tensor) -> Tensor:
     """``y_t = x_t + decay * y_{t+1}`` by doubling: after k rounds y_t covers 2^k positions."""
     y, reach, width = x.clone(), 1, x.shape[1]
     while reach < width:

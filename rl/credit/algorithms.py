@@ -15,7 +15,9 @@ KLEstimator = Literal["k1", "k2", "k3"]
 """Estimators of the divergence from the reference (Schulman, Approximating KL Divergence, 2020)."""
 Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 """How a step's token losses become one number; ``rl.credit.losses`` has the denominators."""
-Advantage = Literal["group-outcome", "group-process", "reward-to-go", "gae"]
+Advantage = Literal[
+    "group-outcome", "group-process", "reward-to-go", "gae", "turn-gae", "bilevel-gae"
+]
 Baseline = Literal["mean", "leave-one-out", "length-weighted"]
 """What a group's rewards are compared with; :func:`rl.credit.advantages.group_advantages`."""
 Surrogate = Literal["clip", "reinforce", "cispo", "sapo", "dppo-tv", "gspo", "gspo-token", "gmpo"]
@@ -36,15 +38,20 @@ class Algorithm:
     """``group-outcome``: an episode's return against its group, the same for all of its tokens.
     ``group-process``: each turn's reward against all turns of the group, summed from the token on.
     ``reward-to-go``: the discounted rewards from the token on, compared with nothing.
-    ``gae``: a value head, by generalised advantage estimation."""
+    ``gae``: a value head, by generalised advantage estimation over sampled tokens; ``turn-gae``:
+    over turns; ``bilevel-gae``: over turns, and then over the tokens of each."""
     baseline: Baseline = "mean"
     """What an episode's return is compared with (group-outcome only)."""
     std: Std = "unbiased"
     """What a group's centred rewards are divided by (group advantages only)."""
     gamma: float = 1.0
-    """Discount per sampled token (gae and reward-to-go only)."""
+    """Discount per sampled token (gae, bilevel-gae and reward-to-go only)."""
+    gamma_turn: float = 1.0
+    """Discount per turn (turn-gae and bilevel-gae only)."""
     lam: float = 1.0
     """Lambda of gae: 0 one-step, 1 Monte Carlo."""
+    lam_alpha: float | None = None
+    """Of episodes with L sampled tokens lambda is 1 - 1 / (lam_alpha L) (gae only); None: lam."""
     whiten: bool = False
     """Whether advantages are whitened over all sampled tokens of the update."""
     surrogate: Surrogate = "clip"
@@ -98,6 +105,11 @@ class Algorithm:
         _choice("kl_estimator", self.kl_estimator, KLEstimator)
         _choice("kl_place", self.kl_place, KLPlace)
         _require("gamma", self.gamma, 0 <= self.gamma <= 1, "from 0 to 1")
+        _require("gamma_turn", self.gamma_turn, 0 <= self.gamma_turn <= 1, "from 0 to 1")
+        alpha = self.lam_alpha
+        _require("lam_alpha", alpha, alpha is None or alpha > 0, "above 0, or None")
+        adapts = alpha is None or self.advantage == "gae"
+        _require("lam_alpha", alpha, adapts, "None without advantage=gae")
         _require("lam", self.lam, 0 <= self.lam <= 1, "from 0 to 1")
         _require("clip_low", self.clip_low, self.clip_low >= 0, ">= 0")
         _require("clip_high", self.clip_high, self.clip_high >= 0, ">= 0")
@@ -132,20 +144,18 @@ class Algorithm:
         _require("value_clip", clip, clip is None or clip > 0, "above 0, or None")
         _require("epochs", self.epochs, self.epochs >= 1, ">= 1")
         _require("minibatches", self.minibatches, self.minibatches >= 1, ">= 1")
-        if self.advantage == "gae":
-            _require(
-                "value_coef", self.value_coef, self.value_coef > 0, "above 0 for advantage=gae"
-            )
+        coef, name = self.value_coef, self.advantage
+        if self.uses_values:
+            _require("value_coef", coef, coef > 0, f"above 0 for advantage={name}")
         else:
-            _require("value_coef", self.value_coef, self.value_coef == 0, "0 without advantage=gae")
-            _require(
-                "kl_place", self.kl_place, self.kl_place == "loss", "loss without advantage=gae"
-            )
+            _require("value_coef", coef, coef == 0, f"0 for advantage={name}")
+            in_loss = self.kl_place == "loss"
+            _require("kl_place", self.kl_place, in_loss, f"loss for advantage={name}")
 
     @property
     def uses_values(self) -> bool:
         """Whether it needs a value head."""
-        return self.advantage == "gae"
+        return self.advantage in ("gae", "turn-gae", "bilevel-gae")
 
 
 def _require(key: str, value: Any, fine: bool, expected: str) -> None:
@@ -254,6 +264,29 @@ ALGORITHMS: dict[str, Algorithm] = {
         advantage="gae",
         gamma=1.0,
         lam=1.0,
+        whiten=True,
+        aggregation="token-mean",
+        kl_estimator="k1",
+        kl_place="reward",
+        value_coef=0.1,
+        value_clip=0.2,
+    ),
+    # One value and one advantage for each turn, as in AReaL and verl-agent; lambda and discount are
+    # those of turns.
+    "turn-ppo": Algorithm(
+        advantage="turn-gae",
+        whiten=True,
+        lam=0.95,
+        aggregation="token-mean",
+        kl_estimator="k1",
+        kl_place="reward",
+        value_coef=0.1,
+        value_clip=0.2,
+    ),
+    # VAGEN's bi-level estimator with explicit ends of turns, and its discount of turns.
+    "bilevel-ppo": Algorithm(
+        advantage="bilevel-gae",
+        gamma_turn=0.95,
         whiten=True,
         aggregation="token-mean",
         kl_estimator="k1",

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rl.credit.advantages import GroupAdvantages, gae, group_advantages, suffix_sums, whiten
+from rl.credit.advantages import (
+    GroupAdvantages,
+    adaptive_lambda,
+    gae,
+    group_advantages,
+    suffix_sums,
+    whiten,
+)
 from rl.credit.algorithms import Algorithm
 from rl.credit.losses import kl_penalty
 from rl.learner.batch import Batch
@@ -39,11 +46,11 @@ def assign_credit(
     Args:
         algorithm: the row of choices.
         batch: the episodes of the update.
-        values: ``[N]`` float64, needed for gae.
+        values: ``[N]`` float64, needed where there is a value head.
         old_logprobs: ``[N]`` float64, needed for a divergence in the reward.
         ref_logprobs: ``[N]`` float64, likewise.
     """
-    if algorithm.advantage == "gae":
+    if algorithm.uses_values:
         assert values is not None
         credit = _from_values(algorithm, batch, values, old_logprobs, ref_logprobs)
     elif algorithm.advantage == "group-outcome":
@@ -113,16 +120,72 @@ def _from_values(
         kl = kl_penalty(old_logprobs, ref_logprobs, algorithm.kl_estimator)
         rewards = rewards - algorithm.kl_coef * kl
         metrics["kl"] = kl.mean().item()
-    dense, loss_mask = batch.per_episode(rewards)
-    advantages, returns = (
-        x[loss_mask]
-        for x in gae(dense, batch.per_episode(values)[0], loss_mask, algorithm.gamma, algorithm.lam)
-    )
+    estimate = {"gae": _over_tokens, "turn-gae": _over_turns, "bilevel-gae": _over_both}
+    advantages, returns = estimate[algorithm.advantage](algorithm, batch, rewards, values)
     spread = (returns - returns.mean()).square().sum()
     residual = returns - values
     unexplained = (residual - residual.mean()).square().sum()
     metrics["explained_variance"] = (1 - unexplained / spread).item() if spread > 0 else 0.0
     return Credit(advantages, returns, metrics)
+
+
+def _over_tokens(
+    algorithm: Algorithm, batch: Batch, rewards: Tensor, values: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Advantages and returns ``[N]``; an episode is a row of tokens."""
+    lam: float | Tensor = algorithm.lam
+    if algorithm.lam_alpha is not None:
+        lengths = batch.episode_ids.bincount(minlength=len(batch.rewards))
+        lam = adaptive_lambda(lengths, algorithm.lam_alpha)[:, None]
+    return _in_rows(batch.episode_ids, rewards, values, algorithm.gamma, lam)
+
+
+def _over_turns(
+    algorithm: Algorithm, batch: Batch, rewards: Tensor, values: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Advantages and returns ``[N]``, equal within a turn; an episode is a row of turns.
+
+    A turn's value is that of the state in which its first token was sampled.
+    """
+    turns, ends = _turns(batch)
+    starts = torch.cat([ends.new_zeros(1), ends[:-1] + 1])
+    paid = rewards.new_zeros(len(ends)).index_add(0, turns, rewards)
+    owners, gamma = batch.episode_ids[ends], algorithm.gamma_turn
+    advantages, returns = _in_rows(owners, paid, values[starts], gamma, algorithm.lam)
+    return advantages[turns], returns[turns]
+
+
+def _over_both(
+    algorithm: Algorithm, batch: Batch, rewards: Tensor, values: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Advantages and returns ``[N]``: over the ends of turns, then over the tokens of each.
+
+    A turn's return is the reward at its end, and nothing beyond it is bootstrapped (VAGEN's
+    bi-level estimator).
+    """
+    turns, ends = _turns(batch)
+    paid = rewards.new_zeros(len(ends)).index_add(0, turns, rewards)
+    owners = batch.episode_ids[ends]
+    _, earned = _in_rows(owners, paid, values[ends], algorithm.gamma_turn, algorithm.lam)
+    inner = torch.zeros_like(rewards).index_copy(0, ends, earned)
+    return _in_rows(turns, inner, values, algorithm.gamma, algorithm.lam)
+
+
+def _turns(batch: Batch) -> tuple[Tensor, Tensor]:
+    """The turn of each token ``[N]``, and the last token of each turn that has one."""
+    ends = batch.turn_ends.unique()
+    return torch.searchsorted(ends, torch.arange(batch.num_tokens)), ends
+
+
+def _in_rows(
+    owners: Tensor, rewards: Tensor, values: Tensor, gamma: float, lam: float | Tensor
+) -> tuple[Tensor, Tensor]:
+    """:func:`gae` of entries ``[n]`` that are ordered by their row, ``owners``."""
+    lengths = owners.bincount(minlength=len(lam) if isinstance(lam, Tensor) else 0)
+    mask = torch.arange(int(lengths.max())) < lengths[:, None]
+    paid, valued = (x.new_zeros(mask.shape).masked_scatter(mask, x) for x in (rewards, values))
+    advantages, returns = gae(paid, valued, mask, gamma, lam)
+    return advantages[mask], returns[mask]
 
 
 def _at_turn_ends(batch: Batch, per_turn: Tensor) -> Tensor:

@@ -93,6 +93,70 @@ def test_gae_over_turns(make_group, lam, expected):
     torch.testing.assert_close(credit.returns, advantages + values, atol=6e-7, rtol=0)
 
 
+VAGEN = f64([0.10, 0.25, 0.40, 0.55, 0.70, 0.85])
+
+
+@pytest.mark.parametrize(
+    ("lam", "gamma_turn", "expected"),
+    [
+        (1, 0.95, [0.9125, 0.7625, 0.6125, 0.2, 0.05, 0.15]),
+        (0.95, 0.95, [0.837334, 0.723510, 0.603695, 0.190731, 0.042875, 0.15]),
+        (1, 1, [1, 0.85, 0.7, 0.25, 0.1, 0.15]),
+    ],
+)
+def test_bilevel_gae(make_group, lam, gamma_turn, expected):
+    """VAGEN's worked example: turns of 3, 2 and 1 sampled tokens, rewards .3, -.2 and 1."""
+    group = make_group([[(2, 3, 0.3), (1, 2, -0.2), (1, 1, 1.0)], [(2, 1, 0.0)]])
+    row = replace(PPO, advantage="bilevel-gae", lam=lam, gamma_turn=gamma_turn)
+    values = torch.cat([VAGEN, f64([0.3])])
+    credit = assign_credit(row, Batch.from_groups([group]), values)
+    advantages = f64([*expected, -0.3])
+    torch.testing.assert_close(credit.advantages, advantages, atol=6e-7, rtol=0)
+    torch.testing.assert_close(credit.returns, advantages + values, atol=6e-7, rtol=0)
+
+
+def test_bilevel_gae_does_not_lose_turns_without_reward(make_group):
+    group = make_group([[(2, 3, 0.0), (1, 2, 0.0), (1, 1, 1.0)]])
+    row = replace(PPO, advantage="bilevel-gae", lam=1.0, gamma_turn=0.95)
+    credit = assign_credit(row, Batch.from_groups([group]), VAGEN)
+    expected = f64([0.8025, 0.6525, 0.5025, 0.4, 0.25, 0.15])
+    torch.testing.assert_close(credit.advantages, expected)
+
+
+def test_turn_gae(make_group):
+    """Rewards 0 and 1, values .5 and .6 at the turns' first tokens: A2 .4, A1 .1 + .95 * .4."""
+    group = make_group([[(2, 3, 0.0), (1, 2, 1.0)], [(2, 1, 1.0)]])
+    row = replace(PPO, advantage="turn-gae", lam=0.95)
+    values = f64([0.5, 9.0, 9.0, 0.6, 9.0, 0.2])
+    credit = assign_credit(row, Batch.from_groups([group]), values)
+    torch.testing.assert_close(credit.advantages, f64([0.48] * 3 + [0.4] * 2 + [0.8]))
+    torch.testing.assert_close(credit.returns, f64([0.98] * 3 + [1.0] * 2 + [1.0]))
+
+
+@pytest.mark.parametrize("advantage", ["turn-gae", "bilevel-gae"])
+def test_with_one_turn_they_are_what_they_are_made_of(make_group, advantage):
+    """Bi-level is token GAE; turn GAE is return minus the first token's value."""
+    batch = Batch.from_groups([make_group([[(2, 4, 1.0)], [(3, 2, 0.5)]])])
+    values = f64([0.2, 0.4, 0.5, 0.8, 0.1, 0.9])
+    row = replace(PPO, advantage=advantage, gamma_turn=0.9)
+    got = assign_credit(row, batch, values).advantages
+    if advantage == "bilevel-gae":
+        expected = assign_credit(PPO, batch, values).advantages
+    else:
+        expected = f64([0.8] * 4 + [0.4] * 2)
+    torch.testing.assert_close(got, expected)
+
+
+def test_lambda_that_grows_with_the_episode(make_group):
+    """Alpha 0.5: of 4 tokens lambda is 0.5, of 1 it is 0 (not -1)."""
+    batch = Batch.from_groups([make_group([[(2, 4, 1.0)], [(2, 1, 1.0)]])])
+    values = f64([0.2, 0.4, 0.5, 0.8, 0.3])
+    credit = assign_credit(replace(PPO, lam_alpha=0.5), batch, values)
+    alone = Batch.from_groups([make_group([[(2, 4, 1.0)]])])
+    half = assign_credit(replace(PPO, lam=0.5), alone, values[:4]).advantages
+    torch.testing.assert_close(credit.advantages, torch.cat([half, f64([0.7])]))
+
+
 def test_explained_variance(make_group):
     batch = Batch.from_groups([make_group([[(2, 1, 1.0)], [(2, 1, 3.0)], [(2, 1, 5.0)]])])
     for values, expected in (
