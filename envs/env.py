@@ -200,14 +200,16 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
 
         Raises:
             OrderError: before the first reset or after the episode's end.
+            TypeError: the action is no text; the episode goes on.
             EnvFailure: infrastructure failed; the episode has no reward.
         """
         progress = self._progress
         if progress is None or progress.over:
             raise self._out_of_order()
+        said = _plain(Action, action) if type(action) is str else _as_action(self, action)
         # Until it is settled: a turn that raises, or is cancelled, ends the episode.
         progress.over = True
-        answer = self.turn(action if type(action) is Action else _plain(Action, action))
+        answer = self.turn(said)
         if type(answer) is not Reply and inspect.isawaitable(answer):
             answer = self._wait(answer)
         return progress.settle(answer, self.options.max_turns, self)
@@ -235,8 +237,8 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         progress = self._progress
         if progress is None or progress.over:
             raise self._out_of_order()
+        said = _plain(Action, action) if type(action) is str else _as_action(self, action)
         progress.over = True
-        said = action if type(action) is Action else _plain(Action, action)
         if self._turn_waits:
             answer = self.turn(said)
         else:
@@ -385,6 +387,14 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
     @property
     def _name(self) -> str:
         return str(self)
+
+
+def _as_action(env: TextEnv[Any, Any], action: Any) -> Action:
+    if isinstance(action, Action):
+        return action
+    if isinstance(action, str):
+        return _plain(Action, action)
+    raise TypeError(f"{env}: an action must be a str, not {type(action).__name__}")
 
 
 def _revived(

@@ -68,6 +68,25 @@ def rolls(env: DiceEnv, count: int = 2) -> list[str]:
     return [env.step("roll").observation for _ in range(count)]
 
 
+# ---- actions ---------------------------------------------------------------------------------
+
+
+async def test_an_action_is_a_text_in_both_faces():
+    env = dice()
+    env.reset(seed=0)
+    for wrong in (3, None, b"roll", {"role": "user", "content": "roll"}):
+        with pytest.raises(TypeError, match="dice-v0: an action must be a str, not"):
+            env.step(wrong)
+        with pytest.raises(TypeError, match="dice-v0: an action must be a str, not"):
+            await env.astep(wrong)
+    # Nothing was taken: the episode goes on. And a text of another class is a text.
+    assert env.step(np.str_("roll")).info["turn"] == 1
+    heard = []
+    env.turn = lambda action: heard.append(action) or finish({})
+    await env.astep(Action("stop", "length"))
+    assert (type(heard[0]), heard[0].finish_reason) == (Action, "length")
+
+
 # ---- seeds and tasks -------------------------------------------------------------------------
 
 
