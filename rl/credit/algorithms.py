@@ -16,7 +16,13 @@ KLEstimator = Literal["k1", "k2", "k3"]
 Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 """How a step's token losses become one number; ``rl.credit.losses`` has the denominators."""
 Advantage = Literal[
-    "group-outcome", "group-process", "reward-to-go", "gae", "turn-gae", "bilevel-gae"
+    "group-outcome",
+    "group-process",
+    "group-in-group",
+    "reward-to-go",
+    "gae",
+    "turn-gae",
+    "bilevel-gae",
 ]
 Baseline = Literal["mean", "leave-one-out", "length-weighted"]
 """What a group's rewards are compared with; :func:`rl.credit.advantages.group_advantages`."""
@@ -37,6 +43,8 @@ class Algorithm:
     advantage: Advantage
     """``group-outcome``: an episode's return against its group, the same for all of its tokens.
     ``group-process``: each turn's reward against all turns of the group, summed from the token on.
+    ``group-in-group``: an episode's return against its group, plus what a turn and those after it
+    earned against the group's turns that answered the same observation.
     ``reward-to-go``: the discounted rewards from the token on, compared with nothing.
     ``gae``: a value head, by generalised advantage estimation over sampled tokens; ``turn-gae``:
     over turns; ``bilevel-gae``: over turns, and then over the tokens of each."""
@@ -47,7 +55,9 @@ class Algorithm:
     gamma: float = 1.0
     """Discount per sampled token (gae, bilevel-gae and reward-to-go only)."""
     gamma_turn: float = 1.0
-    """Discount per turn (turn-gae and bilevel-gae only)."""
+    """Discount per turn (turn-gae, bilevel-gae and group-in-group only)."""
+    turn_weight: float = 1.0
+    """Weight of the turns' part of the advantage (group-in-group only)."""
     lam: float = 1.0
     """Lambda of gae: 0 one-step, 1 Monte Carlo."""
     lam_alpha: float | None = None
@@ -106,6 +116,7 @@ class Algorithm:
         _choice("kl_place", self.kl_place, KLPlace)
         _require("gamma", self.gamma, 0 <= self.gamma <= 1, "from 0 to 1")
         _require("gamma_turn", self.gamma_turn, 0 <= self.gamma_turn <= 1, "from 0 to 1")
+        _require("turn_weight", self.turn_weight, self.turn_weight >= 0, ">= 0")
         alpha = self.lam_alpha
         _require("lam_alpha", alpha, alpha is None or alpha > 0, "above 0, or None")
         adapts = alpha is None or self.advantage == "gae"
@@ -241,6 +252,13 @@ ALGORITHMS: dict[str, Algorithm] = {
         baseline="length-weighted",
         std="none",
         surrogate="reinforce",
+        aggregation="token-mean",
+    ),
+    # GiGPO, arXiv 2505.10978, as its code has it by default: no standard deviation.
+    "gigpo": Algorithm(
+        advantage="group-in-group",
+        gamma_turn=0.95,
+        std="none",
         aggregation="token-mean",
     ),
     # REINFORCE++, arXiv 2501.03262, without its KL term: no group, advantages whitened over the

@@ -93,6 +93,8 @@ class Batch:
     """``[K]``, the last sampled token of each turn."""
     turn_rewards: Tensor
     """``[K]``, float64."""
+    turn_anchors: Tensor
+    """``[K]`` integers >= 0, equal where turns of one group answer the same observation."""
     rewards: Tensor
     """``[M]``, float64, each episode's return."""
     group_ids: Tensor
@@ -144,9 +146,9 @@ class Batch:
             trajectory.check()
             for role in trajectory.roles:
                 alone = len(trajectory.roles) == 1
-                tables.add_role(trajectory, role, total - base)
-                returns.append(total if alone else sum(trajectory.rewards_of(role)) + total - base)
                 group_ids.append(group + len(groups) * rank[role])
+                tables.add_role(trajectory, role, total - base, group_ids[-1])
+                returns.append(total if alone else sum(trajectory.rewards_of(role)) + total - base)
         return tables.batch(
             rewards=returns,
             group_ids=group_ids,
@@ -240,8 +242,13 @@ class _Tables:
     sampled: list[NDArray[np.bool_]] = field(default_factory=list)
     turn_ends: list[Integers] = field(default_factory=list)
     turn_rewards: list[float] = field(default_factory=list)
+    turn_anchors: list[int] = field(default_factory=list)
+    anchors: dict[tuple[int, str | None], int] = field(default_factory=dict)
+    """The number of a group's observation; None is what its episodes begin with."""
 
-    def add_role(self, trajectory: Trajectory, role: str, extra_reward: float) -> None:
+    def add_role(
+        self, trajectory: Trajectory, role: str, extra_reward: float, group_id: int
+    ) -> None:
         """Append a role's part of an episode; ``extra_reward`` is earned at its last turn."""
         start = self.num_tokens
         turn_ids = [self.add_segment(s) for s in trajectory.segments if s.role == role]
@@ -260,6 +267,9 @@ class _Tables:
         ends = np.searchsorted(sampled_turns, turns, side="right") - 1
         self.turn_ends.append(start + ends.clip(min=0))
         self.turn_rewards.extend(rewards)
+        for i in turns:
+            seen = trajectory.turns[i - 1].observation if i else None
+            self.turn_anchors.append(self.anchors.setdefault((group_id, seen), len(self.anchors)))
 
     def add_segment(self, segment: Segment) -> Integers:
         """Append a segment's row and its trained tokens; returns the turns of these."""
@@ -301,6 +311,7 @@ class _Tables:
             ),
             turn_ends=torch.from_numpy(_joined(self.turn_ends)),
             turn_rewards=torch.tensor(self.turn_rewards, dtype=torch.float64),
+            turn_anchors=torch.tensor(self.turn_anchors, dtype=torch.int64),
             rewards=torch.tensor(rewards, dtype=torch.float64),
             group_ids=torch.tensor(group_ids, dtype=torch.int64),
             num_failed=num_failed,

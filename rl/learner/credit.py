@@ -55,6 +55,8 @@ def assign_credit(
         credit = _from_values(algorithm, batch, values, old_logprobs, ref_logprobs)
     elif algorithm.advantage == "group-outcome":
         credit = _from_outcomes(algorithm, batch)
+    elif algorithm.advantage == "group-in-group":
+        credit = _from_anchors(algorithm, batch)
     elif algorithm.advantage == "reward-to-go":
         credit = _to_go(algorithm, batch)
     else:
@@ -88,6 +90,24 @@ def _from_turns(algorithm: Algorithm, batch: Batch) -> Credit:
     steps, loss_mask = batch.per_episode(_at_turn_ends(batch, grouped.advantages))
     advantages = suffix_sums(steps, loss_mask)[loss_mask]
     return Credit(advantages, None, _group_metrics(grouped, "turn"))
+
+
+def _from_anchors(algorithm: Algorithm, batch: Batch) -> Credit:
+    """A = A^E + w A^S (GiGPO, section 4): of the episode, and of the turn among its like."""
+    episodes = group_advantages(batch.rewards, batch.group_ids, algorithm.std)
+    turns, ends = _turns(batch)
+    # Turns without a token are the turn's that came before.
+    place = torch.searchsorted(ends, batch.turn_ends)
+    paid = batch.turn_rewards.new_zeros(len(ends)).index_add(0, place, batch.turn_rewards)
+    first = place.new_full((len(ends),), len(place))
+    first = first.scatter_reduce(0, place, torch.arange(len(place)), "amin")
+    owners = batch.episode_ids[ends]
+    to_go, _ = _in_rows(owners, paid, torch.zeros_like(paid), algorithm.gamma_turn, 1.0)
+    steps = group_advantages(to_go, batch.turn_anchors[first], algorithm.std)
+    advantages = episodes.advantages[owners] + algorithm.turn_weight * steps.advantages
+    metrics = _group_metrics(episodes, "episode")
+    metrics["frac_turns_alone"] = steps.num_singletons / len(ends)
+    return Credit(advantages[turns], None, metrics)
 
 
 def _group_metrics(grouped: GroupAdvantages, member: str) -> dict[str, float]:

@@ -93,6 +93,52 @@ def test_gae_over_turns(make_group, lam, expected):
     torch.testing.assert_close(credit.returns, advantages + values, atol=6e-7, rtol=0)
 
 
+def anchored(make_group):
+    """GiGPO: A answers s0, s1, s2 and earns 10 at last; B s0, s1, s3; C s0, s4, and earns 10."""
+    group = make_group(
+        [
+            [(2, 1, 0.0), (1, 2, 0.0), (1, 1, 10.0)],
+            [(2, 1, 0.0), (1, 1, 0.0), (1, 1, 0.0)],
+            [(2, 3, 0.0), (1, 1, 10.0)],
+        ]
+    )
+    told = [["s1", "s2", "over"], ["s1", "s3", "over"], ["s4", "over"]]
+    for trajectory, observations in zip(group.trajectories, told, strict=True):
+        for turn, observation in zip(trajectory.turns, observations, strict=True):
+            turn.observation = observation
+    return group
+
+
+@pytest.mark.parametrize(
+    ("std", "expected"),
+    [
+        ("none", [6.183333, 8.083333, 3.333333, -12.841667, -11.416667, -6.666667]),
+        ("unbiased", [1.109764, 1.284457, 0.57735, -2.308263, -1.861807, -1.1547]),
+    ],
+)
+def test_groups_in_groups(make_group, std, expected):
+    row = replace(ALGORITHMS["gigpo"], std=std)
+    # The same words in another group are another observation.
+    batch = Batch.from_groups([anchored(make_group), anchored(make_group)])
+    credit = assign_credit(row, batch)
+    a0, a1, a2, b0, b1, b2 = expected
+    c0 = {"none": 6.658333, "unbiased": 0.57735 + 0.621149}[std]
+    c1 = {"none": 3.333333, "unbiased": 0.57735}[std]
+    tokens = [a0, a1, a1, a2, b0, b1, b2, c0, c0, c0, c1]
+    torch.testing.assert_close(credit.advantages, f64(tokens * 2), atol=3e-6, rtol=0)
+    assert credit.metrics["frac_turns_alone"] == 3 / 8
+
+
+def test_groups_in_groups_of_one_turn_are_twice_the_episode(make_group):
+    batch = Batch.from_groups([make_group([[(2, 2, 1.0)], [(2, 1, 0.0)], [(2, 3, 0.0)]])])
+    row = ALGORITHMS["gigpo"]
+    credit = assign_credit(row, batch)
+    single = assign_credit(replace(row, advantage="group-outcome"), batch)
+    torch.testing.assert_close(credit.advantages, 2 * single.advantages)
+    without = assign_credit(replace(row, turn_weight=0.0), batch)
+    torch.testing.assert_close(without.advantages, single.advantages)
+
+
 VAGEN = f64([0.10, 0.25, 0.40, 0.55, 0.70, 0.85])
 
 
