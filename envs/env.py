@@ -23,7 +23,7 @@ from envs import calls
 from envs.budget import draw_budget, sentence_of
 from envs.card import Card
 from envs.deadlines import bounded
-from envs.episode import Action, NotForkable, OrderError, Reply, StepResult
+from envs.episode import Action, NotForkable, OrderError, Reply, StepResult, as_action
 from envs.loop import loop_thread
 from envs.options import EnvOptions as EnvOptions
 from envs.options import Tasks as Tasks
@@ -206,7 +206,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         progress = self._progress
         if progress is None or progress.over:
             raise self._out_of_order()
-        said = _plain(Action, action) if type(action) is str else _as_action(self, action)
+        said = _plain(Action, action) if type(action) is str else as_action(self, action)
         # Until it is settled: a turn that raises, or is cancelled, ends the episode.
         progress.over = True
         answer = self.turn(said)
@@ -237,7 +237,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         progress = self._progress
         if progress is None or progress.over:
             raise self._out_of_order()
-        said = _plain(Action, action) if type(action) is str else _as_action(self, action)
+        said = _plain(Action, action) if type(action) is str else as_action(self, action)
         progress.over = True
         if self._turn_waits:
             answer = self.turn(said)
@@ -387,14 +387,6 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
     @property
     def _name(self) -> str:
         return str(self)
-
-
-def _as_action(env: TextEnv[Any, Any], action: Any) -> Action:
-    if isinstance(action, Action):
-        return action
-    if isinstance(action, str):
-        return _plain(Action, action)
-    raise TypeError(f"{env}: an action must be a str, not {type(action).__name__}")
 
 
 def _revived(

@@ -56,6 +56,19 @@ class Action(str):
         return action
 
 
+def as_action(env: object, action: Any) -> Action:
+    """Any text as an action.
+
+    Raises:
+        TypeError: it is none; ``env`` is named as who was given it.
+    """
+    if isinstance(action, Action):
+        return action
+    if isinstance(action, str):
+        return Action(action)
+    raise TypeError(f"{env}: an action must be a str, not {type(action).__name__}")
+
+
 @dataclass(frozen=True, slots=True)
 class EnvToolCall:
     """One tool call inside a turn, for the record."""

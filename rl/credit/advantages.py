@@ -71,15 +71,7 @@ def group_advantages(
     lowest = zeros.scatter_reduce(0, index, kept, "amin", include_self=False)
     # Measured from the group's lowest reward, a constant group is exactly 0 and not a rounding.
     above = kept - lowest[index]
-    if baseline == "length-weighted":
-        if lengths is None:
-            raise ValueError("baseline 'length-weighted' weighs by lengths: give them")
-        length = lengths[finished].to(rewards.dtype)
-        # A group without a token has no weights, and nothing to train either.
-        total = zeros.index_add(0, index, length).clamp_min(1)
-        centred = above - (zeros.index_add(0, index, length * above) / total)[index]
-    else:
-        centred = above - (zeros.index_add(0, index, above) / size)[index]
+    centred = above - _baseline(above, index, size, baseline, lengths, finished)[index]
     if baseline == "leave-one-out":
         centred = centred * (size / (size - 1).clamp_min(1))[index]
     if std != "none":
@@ -95,6 +87,26 @@ def group_advantages(
         num_singletons=int((counts == 1).sum()),
         num_constant=int(((counts > 1) & (highest_above == 0)).sum()),
     )
+
+
+def _baseline(
+    rewards: Tensor,
+    index: Tensor,
+    size: Tensor,
+    baseline: Baseline,
+    lengths: Tensor | None,
+    finished: Tensor,
+) -> Tensor:
+    """The mean of each group's rewards, by length or not; ``index`` is each reward's group."""
+    zeros = torch.zeros_like(size)
+    if baseline != "length-weighted":
+        return zeros.index_add(0, index, rewards) / size
+    if lengths is None:
+        raise ValueError("baseline 'length-weighted' weighs by lengths: give them")
+    length = lengths[finished].to(rewards.dtype)
+    # A group without a token has no weights, and nothing to train either.
+    total = zeros.index_add(0, index, length).clamp_min(1)
+    return zeros.index_add(0, index, length * rewards) / total
 
 
 def suffix_sums(x: Tensor, loss_mask: Tensor, decay: float = 1.0) -> Tensor:

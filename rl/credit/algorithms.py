@@ -126,8 +126,28 @@ class Algorithm:
         _require("clip_high", self.clip_high, self.clip_high >= 0, ">= 0")
         c = self.dual_clip
         _require("dual_clip", c, c is None or c > 1, "above 1, or None")
+        sampled_only = self.old_logprobs == "update" or self.mask_observations
+        _require("old_logprobs", self.old_logprobs, sampled_only, "update without a mask")
+        n = self.max_tokens
+        _require("max_tokens", n, n is None or n >= 1, ">= 1, or None")
+        if self.aggregation == "seq-mean-token-sum-norm":
+            _require("max_tokens", n, n is not None, "set for aggregation=seq-mean-token-sum-norm")
+        _require("kl_coef", self.kl_coef, self.kl_coef >= 0, ">= 0")
+        _require("entropy_coef", self.entropy_coef, self.entropy_coef >= 0, ">= 0")
+        clip = self.value_clip
+        _require("value_clip", clip, clip is None or clip > 0, "above 0, or None")
+        _require("epochs", self.epochs, self.epochs >= 1, ">= 1")
+        _require("minibatches", self.minibatches, self.minibatches >= 1, ">= 1")
+        self._check_combinations()
+
+    def _check_combinations(self) -> None:
         clips = self.surrogate == "clip"
-        _require("dual_clip", c, c is None or clips, "None without surrogate=clip")
+        _require(
+            "dual_clip",
+            self.dual_clip,
+            clips or self.dual_clip is None,
+            "None without surrogate=clip",
+        )
         means = self.aggregation == "seq-mean-token-mean"
         whole = self.surrogate in ("gspo", "gspo-token", "gmpo")
         _require(
@@ -143,18 +163,6 @@ class Algorithm:
             self.baseline == "mean" or plain,
             "mean without advantage=group-outcome and std=none",
         )
-        sampled_only = self.old_logprobs == "update" or self.mask_observations
-        _require("old_logprobs", self.old_logprobs, sampled_only, "update without a mask")
-        n = self.max_tokens
-        _require("max_tokens", n, n is None or n >= 1, ">= 1, or None")
-        if self.aggregation == "seq-mean-token-sum-norm":
-            _require("max_tokens", n, n is not None, "set for aggregation=seq-mean-token-sum-norm")
-        _require("kl_coef", self.kl_coef, self.kl_coef >= 0, ">= 0")
-        _require("entropy_coef", self.entropy_coef, self.entropy_coef >= 0, ">= 0")
-        clip = self.value_clip
-        _require("value_clip", clip, clip is None or clip > 0, "above 0, or None")
-        _require("epochs", self.epochs, self.epochs >= 1, ">= 1")
-        _require("minibatches", self.minibatches, self.minibatches >= 1, ">= 1")
         coef, name = self.value_coef, self.advantage
         if self.uses_values:
             _require("value_coef", coef, coef > 0, f"above 0 for advantage={name}")
