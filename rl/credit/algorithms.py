@@ -29,6 +29,8 @@ Baseline = Literal["mean", "leave-one-out", "length-weighted"]
 Surrogate = Literal["clip", "reinforce", "cispo", "sapo", "dppo-tv", "gspo", "gspo-token", "gmpo"]
 """The policy's loss at a token; :mod:`rl.credit.surrogates` has the formulas."""
 OldLogprobs = Literal["update", "sampling"]
+Correction = Literal["none", "tis", "icepop", "seq-tis", "seq-mask", "geo-mask"]
+"""How tokens that other weights sampled are weighted; :mod:`rl.credit.corrections`."""
 KLPlace = Literal["loss", "reward"]
 
 
@@ -76,6 +78,13 @@ class Algorithm:
     old_logprobs: OldLogprobs = "update"
     """pi_old. ``update``: the learner's weights as the update starts. ``sampling``: what the
     sampler recorded, so that the ratio also corrects for stale weights and sampler mismatch."""
+    correction: Correction = "none"
+    """What tokens weigh that the policy would not have sampled quite so (old_logprobs=update
+    only)."""
+    correction_low: float = 0.5
+    """The least ratio that counts (icepop and geo-mask only)."""
+    correction_high: float = 2.0
+    """The greatest."""
     aggregation: Aggregation = "token-mean"
     """How token losses become the step's loss; :func:`rl.credit.losses.token_weights`."""
     max_tokens: int | None = None
@@ -112,6 +121,7 @@ class Algorithm:
         _choice("surrogate", self.surrogate, Surrogate)
         _choice("old_logprobs", self.old_logprobs, OldLogprobs)
         _choice("aggregation", self.aggregation, Aggregation)
+        _choice("correction", self.correction, Correction)
         _choice("kl_estimator", self.kl_estimator, KLEstimator)
         _choice("kl_place", self.kl_place, KLPlace)
         _require("gamma", self.gamma, 0 <= self.gamma <= 1, "from 0 to 1")
@@ -126,6 +136,9 @@ class Algorithm:
         _require("clip_high", self.clip_high, self.clip_high >= 0, ">= 0")
         c = self.dual_clip
         _require("dual_clip", c, c is None or c > 1, "above 1, or None")
+        bounds = 0 <= self.correction_low <= 1 <= self.correction_high
+        told = f"{self.correction_low}, {self.correction_high}"
+        _require("correction_low, correction_high", told, bounds, "from 0 to 1, and 1 or more")
         sampled_only = self.old_logprobs == "update" or self.mask_observations
         _require("old_logprobs", self.old_logprobs, sampled_only, "update without a mask")
         n = self.max_tokens
@@ -147,6 +160,13 @@ class Algorithm:
             self.dual_clip,
             clips or self.dual_clip is None,
             "None without surrogate=clip",
+        )
+        apart = self.old_logprobs == "update" and self.mask_observations
+        _require(
+            "correction",
+            self.correction,
+            apart or self.correction == "none",
+            "none without old_logprobs=update and mask_observations",
         )
         means = self.aggregation == "seq-mean-token-mean"
         whole = self.surrogate in ("gspo", "gspo-token", "gmpo")

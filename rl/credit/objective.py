@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -37,6 +37,8 @@ class FixedTerms:
     old_values: Tensor | None = None
     """Set, like ``returns``, when there is a value loss."""
     returns: Tensor | None = None
+    corrections: Tensor | None = None
+    """Weights of the surrogate; None: all 1."""
 
     def at(self, tokens: Tensor) -> FixedTerms:
         """The terms of some tokens, ``[n]`` indices."""
@@ -47,11 +49,8 @@ class FixedTerms:
         return self._map(lambda x: x.to(device=device, dtype=dtype))
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> FixedTerms:
-        old, ref, values, returns = (
-            None if x is None else change(x)
-            for x in (self.old_logprobs, self.ref_logprobs, self.old_values, self.returns)
-        )
-        return FixedTerms(change(self.advantages), old, ref, values, returns)
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{name: change(x) for name, x in given.items() if x is not None})
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,7 @@ def policy_objective(
     logprobs = scores.logprobs
     old = logprobs.detach() if fixed.old_logprobs is None else fixed.old_logprobs
     made = surrogate(algorithm, logprobs, old, fixed.advantages, rows)
-    per_token = made.loss
+    per_token = made.loss if fixed.corrections is None else fixed.corrections * made.loss
     sums = {
         "entropy": scores.entropy.detach().sum(),
         "clip_ratio/low_mean": made.below.sum(),

@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rl.credit.algorithms import Aggregation, Algorithm
+from rl.credit.corrections import correction_weights
 from rl.credit.losses import token_weights
 from rl.credit.objective import FixedTerms, imitation_objective, policy_objective
 from rl.errors import RunFailure
@@ -217,7 +218,8 @@ class Learner:
         algorithm = self.algorithm
         one_step = algorithm.epochs * algorithm.minibatches == 1
         kl_in_reward = self.reference is not None and algorithm.kl_place == "reward"
-        recompute = algorithm.old_logprobs == "update" and not one_step
+        corrects = algorithm.correction != "none"
+        recompute = algorithm.old_logprobs == "update" and (corrects or not one_step)
         old, values, ref = None, None, None
         if recompute or algorithm.uses_values or kl_in_reward:
             old, values = self._score_all(self.model, batch)
@@ -225,12 +227,20 @@ class Learner:
             ref, _ = self._score_all(self.reference, batch)
         credit = assign_credit(algorithm, batch, values, old, ref)
         metrics.values.update(credit.metrics)
+        corrections = None
+        if corrects:
+            assert old is not None
+            corrections, told = correction_weights(
+                algorithm, old, batch.sampling_logprobs, batch.episode_ids
+            )
+            metrics.values.update(told)
         fixed = FixedTerms(
             advantages=credit.advantages,
             old_logprobs=batch.sampling_logprobs if algorithm.old_logprobs == "sampling" else old,
             ref_logprobs=None if kl_in_reward else ref,
             old_values=values,
             returns=credit.returns,
+            corrections=corrections,
         )
         return fixed.to(self.model.device, self.model.dtype)
 

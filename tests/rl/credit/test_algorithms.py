@@ -51,6 +51,12 @@ def test_ppo_row():
     [
         ({"gamma": 1.5}, r"gamma \(1.5\) must be from 0 to 1"),
         ({"gamma_turn": 1.5}, r"gamma_turn \(1.5\) must be from 0 to 1"),
+        ({"correction": "clip"}, r"correction \(clip\) must be one of none, tis"),
+        ({"correction_high": 0.9}, r"correction_low, correction_high \(0.5, 0.9\) must be from"),
+        (
+            {"correction": "tis", "old_logprobs": "sampling"},
+            r"must be none without old_logprobs=update",
+        ),
         ({"turn_weight": -1.0}, r"turn_weight \(-1.0\) must be >= 0"),
         ({"lam_alpha": 0.0}, r"lam_alpha \(0.0\) must be above 0, or None"),
         ({"lam_alpha": 0.1}, r"lam_alpha \(0.1\) must be None without advantage=gae"),

@@ -120,6 +120,18 @@ def test_without_old_logprobs_the_ratio_is_one_and_has_a_gradient():
     }
 
 
+def test_corrections_weigh_the_surrogate_alone():
+    scores, fixed = tensors(numbers(2))
+    weights = torch.full((12,), 0.25, dtype=torch.float64)
+    whole = policy_objective(PPO, scores, fixed, weights, 1 / 12, ROWS).loss
+    other, plain = replace(PPO, kl_coef=0.0, entropy_coef=0.0), replace(scores, values=None)
+    alone = policy_objective(other, plain, fixed, weights, 1 / 12, ROWS).loss
+    halved = replace(fixed, corrections=torch.full((12,), 0.5, dtype=torch.float64))
+    corrected = policy_objective(PPO, scores, halved, weights, 1 / 12, ROWS).loss
+    torch.testing.assert_close(corrected, whole - alone / 2)
+    assert halved.at(torch.tensor([3, 4])).corrections.tolist() == [0.5, 0.5]
+
+
 def test_imitation_is_cross_entropy():
     scores = TokenScores(torch.tensor([-1.0, -3.0]), torch.tensor([0.5, 0.25]))
     terms = imitation_objective(scores, torch.tensor([0.5, 0.5]))

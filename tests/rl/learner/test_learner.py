@@ -1,6 +1,7 @@
 """The learner against direct implementations that score one row at a time with the model itself."""
 
 import copy
+import math
 from dataclasses import replace
 
 import pytest
@@ -117,6 +118,26 @@ def test_the_cut_into_micro_batches_changes_nothing(make_model, groups, name, ma
     (expected, metrics), (got, cut_metrics) = results
     assert_gradients(got, expected, atol=1e-7)
     assert cut_metrics == pytest.approx(metrics, abs=1e-6)
+
+
+def test_a_correction_weighs_by_what_the_sampler_recorded(make_model, groups):
+    """Every ratio is e^0.3 then: the gradient is that much longer, or bounded."""
+    model = make_model(dtype=torch.float64)
+    for trajectory in [t for group in groups for t in group.trajectories]:
+        (segment,) = trajectory.segments
+        recorded = iter((direct_scores(model, trajectory)[0] - 0.3).tolist())
+        segment.sampling_logprobs[:] = [next(recorded) if m else 0.0 for m in segment.loss_mask]
+    results = {}
+    for kind, high in (("none", 2.0), ("tis", 2.0), ("tis", 1.1)):
+        row = replace(GRPO, correction=kind, correction_high=high)
+        learner = Learner(make_model(dtype=torch.float64), row, FREE)
+        results[kind, high] = gradients_of(learner, lambda learner=learner: learner.update(groups))
+    plain, _ = results["none", 2.0]
+    for high, weight in ((2.0, math.exp(0.3)), (1.1, 1.1)):
+        got, metrics = results["tis", high]
+        assert_gradients(got, [weight * g for g in plain], atol=1e-7)
+        assert metrics["correction/ratio_mean"] == pytest.approx(math.exp(0.3))
+        assert metrics["correction/effective_samples"] == pytest.approx(1.0)
 
 
 def test_the_order_of_episodes_changes_nothing(make_model, groups):

@@ -1,0 +1,55 @@
+"""Weights of tokens that other weights sampled: worked numbers, and what they leave alone."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from rl.credit.algorithms import ALGORITHMS
+from rl.credit.corrections import correction_weights
+
+RHO = [0.5, 1.0, 4.0, 0.9, 1.2]
+EPISODES = torch.tensor([0, 0, 0, 1, 1])
+"""Products 2 and 1.08, geometric means 1.26 and 1.04."""
+
+
+def f64(values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("kind", "low", "high", "expected", "bounded"),
+    [
+        ("none", 0.5, 2, [1, 1, 1, 1, 1], 0),
+        ("tis", 0.5, 2, [0.5, 1, 2, 0.9, 1.2], 0.2),
+        ("icepop", 0.4, 2, [0.5, 1, 0, 0.9, 1.2], 0.2),
+        ("icepop", 0.6, 2, [0, 1, 0, 0.9, 1.2], 0.4),
+        ("seq-tis", 0.5, 5, [2, 2, 2, 1.08, 1.08], 0),
+        ("seq-tis", 0.5, 1.5, [1.5, 1.5, 1.5, 1.08, 1.08], 0.6),
+        ("seq-mask", 0.5, 3, [1, 1, 1, 1, 1], 0),
+        ("seq-mask", 0.5, 1.5, [0, 0, 0, 1, 1], 0.6),
+        ("geo-mask", 0.99, 1.1, [0, 0, 0, 1, 1], 0.6),
+        ("geo-mask", 0.99, 1.01, [0, 0, 0, 0, 0], 1),
+    ],
+)
+def test_weights(kind, low, high, expected, bounded):
+    row = replace(ALGORITHMS["grpo"], correction=kind, correction_low=low, correction_high=high)
+    sampling = f64([-1, -2, -3, -0.5, -4])
+    weights, told = correction_weights(row, sampling + f64(RHO).log(), sampling, EPISODES)
+    torch.testing.assert_close(weights, f64(expected))
+    assert told == pytest.approx(
+        {
+            "correction/ratio_mean": 7.6 / 5,
+            "correction/ratio_max": 4.0,
+            "correction/effective_samples": 7.6**2 / (5 * 19.5),
+            "correction/bounded": bounded,
+        }
+    )
+
+
+def test_nothing_overflows():
+    row = replace(ALGORITHMS["grpo"], correction="seq-tis", correction_high=5.0)
+    old, sampling = torch.zeros(600, dtype=torch.float64), f64([-800.0] * 600)
+    weights, told = correction_weights(row, old, sampling, torch.zeros(600, dtype=torch.int64))
+    assert weights.tolist() == [5.0] * 600
+    assert all(torch.tensor(value).isfinite() for value in told.values())
