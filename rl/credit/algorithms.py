@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 Std = Literal["unbiased", "biased", "none"]
 """What centred rewards are divided by: their standard deviation (over n - 1, or over n), or 1."""
-KLEstimator = Literal["k1", "k2", "k3"]
+KLEstimator = Literal["k1", "k2", "k3", "k3+"]
 """Estimators of the divergence from the reference (Schulman, Approximating KL Divergence, 2020)."""
 Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 """How a step's token losses become one number; ``rl.credit.losses`` has the denominators."""
@@ -92,7 +92,7 @@ class Algorithm:
     kl_coef: float = 0.0
     """Weight of the divergence from the initial model; at 0 no reference model is kept."""
     kl_estimator: KLEstimator = "k3"
-    """k1, k2 or k3; :func:`rl.credit.losses.kl_penalty`."""
+    """k1, k2, k3 or k3+; :func:`rl.credit.losses.kl_penalty`."""
     kl_place: KLPlace = "loss"
     """``loss``: added to the token's loss. ``reward``: taken from the token's reward (gae only)."""
     entropy_coef: float = 0.0

@@ -82,13 +82,15 @@ def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, estimator: KLEstimator) -
     k1 is ``d``; k2 is ``d^2 / 2``; k3 is ``exp(-d) - 1 + d``, never negative. On tokens that the
     policy itself sampled, k1 and k3 are unbiased *values*; as a loss only k2 has the expected
     gradient of the divergence, k1's is 0 on average and k3's is that of KL(reference || pi).
+    ``k3+`` has the value of k3 and the gradient of k2.
     """
     d = log_ratio(logprobs, ref_logprobs)
     if estimator == "k1":
         return d
-    if estimator == "k2":
-        return 0.5 * d.square()
-    return torch.expm1(-d) + d
+    k2, k3 = 0.5 * d.square(), torch.expm1(-d) + d
+    if estimator == "k3+":
+        return k2 + (k3 - k2).detach()
+    return k2 if estimator == "k2" else k3
 
 
 def token_weights(

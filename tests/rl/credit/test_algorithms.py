@@ -69,7 +69,7 @@ def test_ppo_row():
         ({"value_coef": 0.5}, r"value_coef \(0.5\) must be 0 for advantage=group-outcome"),
         ({"value_clip": 0.0}, r"value_clip \(0.0\) must be above 0, or None"),
         ({"kl_place": "reward"}, r"kl_place \(reward\) must be loss for advantage=group-outcome"),
-        ({"kl_estimator": "k4"}, r"kl_estimator \(k4\) must be one of k1, k2, k3"),
+        ({"kl_estimator": "k4"}, r"kl_estimator \(k4\) must be one of k1, k2, k3, k3\+"),
         ({"advantage": "gae"}, r"value_coef \(0.0\) must be above 0 for advantage=gae"),
         ({"advantage": "grpo"}, r"advantage \(grpo\) must be one of group-outcome, group-process"),
         ({"advantage": "gae", "value_coef": 0.1, "baseline": "leave-one-out"}, r"baseline \(leave"),

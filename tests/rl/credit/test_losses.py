@@ -75,7 +75,7 @@ def test_clip_higher_in_probabilities():
 )
 def test_kl_estimators(p, ref, k1, k2, k3):
     logprobs, ref_logprobs = f64([math.log(p)]), f64([math.log(ref)])
-    for estimator, expected in (("k1", k1), ("k2", k2), ("k3", k3)):
+    for estimator, expected in (("k1", k1), ("k2", k2), ("k3", k3), ("k3+", k3)):
         value = kl_penalty(logprobs, ref_logprobs, estimator).item()
         assert value == pytest.approx(expected, abs=6e-8)
 
@@ -98,8 +98,9 @@ def exact_gradient(estimator):
 def test_expected_gradients_of_kl_estimators():
     estimated, _, _ = exact_gradient("k1")
     torch.testing.assert_close(estimated, torch.zeros(3, dtype=torch.float64))
-    estimated, kl, _ = exact_gradient("k2")
-    torch.testing.assert_close(estimated, kl)
+    for estimator in ("k2", "k3+"):
+        estimated, kl, _ = exact_gradient(estimator)
+        torch.testing.assert_close(estimated, kl)
     estimated, _, reverse = exact_gradient("k3")
     torch.testing.assert_close(estimated, reverse)
 
