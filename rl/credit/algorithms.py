@@ -13,7 +13,7 @@ Std = Literal["unbiased", "biased", "none"]
 """What centred rewards are divided by: their standard deviation (over n - 1, or over n), or 1."""
 KLEstimator = Literal["k1", "k2", "k3", "k3+"]
 """Estimators of the divergence from the reference (Schulman, Approximating KL Divergence, 2020)."""
-Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+Aggregation = Literal["token-mean", "seq-mean-token-mean", "prompt-mean", "seq-mean-token-sum-norm"]
 """How a step's token losses become one number; ``rl.credit.losses`` has the denominators."""
 Advantage = Literal[
     "group-outcome",

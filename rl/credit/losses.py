@@ -103,11 +103,13 @@ def token_weights(
     ==========================  =====================  ==================================
     ``token-mean``              1 / (sum of all L_s)   DAPO, section 3.3
     ``seq-mean-token-mean``     1 / (S L_s)            GRPO (DeepSeekMath, equation 3)
+    ``prompt-mean``             1 / (S L_s)            the same, of all tokens of a prompt's group
     ``seq-mean-token-sum-norm`` 1 / (S max_tokens)     Dr. GRPO, a constant for all lengths
     ==========================  =====================  ==================================
 
     Args:
-        sequence_ids: ``[N]`` integers; equal ones belong to one sequence (one episode).
+        sequence_ids: ``[N]`` integers; equal ones belong to one sequence (one episode; of
+            ``prompt-mean`` one group).
         aggregation: which row of the table.
         max_tokens: the constant of the last row, needed there only.
 
@@ -121,7 +123,7 @@ def token_weights(
     num_tokens, num_sequences = sequence_ids.numel(), lengths.numel()
     if aggregation == "token-mean":
         denominator = torch.full_like(index, num_tokens)
-    elif aggregation == "seq-mean-token-mean":
+    elif aggregation in ("seq-mean-token-mean", "prompt-mean"):
         denominator = num_sequences * lengths[index]
     elif max_tokens is None:
         raise ValueError("aggregation 'seq-mean-token-sum-norm' divides by max_tokens: set it")

@@ -273,9 +273,12 @@ class Learner:
     ) -> tuple[Tensor, int]:
         """Each token's weight in the step of these episodes (``[N]``), and the step's tokens."""
         chosen = episodes[batch.episode_ids]
+        ids = batch.episode_ids[chosen]
         weights = torch.zeros(batch.num_tokens, dtype=torch.float64)
         weights[chosen] = token_weights(
-            batch.episode_ids[chosen], aggregation, self.algorithm.max_tokens
+            batch.group_ids[ids] if aggregation == "prompt-mean" else ids,
+            aggregation,
+            self.algorithm.max_tokens,
         )
         return self._on_device(weights), int(chosen.sum())
 

@@ -127,6 +127,7 @@ def test_value_clip_stops_the_gradient_beyond_it():
     [
         ("token-mean", 10 / 6),
         ("seq-mean-token-mean", 1.5),
+        ("prompt-mean", 1.5),
         ("seq-mean-token-sum-norm", 0.625),
     ],
 )

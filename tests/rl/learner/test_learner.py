@@ -140,6 +140,21 @@ def test_a_correction_weighs_by_what_the_sampler_recorded(make_model, groups):
         assert metrics["correction/effective_samples"] == pytest.approx(1.0)
 
 
+def test_the_mean_of_prompts(make_model, groups):
+    """Each group's token mean counts the same, whatever the group's tokens are."""
+    row = replace(GRPO, aggregation="prompt-mean")
+    learner = Learner(make_model(dtype=torch.float64), row, FREE)
+    got, _ = gradients_of(learner, lambda: learner.update(groups))
+    model, loss, advantages = make_model(dtype=torch.float64), 0.0, iter(ADVANTAGES["unbiased"])
+    for group in groups:
+        count = sum(t.num_sampled for t in group.trajectories)
+        for trajectory in group.trajectories:
+            scores = direct_scores(model, trajectory)[0]
+            loss = loss - next(advantages) * scores.sum() / count / len(groups)
+    expected = torch.autograd.grad(loss, model.parameters())
+    assert_gradients(got, expected)
+
+
 def test_the_order_of_episodes_changes_nothing(make_model, groups):
     turned = [TrajectoryGroup(g.trajectories[::-1]) for g in groups[::-1]]
     results = []
