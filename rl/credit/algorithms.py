@@ -95,6 +95,10 @@ class Algorithm:
     """k1, k2, k3 or k3+; :func:`rl.credit.losses.kl_penalty`."""
     kl_place: KLPlace = "loss"
     """``loss``: added to the token's loss. ``reward``: taken from the token's reward (gae only)."""
+    kl_target: float | None = None
+    """Nats per episode that kl_coef is adapted to after each update; None: kl_coef stays."""
+    kl_horizon: int = 10_000
+    """Episodes after which an adapted kl_coef may have changed by a fifth."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus."""
     value_coef: float = 0.0
@@ -129,8 +133,6 @@ class Algorithm:
         _require("turn_weight", self.turn_weight, self.turn_weight >= 0, ">= 0")
         alpha = self.lam_alpha
         _require("lam_alpha", alpha, alpha is None or alpha > 0, "above 0, or None")
-        adapts = alpha is None or self.advantage == "gae"
-        _require("lam_alpha", alpha, adapts, "None without advantage=gae")
         _require("lam", self.lam, 0 <= self.lam <= 1, "from 0 to 1")
         _require("clip_low", self.clip_low, self.clip_low >= 0, ">= 0")
         _require("clip_high", self.clip_high, self.clip_high >= 0, ">= 0")
@@ -146,6 +148,10 @@ class Algorithm:
         if self.aggregation == "seq-mean-token-sum-norm":
             _require("max_tokens", n, n is not None, "set for aggregation=seq-mean-token-sum-norm")
         _require("kl_coef", self.kl_coef, self.kl_coef >= 0, ">= 0")
+        target, adapts = self.kl_target, self.kl_coef > 0
+        _require("kl_target", target, target is None or target > 0, "above 0, or None")
+        _require("kl_target", target, target is None or adapts, "None without kl_coef")
+        _require("kl_horizon", self.kl_horizon, self.kl_horizon >= 1, ">= 1")
         _require("entropy_coef", self.entropy_coef, self.entropy_coef >= 0, ">= 0")
         clip = self.value_clip
         _require("value_clip", clip, clip is None or clip > 0, "above 0, or None")
@@ -183,7 +189,9 @@ class Algorithm:
             self.baseline == "mean" or plain,
             "mean without advantage=group-outcome and std=none",
         )
-        coef, name = self.value_coef, self.advantage
+        alpha, name = self.lam_alpha, self.advantage
+        _require("lam_alpha", alpha, alpha is None or name == "gae", "None without advantage=gae")
+        coef = self.value_coef
         if self.uses_values:
             _require("value_coef", coef, coef > 0, f"above 0 for advantage={name}")
         else:

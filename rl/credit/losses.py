@@ -93,6 +93,25 @@ def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, estimator: KLEstimator) -
     return k2 if estimator == "k2" else k3
 
 
+def adapted_kl_coef(
+    kl_coef: float, kl: float, target: float, num_episodes: int, horizon: int
+) -> float:
+    """The next weight of the divergence: larger where it was above its target, else smaller.
+
+    ``kl_coef (1 + clip(kl / target - 1, -0.2, 0.2) num_episodes / horizon)``, lm-human-preferences'
+    controller (Ziegler et al. 2019, section 2.2).
+
+    Args:
+        kl_coef: the weight so far.
+        kl: the divergence, nats per episode.
+        target: nats per episode.
+        num_episodes: of the update.
+        horizon: episodes after which the weight may have changed by a fifth.
+    """
+    error = min(max(kl / target - 1, -0.2), 0.2)
+    return kl_coef * (1 + error * num_episodes / horizon)
+
+
 def token_weights(
     sequence_ids: Tensor, aggregation: Aggregation, max_tokens: int | None = None
 ) -> Tensor:

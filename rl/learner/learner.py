@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from transformers import PreTrainedModel
 
 from rl.credit.algorithms import Aggregation, Algorithm
 from rl.credit.corrections import correction_weights
-from rl.credit.losses import token_weights
+from rl.credit.losses import adapted_kl_coef, token_weights
 from rl.credit.objective import FixedTerms, imitation_objective, policy_objective
 from rl.errors import RunFailure
 from rl.learner.batch import Batch, MicroBatch
@@ -76,6 +77,7 @@ class Learner:
                 f"max_tokens_per_micro_batch ({max_tokens_per_micro_batch}) must be >= 1"
             )
         self.algorithm = algorithm
+        """The row in force: with ``kl_target`` its ``kl_coef`` changes after each update."""
         self.max_tokens_per_micro_batch = max_tokens_per_micro_batch
         self.num_updates = 0
         self.num_skipped_updates = 0
@@ -187,6 +189,7 @@ class Learner:
         return {
             "optimizer": self.optimizer.state_dict(),
             "generator": self._generator.get_state(),
+            "kl_coef": self.algorithm.kl_coef,
             "num_updates": self.num_updates,
             "num_skipped_updates": self.num_skipped_updates,
             "value_head": None if value_head is None else value_head.state_dict(),
@@ -210,6 +213,7 @@ class Learner:
                 module.load_state_dict(state[name])
         self.optimizer.load_state_dict(state["optimizer"])
         self._generator.set_state(state["generator"])
+        self.algorithm = replace(self.algorithm, kl_coef=state["kl_coef"])
         self.num_updates = state["num_updates"]
         self.num_skipped_updates = state["num_skipped_updates"]
 
@@ -338,7 +342,25 @@ class Learner:
             "empty_episodes": float(batch.num_empty),
             "skipped_updates": float(self.num_skipped_updates),
         }
-        return {**metrics.means(), **counts}
+        means = metrics.means()
+        if "kl" in means:
+            means["kl_coef"] = self.algorithm.kl_coef
+            self._adapt(means["kl"], batch)
+        return {**means, **counts}
+
+    def _adapt(self, kl: float, batch: Batch) -> None:
+        """Move the weight of the divergence, ``kl`` nats per token, towards its target."""
+        target = self.algorithm.kl_target
+        if target is not None:
+            episodes = len(batch.rewards)
+            coef = adapted_kl_coef(
+                self.algorithm.kl_coef,
+                kl * batch.num_tokens / episodes,
+                target,
+                episodes,
+                self.algorithm.kl_horizon,
+            )
+            self.algorithm = replace(self.algorithm, kl_coef=coef)
 
     def _on_device(self, x: Tensor) -> Tensor:
         return x.to(device=self.model.device, dtype=self.model.dtype)

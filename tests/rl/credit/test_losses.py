@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rl.credit.losses import (
+    adapted_kl_coef,
     clip_regions,
     clipped_surrogate,
     kl_penalty,
@@ -78,6 +79,14 @@ def test_kl_estimators(p, ref, k1, k2, k3):
     for estimator, expected in (("k1", k1), ("k2", k2), ("k3", k3), ("k3+", k3)):
         value = kl_penalty(logprobs, ref_logprobs, estimator).item()
         assert value == pytest.approx(expected, abs=6e-8)
+
+
+@pytest.mark.parametrize(
+    ("kl", "expected"), [(12, 0.201024), (3, 0.198976), (6.3, 0.200256), (6, 0.2), (0, 0.198976)]
+)
+def test_the_weight_of_the_divergence_follows_its_target(kl, expected):
+    """lm-human-preferences: 0.2, a target of 6, 256 episodes, a horizon of 10000."""
+    assert adapted_kl_coef(0.2, kl, 6.0, 256, 10_000) == pytest.approx(expected, abs=1e-9)
 
 
 def exact_gradient(estimator):

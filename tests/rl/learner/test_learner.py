@@ -155,6 +155,29 @@ def test_the_mean_of_prompts(make_model, groups):
     assert_gradients(got, expected)
 
 
+@pytest.mark.parametrize("place", ["loss", "reward"])
+def test_the_weight_of_the_divergence_is_adapted_and_saved(make_model, groups, place):
+    """Five episodes, a horizon of 10: without any divergence a tenth less after an update."""
+    name = "grpo" if place == "loss" else "ppo"
+    chosen = {"kl_coef": 0.5, "kl_place": place, "kl_target": 1.0, "kl_horizon": 10}
+    row = replace(ALGORITHMS[name], **chosen)
+    learner = Learner(make_model(dtype=torch.float64), row, FREE)
+    metrics = learner.update(groups)
+    assert (metrics["kl_coef"], metrics["kl"]) == (0.5, pytest.approx(0, abs=1e-12))
+    assert learner.algorithm.kl_coef == pytest.approx(0.45)
+    # The next step of the optimizer uses it, and so does a learner that goes on from here.
+    resumed = Learner(make_model(dtype=torch.float64), row, FREE)
+    resumed.load_state_dict(copy.deepcopy(learner.state_dict()))
+    assert resumed.algorithm == learner.algorithm
+    assert learner.update(groups)["kl_coef"] == pytest.approx(0.45)
+    greedy = Learner(make_model(dtype=torch.float64), replace(row, kl_target=1e-9), FREE)
+    greedy.update(groups)
+    # Of k1 a few tokens' estimate may be negative.
+    change = 1.1 if greedy.update(groups)["kl"] > 0 else 0.9
+    assert greedy.algorithm.kl_coef == pytest.approx(0.5 * 0.9 * change)
+    assert change == 1.1 or place == "reward"
+
+
 def test_the_order_of_episodes_changes_nothing(make_model, groups):
     turned = [TrajectoryGroup(g.trajectories[::-1]) for g in groups[::-1]]
     results = []
