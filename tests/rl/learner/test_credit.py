@@ -129,6 +129,17 @@ def test_groups_in_groups(make_group, std, expected):
     assert credit.metrics["frac_turns_alone"] == 3 / 8
 
 
+def test_one_turn_is_a_bandit(make_group):
+    """With one turn the estimators of turns are those of episodes, token for token."""
+    batch = Batch.from_groups([make_group([[(2, 3, 1.0)], [(2, 1, 0.0)], [(4, 2, 0.5)]])])
+    outcome = assign_credit(GRPO, batch).advantages
+    process = assign_credit(replace(GRPO, advantage="group-process"), batch).advantages
+    torch.testing.assert_close(process, outcome)
+    row = replace(ALGORITHMS["reinforce-pp"], whiten=False)
+    to_go = assign_credit(row, batch).advantages
+    torch.testing.assert_close(to_go, f64([1.0] * 3 + [0.0] + [0.5] * 2))
+
+
 def test_groups_in_groups_of_one_turn_are_twice_the_episode(make_group):
     batch = Batch.from_groups([make_group([[(2, 2, 1.0)], [(2, 1, 0.0)], [(2, 3, 0.0)]])])
     row = ALGORITHMS["gigpo"]
