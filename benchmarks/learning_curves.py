@@ -17,9 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -30,7 +28,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from scipy import stats
 
-from rl.run.folder import read_jsonl, versions
+from benchmarks.train_runs import train_run
+from rl.run.folder import versions
 
 SEARCH = ["env=search-qa", "env.hops=2", "steps=40"]
 ROWS = {
@@ -42,39 +41,12 @@ ROWS = {
 }
 SEEDS = {"search": 5, "search-unmasked": 5}
 """How many by default, where it is not three."""
-LIMIT_S = 3600.0
 
 
 def run(row: str, seed: int, folder: Path, extra: Sequence[str]) -> dict[str, Any]:
     """One run: test success before and after, and the curve of its validation."""
-    out = folder / f"{row}-{seed}"
     words = [*ROWS[row], f"seed={seed}", *extra]
-    summary = out / "seconds.json"
-    if not summary.exists():
-        started = time.monotonic()
-        with (folder / f"{row}-{seed}.log").open("w") as log:
-            subprocess.run(
-                [sys.executable, "-m", "rl.train", *words, f"out={out}"],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                check=True,
-                timeout=LIMIT_S,
-            )
-        summary.write_text(json.dumps(time.monotonic() - started))
-    records = read_jsonl(out / "metrics.jsonl")
-    tests = [r for r in records if "test/success" in r]
-    interval = ("test/success", "test/success_low", "test/success_high")
-    return {
-        "row": row,
-        "seed": seed,
-        "command": " ".join(["python -m rl.train", *words]),
-        "seconds": json.loads(summary.read_text()),
-        "before": [tests[0][key] for key in interval],
-        "after": [tests[-1][key] for key in interval],
-        "test_tasks": tests[-1]["test/tasks"],
-        "validation": [[r["step"], r["eval/success"]] for r in records if "eval/success" in r],
-        "reward": [[r["step"], r["reward"]] for r in records if "reward" in r],
-    }
+    return {"row": row, "seed": seed, **train_run(f"{row}-{seed}", words, folder)}
 
 
 def masking(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
