@@ -12,7 +12,8 @@ import envs
 from envs.budget import budget_kinds
 from envs.env import EnvOptions
 from rl.cli import Build, Choice, as_word, flatten, unknown
-from rl.credit.algorithms import ALGORITHMS, Algorithm
+from rl.credit.algorithm import Algorithm
+from rl.credit.algorithms import ALGORITHMS
 from rl.credit.shaping import make_shapings
 from rl.errors import UsageError
 from rl.learner.settings import OptimizerConfig

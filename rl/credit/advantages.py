@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rl.credit.algorithms import Baseline, Std
+from rl.credit.algorithm import Baseline, Std
 
 GROUP_EPSILON = 1e-6
 """Added to the standard deviation of a group."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rl.credit.algorithms import Algorithm
+from rl.credit.algorithm import Algorithm
 from rl.credit.losses import MAX_LOG_RATIO, log_ratio
 
 

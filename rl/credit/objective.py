@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rl.credit import losses
-from rl.credit.algorithms import Algorithm
+from rl.credit.algorithm import Algorithm
 from rl.credit.surrogates import surrogate
 
 

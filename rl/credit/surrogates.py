@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rl.credit.algorithms import Algorithm
+from rl.credit.algorithm import Algorithm
 from rl.credit.losses import clip_regions, clipped_surrogate, log_ratio
 
 SAPO_TAU = (1.0, 1.05)

@@ -16,7 +16,7 @@ from rl.credit.advantages import (
     suffix_sums,
     whiten,
 )
-from rl.credit.algorithms import Algorithm
+from rl.credit.algorithm import Algorithm
 from rl.credit.losses import kl_penalty
 from rl.learner.batch import Batch
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rl.credit.algorithms import Aggregation, Algorithm
+from rl.credit.algorithm import Aggregation, Algorithm
 from rl.credit.corrections import correction_weights
 from rl.credit.losses import adapted_kl_coef, token_weights
 from rl.credit.objective import FixedTerms, imitation_objective, policy_objective

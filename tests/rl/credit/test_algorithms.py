@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from rl.credit.algorithms import ALGORITHMS, Algorithm
+from rl.credit.algorithm import Algorithm
+from rl.credit.algorithms import ALGORITHMS
 
 
 def differences(one, other):

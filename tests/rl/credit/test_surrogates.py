@@ -10,7 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rl.credit.algorithms import ALGORITHMS, Surrogate
+from rl.credit.algorithm import Surrogate
+from rl.credit.algorithms import ALGORITHMS
 from rl.credit.losses import token_weights
 from rl.credit.surrogates import row_means, surrogate
 

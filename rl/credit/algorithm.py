@@ -1,0 +1,212 @@
+"""What an algorithm is: a row of choices, each with its name, its meaning and its range."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+Std = Literal["unbiased", "biased", "none"]
+"""What centred rewards are divided by: their standard deviation (over n - 1, or over n), or 1."""
+KLEstimator = Literal["k1", "k2", "k3", "k3+"]
+"""Estimators of the divergence from the reference (Schulman, Approximating KL Divergence, 2020)."""
+Aggregation = Literal["token-mean", "seq-mean-token-mean", "prompt-mean", "seq-mean-token-sum-norm"]
+"""How a step's token losses become one number; ``rl.credit.losses`` has the denominators."""
+Advantage = Literal[
+    "group-outcome",
+    "group-process",
+    "group-in-group",
+    "reward-to-go",
+    "gae",
+    "turn-gae",
+    "bilevel-gae",
+]
+Baseline = Literal["mean", "leave-one-out", "length-weighted"]
+"""What a group's rewards are compared with; :func:`rl.credit.advantages.group_advantages`."""
+Surrogate = Literal["clip", "reinforce", "cispo", "sapo", "dppo-tv", "gspo", "gspo-token", "gmpo"]
+"""The policy's loss at a token; :mod:`rl.credit.surrogates` has the formulas."""
+OldLogprobs = Literal["update", "sampling"]
+Correction = Literal["none", "tis", "icepop", "seq-tis", "seq-mask", "geo-mask"]
+"""How tokens that other weights sampled are weighted; :mod:`rl.credit.corrections`."""
+KLPlace = Literal["loss", "reward"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Algorithm:
+    """One row of choices.
+
+    Raises:
+        ValueError: a choice is out of range, or two contradict each other.
+    """
+
+    advantage: Advantage
+    """``group-outcome``: an episode's return against its group, the same for all of its tokens.
+    ``group-process``: each turn's reward against all turns of the group, summed from the token on.
+    ``group-in-group``: an episode's return against its group, plus what a turn and those after it
+    earned against the group's turns that answered the same observation.
+    ``reward-to-go``: the discounted rewards from the token on, compared with nothing.
+    ``gae``: a value head, by generalised advantage estimation over sampled tokens; ``turn-gae``:
+    over turns; ``bilevel-gae``: over turns, and then over the tokens of each."""
+    baseline: Baseline = "mean"
+    """What an episode's return is compared with (group-outcome only)."""
+    std: Std = "unbiased"
+    """What a group's centred rewards are divided by (group advantages only)."""
+    gamma: float = 1.0
+    """Discount per sampled token (gae, bilevel-gae and reward-to-go only)."""
+    gamma_turn: float = 1.0
+    """Discount per turn (turn-gae, bilevel-gae and group-in-group only)."""
+    turn_weight: float = 1.0
+    """Weight of the turns' part of the advantage (group-in-group only)."""
+    lam: float = 1.0
+    """Lambda of gae: 0 one-step, 1 Monte Carlo."""
+    lam_alpha: float | None = None
+    """Of episodes with L sampled tokens lambda is 1 - 1 / (lam_alpha L) (gae only); None: lam."""
+    whiten: bool = False
+    """Whether advantages are whitened over all sampled tokens of the update."""
+    surrogate: Surrogate = "clip"
+    """The loss made of the ratio pi / pi_old and the advantage; :mod:`rl.credit.surrogates`."""
+    clip_low: float = 0.2
+    """How far below 1 the ratio still earns; each surrogate has its own use of the bounds."""
+    clip_high: float = 0.2
+    """How far above 1 the ratio still earns."""
+    dual_clip: float | None = None
+    """Bound on ratio times a negative advantage, in units of the advantage (clip only); None:
+    unbounded."""
+    old_logprobs: OldLogprobs = "update"
+    """pi_old. ``update``: the learner's weights as the update starts. ``sampling``: what the
+    sampler recorded, so that the ratio also corrects for stale weights and sampler mismatch."""
+    correction: Correction = "none"
+    """What tokens weigh that the policy would not have sampled quite so (old_logprobs=update
+    only)."""
+    correction_low: float = 0.5
+    """The least ratio that counts (icepop and geo-mask only)."""
+    correction_high: float = 2.0
+    """The greatest."""
+    aggregation: Aggregation = "token-mean"
+    """How token losses become the step's loss; :func:`rl.credit.losses.token_weights`."""
+    max_tokens: int | None = None
+    """The constant of ``seq-mean-token-sum-norm``: the most tokens an episode may sample."""
+    kl_coef: float = 0.0
+    """Weight of the divergence from the initial model; at 0 no reference model is kept."""
+    kl_estimator: KLEstimator = "k3"
+    """k1, k2, k3 or k3+; :func:`rl.credit.losses.kl_penalty`."""
+    kl_place: KLPlace = "loss"
+    """``loss``: added to the token's loss. ``reward``: taken from the token's reward (gae only)."""
+    kl_target: float | None = None
+    """Nats per episode that kl_coef is adapted to after each update; None: kl_coef stays."""
+    kl_horizon: int = 10_000
+    """Episodes after which an adapted kl_coef may have changed by a fifth."""
+    entropy_coef: float = 0.0
+    """Weight of the entropy bonus."""
+    value_coef: float = 0.0
+    """Weight of the value loss (gae only)."""
+    value_clip: float | None = None
+    """How far a value may move in one update; None: unbounded."""
+    mask_observations: bool = True
+    """False also trains on what environments and tools said, as if the policy had sampled it:
+    Search-R1 without its mask (arXiv 2503.09516, section 3.1), for comparison only."""
+    epochs: int = 1
+    """Passes over the update's episodes."""
+    minibatches: int = 1
+    """Optimizer steps in one pass; each takes an equal share of the episodes."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            _require(
+                field.name, value, not isinstance(value, float) or math.isfinite(value), "finite"
+            )
+        _choice("advantage", self.advantage, Advantage)
+        _choice("std", self.std, Std)
+        _choice("baseline", self.baseline, Baseline)
+        _choice("surrogate", self.surrogate, Surrogate)
+        _choice("old_logprobs", self.old_logprobs, OldLogprobs)
+        _choice("aggregation", self.aggregation, Aggregation)
+        _choice("correction", self.correction, Correction)
+        _choice("kl_estimator", self.kl_estimator, KLEstimator)
+        _choice("kl_place", self.kl_place, KLPlace)
+        _require("gamma", self.gamma, 0 <= self.gamma <= 1, "from 0 to 1")
+        _require("gamma_turn", self.gamma_turn, 0 <= self.gamma_turn <= 1, "from 0 to 1")
+        _require("turn_weight", self.turn_weight, self.turn_weight >= 0, ">= 0")
+        alpha = self.lam_alpha
+        _require("lam_alpha", alpha, alpha is None or alpha > 0, "above 0, or None")
+        _require("lam", self.lam, 0 <= self.lam <= 1, "from 0 to 1")
+        _require("clip_low", self.clip_low, self.clip_low >= 0, ">= 0")
+        _require("clip_high", self.clip_high, self.clip_high >= 0, ">= 0")
+        c = self.dual_clip
+        _require("dual_clip", c, c is None or c > 1, "above 1, or None")
+        bounds = 0 <= self.correction_low <= 1 <= self.correction_high
+        told = f"{self.correction_low}, {self.correction_high}"
+        _require("correction_low, correction_high", told, bounds, "from 0 to 1, and 1 or more")
+        sampled_only = self.old_logprobs == "update" or self.mask_observations
+        _require("old_logprobs", self.old_logprobs, sampled_only, "update without a mask")
+        n = self.max_tokens
+        _require("max_tokens", n, n is None or n >= 1, ">= 1, or None")
+        if self.aggregation == "seq-mean-token-sum-norm":
+            _require("max_tokens", n, n is not None, "set for aggregation=seq-mean-token-sum-norm")
+        _require("kl_coef", self.kl_coef, self.kl_coef >= 0, ">= 0")
+        target, adapts = self.kl_target, self.kl_coef > 0
+        _require("kl_target", target, target is None or target > 0, "above 0, or None")
+        _require("kl_target", target, target is None or adapts, "None without kl_coef")
+        _require("kl_horizon", self.kl_horizon, self.kl_horizon >= 1, ">= 1")
+        _require("entropy_coef", self.entropy_coef, self.entropy_coef >= 0, ">= 0")
+        clip = self.value_clip
+        _require("value_clip", clip, clip is None or clip > 0, "above 0, or None")
+        _require("epochs", self.epochs, self.epochs >= 1, ">= 1")
+        _require("minibatches", self.minibatches, self.minibatches >= 1, ">= 1")
+        self._check_combinations()
+
+    def _check_combinations(self) -> None:
+        clips = self.surrogate == "clip"
+        _require(
+            "dual_clip",
+            self.dual_clip,
+            clips or self.dual_clip is None,
+            "None without surrogate=clip",
+        )
+        apart = self.old_logprobs == "update" and self.mask_observations
+        _require(
+            "correction",
+            self.correction,
+            apart or self.correction == "none",
+            "none without old_logprobs=update and mask_observations",
+        )
+        means = self.aggregation == "seq-mean-token-mean"
+        whole = self.surrogate in ("gspo", "gspo-token", "gmpo")
+        _require(
+            "aggregation",
+            self.aggregation,
+            means or not whole,
+            f"seq-mean-token-mean for surrogate={self.surrogate}: its ratio is a sequence's",
+        )
+        plain = self.advantage == "group-outcome" and self.std == "none"
+        _require(
+            "baseline",
+            self.baseline,
+            self.baseline == "mean" or plain,
+            "mean without advantage=group-outcome and std=none",
+        )
+        alpha, name = self.lam_alpha, self.advantage
+        _require("lam_alpha", alpha, alpha is None or name == "gae", "None without advantage=gae")
+        coef = self.value_coef
+        if self.uses_values:
+            _require("value_coef", coef, coef > 0, f"above 0 for advantage={name}")
+        else:
+            _require("value_coef", coef, coef == 0, f"0 for advantage={name}")
+            in_loss = self.kl_place == "loss"
+            _require("kl_place", self.kl_place, in_loss, f"loss for advantage={name}")
+
+    @property
+    def uses_values(self) -> bool:
+        """Whether it needs a value head."""
+        return self.advantage in ("gae", "turn-gae", "bilevel-gae")
+
+
+def _require(key: str, value: Any, fine: bool, expected: str) -> None:
+    if not fine:
+        raise ValueError(f"{key} ({value}) must be {expected}")
+
+
+def _choice(key: str, value: str, choices: Any) -> None:
+    names = get_args(choices)
+    _require(key, value, value in names, f"one of {', '.join(names)}")
