@@ -1,0 +1,206 @@
+"""Preferences: losses of reward models and of DPO, and the labels that they are trained on.
+
+Pure functions. Shapes: ``[P]`` one entry per pair of answers, ``[K]`` one per answer of a prompt or
+per turn, ``[N]`` one per token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+Reduction = Literal["sum", "mean", "turn-mean"]
+"""How an answer's token log-ratios become one number; :func:`answer_log_ratios`."""
+
+
+def bradley_terry(
+    better: Tensor, worse: Tensor, margin: Tensor | float = 0.0, label: Tensor | float = 1.0
+) -> Tensor:
+    """``-log sigma(better - worse - margin)``, per pair: the cross-entropy of a preference.
+
+    InstructGPT (arXiv 2203.02155, equation 1); the margin is Llama 2's (arXiv 2307.09288, equation
+    2). A soft label p is the probability that "better" is the better one (RLAIF, arXiv 2309.00267):
+    ``-p log sigma(d - margin) - (1 - p) log sigma(-d - margin)``, with ``d = better - worse``.
+
+    Args:
+        better: ``[P]``, rewards of the preferred answers.
+        worse: ``[P]``, rewards of the others.
+        margin: by how much the first is to exceed the second; ``[P]`` or one number.
+        label: from 0 to 1; ``[P]`` or one number.
+    """
+    difference = better - worse
+    return -label * logsigmoid(difference - margin) - (1 - label) * logsigmoid(-difference - margin)
+
+
+def ranked_pairs(ranking: Sequence[float]) -> list[tuple[int, int]]:
+    """Every pair (better, worse) of answers with these grades, ties left out.
+
+    Args:
+        ranking: a grade for each answer; the greater, the better.
+    """
+    places = range(len(ranking))
+    return [(i, j) for i in places for j in places if ranking[i] > ranking[j]]
+
+
+def ranking_loss(rewards: Tensor, ranking: Sequence[float]) -> Tensor:
+    """Bradley-Terry over all pairs of K answers to one prompt, times 1 / C(K, 2). A scalar.
+
+    InstructGPT (arXiv 2203.02155, equation 1). Ties are dropped and stay in the denominator.
+
+    Args:
+        rewards: ``[K]``.
+        ranking: a grade for each answer; the greater, the better.
+
+    Raises:
+        ValueError: there are fewer than two answers, or another count of grades.
+    """
+    count = len(rewards)
+    if count < 2 or len(ranking) != count:
+        raise ValueError(f"{count} rewards and {len(ranking)} grades: give two or more, of each")
+    pairs = torch.tensor(ranked_pairs(ranking), dtype=torch.int64, device=rewards.device)
+    better, worse = rewards[pairs.reshape(-1, 2)].unbind(1)
+    return bradley_terry(better, worse).sum() / (count * (count - 1) / 2)
+
+
+def answer_log_ratios(
+    log_ratios: Tensor, answer_ids: Tensor, turn_ids: Tensor, reduction: Reduction
+) -> Tensor:
+    """``log(pi / pi_ref)`` of whole answers, from that of their tokens.
+
+    ===============  ==============================================  ============================
+    ``sum``          over the answer's tokens                        DPO, arXiv 2305.18290
+    ``mean``         the same over its length                        length-averaged DPO
+    ``turn-mean``    the sum over turns of the mean over a turn      SWEET-RL, arXiv 2503.15478
+    ===============  ==============================================  ============================
+
+    Args:
+        log_ratios: ``[N]``.
+        answer_ids: ``[N]`` integers from 0 to K - 1; every answer has a token.
+        turn_ids: ``[N]`` integers, which turn of its answer a token is of.
+        reduction: which row of the table.
+
+    Returns:
+        ``[K]``.
+
+    Raises:
+        ValueError: the reduction is unknown.
+    """
+    if reduction not in get_args(Reduction):
+        raise ValueError(f"reduction ({reduction}) must be one of {', '.join(get_args(Reduction))}")
+    if reduction == "turn-mean":
+        turns, parts = torch.stack([answer_ids, turn_ids]).unique(dim=1, return_inverse=True)
+        return _sums(_means(log_ratios, parts), turns[0])
+    return (_sums if reduction == "sum" else _means)(log_ratios, answer_ids)
+
+
+def turn_advantages(logprobs: Tensor, ref_logprobs: Tensor, turn_ids: Tensor) -> Tensor:
+    """The mean of ``log(pi / pi_ref)`` over each turn's tokens.
+
+    SWEET-RL's advantage of a turn (arXiv 2503.15478): pi has read what only training
+    knows. Without the mean over length it fails (its ablation).
+
+    Args:
+        logprobs: ``[N]``.
+        ref_logprobs: ``[N]``.
+        turn_ids: ``[N]`` integers from 0 to K - 1; every turn has a token.
+
+    Returns:
+        ``[K]``.
+    """
+    return _means(logprobs - ref_logprobs, turn_ids)
+
+
+def dpo_loss(better: Tensor, worse: Tensor, beta: float, label: Tensor | float = 1.0) -> Tensor:
+    """``-log sigma(beta (better - worse))``, per pair, of answers' log-ratios.
+
+    DPO (Rafailov et al., arXiv 2305.18290, equation 7). With log-ratios by ``turn-mean`` it is
+    SWEET-RL's preference over turns, ``-log sigma(sum beta A+ - sum beta A-)``.
+
+    Args:
+        better: ``[P]``, ``log(pi / pi_ref)`` of the preferred answers.
+        worse: ``[P]``, of the others.
+        beta: how closely the reference is kept.
+        label: as in :func:`bradley_terry`.
+    """
+    return bradley_terry(beta * better, beta * worse, label=label)
+
+
+def step_labels(right: Tensor, estimate: Literal["hard", "soft"]) -> Tensor:
+    """Labels of a solution's steps, from completions that went on from each.
+
+    Math-Shepherd (arXiv 2312.08935, section 3.3): ``hard`` is 1 where any completion is right,
+    ``soft`` the share that is.
+
+    Args:
+        right: ``[S, N]``, whether completion n from step s came out right.
+        estimate: which of the two.
+
+    Returns:
+        ``[S]`` float64.
+
+    Raises:
+        ValueError: the estimate is unknown.
+    """
+    if estimate not in ("hard", "soft"):
+        raise ValueError(f"estimate ({estimate}) must be hard or soft")
+    shares = right.double().mean(1)
+    return (shares > 0).double() if estimate == "hard" else shares
+
+
+def solution_score(step_scores: Tensor, by: Literal["min", "product"]) -> Tensor:
+    """A solution's score from those of its steps, ``[S]`` from 0 to 1. A scalar.
+
+    Math-Shepherd (section 3.4) takes the least; the product is Lightman et al.'s (arXiv
+    2305.20050).
+
+    Raises:
+        ValueError: neither is asked for.
+    """
+    if by not in ("min", "product"):
+        raise ValueError(f"by ({by}) must be min or product")
+    return step_scores.min() if by == "min" else step_scores.prod()
+
+
+def long2short_pairs(
+    lengths: Sequence[int], right: Sequence[bool], longer: float = 1.5
+) -> list[tuple[int, int]]:
+    """Pairs (preferred, other) of answers to one task that teach a model to be short.
+
+    Kimi k1.5 (arXiv 2501.12599, section 2.4): the shortest right answer, against wrong ones that
+    are longer and right ones of at least ``longer`` times its length.
+
+    Args:
+        lengths: in tokens.
+        right: whether each answer is.
+        longer: how many times as long a right answer has to be.
+
+    Returns:
+        Pairs of places; none where no answer is right.
+    """
+    correct = [place for place, fine in enumerate(right) if fine]
+    if not correct:
+        return []
+    best = min(correct, key=lambda place: lengths[place])
+    shortest = lengths[best]
+    return [
+        (best, place)
+        for place, (length, fine) in enumerate(zip(lengths, right, strict=True))
+        if place != best and (length >= longer * shortest if fine else length > shortest)
+    ]
+
+
+def _sums(x: Tensor, ids: Tensor) -> Tensor:
+    """The sum of ``x`` over each id."""
+    return x.new_zeros(_count(ids)).index_add(0, ids, x)
+
+
+def _means(x: Tensor, ids: Tensor) -> Tensor:
+    return _sums(x, ids) / ids.bincount(minlength=_count(ids))
+
+
+def _count(ids: Tensor) -> int:
+    return int(ids.max()) + 1 if len(ids) else 0
