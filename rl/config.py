@@ -92,6 +92,21 @@ class EvalConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TextsConfig:
+    """Conversations that an update imitates beside its episodes (algo.ptx_coef)."""
+
+    data: str = "demonstrations"
+    """"demonstrations": the environment's imperfect author; or a file of {"messages": [...]}."""
+    demonstrations: int = 2000
+    """How many episodes its author plays."""
+    batch_size: int = 32
+    """Conversations per update."""
+
+    def __post_init__(self) -> None:
+        _at_least(1, self, "demonstrations", "batch_size")
+
+
+@dataclass(frozen=True, kw_only=True)
 class TinyRecipe:
     """What model=tiny is: a Qwen3 of this size, and how it is warm-started."""
 
@@ -194,6 +209,8 @@ class TrainConfig(RunConfig):
     """Episodes per task."""
     curriculum: CurriculumConfig
     """Which tasks a step plays."""
+    texts: TextsConfig
+    """What is imitated in each update, where algo.ptx_coef is above 0."""
     shaping: str = ""
     """What lengths and siblings add to rewards: 0.5*kimi_length; see docs/algorithms.md."""
     shaping_from: int = 1
@@ -275,7 +292,9 @@ class EvaluateConfig(RunConfig):
 
 
 def _at_least(
-    least: int, config: RunConfig | SamplingConfig | EvalConfig | TinyRecipe, *keys: str
+    least: int,
+    config: RunConfig | SamplingConfig | EvalConfig | TextsConfig | TinyRecipe,
+    *keys: str,
 ) -> None:
     for key in keys:
         value = getattr(config, key)

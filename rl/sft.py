@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING
 
 from rl.command import run_command
 from rl.config import SFTConfig, run_path
-from rl.errors import UsageError
 
 if TYPE_CHECKING:
-    from rl.demonstrations import Conversation
     from rl.stage import Stage
 
 
@@ -32,16 +30,16 @@ async def finetune(config: SFTConfig) -> dict[str, object]:
         UsageError: the data or the model is not what the settings say.
         NonFiniteLoss: before the weights would have been spoilt; nothing is saved.
     """
-    from rl.imitation import check_lengths, imitate
+    from rl.imitation import imitate
     from rl.learner.checkpoint import save_checkpoint
     from rl.run.files import make_folder
     from rl.stage import open_stage
+    from rl.texts import text_segments
 
     folder = run_path(config.out, config)
     make_folder(folder)
     async with open_stage(config, _say) as stage:
-        segments = [c.to_segment(stage.renderer) for c in await _conversations(config, stage)]
-        check_lengths(stage.model, segments)
+        segments = await text_segments(stage, config.data, config.demonstrations)
         before = await _test(config, stage)
         started = time.monotonic()
 
@@ -73,19 +71,6 @@ async def finetune(config: SFTConfig) -> dict[str, object]:
         "before": before,
         "after": after,
     }
-
-
-async def _conversations(config: SFTConfig, stage: Stage) -> list[Conversation]:
-    from rl.demonstrations import demonstrate, read_conversations
-
-    env_id, options = config.env.env_id, config.env.options
-    try:
-        if config.data != "demonstrations":
-            return read_conversations(config.data)
-        count = min(config.demonstrations, len(stage.collector("train", 1.0).make_env().tasks))
-        return await demonstrate(env_id, options, stage.services, range(count), config.seed)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
 
 
 async def _test(config: SFTConfig, stage: Stage) -> float | None:

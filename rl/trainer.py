@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from torch import Tensor
 
+from agents.segment import Segment
 from rl.config import TrainConfig
 from rl.credit.shaping import make_shapings
 from rl.credit.shaping.record import shape
@@ -24,10 +25,12 @@ from rl.learner.learner import Learner
 from rl.learner.model import load_model
 from rl.rollout.curriculum import make_curriculum
 from rl.rollout.dynamic import fill
+from rl.rollout.order import TaskOrder
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup
 from rl.run.folder import RunFolder
 from rl.run.metrics import PassRate, part_metrics, share_of_success
 from rl.stage import TEST, TRAIN, VALIDATION, Stage
+from rl.texts import text_segments
 
 logger = logging.getLogger(__name__)
 KEPT_CHECKPOINTS = 2
@@ -96,6 +99,7 @@ class Trainer:
         self._reward_range = env.reward_range
         self._learnt = self.curriculum.state_dict()
         """Where the curriculum stood after the last update."""
+        self._texts: list[Segment] = []
         # One thread of its own: torch's thread settings are per thread.
         self._learner_thread = ThreadPoolExecutor(1, "turnwise-learner")
 
@@ -117,14 +121,20 @@ class Trainer:
         """Record what the run's shapings add to the rewards of a step's episodes.
 
         Raises:
-            RunFailure: a shaping gives anything but one finite number for each episode.
+            RunFailure: a shaping gives anything but one finite number for each episode, or the
+                algorithm needs rewards of 0 and more.
         """
-        if step < self.config.shaping_from:
-            return
+        shapings = self.shapings if step >= self.config.shaping_from else []
         try:
-            shape(self.shapings, groups, self.stage.success_score, self._reward_range[1])
+            shape(shapings, groups, self.stage.success_score, self._reward_range[1])
         except ValueError as error:
             raise RunFailure(str(error)) from error
+        rewards = [t.shaped_reward for group in groups for t in group.finished]
+        if self.config.algo.row.std == "mean" and min(rewards, default=0.0) < 0:
+            raise RunFailure(
+                f"algo.std=mean divides by a group's mean, so rewards must be >= 0; one is "
+                f"{min(rewards):g}: choose another algo.std, or rewards without penalties"
+            )
 
     async def learn(self, groups: list[TrajectoryGroup]) -> dict[str, float]:
         """Update the weights from the shaped rewards; the policy shares them, and is told.
@@ -136,8 +146,9 @@ class Trainer:
         loop = asyncio.get_running_loop()
         groups = [group for group in groups if not group.dropped]
         rewards = [trajectory.shaped_reward for group in groups for trajectory in group.finished]
+        texts = self._texts_of(self.progress.step) if self._texts else []
         metrics = await loop.run_in_executor(
-            self._learner_thread, self.learner.update, groups, rewards
+            self._learner_thread, self.learner.update, groups, rewards, texts
         )
         self.stage.policy.load_weights(None, self.stage.policy.version + 1)
         self._learnt = self.curriculum.state_dict()
@@ -201,6 +212,12 @@ class Trainer:
         self.folder.rewind(self.progress.step)
         return True
 
+    def _texts_of(self, steps_done: int) -> list[Segment]:
+        """What the next update imitates: each text once per pass, in a new order every time."""
+        count = self.config.texts.batch_size
+        order = TaskOrder(len(self._texts), self.config.seed)
+        return [self._texts[i] for i in order.take(steps_done * count, count)]
+
     def _success(self, trajectory: Trajectory) -> float:
         """How far an episode succeeded, from 0 to 1."""
         return share_of_success(trajectory, self.stage.success_score, self._reward_range)
@@ -218,6 +235,9 @@ class Trainer:
         self._put(weights, self.stage.policy.version + 1)
 
     async def __aenter__(self) -> Self:
+        config = self.config.texts
+        if self.config.algo.row.ptx_coef:
+            self._texts = await text_segments(self.stage, config.data, config.demonstrations)
         return self
 
     async def __aexit__(self, *error: object) -> None:

@@ -42,14 +42,14 @@ def group_advantages(
     baseline: Baseline = "mean",
     lengths: Tensor | None = None,
 ) -> GroupAdvantages:
-    """Rewards minus their group's baseline, over their group's standard deviation plus 1e-6.
+    """Rewards minus their group's baseline, over their group's deviation or mean, plus 1e-6.
 
     With the mean it is the outcome supervision of GRPO (DeepSeekMath, section 4.1.2);
     ``std="none"`` is Dr. GRPO (Understanding R1-Zero-Like Training, section 3.2). Over the rewards
     of turns instead of episodes it is the normalisation of process supervision (DeepSeekMath,
-    section 4.1.3). ``leave-one-out`` is the mean of the *other* members, RLOO (Ahmadian et al.
-    2024, equation 8): n / (n - 1) times the centred reward. ``length-weighted`` is the mean
-    weighted by lengths, OPO (Hao et al. 2025, equation 8).
+    section 4.1.3). ``std="mean"`` is MaxRL. ``leave-one-out`` is the mean of the *other* members,
+    RLOO (Ahmadian et al. 2024, equation 8): n / (n - 1) times the centred reward.
+    ``length-weighted`` is the mean weighted by lengths, OPO (Hao et al. 2025, equation 8).
 
     Args:
         rewards: ``[N]``.
@@ -60,7 +60,7 @@ def group_advantages(
         lengths: ``[N]``, sampled tokens; needed for ``length-weighted``.
 
     Raises:
-        ValueError: ``lengths`` is missing.
+        ValueError: ``lengths`` is missing, or ``std="mean"`` and a reward is negative.
     """
     if finished is None:
         finished = torch.ones_like(group_ids, dtype=torch.bool)
@@ -74,7 +74,9 @@ def group_advantages(
     centred = above - _baseline(above, index, size, baseline, lengths, finished)[index]
     if baseline == "leave-one-out":
         centred = centred * (size / (size - 1).clamp_min(1))[index]
-    if std != "none":
+    if std == "mean":
+        centred = centred / (_means_of(kept, index, size) + GROUP_EPSILON)[index]
+    elif std != "none":
         degrees = (size - 1).clamp_min(1) if std == "unbiased" else size
         variance = zeros.index_add(0, index, centred.square()) / degrees
         centred = centred / (variance.sqrt() + GROUP_EPSILON)[index]
@@ -87,6 +89,14 @@ def group_advantages(
         num_singletons=int((counts == 1).sum()),
         num_constant=int(((counts > 1) & (highest_above == 0)).sum()),
     )
+
+
+def _means_of(rewards: Tensor, index: Tensor, size: Tensor) -> Tensor:
+    if (rewards < 0).any():
+        raise ValueError(
+            f"std=mean divides by a group's mean: rewards must be >= 0, one is {rewards.min():g}"
+        )
+    return torch.zeros_like(size).index_add(0, index, rewards) / size
 
 
 def _baseline(

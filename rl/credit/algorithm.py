@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
-Std = Literal["unbiased", "biased", "none"]
-"""What centred rewards are divided by: their standard deviation (over n - 1, or over n), or 1."""
+Std = Literal["unbiased", "biased", "mean", "none"]
+"""What centred rewards are divided by: their standard deviation (over n - 1, or over n), their
+group's mean, or 1."""
 KLEstimator = Literal["k1", "k2", "k3", "k3+"]
 """Estimators of the divergence from the reference (Schulman, Approximating KL Divergence, 2020)."""
 Aggregation = Literal["token-mean", "seq-mean-token-mean", "prompt-mean", "seq-mean-token-sum-norm"]
@@ -23,7 +24,18 @@ Advantage = Literal[
 ]
 Baseline = Literal["mean", "leave-one-out", "length-weighted"]
 """What a group's rewards are compared with; :func:`rl.credit.advantages.group_advantages`."""
-Surrogate = Literal["clip", "reinforce", "cispo", "sapo", "dppo-tv", "gspo", "gspo-token", "gmpo"]
+Surrogate = Literal[
+    "clip",
+    "reinforce",
+    "cispo",
+    "sapo",
+    "dppo-tv",
+    "dro",
+    "mirror-descent",
+    "gspo",
+    "gspo-token",
+    "gmpo",
+]
 """The policy's loss at a token; :mod:`rl.credit.surrogates` has the formulas."""
 OldLogprobs = Literal["update", "sampling"]
 Correction = Literal["none", "tis", "icepop", "seq-tis", "seq-mask", "geo-mask"]
@@ -72,6 +84,11 @@ class Algorithm:
     dual_clip: float | None = None
     """Bound on ratio times a negative advantage, in units of the advantage (clip only); None:
     unbounded."""
+    tau: float = 0.1
+    """Weight of the squared log-ratio (dro and mirror-descent only)."""
+    drop_divergence: float | None = None
+    """Sequences with a negative advantage whose mean log(pi_old / pi) exceeds it teach nothing;
+    None: all do. DeepSeek-V3.2's mask (arXiv 2512.02556, section 3.1)."""
     old_logprobs: OldLogprobs = "update"
     """pi_old. ``update``: the learner's weights as the update starts. ``sampling``: what the
     sampler recorded, so that the ratio also corrects for stale weights and sampler mismatch."""
@@ -90,12 +107,18 @@ class Algorithm:
     """Weight of the divergence from the initial model; at 0 no reference model is kept."""
     kl_estimator: KLEstimator = "k3"
     """k1, k2, k3 or k3+; :func:`rl.credit.losses.kl_penalty`."""
+    kl_ratio: bool = False
+    """Whether a divergence in the loss is multiplied by pi / pi_old, which makes its gradient that
+    of the divergence, whichever estimator it is (DeepSeek-V3.2, section 3.1)."""
     kl_place: KLPlace = "loss"
     """``loss``: added to the token's loss. ``reward``: taken from the token's reward (gae only)."""
     kl_target: float | None = None
     """Nats per episode that kl_coef is adapted to after each update; None: kl_coef stays."""
     kl_horizon: int = 10_000
     """Episodes after which an adapted kl_coef may have changed by a fifth."""
+    ref_every: int = 0
+    """Updates after which the reference becomes the policy as it is then; 0: it stays the initial
+    model."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus."""
     value_coef: float = 0.0
@@ -105,6 +128,11 @@ class Algorithm:
     mask_observations: bool = True
     """False also trains on what environments and tools said, as if the policy had sampled it:
     Search-R1 without its mask (arXiv 2503.09516, section 3.1), for comparison only."""
+    ptx_coef: float = 0.0
+    """Weight of the mean cross-entropy of texts that are imitated in each update: PPO-ptx
+    (InstructGPT, arXiv 2203.02155, equation 2)."""
+    forget_optimizer: bool = False
+    """Whether each update begins with an optimizer that remembers no gradient."""
     epochs: int = 1
     """Passes over the update's episodes."""
     minibatches: int = 1
@@ -125,6 +153,11 @@ class Algorithm:
         _choice("correction", self.correction, Correction)
         _choice("kl_estimator", self.kl_estimator, KLEstimator)
         _choice("kl_place", self.kl_place, KLPlace)
+        _require("tau", self.tau, self.tau >= 0, ">= 0")
+        drop = self.drop_divergence
+        _require("drop_divergence", drop, drop is None or drop > 0, "above 0, or None")
+        _require("ptx_coef", self.ptx_coef, self.ptx_coef >= 0, ">= 0")
+        _require("ref_every", self.ref_every, self.ref_every >= 0, ">= 0")
         _require("gamma", self.gamma, 0 <= self.gamma <= 1, "from 0 to 1")
         _require("gamma_turn", self.gamma_turn, 0 <= self.gamma_turn <= 1, "from 0 to 1")
         _require("turn_weight", self.turn_weight, self.turn_weight >= 0, ">= 0")
@@ -148,6 +181,10 @@ class Algorithm:
         target, adapts = self.kl_target, self.kl_coef > 0
         _require("kl_target", target, target is None or target > 0, "above 0, or None")
         _require("kl_target", target, target is None or adapts, "None without kl_coef")
+        refers = adapts or self.ref_every == 0
+        _require("ref_every", self.ref_every, refers, "0 without kl_coef: there is no reference")
+        in_loss = not self.kl_ratio or (adapts and self.kl_place == "loss")
+        _require("kl_ratio", self.kl_ratio, in_loss, "False without a divergence in the loss")
         _require("kl_horizon", self.kl_horizon, self.kl_horizon >= 1, ">= 1")
         _require("entropy_coef", self.entropy_coef, self.entropy_coef >= 0, ">= 0")
         clip = self.value_clip

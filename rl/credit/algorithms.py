@@ -82,6 +82,23 @@ ALGORITHMS: dict[str, Algorithm] = {
         surrogate="reinforce",
         aggregation="token-mean",
     ),
+    # Kimi k1.5, arXiv 2501.12599, section 2.3.2: mirror descent from the policy that sampled, the
+    # group's mean, an optimizer that begins anew. It does not give tau.
+    "kimi": Algorithm(
+        advantage="group-outcome",
+        std="none",
+        surrogate="mirror-descent",
+        aggregation="token-mean",
+        forget_optimizer=True,
+        minibatches=4,
+    ),
+    # MaxRL: centred rewards over the group's success rate, which weighs rare successes more.
+    "maxrl": Algorithm(
+        advantage="group-outcome",
+        std="mean",
+        surrogate="reinforce",
+        aggregation="token-mean",
+    ),
     # GiGPO, arXiv 2505.10978, as its code has it by default: no standard deviation.
     "gigpo": Algorithm(
         advantage="group-in-group",

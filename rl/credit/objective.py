@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rl.credit import losses
 from rl.credit.algorithm import Algorithm
-from rl.credit.surrogates import surrogate
+from rl.credit.surrogates import diverged, surrogate
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +85,21 @@ def policy_objective(
     old = logprobs.detach() if fixed.old_logprobs is None else fixed.old_logprobs
     made = surrogate(algorithm, logprobs, old, fixed.advantages, rows)
     per_token = made.loss if fixed.corrections is None else fixed.corrections * made.loss
+    moved = losses.log_ratio(logprobs, old)
     sums = {
         "entropy": scores.entropy.detach().sum(),
         "clip_ratio/low_mean": made.below.sum(),
         "clip_ratio/high_mean": made.above.sum(),
         "clip_ratio/region_mean": (made.below | made.above).sum(),
     }
+    if algorithm.drop_divergence is not None:
+        dropped = diverged(moved, fixed.advantages, rows, algorithm.drop_divergence)
+        per_token = per_token.masked_fill(dropped, 0.0)
+        sums["clip_ratio/diverged_mean"] = dropped.sum()
     if fixed.ref_logprobs is not None:
         kl = losses.kl_penalty(logprobs, fixed.ref_logprobs, algorithm.kl_estimator)
-        per_token = per_token + algorithm.kl_coef * kl
         sums["kl"] = kl.detach().sum()
+        per_token = per_token + algorithm.kl_coef * (moved.exp() * kl if algorithm.kl_ratio else kl)
     if algorithm.entropy_coef:
         per_token = per_token - algorithm.entropy_coef * scores.entropy
     loss = losses.weighted_sum(per_token, weights)

@@ -12,6 +12,8 @@ have the same gradient.
 ``sapo``        -(4 / tau) sigmoid(tau (r - 1)) A                               SAPO, 2511.20347
 ``dppo-tv``     -[min(r, 20)] A log pi, while pi has not moved by more than     DPPO, as in verl
                 low or high, in probability, to where A drives it
+``dro``         -A log pi + (tau / 2) (log r)^2                                 DRO, 2405.19107
+``mirror-...``  the same of a whole sequence: r is the product of its tokens'   Kimi k1.5, eq. 3
 ``gspo``        ``clip`` with s, the geometric mean of a sequence's r           GSPO, equation 5
 ``gspo-token``  ``clip`` with [s] r / [r]                                       GSPO, equation 13
 ``gmpo``        -A times the geometric mean of r, each bounded in log space     GMPO, 2507.20673
@@ -70,6 +72,13 @@ def surrogate(
             return Surrogates(loss, ratio < 1 - low, ratio > 1 + high)
         case "sapo":
             return Surrogates(soft_gate(moved.exp(), advantages), nowhere, nowhere)
+        case "dro":
+            loss = -advantages * logprobs + algorithm.tau / 2 * moved.square()
+            return Surrogates(loss, nowhere, nowhere)
+        case "mirror-descent":
+            # Over a sequence's tokens the second part adds up to the square of its log-ratio.
+            drawn_back = algorithm.tau / 2 * row_sums(moved, rows) * moved
+            return Surrogates(-advantages * logprobs + drawn_back, nowhere, nowhere)
         case "dppo-tv":
             return _within_total_variation(algorithm, logprobs, old, advantages)
         case "gmpo":
@@ -93,12 +102,30 @@ def soft_gate(ratio: Tensor, advantages: Tensor) -> Tensor:
     return gated
 
 
+def row_sums(x: Tensor, rows: Tensor) -> Tensor:
+    """At each token, the sum of ``x`` over the tokens of its sequence. ``[n]``."""
+    index = rows.unique(return_inverse=True)[1]
+    sums = x.new_zeros(int(index.max()) + 1 if len(index) else 0)
+    return sums.index_add(0, index, x)[index]
+
+
 def row_means(x: Tensor, rows: Tensor) -> Tensor:
     """At each token, the mean of ``x`` over the tokens of its sequence. ``[n]``."""
-    _, index, counts = rows.unique(return_inverse=True, return_counts=True)
-    sums = x.new_zeros(len(counts)).index_add(0, index, x)
-    means: Tensor = sums / counts
-    return means[index]
+    return row_sums(x, rows) / row_sums(torch.ones_like(x), rows)
+
+
+def diverged(moved: Tensor, advantages: Tensor, rows: Tensor, most: float) -> Tensor:
+    """Tokens with a negative advantage in sequences that the policy has moved away from. ``[n]``.
+
+    Off-policy sequence masking (DeepSeek-V3.2, section 3.1).
+
+    Args:
+        moved: ``[n]``, log(pi / pi_old).
+        advantages: ``[n]``.
+        rows: ``[n]``, the sequence of each token.
+        most: nats by which the mean of log(pi_old / pi) over a sequence may exceed 0.
+    """
+    return (advantages < 0) & (-row_means(moved.detach(), rows) > most)
 
 
 def _within_total_variation(

@@ -18,12 +18,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rl.credit.algorithm import Aggregation, Algorithm
-from rl.credit.corrections import correction_weights
 from rl.credit.losses import adapted_kl_coef, token_weights
-from rl.credit.objective import FixedTerms, imitation_objective, policy_objective
+from rl.credit.objective import imitation_objective, policy_objective
 from rl.errors import RunFailure
 from rl.learner.batch import Batch, MicroBatch
-from rl.learner.credit import assign_credit
+from rl.learner.fixed_terms import fixed_terms
 from rl.learner.metrics import UpdateMetrics
 from rl.learner.model import ScoringModel
 from rl.learner.optimizer import Optimizer
@@ -84,12 +83,16 @@ class Learner:
         """Updates without a single token to train."""
         self.model = ScoringModel(model, temperature, with_values=algorithm.uses_values)
         self.reference = _frozen_copy(model, temperature) if algorithm.kl_coef > 0 else None
-        """The model as it was at the start; kept only where the algorithm refers to it."""
+        """The model as it was at the start, or at the last refresh; kept only where the algorithm
+        refers to it."""
         self.optimizer = Optimizer(self.model.parameters(), optimizer)
         self._generator = torch.Generator().manual_seed(seed)
 
     def update(
-        self, groups: Sequence[TrajectoryGroup], rewards: Sequence[float] | None = None
+        self,
+        groups: Sequence[TrajectoryGroup],
+        rewards: Sequence[float] | None = None,
+        texts: Sequence[Segment] = (),
     ) -> dict[str, float]:
         """Train on the finished episodes of ``groups``, wholly or not at all.
 
@@ -100,6 +103,7 @@ class Learner:
         Args:
             groups: the episodes of one update.
             rewards: shaped returns, one for each finished episode in order; None: their own.
+            texts: what is imitated beside (``ptx_coef``); each optimizer step takes an equal share.
 
         Returns:
             The update's metrics. Without any sampled token nothing is trained, which is counted.
@@ -119,7 +123,7 @@ class Learner:
         before = None if one_step else self.optimizer.snapshot()
         order = self._generator.get_state()
         try:
-            self._train(batch, metrics)
+            self._train(batch, metrics, texts)
         except BaseException:
             self.optimizer.zero_grad()
             self._generator.set_state(order)
@@ -128,14 +132,20 @@ class Learner:
             raise
         return self._finish(batch, metrics)
 
-    def _train(self, batch: Batch, metrics: UpdateMetrics) -> None:
+    def _train(self, batch: Batch, metrics: UpdateMetrics, texts: Sequence[Segment]) -> None:
         """The optimizer steps of an update."""
-        fixed = self._fixed_terms(batch, metrics)
+        if self.algorithm.forget_optimizer:
+            self.optimizer.forget()
+        fixed, told = fixed_terms(
+            self.algorithm, self.model, self.reference, batch, self.max_tokens_per_micro_batch
+        )
+        metrics.values.update(told)
         sampling_logprobs = self._on_device(batch.sampling_logprobs)
         sampled = batch.sampled.to(self.model.device)
         live = self._live_episodes(batch, fixed.advantages)
         steps_before = self.optimizer.num_steps
-        for episodes in self._minibatches(batch):
+        minibatches = list(self._minibatches(batch))
+        for number, episodes in enumerate(minibatches):
             weights, num_tokens = self._weights(batch, episodes, self.algorithm.aggregation)
             for micro, has_gradient in self._micro_batches(batch, episodes, live):
                 with torch.set_grad_enabled(has_gradient):
@@ -154,7 +164,22 @@ class Learner:
                     mine = sampled[micro.tokens]
                     metrics.compare(scores.logprobs[mine], sampling_logprobs[micro.tokens][mine])
                 metrics.add(terms, micro.num_tokens)
+            self._imitate(texts[number :: len(minibatches)], metrics)
             self._step(batch, metrics)
+
+    def _imitate(self, texts: Sequence[Segment], metrics: UpdateMetrics) -> None:
+        """Add the gradient of the texts' mean cross-entropy, by ``ptx_coef``."""
+        if not texts or not self.algorithm.ptx_coef:
+            return
+        batch = Batch.from_segments(texts)
+        everyone = torch.ones(len(batch.rewards), dtype=torch.bool)
+        weights, _ = self._weights(batch, everyone, "token-mean")
+        for micro, _ in self._micro_batches(batch, everyone, everyone):
+            terms = imitation_objective(
+                self.model.score(micro), self.algorithm.ptx_coef * weights[micro.tokens]
+            )
+            terms.loss.backward()
+            metrics.add_imitation(terms, self.algorithm.ptx_coef)
 
     def supervised_update(self, segments: Sequence[Segment]) -> dict[str, float]:
         """Train to say the tokens with loss_mask 1: one optimizer step on their mean cross-entropy.
@@ -217,49 +242,6 @@ class Learner:
         self.num_updates = state["num_updates"]
         self.num_skipped_updates = state["num_skipped_updates"]
 
-    def _fixed_terms(self, batch: Batch, metrics: UpdateMetrics) -> FixedTerms:
-        """What stays fixed during the update, from the weights as it starts."""
-        algorithm = self.algorithm
-        one_step = algorithm.epochs * algorithm.minibatches == 1
-        kl_in_reward = self.reference is not None and algorithm.kl_place == "reward"
-        corrects = algorithm.correction != "none"
-        recompute = algorithm.old_logprobs == "update" and (corrects or not one_step)
-        old, values, ref = None, None, None
-        if recompute or algorithm.uses_values or kl_in_reward:
-            old, values = self._score_all(self.model, batch)
-        if self.reference is not None:
-            ref, _ = self._score_all(self.reference, batch)
-        credit = assign_credit(algorithm, batch, values, old, ref)
-        metrics.values.update(credit.metrics)
-        corrections = None
-        if corrects:
-            assert old is not None
-            corrections, told = correction_weights(
-                algorithm, old, batch.sampling_logprobs, batch.episode_ids
-            )
-            metrics.values.update(told)
-        fixed = FixedTerms(
-            advantages=credit.advantages,
-            old_logprobs=batch.sampling_logprobs if algorithm.old_logprobs == "sampling" else old,
-            ref_logprobs=None if kl_in_reward else ref,
-            old_values=values,
-            returns=credit.returns,
-            corrections=corrections,
-        )
-        return fixed.to(self.model.device, self.model.dtype)
-
-    @torch.no_grad()
-    def _score_all(self, model: ScoringModel, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """Log-probabilities and values of every token, ``[N]`` float64 on the CPU."""
-        logprobs = torch.empty(batch.num_tokens, dtype=torch.float64)
-        values = torch.empty_like(logprobs) if model.value_head is not None else None
-        for micro in batch.micro_batches(self.max_tokens_per_micro_batch):
-            scores = model.score(micro.to(model.device))
-            logprobs[micro.tokens] = scores.logprobs.double().cpu()
-            if values is not None and scores.values is not None:
-                values[micro.tokens] = scores.values.double().cpu()
-        return logprobs, values
-
     def _minibatches(self, batch: Batch) -> Iterator[Tensor]:
         """The episodes of each optimizer step: ``[M]`` booleans."""
         present = batch.episode_ids.unique()
@@ -292,7 +274,8 @@ class Learner:
         Where the surrogate is the whole loss, an episode whose advantages are all 0 has none.
         """
         row = self.algorithm
-        surrogate_only = not (row.uses_values or row.entropy_coef or row.kl_coef)
+        draws_back = row.surrogate in ("dro", "mirror-descent")
+        surrogate_only = not (row.uses_values or row.entropy_coef or row.kl_coef or draws_back)
         live = torch.full((len(batch.rewards),), not surrogate_only)
         live[batch.episode_ids[advantages.cpu() != 0]] = True
         return live
@@ -346,6 +329,9 @@ class Learner:
         if "kl" in means:
             means["kl_coef"] = self.algorithm.kl_coef
             self._adapt(means["kl"], batch)
+        every = self.algorithm.ref_every
+        if self.reference is not None and every and self.num_updates % every == 0:
+            self.reference.model.load_state_dict(self.model.model.state_dict())
         return {**means, **counts}
 
     def _adapt(self, kl: float, batch: Batch) -> None:

@@ -26,6 +26,7 @@ class UpdateMetrics:
         self._losses: list[float] = []
         self._norms: list[float] = []
         self._differences: list[Tensor] = []
+        self._ptx_losses: list[Tensor] = []
 
     def add(self, terms: Terms, num_tokens: int) -> None:
         """Add a micro-batch."""
@@ -33,6 +34,11 @@ class UpdateMetrics:
         self.step_loss = terms.loss.detach() + self.step_loss.to(terms.loss.device)
         for name, value in terms.sums.items():
             self._sums[name] = self._sums[name] + value if name in self._sums else value
+
+    def add_imitation(self, terms: Terms, weight: float) -> None:
+        """Add a micro-batch of texts to imitate, as it enters the step's loss."""
+        self.step_loss = terms.loss.detach() + self.step_loss.to(terms.loss.device)
+        self._ptx_losses.append(terms.loss.detach() / weight)
 
     def compare(self, logprobs: Tensor, sampling_logprobs: Tensor) -> None:
         """Record how far the learner's log-probabilities are from the sampler's, ``[n]`` each."""
@@ -51,6 +57,8 @@ class UpdateMetrics:
             result["loss"] = sum(self._losses) / len(self._losses)
             result["grad_norm"] = sum(self._norms) / len(self._norms)
             result["optimizer_steps"] = float(len(self._losses))
+        if self._ptx_losses:
+            result["ptx_loss"] = torch.stack(self._ptx_losses).sum().item() / len(self._losses)
         if self._differences:
             differences = torch.cat(self._differences)
             result["sampling/logp_difference_mean"] = differences.mean().item()

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from rl.credit.objective import TokenScores
-from rl.learner.batch import MicroBatch
+from rl.learner.batch import Batch, MicroBatch
 from rl.learner.head import token_head
 
 PLAIN_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
@@ -126,6 +126,26 @@ class ScoringModel:
         if self.value_head is not None:
             values = self.value_head(hidden.to(self.dtype))[:, 0]
         return TokenScores(logprobs=logprobs, entropy=entropy, values=values)
+
+    @torch.no_grad()
+    def score_batch(self, batch: Batch, max_tokens: int) -> tuple[Tensor, Tensor | None]:
+        """Log-probabilities, and values where there is a head, of every token of ``batch``.
+
+        Args:
+            batch: of N tokens.
+            max_tokens: most tokens, padding counted, in one forward pass.
+
+        Returns:
+            ``[N]`` float64 on the CPU, each.
+        """
+        logprobs = torch.empty(batch.num_tokens, dtype=torch.float64)
+        values = torch.empty_like(logprobs) if self.value_head is not None else None
+        for micro in batch.micro_batches(max_tokens):
+            scores = self.score(micro.to(self.device))
+            logprobs[micro.tokens] = scores.logprobs.double().cpu()
+            if values is not None and scores.values is not None:
+                values[micro.tokens] = scores.values.double().cpu()
+        return logprobs, values
 
     def _hidden(self, input_ids: Tensor, lengths: Tensor | None) -> Tensor:
         mask = None

@@ -75,6 +75,10 @@ class Optimizer:
         self.num_steps += 1
         self.zero_grad()
 
+    def forget(self) -> None:
+        """Drop the averages of past gradients; the rate's warm-up is not begun again."""
+        self._adamw.state.clear()
+
     def zero_grad(self) -> None:
         """Drop the gradient."""
         for parameter in (*self._parameters, *self._stepped):

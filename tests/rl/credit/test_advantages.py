@@ -35,6 +35,15 @@ def test_outcome_advantages(rewards, std, expected):
     torch.testing.assert_close(result.advantages, f64(expected), atol=6e-7, rtol=0)
 
 
+def test_over_the_mean_of_the_group():
+    """MaxRL: (r - mean) / mean, so that the rarer success is, the more it weighs."""
+    result = grouped([1, 0, 0, 0, 1, 1, 1, 0, 0, 0], [0] * 4 + [1] * 4 + [2] * 2, std="mean")
+    expected = [3, -1, -1, -1, 1 / 3, 1 / 3, 1 / 3, -1, 0, 0]
+    torch.testing.assert_close(result.advantages, f64(expected), atol=2e-5, rtol=0)
+    with pytest.raises(ValueError, match=r"rewards must be >= 0, one is -0.5"):
+        grouped([1, -0.5], std="mean")
+
+
 def test_groups_do_not_touch_each_other():
     result = grouped([1, 5, 0, 0, 5, 0, 1, 3], [7, 2, 7, 7, 2, 7, 7, 2], std="none")
     expected = [0.6, 2 / 3, -0.4, -0.4, 2 / 3, -0.4, 0.6, -4 / 3]

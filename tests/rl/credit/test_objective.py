@@ -74,6 +74,40 @@ def test_every_term_has_its_coefficient(row):
     assert min(sums["clip_ratio/low_mean"], sums["clip_ratio/high_mean"]) > 50
 
 
+def test_a_divergence_times_the_ratio_has_its_own_gradient():
+    """Off policy, E_old[r k] is E_pi[k]: k1's gradient, 0 on average without the ratio, is right.
+
+    Three tokens, weighted by the probabilities that they were sampled with.
+    """
+    logits = torch.tensor([0.3, -0.2, 0.9], dtype=torch.float64, requires_grad=True)
+    old, ref = (torch.tensor(x).double().log() for x in ([0.5, 0.3, 0.2], [0.2, 0.2, 0.6]))
+    now = logits.log_softmax(0)
+    (truth,) = torch.autograd.grad((now.exp() * (now - ref)).sum(), logits, retain_graph=True)
+    zero = torch.zeros(3, dtype=torch.float64)
+    for estimator in ("k1", "k2", "k3"):
+        row = replace(ALGORITHMS["grpo"], kl_coef=1.0, kl_estimator=estimator, kl_ratio=True)
+        fixed = FixedTerms(zero, old, ref)
+        loss = policy_objective(row, TokenScores(now, zero), fixed, old.exp(), 1.0, ROWS).loss
+        (gradient,) = torch.autograd.grad(loss, logits, retain_graph=True)
+        if estimator != "k2":
+            torch.testing.assert_close(gradient, truth, atol=1e-12, rtol=0)
+        else:
+            assert (gradient - truth).norm() > 0.01
+
+
+def test_a_sequence_that_was_left_teaches_nothing():
+    now = torch.tensor([-2.0, -2.0, -1.0], dtype=torch.float64, requires_grad=True)
+    old = torch.tensor([-1.0, -1.5, -1.0], dtype=torch.float64)
+    row = replace(ALGORITHMS["grpo"], drop_divergence=0.5, surrogate="reinforce")
+    scores = TokenScores(now, torch.zeros(3, dtype=torch.float64))
+    fixed = FixedTerms(-torch.ones(3, dtype=torch.float64), old)
+    weights, rows = torch.ones(3, dtype=torch.float64), torch.tensor([0, 0, 1])
+    terms = policy_objective(row, scores, fixed, weights, 1 / 3, rows)
+    terms.loss.backward()
+    assert now.grad.tolist() == [0, 0, 1]
+    assert terms.sums["clip_ratio/diverged_mean"].item() == 2
+
+
 @settings(deadline=None, max_examples=30)
 @given(seed=st.integers(0, 2**31), cuts=st.lists(st.integers(0, 12), max_size=4))
 def test_parts_add_up_to_the_step(seed, cuts):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rl.credit.algorithm import Surrogate
 from rl.credit.algorithms import ALGORITHMS
 from rl.credit.losses import token_weights
-from rl.credit.surrogates import row_means, surrogate
+from rl.credit.surrogates import diverged, row_means, surrogate
 
 NAMES = get_args(Surrogate)
 GRPO = ALGORITHMS["grpo"]
@@ -105,6 +105,39 @@ def test_gmpo_bounds_each_ratio_before_the_mean():
 
 def test_reinforce_is_the_log_probability_times_the_advantage():
     assert one(replace(GRPO, surrogate="reinforce"), 7.0, 3.0) == (3.0, -3.0, False, False)
+
+
+def test_mirror_descent_pulls_a_whole_sequence_back():
+    """Kimi k1.5, equation 3: the gradient's coefficient is (r - mean) - tau log-ratio."""
+    row = replace(ALGORITHMS["kimi"], tau=0.1)
+    # Four sequences of two tokens; their log-ratios are .2, -.1, 0 and .05.
+    moved = f64([0.15, 0.05, -0.3, 0.2, 0.0, 0.0, 0.01, 0.04])
+    rows = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])
+    advantages = f64([0.5, -0.5, 0.5, -0.5])[rows]
+    old = f64([-1.0, -2.0] * 4)
+    now = (old + moved).requires_grad_()
+    made = surrogate(row, now, old, advantages, rows)
+    (gradient,) = torch.autograd.grad(made.loss.sum(), now)
+    expected = f64([0.48, -0.49, 0.5, -0.505])[rows]
+    torch.testing.assert_close(-gradient, expected, atol=1e-12, rtol=0)
+    total = (-advantages * now).sum() + 0.05 * (0.04 + 0.01 + 0.0025)
+    assert made.loss.sum().item() == pytest.approx(total.item())
+    assert not made.below.any() and not made.above.any()
+
+
+def test_dro_pulls_each_token_back():
+    row = replace(GRPO, surrogate="dro", tau=0.5)
+    pull = math.log(1.5)
+    loss, gradient, *_ = one(row, 1.5, 2.0)
+    assert (loss, gradient) == pytest.approx((2 + 0.25 * pull**2, -2 + 0.5 * pull))
+
+
+def test_sequences_that_the_policy_has_left():
+    moved = f64([-0.3, -0.1, -0.3, -0.1, 0.4, -0.9])
+    rows, signs = torch.tensor([0, 0, 1, 1, 2, 2]), f64([-1, -1, 1, 1, -1, -1])
+    # Mean log(old / now): .2, .2 with a positive advantage, .25.
+    assert diverged(moved, signs, rows, 0.19).tolist() == [True, True, False, False, True, True]
+    assert diverged(moved, signs, rows, 0.21).tolist() == [False] * 4 + [True, True]
 
 
 def test_row_means():

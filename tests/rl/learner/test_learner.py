@@ -178,6 +178,44 @@ def test_the_weight_of_the_divergence_is_adapted_and_saved(make_model, groups, p
     assert change == 1.1 or place == "reward"
 
 
+def test_the_reference_is_refreshed(make_model, groups):
+    row = replace(GRPO, kl_coef=0.04, ref_every=2)
+    learner = Learner(make_model(), row, OptimizerConfig(lr=1e-2))
+    kls = [learner.update(groups)["kl"] for _ in range(4)]
+    # Each estimate is made before the update's own step.
+    assert [kl == pytest.approx(0, abs=1e-9) for kl in kls] == [True, False, True, False]
+
+
+def test_an_optimizer_that_forgets_takes_its_first_step_again(make_model, groups):
+    """AdamW's first step has the size of the rate, whatever the gradient's."""
+    for forgets in (False, True):
+        model = make_model()
+        row = replace(GRPO, forget_optimizer=forgets)
+        learner = Learner(model, row, OptimizerConfig(lr=1e-3))
+        learner.update(groups)
+        before = [p.detach().clone() for p in model.parameters()]
+        learner.update([TrajectoryGroup(groups[0].trajectories[1:])])
+        parts = [(p - b).abs().flatten() for p, b in zip(model.parameters(), before, strict=True)]
+        moves = torch.cat(parts)
+        whole = ((moves[moves > 0] - 1e-3).abs() < 1e-5).double().mean().item()
+        assert (whole > 0.95) is forgets, whole
+
+
+def test_an_episode_without_advantage_is_still_pulled_back(make_model, make_group):
+    """In a constant group there is no advantage, but a log-ratio from the second step on."""
+    groups = [
+        make_group([[(2, 3, 1.0)], [(2, 4, 1.0)]]),
+        make_group([[(2, 3, 1.0)], [(2, 4, 0.0)]], seed=1),
+    ]
+    row = replace(ALGORITHMS["kimi"], tau=1.0, minibatches=1, epochs=2)
+    weights = []
+    for given in (groups, groups[1:]):
+        model = make_model()
+        Learner(model, row, OptimizerConfig(lr=1e-2, max_grad_norm=1e9)).update(given)
+        weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    assert not torch.allclose(*weights, atol=1e-6)
+
+
 def test_the_order_of_episodes_changes_nothing(make_model, groups):
     turned = [TrajectoryGroup(g.trajectories[::-1]) for g in groups[::-1]]
     results = []

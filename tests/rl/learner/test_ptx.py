@@ -1,0 +1,67 @@
+"""Texts that are imitated beside the episodes of an update: PPO-ptx."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from rl.credit.algorithms import ALGORITHMS
+from rl.learner.learner import Learner
+from rl.learner.settings import OptimizerConfig
+
+GRPO = ALGORITHMS["grpo"]
+FREE = OptimizerConfig(lr=1e-3, max_grad_norm=1e9)
+
+
+def gradient_of(model, row, groups, texts=()):
+    """What an update hands to the optimizer, as one vector."""
+    learner, found = Learner(model, row, FREE), []
+
+    def keep():
+        found.append(torch.cat([p.grad.flatten() for p in learner.model.parameters()]))
+        learner.optimizer.zero_grad()
+
+    learner.optimizer.step = keep
+    learner.update(groups, None, texts)
+    return found[0]
+
+
+def mean_cross_entropy(model, texts):
+    losses = []
+    for text in texts:
+        log_p = model(input_ids=torch.tensor([text.token_ids])).logits[0].log_softmax(-1)
+        said = [t for t, mask in enumerate(text.loss_mask) if mask]
+        losses += [-log_p[t - 1, text.token_ids[t]] for t in said]
+    return torch.stack(losses).mean()
+
+
+def test_the_gradient_of_the_texts_is_added_by_its_weight(make_model, groups):
+    texts = [t.segments[0] for t in groups[1].trajectories]
+    plain = gradient_of(make_model(dtype=torch.float64), GRPO, groups)
+    mixed = gradient_of(make_model(dtype=torch.float64), replace(GRPO, ptx_coef=0.7), groups, texts)
+    model = make_model(dtype=torch.float64)
+    loss = mean_cross_entropy(model, texts)
+    expected = torch.cat([g.flatten() for g in torch.autograd.grad(loss, model.parameters())])
+    torch.testing.assert_close(mixed - plain, 0.7 * expected, atol=1e-6, rtol=1e-4)
+
+
+def test_what_it_says(make_model, groups):
+    texts = [t.segments[0] for group in groups for t in group.trajectories]
+    loss = mean_cross_entropy(make_model(), texts).item()
+    told = Learner(make_model(), replace(GRPO, ptx_coef=0.7), FREE).update(groups, None, texts)
+    assert told["ptx_loss"] == pytest.approx(loss, rel=1e-5)
+    without = Learner(make_model(), GRPO, FREE).update(groups)
+    # InstructGPT's objective: the weighted log-likelihood of the texts beside the reward.
+    assert told["loss"] - without["loss"] == pytest.approx(0.7 * loss, rel=1e-5)
+    assert told["num_tokens"] == without["num_tokens"]
+    assert "ptx_loss" not in without
+
+
+def test_each_optimizer_step_takes_its_share(make_model, groups):
+    texts = [t.segments[0] for group in groups for t in group.trajectories]
+    row = replace(GRPO, ptx_coef=1.0, minibatches=2)
+    learner, seen = Learner(make_model(), row, FREE), []
+    imitate = learner._imitate
+    learner._imitate = lambda share, metrics: (seen.append(len(share)), imitate(share, metrics))
+    learner.update(groups, None, texts)
+    assert seen == [3, 2]
