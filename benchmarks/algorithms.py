@@ -44,6 +44,10 @@ BANDIT = [
     "reinforce-pp",
     "reinforce-pp-baseline",
     "ppo",
+    "kimi",
+    "maxrl",
+    "oreal",
+    "prime",
 ]
 STUDIES: dict[str, tuple[list[str], dict[str, list[str]]]] = {
     "rows": (

@@ -145,10 +145,12 @@ class Trainer:
         """
         loop = asyncio.get_running_loop()
         groups = [group for group in groups if not group.dropped]
-        rewards = [trajectory.shaped_reward for group in groups for trajectory in group.finished]
+        finished = [trajectory for group in groups for trajectory in group.finished]
+        rewards = [trajectory.shaped_reward for trajectory in finished]
+        outcomes = [self._success(trajectory) for trajectory in finished]
         texts = self._texts_of(self.progress.step) if self._texts else []
         metrics = await loop.run_in_executor(
-            self._learner_thread, self.learner.update, groups, rewards, texts
+            self._learner_thread, self.learner.update, groups, rewards, texts, outcomes
         )
         self.stage.policy.load_weights(None, self.stage.policy.version + 1)
         self._learnt = self.curriculum.state_dict()

@@ -119,6 +119,32 @@ def _baseline(
     return zeros.index_add(0, index, length * rewards) / total
 
 
+def dense_advantages(rewards: Tensor, loss_mask: Tensor, group_ids: Tensor) -> Tensor:
+    """Token rewards against the mean of the other members' mean token rewards.
+
+    ``r n / (n - 1) - sum_j mean_j / (n - 1)`` over the n members with a token: leave-one-out for
+    rewards of tokens (PRIME, arXiv 2502.01456, equation 5, as in its code). With one member, 0.
+
+    Args:
+        rewards: ``[B, T]``.
+        loss_mask: ``[B, T]``.
+        group_ids: ``[B]`` integers >= 0.
+
+    Returns:
+        ``[B, T]``, 0 where loss_mask is 0.
+    """
+    mask = loss_mask.bool()
+    lengths = mask.sum(1)
+    kept = torch.where(mask, rewards, 0.0)
+    index = group_ids.unique(return_inverse=True)[1]
+    zeros = rewards.new_zeros(int(index.max()) + 1 if len(index) else 0)
+    size = zeros.index_add(0, index, (lengths > 0).to(rewards.dtype))
+    means = zeros.index_add(0, index, kept.sum(1) / lengths.clamp_min(1))
+    others = (size - 1).clamp_min(1)
+    above = kept * (size / others)[index][:, None] - (means / others)[index][:, None]
+    return torch.where(mask & (size > 1)[index][:, None], above, 0.0)
+
+
 def suffix_sums(x: Tensor, loss_mask: Tensor, decay: float = 1.0) -> Tensor:
     """``y_t = x_t + decay * y_next``, where next is the next position with loss_mask 1.
 

@@ -11,12 +11,15 @@ Std = Literal["unbiased", "biased", "mean", "none"]
 group's mean, or 1."""
 KLEstimator = Literal["k1", "k2", "k3", "k3+"]
 """Estimators of the divergence from the reference (Schulman, Approximating KL Divergence, 2020)."""
-Aggregation = Literal["token-mean", "seq-mean-token-mean", "prompt-mean", "seq-mean-token-sum-norm"]
+Aggregation = Literal[
+    "token-mean", "seq-mean-token-mean", "prompt-mean", "outcome-mean", "seq-mean-token-sum-norm"
+]
 """How a step's token losses become one number; ``rl.credit.losses`` has the denominators."""
 Advantage = Literal[
     "group-outcome",
     "group-process",
     "group-in-group",
+    "group-dense",
     "reward-to-go",
     "gae",
     "turn-gae",
@@ -32,6 +35,7 @@ Surrogate = Literal[
     "dppo-tv",
     "dro",
     "mirror-descent",
+    "oreal",
     "gspo",
     "gspo-token",
     "gmpo",
@@ -41,6 +45,8 @@ OldLogprobs = Literal["update", "sampling"]
 Correction = Literal["none", "tis", "icepop", "seq-tis", "seq-mask", "geo-mask"]
 """How tokens that other weights sampled are weighted; :mod:`rl.credit.corrections`."""
 KLPlace = Literal["loss", "reward"]
+TokenRewards = Literal["none", "implicit", "head"]
+"""Models that are trained beside the policy; :mod:`rl.learner.token_rewards` has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +62,8 @@ class Algorithm:
     ``group-process``: each turn's reward against all turns of the group, summed from the token on.
     ``group-in-group``: an episode's return against its group, plus what a turn and those after it
     earned against the group's turns that answered the same observation.
+    ``group-dense``: what token rewards and the episode's return are above the group's, each by
+    itself, summed from the token on (token_rewards=implicit only).
     ``reward-to-go``: the discounted rewards from the token on, compared with nothing.
     ``gae``: a value head, by generalised advantage estimation over sampled tokens; ``turn-gae``:
     over turns; ``bilevel-gae``: over turns, and then over the tokens of each."""
@@ -119,6 +127,17 @@ class Algorithm:
     ref_every: int = 0
     """Updates after which the reference becomes the policy as it is then; 0: it stays the initial
     model."""
+    token_rewards: TokenRewards = "none"
+    """A model that learns from outcomes what each token is worth: PRIME's ``implicit`` one pays the
+    tokens of advantage=group-dense, OREAL's ``head`` weighs those of group-outcome."""
+    token_coef: float = 1.0
+    """Weight of the token rewards beside the return (implicit only)."""
+    token_beta: float = 0.05
+    """By which the model's log-ratios are multiplied where it is trained (implicit only)."""
+    token_lr_ratio: float = 2.0
+    """Its learning rate, in units of the policy's."""
+    loss_coef: float = 1.0
+    """Weight of negative advantages (oreal only)."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus."""
     value_coef: float = 0.0
@@ -153,6 +172,11 @@ class Algorithm:
         _choice("correction", self.correction, Correction)
         _choice("kl_estimator", self.kl_estimator, KLEstimator)
         _choice("kl_place", self.kl_place, KLPlace)
+        _choice("token_rewards", self.token_rewards, TokenRewards)
+        _require("token_coef", self.token_coef, self.token_coef >= 0, ">= 0")
+        _require("token_beta", self.token_beta, self.token_beta > 0, "above 0")
+        _require("token_lr_ratio", self.token_lr_ratio, self.token_lr_ratio > 0, "above 0")
+        _require("loss_coef", self.loss_coef, self.loss_coef >= 0, ">= 0")
         _require("tau", self.tau, self.tau >= 0, ">= 0")
         drop = self.drop_divergence
         _require("drop_divergence", drop, drop is None or drop > 0, "above 0, or None")
@@ -223,6 +247,15 @@ class Algorithm:
             self.baseline == "mean" or plain,
             "mean without advantage=group-outcome and std=none",
         )
+        kind, dense = self.token_rewards, self.advantage == "group-dense"
+        _require(
+            "token_rewards",
+            kind,
+            kind == "implicit" if dense else kind != "implicit",
+            "implicit for advantage=group-dense, and for no other",
+        )
+        weighs = kind != "head" or self.advantage == "group-outcome"
+        _require("token_rewards", kind, weighs, "head for advantage=group-outcome only")
         alpha, name = self.lam_alpha, self.advantage
         _require("lam_alpha", alpha, alpha is None or name == "gae", "None without advantage=gae")
         coef = self.value_coef
@@ -232,6 +265,11 @@ class Algorithm:
             _require("value_coef", coef, coef == 0, f"0 for advantage={name}")
             in_loss = self.kl_place == "loss"
             _require("kl_place", self.kl_place, in_loss, f"loss for advantage={name}")
+
+    @property
+    def uses_outcomes(self) -> bool:
+        """Whether it must be told which episodes were right."""
+        return self.token_rewards != "none" or self.aggregation == "outcome-mean"
 
     @property
     def uses_values(self) -> bool:

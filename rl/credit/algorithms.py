@@ -99,6 +99,28 @@ ALGORITHMS: dict[str, Algorithm] = {
         surrogate="reinforce",
         aggregation="token-mean",
     ),
+    # OREAL, arXiv 2502.06781: imitate right episodes, drive wrong ones off, each token by how far a
+    # model of tokens believes the outcome; constants of its code.
+    "oreal": Algorithm(
+        advantage="group-outcome",
+        baseline="leave-one-out",
+        std="none",
+        surrogate="oreal",
+        token_rewards="head",
+        token_lr_ratio=4.0,
+        loss_coef=0.5,
+        aggregation="outcome-mean",
+        kl_coef=0.01,
+    ),
+    # PRIME, arXiv 2502.01456: rewards of tokens from a model that learns from outcomes alone.
+    "prime": Algorithm(
+        advantage="group-dense",
+        std="none",
+        whiten=True,
+        token_rewards="implicit",
+        token_coef=5.0,
+        aggregation="token-mean",
+    ),
     # GiGPO, arXiv 2505.10978, as its code has it by default: no standard deviation.
     "gigpo": Algorithm(
         advantage="group-in-group",

@@ -123,12 +123,14 @@ def token_weights(
     ``token-mean``              1 / (sum of all L_s)   DAPO, section 3.3
     ``seq-mean-token-mean``     1 / (S L_s)            GRPO (DeepSeekMath, equation 3)
     ``prompt-mean``             1 / (S L_s)            the same, of all tokens of a prompt's group
+    ``outcome-mean``            1 / L_s                the same, of all tokens of right and of wrong
+                                                       episodes (OREAL, as in its code)
     ``seq-mean-token-sum-norm`` 1 / (S max_tokens)     Dr. GRPO, a constant for all lengths
     ==========================  =====================  ==================================
 
     Args:
         sequence_ids: ``[N]`` integers; equal ones belong to one sequence (one episode; of
-            ``prompt-mean`` one group).
+            ``prompt-mean`` one group, of ``outcome-mean`` one outcome).
         aggregation: which row of the table.
         max_tokens: the constant of the last row, needed there only.
 
@@ -142,6 +144,8 @@ def token_weights(
     num_tokens, num_sequences = sequence_ids.numel(), lengths.numel()
     if aggregation == "token-mean":
         denominator = torch.full_like(index, num_tokens)
+    elif aggregation == "outcome-mean":
+        denominator = lengths[index]
     elif aggregation in ("seq-mean-token-mean", "prompt-mean"):
         denominator = num_sequences * lengths[index]
     elif max_tokens is None:

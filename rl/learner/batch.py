@@ -97,6 +97,8 @@ class Batch:
     """``[K]`` integers >= 0, equal where turns of one group answer the same observation."""
     rewards: Tensor
     """``[M]``, float64, each episode's return."""
+    outcomes: Tensor
+    """``[M]``, float64, how far each episode was right, from 0 to 1; 0 where nobody said."""
     group_ids: Tensor
     """``[M]``."""
     num_failed: int
@@ -114,6 +116,7 @@ class Batch:
         cls,
         groups: Sequence[TrajectoryGroup],
         rewards: Sequence[float] | None = None,
+        outcomes: Sequence[float] | None = None,
         *,
         mask_observations: bool = True,
     ) -> Batch:
@@ -124,33 +127,42 @@ class Batch:
             rewards: shaped returns, one for each finished episode in order; what they add to the
                 episode's own return is earned at its last turn, by each of its roles. None: the
                 episodes' own.
+            outcomes: how far each finished episode was right, from 0 to 1; None: nobody said.
             mask_observations: False trains on the observations between sampled tokens as well.
 
         Raises:
             AssertionError: a trajectory's record contradicts itself.
-            ValueError: ``rewards`` has another length, or a sampled token has nothing before it.
+            ValueError: ``rewards`` or ``outcomes`` has another length, or a sampled token has
+                nothing before it.
         """
         finished = [(i, t) for i, group in enumerate(groups) for t in group.finished]
         own = [trajectory.reward for _, trajectory in finished]
-        if rewards is not None and len(rewards) != len(own):
-            raise ValueError(
-                f"rewards has {len(rewards)} entries for {len(own)} finished episodes: "
-                f"give one for each trajectory of group.finished, in order"
-            )
+        for name, given in (("rewards", rewards), ("outcomes", outcomes)):
+            if given is not None and len(given) != len(own):
+                raise ValueError(
+                    f"{name} has {len(given)} entries for {len(own)} finished episodes: "
+                    f"give one for each trajectory of group.finished, in order"
+                )
         shaped = own if rewards is None else [float(reward) for reward in rewards]
+        right = [0.0] * len(own) if outcomes is None else [float(o) for o in outcomes]
         tables = _Tables(mask_observations)
         rank = {role: i for i, role in enumerate(sorted({r for _, t in finished for r in t.roles}))}
         returns: list[float] = []
         group_ids: list[int] = []
-        for (group, trajectory), total, base in zip(finished, shaped, own, strict=True):
+        owners: list[int] = []
+        for owner, ((group, trajectory), total, base) in enumerate(
+            zip(finished, shaped, own, strict=True)
+        ):
             trajectory.check()
             for role in trajectory.roles:
                 alone = len(trajectory.roles) == 1
                 group_ids.append(group + len(groups) * rank[role])
                 tables.add_role(trajectory, role, total - base, group_ids[-1])
                 returns.append(total if alone else sum(trajectory.rewards_of(role)) + total - base)
+                owners.append(owner)
         return tables.batch(
             rewards=returns,
+            outcomes=[right[owner] for owner in owners],
             group_ids=group_ids,
             num_failed=sum(len(g.trajectories) for g in groups) - len(finished),
         )
@@ -167,7 +179,10 @@ class Batch:
             tables.add_segment(segment)
             tables.num_episodes += 1
         count = len(segments)
-        return tables.batch(rewards=[0.0] * count, group_ids=list(range(count)), num_failed=0)
+        nothing = [0.0] * count
+        return tables.batch(
+            rewards=nothing, outcomes=nothing, group_ids=list(range(count)), num_failed=0
+        )
 
     def per_episode(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Token numbers ``[N]`` as one row for each episode, and their loss_mask: ``[M, L]``."""
@@ -296,7 +311,13 @@ class _Tables:
         self.row_starts.append(self.num_tokens)
         return turn_ids
 
-    def batch(self, rewards: list[float], group_ids: list[int], num_failed: int) -> Batch:
+    def batch(
+        self,
+        rewards: list[float],
+        outcomes: list[float],
+        group_ids: list[int],
+        num_failed: int,
+    ) -> Batch:
         return Batch(
             rows=self.rows,
             row_starts=np.asarray(self.row_starts, dtype=np.int64),
@@ -313,6 +334,7 @@ class _Tables:
             turn_rewards=torch.tensor(self.turn_rewards, dtype=torch.float64),
             turn_anchors=torch.tensor(self.turn_anchors, dtype=torch.int64),
             rewards=torch.tensor(rewards, dtype=torch.float64),
+            outcomes=torch.tensor(outcomes, dtype=torch.float64),
             group_ids=torch.tensor(group_ids, dtype=torch.int64),
             num_failed=num_failed,
             num_empty=self.num_empty,

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from rl.credit.advantages import (
+    GROUP_EPSILON,
     GroupAdvantages,
     adaptive_lambda,
+    dense_advantages,
     gae,
     group_advantages,
     suffix_sums,
@@ -40,6 +42,7 @@ def assign_credit(
     values: Tensor | None = None,
     old_logprobs: Tensor | None = None,
     ref_logprobs: Tensor | None = None,
+    token_scores: Tensor | None = None,
 ) -> Credit:
     """The advantage of each token of ``batch``.
 
@@ -49,12 +52,16 @@ def assign_credit(
         values: ``[N]`` float64, needed where there is a value head.
         old_logprobs: ``[N]`` float64, needed for a divergence in the reward.
         ref_logprobs: ``[N]`` float64, likewise.
+        token_scores: ``[N]`` float64, needed where a model says what tokens are worth.
     """
     if algorithm.uses_values:
         assert values is not None
         credit = _from_values(algorithm, batch, values, old_logprobs, ref_logprobs)
     elif algorithm.advantage == "group-outcome":
-        credit = _from_outcomes(algorithm, batch)
+        credit = _from_outcomes(algorithm, batch, token_scores)
+    elif algorithm.advantage == "group-dense":
+        assert token_scores is not None
+        credit = _dense(algorithm, batch, token_scores)
     elif algorithm.advantage == "group-in-group":
         credit = _from_anchors(algorithm, batch)
     elif algorithm.advantage == "reward-to-go":
@@ -67,7 +74,7 @@ def assign_credit(
     return Credit(advantages, credit.returns, credit.metrics)
 
 
-def _from_outcomes(algorithm: Algorithm, batch: Batch) -> Credit:
+def _from_outcomes(algorithm: Algorithm, batch: Batch, scores: Tensor | None) -> Credit:
     lengths = batch.episode_ids.bincount(minlength=len(batch.rewards))
     grouped = group_advantages(
         batch.rewards,
@@ -76,7 +83,37 @@ def _from_outcomes(algorithm: Algorithm, batch: Batch) -> Credit:
         baseline=algorithm.baseline,
         lengths=lengths,
     )
-    return Credit(grouped.advantages[batch.episode_ids], None, _group_metrics(grouped, "episode"))
+    advantages = grouped.advantages[batch.episode_ids]
+    if algorithm.token_rewards == "head":
+        assert scores is not None
+        advantages = advantages * _belief(algorithm, batch, advantages, scores)
+    return Credit(advantages, None, _group_metrics(grouped, "episode"))
+
+
+def _belief(algorithm: Algorithm, batch: Batch, advantages: Tensor, scores: Tensor) -> Tensor:
+    """What a token's advantage weighs: how far scores up to it bear the outcome out.
+
+    ``max(2 sigmoid(w) - 1, 0)`` of right episodes and ``max(1 - 2 sigmoid(w), 0)`` of wrong ones, w
+    being the mean score up to the token (OREAL, section 3.3, as in its code).
+    """
+    rows, mask = batch.per_episode(scores)
+    so_far = (rows.cumsum(1) / mask.cumsum(1).clamp_min(1))[mask]
+    belief = 2 * torch.sigmoid(so_far) - 1
+    weight = torch.where(advantages > 0, belief, -belief * algorithm.loss_coef)
+    return weight.clamp_min(0)
+
+
+def _dense(algorithm: Algorithm, batch: Batch, scores: Tensor) -> Credit:
+    """Of returns and of token scores, each leave-one-out, the sum of what follows (PRIME).
+
+    The scores are divided by the largest sum of what follows a token, over the batch.
+    """
+    grouped = group_advantages(batch.rewards, batch.group_ids, "none", baseline="leave-one-out")
+    rows, mask = batch.per_episode(scores)
+    rows = rows / (suffix_sums(rows, mask).abs().max() + GROUP_EPSILON)
+    dense = suffix_sums(dense_advantages(rows, mask, batch.group_ids), mask)[mask]
+    advantages = grouped.advantages[batch.episode_ids] + algorithm.token_coef * dense
+    return Credit(advantages, None, _group_metrics(grouped, "episode"))
 
 
 def _to_go(algorithm: Algorithm, batch: Batch) -> Credit:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from rl.credit.algorithm import Algorithm
 from rl.credit.corrections import correction_weights
 from rl.credit.objective import FixedTerms
@@ -16,6 +18,7 @@ def fixed_terms(
     reference: ScoringModel | None,
     batch: Batch,
     max_tokens: int,
+    token_scores: Tensor | None = None,
 ) -> tuple[FixedTerms, dict[str, float]]:
     """Old and reference log-probabilities, values, advantages and corrections of a batch.
 
@@ -25,6 +28,7 @@ def fixed_terms(
         reference: what divergence is measured from; None where the algorithm does not.
         batch: the episodes of the update.
         max_tokens: most tokens, padding counted, in one forward pass.
+        token_scores: ``[N]``, of the model that says what tokens are worth.
 
     Returns:
         The terms, on the model's device and in its type, and the metrics that they give.
@@ -38,7 +42,7 @@ def fixed_terms(
         old, values = model.score_batch(batch, max_tokens)
     if reference is not None:
         ref, _ = reference.score_batch(batch, max_tokens)
-    credit = assign_credit(algorithm, batch, values, old, ref)
+    credit = assign_credit(algorithm, batch, values, old, ref, token_scores)
     metrics = dict(credit.metrics)
     corrections = None
     if corrects:

@@ -27,6 +27,7 @@ from rl.learner.metrics import UpdateMetrics
 from rl.learner.model import ScoringModel
 from rl.learner.optimizer import Optimizer
 from rl.learner.settings import OptimizerConfig
+from rl.learner.token_rewards import TokenRewards
 from rl.rollout.trajectory import Segment, TrajectoryGroup
 
 
@@ -85,6 +86,12 @@ class Learner:
         self.reference = _frozen_copy(model, temperature) if algorithm.kl_coef > 0 else None
         """The model as it was at the start, or at the last refresh; kept only where the algorithm
         refers to it."""
+        self.token_rewards: TokenRewards | None = None
+        """What says how much single tokens are worth, where the algorithm asks."""
+        if algorithm.token_rewards != "none":
+            self.token_rewards = TokenRewards(
+                model, algorithm, optimizer, temperature, max_tokens_per_micro_batch
+            )
         self.optimizer = Optimizer(self.model.parameters(), optimizer)
         self._generator = torch.Generator().manual_seed(seed)
 
@@ -93,6 +100,7 @@ class Learner:
         groups: Sequence[TrajectoryGroup],
         rewards: Sequence[float] | None = None,
         texts: Sequence[Segment] = (),
+        outcomes: Sequence[float] | None = None,
     ) -> dict[str, float]:
         """Train on the finished episodes of ``groups``, wholly or not at all.
 
@@ -103,6 +111,8 @@ class Learner:
         Args:
             groups: the episodes of one update.
             rewards: shaped returns, one for each finished episode in order; None: their own.
+            outcomes: how far each finished episode was right, from 0 to 1; needed where the
+                algorithm ``uses_outcomes``.
             texts: what is imitated beside (``ptx_coef``); each optimizer step takes an equal share.
 
         Returns:
@@ -111,10 +121,13 @@ class Learner:
         Raises:
             NonFiniteLoss: before the weights would have been spoilt.
             BrokenWeights: they were, by the update's only step.
-            ValueError: ``rewards`` has another length than there are finished episodes.
+            ValueError: ``rewards`` or ``outcomes`` has another length than there are finished
+                episodes, or outcomes are missing.
         """
+        if self.algorithm.uses_outcomes and outcomes is None:
+            raise ValueError("outcomes are missing: give one from 0 to 1 for each finished episode")
         batch = Batch.from_groups(
-            groups, rewards, mask_observations=self.algorithm.mask_observations
+            groups, rewards, outcomes, mask_observations=self.algorithm.mask_observations
         )
         metrics = UpdateMetrics()
         if batch.num_tokens == 0:
@@ -136,8 +149,17 @@ class Learner:
         """The optimizer steps of an update."""
         if self.algorithm.forget_optimizer:
             self.optimizer.forget()
+        token_scores = None
+        if self.token_rewards is not None:
+            token_scores = self.token_rewards.scores(batch)
+            metrics.values.update(self.token_rewards.accumulate(batch, token_scores))
         fixed, told = fixed_terms(
-            self.algorithm, self.model, self.reference, batch, self.max_tokens_per_micro_batch
+            self.algorithm,
+            self.model,
+            self.reference,
+            batch,
+            self.max_tokens_per_micro_batch,
+            token_scores,
         )
         metrics.values.update(told)
         sampling_logprobs = self._on_device(batch.sampling_logprobs)
@@ -166,6 +188,8 @@ class Learner:
                 metrics.add(terms, micro.num_tokens)
             self._imitate(texts[number :: len(minibatches)], metrics)
             self._step(batch, metrics)
+        if self.token_rewards is not None:
+            self.token_rewards.step()
 
     def _imitate(self, texts: Sequence[Segment], metrics: UpdateMetrics) -> None:
         """Add the gradient of the texts' mean cross-entropy, by ``ptx_coef``."""
@@ -210,7 +234,7 @@ class Learner:
 
     def state_dict(self) -> dict[str, Any]:
         """All that a resumed run needs beside the model's own weights, to go on bit for bit."""
-        value_head = self.model.value_head
+        value_head, token_rewards = self.model.value_head, self.token_rewards
         return {
             "optimizer": self.optimizer.state_dict(),
             "generator": self._generator.get_state(),
@@ -219,6 +243,7 @@ class Learner:
             "num_skipped_updates": self.num_skipped_updates,
             "value_head": None if value_head is None else value_head.state_dict(),
             "reference": None if self.reference is None else self.reference.model.state_dict(),
+            "token_rewards": None if token_rewards is None else token_rewards.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -228,7 +253,8 @@ class Learner:
             ValueError: the state is of an algorithm with other parts.
         """
         reference = None if self.reference is None else self.reference.model
-        for name, module in (("value_head", self.model.value_head), ("reference", reference)):
+        parts = {"value_head": self.model.value_head, "reference": reference}
+        for name, module in {**parts, "token_rewards": self.token_rewards}.items():
             if (module is None) != (state[name] is None):
                 raise ValueError(
                     f"the saved learner has {'no ' if state[name] is None else 'a '}{name}, this "
@@ -260,12 +286,12 @@ class Learner:
         """Each token's weight in the step of these episodes (``[N]``), and the step's tokens."""
         chosen = episodes[batch.episode_ids]
         ids = batch.episode_ids[chosen]
+        if aggregation == "prompt-mean":
+            ids = batch.group_ids[ids]
+        elif aggregation == "outcome-mean":
+            ids = (batch.outcomes[ids] > 0.5).long()
         weights = torch.zeros(batch.num_tokens, dtype=torch.float64)
-        weights[chosen] = token_weights(
-            batch.group_ids[ids] if aggregation == "prompt-mean" else ids,
-            aggregation,
-            self.algorithm.max_tokens,
-        )
+        weights[chosen] = token_weights(ids, aggregation, self.algorithm.max_tokens)
         return self._on_device(weights), int(chosen.sum())
 
     def _live_episodes(self, batch: Batch, advantages: Tensor) -> Tensor:

@@ -125,6 +125,12 @@ def test_mirror_descent_pulls_a_whole_sequence_back():
     assert not made.below.any() and not made.above.any()
 
 
+def test_oreal_imitates_what_was_right_and_drives_the_rest_off():
+    row = ALGORITHMS["oreal"]
+    assert one(row, 1.5, 2.0) == pytest.approx((2.0, -2.0, False, False))
+    assert one(row, 1.5, -2.0) == pytest.approx((3.0, 3.0, False, False))
+
+
 def test_dro_pulls_each_token_back():
     row = replace(GRPO, surrogate="dro", tau=0.5)
     pull = math.log(1.5)

@@ -15,6 +15,7 @@ from rl.rollout.trajectory import TrajectoryGroup
 GRPO = ALGORITHMS["grpo"]
 NUM_TOKENS = 33
 """Sampled tokens of the fixture ``groups``."""
+OUTCOMES = [1.0, 0.0, 1.0, 1.0, 0.0]
 FREE = OptimizerConfig(lr=1e-3, max_grad_norm=1e9)
 
 
@@ -114,7 +115,11 @@ def test_the_cut_into_micro_batches_changes_nothing(make_model, groups, name, ma
         learner = Learner(
             make_model(dtype=torch.float64), row, FREE, max_tokens_per_micro_batch=bound
         )
-        results.append(gradients_of(learner, lambda learner=learner: learner.update(groups)))
+        results.append(
+            gradients_of(
+                learner, lambda learner=learner: learner.update(groups, None, (), OUTCOMES)
+            )
+        )
     (expected, metrics), (got, cut_metrics) = results
     assert_gradients(got, expected, atol=1e-7)
     assert cut_metrics == pytest.approx(metrics, abs=1e-6)

@@ -1,0 +1,130 @@
+"""Rewards of single tokens from a model that is trained beside the policy, on outcomes alone.
+
+``implicit`` is PRIME's implicit process reward model (arXiv 2502.01456, section 3.2): a token's
+score is q = log(phi / initial), and an episode is right with the probability sigmoid(beta sum q).
+``head`` is OREAL's token reward model (arXiv 2502.06781, section 3.3): a token's score w comes from
+a linear head, and an episode is right with the probability sigmoid(mean w).
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from rl.credit.algorithm import Algorithm
+from rl.errors import RunFailure
+from rl.learner.batch import Batch
+from rl.learner.model import ScoringModel
+from rl.learner.optimizer import Optimizer
+from rl.learner.settings import OptimizerConfig
+
+
+class TokenRewards:
+    """The model phi, which begins as a copy of the policy's.
+
+    Args:
+        model: the policy's, as it is initially.
+        algorithm: its ``token_rewards``, ``token_beta`` and ``token_lr_ratio``.
+        optimizer: the policy's settings; phi's rate is ``token_lr_ratio`` times as high.
+        temperature: that episodes are sampled at.
+        max_tokens: most tokens, padding counted, in one forward pass.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        algorithm: Algorithm,
+        optimizer: OptimizerConfig,
+        temperature: float,
+        max_tokens: int,
+    ) -> None:
+        self._algorithm = algorithm
+        self._max_tokens = max_tokens
+        implicit = algorithm.token_rewards == "implicit"
+        self.model = ScoringModel(copy.deepcopy(model), temperature, with_values=not implicit)
+        self._initial = (
+            ScoringModel(copy.deepcopy(model).requires_grad_(False), temperature)
+            if implicit
+            else None
+        )
+        rate = min(1.0, optimizer.lr * algorithm.token_lr_ratio)
+        self.optimizer = Optimizer(self.model.parameters(), replace(optimizer, lr=rate))
+
+    def scores(self, batch: Batch) -> Tensor:
+        """The score of each token, ``[N]`` float64 on the CPU."""
+        logprobs, values = self.model.score_batch(batch, self._max_tokens)
+        if self._initial is None:
+            assert values is not None
+            return values
+        return logprobs - self._initial.score_batch(batch, self._max_tokens)[0]
+
+    def accumulate(self, batch: Batch, scores: Tensor) -> dict[str, float]:
+        """Take the gradient of the outcomes' mean cross-entropy; :meth:`step` makes use of it.
+
+        The cross-entropy depends on an episode's scores through their sum alone, so its gradient is
+        theirs, each by a number that is the same for the whole episode.
+
+        Args:
+            batch: with outcomes.
+            scores: ``[N]``, what :meth:`scores` said of it.
+
+        Returns:
+            ``token_rewards/loss``, in nats per episode, and ``token_rewards/accuracy``, the share
+            of episodes whose outcome phi says rightly.
+
+        Raises:
+            RunFailure: loss or gradient is not finite; nothing has changed.
+        """
+        lengths = batch.episode_ids.bincount(minlength=len(batch.rewards))
+        scale = torch.full_like(batch.outcomes, self._algorithm.token_beta)
+        if self._initial is None:
+            scale = 1 / lengths.clamp_min(1).double()
+        sums = torch.zeros_like(batch.outcomes).index_add(0, batch.episode_ids, scores)
+        present = lengths > 0
+        logits, outcomes = (scale * sums)[present], batch.outcomes[present]
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, outcomes).item()
+        slopes = (torch.sigmoid(scale * sums) - batch.outcomes) * scale / len(logits)
+        for micro in batch.micro_batches(self._max_tokens):
+            scored = self.model.score(micro.to(self.model.device))
+            theirs = scored.logprobs if scored.values is None else scored.values
+            slope = slopes[batch.episode_ids[micro.tokens]].to(theirs.device, theirs.dtype)
+            (theirs * slope).sum().backward()
+        norm = self.optimizer.clip_gradients().item()
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            self.optimizer.zero_grad()
+            raise RunFailure(
+                f"the token rewards' loss is {loss} and its gradient's norm {norm}: "
+                f"lower algo.token_lr_ratio"
+            )
+        right = ((logits > 0) == (outcomes > 0.5)).double().mean().item()
+        return {"token_rewards/loss": loss, "token_rewards/accuracy": right}
+
+    def step(self) -> None:
+        """Change phi by the gradient that :meth:`accumulate` took."""
+        self.optimizer.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a resumed run needs; the initial model is phi's own start and goes along."""
+        head = self.model.value_head
+        return {
+            "model": self.model.model.state_dict(),
+            "head": None if head is None else head.state_dict(),
+            "initial": None if self._initial is None else self._initial.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The inverse of :meth:`state_dict`, for the same kind."""
+        self.model.model.load_state_dict(state["model"])
+        if self.model.value_head is not None:
+            self.model.value_head.load_state_dict(state["head"])
+        if self._initial is not None:
+            self._initial.model.load_state_dict(state["initial"])
+        self.optimizer.load_state_dict(state["optimizer"])
