@@ -1,7 +1,8 @@
 """``key=value`` command lines for frozen dataclasses: typed, with help, presets and run files.
 
 The dataclasses stay plain; chz, which parses, is met here and nowhere else. Layers, weakest first:
-the defaults, ``preset=NAME``, ``config=run.toml``, the command line.
+the defaults, what a chosen name brings along, ``preset=NAME``, ``config=run.toml``, the command
+line.
 """
 
 from __future__ import annotations
@@ -40,10 +41,12 @@ class Choice:
         resolve: from a name to (the dataclass that the name stands for, its own defaults, and how
             to build the value from its fields). Raises UnknownNameError for a name it lacks.
         default: the name when none is given.
+        brings: other settings that a name stands for, from key to text.
     """
 
     resolve: Callable[[str], tuple[type[Any], Mapping[str, Any], Build]]
     default: str
+    brings: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
 
 
 def parse(
@@ -67,14 +70,16 @@ def parse(
     """
     words = _Words(argv)
     blueprint = chz.Blueprint(_chz_class(config_type, config_type, {}))
+    layers: dict[str, Mapping[str, str]] = {}
     if words.preset is not None:
         if words.preset not in presets:
             raise unknown("preset", words.preset, presets)
-        layer = {key: Castable(text) for key, text in presets[words.preset].items()}
-        blueprint.apply(layer, layer_name=f"preset {words.preset}")
+        layers[f"preset {words.preset}"] = presets[words.preset]
     if words.config is not None:
-        blueprint.apply(_read_toml(words.config), layer_name=words.config)
-    blueprint.apply({k: Castable(v) for k, v in words.values}, layer_name="the command line")
+        layers[words.config] = table_words(read_toml(words.config))
+    layers["the command line"] = dict(words.values)
+    for name, layer in {**_brought(config_type, layers), **layers}.items():
+        blueprint.apply({k: Castable(v) for k, v in layer.items()}, layer_name=name)
     try:
         if words.help:
             sys.stdout.write(_help(blueprint, config_type, command, presets))
@@ -93,6 +98,21 @@ _ENTRYPOINT_ERRORS = (
     chz.blueprint.InvalidBlueprintArg,
     chz.blueprint.MissingBlueprintArg,
 )
+
+
+def _brought(
+    config_type: type[Any], layers: Mapping[str, Mapping[str, str]]
+) -> dict[str, Mapping[str, str]]:
+    """The layers that chosen names bring along, ``layers`` being all that is given."""
+    given = {key: text for layer in layers.values() for key, text in layer.items()}
+    brought = {}
+    for field in dataclasses.fields(config_type):
+        choice = field.metadata.get("choice")
+        if choice is not None:
+            name = given.get(field.name, choice.default)
+            if name in choice.brings:
+                brought[f"{field.name}={name}"] = choice.brings[name]
+    return brought
 
 
 class _Words:
@@ -209,18 +229,32 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _read_toml(path: str) -> dict[str, Any]:
+def read_toml(path: str, key: str = "config") -> dict[str, Any]:
+    """The tables of a file.
+
+    Args:
+        path: of the file.
+        key: the word that named it, for messages.
+
+    Raises:
+        UsageError: there is no such file, or it is no TOML.
+    """
     try:
-        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise UsageError(f"config={path}: there is no such file") from error
+        raise UsageError(f"{key}={path}: there is no such file") from error
     except OSError as error:
-        raise UsageError(f"config={path} cannot be read: {error.strerror}") from error
+        raise UsageError(f"{key}={path} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"config={path} is not valid TOML: {error}") from error
-    # A choice and its fields: {env = "code-sandbox"} or [env] with the name under "name".
-    # As words, all values meet the same checks as those of a command line.
-    return {k.removesuffix(".name"): Castable(as_word(v)) for k, v in flatten(table).items()}
+        raise UsageError(f"{key}={path} is not valid TOML: {error}") from error
+
+
+def table_words(table: Mapping[str, Any]) -> dict[str, str]:
+    """A table's settings as the command line writes them: all values meet the same checks.
+
+    A choice and its fields are ``{env = "code-sandbox"}``, or ``[env]`` with the name under "name".
+    """
+    return {k.removesuffix(".name"): as_word(v) for k, v in flatten(table).items()}
 
 
 def as_word(value: Any) -> str:

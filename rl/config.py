@@ -17,6 +17,7 @@ from rl.credit.algorithms import ALGORITHMS
 from rl.credit.shaping import make_shapings
 from rl.errors import UsageError
 from rl.learner.settings import OptimizerConfig
+from rl.recipes import RECIPES
 from rl.rollout.curriculum import CurriculumConfig
 from rl.run.plain import to_plain
 
@@ -44,15 +45,20 @@ def _resolve_env(name: str) -> tuple[type[Any], Mapping[str, Any], Build]:
 
 
 def _resolve_algorithm(name: str) -> tuple[type[Any], Mapping[str, Any], Build]:
-    if name not in ALGORITHMS:
-        raise unknown("algorithm", name, ALGORITHMS)
-    row = ALGORITHMS[name]
+    rows = {**ALGORITHMS, **{name: recipe.row for name, recipe in RECIPES.items()}}
+    if name not in rows:
+        raise unknown("algorithm", name, rows)
+    row = rows[name]
     defaults = {f.name: getattr(row, f.name) for f in fields(Algorithm)}
     return Algorithm, defaults, lambda values: AlgorithmChoice(name, Algorithm(**values))
 
 
 ENV = Choice(_resolve_env, default="code-sandbox")
-ALGORITHM = Choice(_resolve_algorithm, default="grpo")
+ALGORITHM = Choice(
+    _resolve_algorithm,
+    default="grpo",
+    brings={name: recipe.settings for name, recipe in RECIPES.items()},
+)
 MAX_THREADS = 1024
 """More than the processors of any one machine; many more are refused by the system, fatally."""
 
@@ -200,7 +206,8 @@ class TrainConfig(RunConfig):
     """Train a language model in an environment by reinforcement learning."""
 
     algo: AlgorithmChoice = field(metadata={"choice": ALGORITHM})
-    """The algorithm, a row of docs/algorithms.md; its choices follow as algo.KEY."""
+    """The algorithm, a row of docs/algorithms.md; its choices follow as algo.KEY. A recipe sets
+    other keys as well."""
     steps: int = 60
     """Learner updates."""
     prompts: int = 32

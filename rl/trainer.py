@@ -97,6 +97,7 @@ class Trainer:
         except ValueError as error:
             raise UsageError(str(error)) from error
         self._reward_range = env.reward_range
+        self._most_tokens = config.sampling.max_tokens * config.env.options.max_turns
         self._learnt = self.curriculum.state_dict()
         """Where the curriculum stood after the last update."""
         self._texts: list[Segment] = []
@@ -126,7 +127,8 @@ class Trainer:
         """
         shapings = self.shapings if step >= self.config.shaping_from else []
         try:
-            shape(shapings, groups, self.stage.success_score, self._reward_range[1])
+            score, best = self.stage.success_score, self._reward_range[1]
+            shape(shapings, groups, score, best, self._most_tokens)
         except ValueError as error:
             raise RunFailure(str(error)) from error
         rewards = [t.shaped_reward for group in groups for t in group.finished]

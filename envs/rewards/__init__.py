@@ -16,7 +16,15 @@ __all__ = [
 ]
 
 for _name in (
-    *("accuracy", "think_answer", "tag_count", "one_think_end", "repetition", "language"),
+    *(
+        "accuracy",
+        "verdict",
+        "think_answer",
+        "tag_count",
+        "one_think_end",
+        "repetition",
+        "language",
+    ),
     *("research_format", "searcher_format", "search_r1_format"),
     *("em", "f1", "cover_em", "jaccard"),
 ):

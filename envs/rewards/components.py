@@ -17,6 +17,25 @@ def accuracy() -> Reward:
     return Reward("accuracy", lambda transcript: transcript.correct)
 
 
+def verdict(right: float = 1.0, wrong: float = -1.0, none: float = -1.0) -> Reward:
+    """What a right answer, a wrong one and none at all are worth; by default DAPO's 1 and -1.
+
+    Raises:
+        ValueError: right is not worth the most, or none more than wrong.
+    """
+    if not right > wrong >= none:
+        raise ValueError(
+            f"right ({right}) must be worth more than wrong ({wrong}), and none ({none}) no more"
+        )
+
+    def score(transcript: Transcript) -> float:
+        if transcript.answer is None:
+            return none
+        return wrong + (right - wrong) * transcript.correct
+
+    return Reward("verdict", score, (none, right), reward_floor=wrong)
+
+
 def think_answer() -> Reward:
     """Thought, then answer, each between its tags: ``thinking.think_answer_format``."""
     return _text("think_answer", thinking.think_answer_format)

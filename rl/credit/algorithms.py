@@ -156,6 +156,17 @@ ALGORITHMS: dict[str, Algorithm] = {
         value_coef=0.1,
         value_clip=0.2,
     ),
+    # Open-Reasoner-Zero, arXiv 2503.24290: the same without a bound on values.
+    "orz": Algorithm(
+        advantage="gae",
+        gamma=1.0,
+        lam=1.0,
+        whiten=True,
+        aggregation="token-mean",
+        kl_estimator="k1",
+        kl_place="reward",
+        value_coef=0.1,
+    ),
     # One value and one advantage for each turn, as in AReaL and verl-agent; lambda and discount are
     # those of turns.
     "turn-ppo": Algorithm(

@@ -107,7 +107,7 @@ async def test_an_imperfect_author_reads_no_budget_and_the_conversation_holds_it
     ("settings", "says"),
     [
         ({"shaping": "kimi_lenght"}, "Did you mean 'kimi_length'?"),
-        ({"shaping": "overlong"}, "needs the option 'max_length'"),
+        ({"shaping": "cosine"}, "needs the option 'max_length'"),
         ({"shaping": "l1_max"}, "l1_max needs prompts with a budget: give env.token_budget=max"),
         (
             {"shaping": "l1_max", "env.token_budget": "exact"},

@@ -7,6 +7,7 @@ worth in the place of the 1 that a right answer is worth; the others add to it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import ceil
 from typing import Literal
 
 from rl.credit.shaping import lengths
@@ -23,15 +24,28 @@ def kimi_length() -> Shaping:
     return Shaping("kimi_length", contribute)
 
 
-def overlong(max_length: int, cache: int) -> Shaping:
+def overlong(max_length: int = 0, cache: int = 0) -> Shaping:
     """Answers beyond ``max_length - cache`` tokens cost up to 1: ``lengths.overlong``.
+
+    Args:
+        max_length: tokens; 0: as many as an episode of the run can have.
+        cache: tokens before it in which the cost grows; 0: a fifth of max_length, DAPO's share.
 
     Raises:
         ValueError: the two are no bounds.
     """
-    if not 0 < cache <= max_length:
-        raise ValueError(f"cache ({cache}) must be from 1 to max_length ({max_length})")
-    return _each("overlong", lambda member: lengths.overlong(member.num_tokens, max_length, cache))
+    if max_length < 0 or not 0 <= cache <= (max_length or cache):
+        raise ValueError(f"cache ({cache}) must be from 0 to max_length ({max_length})")
+
+    def contribute(member: Member) -> float:
+        longest = max_length or member.limit
+        if longest < 1:
+            raise ValueError("max_length is missing, and nobody says how long an episode can be")
+        return lengths.overlong(
+            member.num_tokens, longest, min(longest, cache or ceil(longest / 5))
+        )
+
+    return _each("overlong", contribute)
 
 
 def l1_exact(alpha: float = 0.0003) -> Shaping:

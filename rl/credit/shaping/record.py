@@ -17,6 +17,7 @@ def shape(
     groups: Sequence[TrajectoryGroup],
     success_score: str,
     best_return: float,
+    limit: int = 0,
 ) -> None:
     """Record each shaping's contribution with each finished episode; the others get none.
 
@@ -25,6 +26,7 @@ def shape(
         groups: a step's episodes; siblings are compared within their group.
         success_score: the score that is 1 where an episode is right; "": its return decides.
         best_return: the return of a right episode, where no score says it.
+        limit: the most tokens that an episode could have sampled; 0: nobody says.
 
     Raises:
         ValueError: a shaping gives anything but one finite number for each episode.
@@ -34,13 +36,13 @@ def shape(
         if not finished:
             continue
         least = (1.0 if success_score else best_return) - _ROUNDING
-        members = [_member(t, success_of(t, success_score) >= least) for t in finished]
+        members = [_member(t, success_of(t, success_score) >= least, limit) for t in finished]
         for weighted in shapings:
             given = weighted.contributions(members)
             for trajectory, contribution in zip(finished, given, strict=True):
                 trajectory.shaping[weighted.shaping.name] = contribution
 
 
-def _member(trajectory: Trajectory, right: bool) -> Member:
+def _member(trajectory: Trajectory, right: bool, limit: int) -> Member:
     scores = trajectory.turns[-1].scores if trajectory.turns else {}
-    return Member(trajectory.num_sampled, right, trajectory.reward, budget_of(scores))
+    return Member(trajectory.num_sampled, right, trajectory.reward, budget_of(scores), limit)

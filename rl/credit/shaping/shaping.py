@@ -29,6 +29,8 @@ class Member:
     """Its own return."""
     budget: TokenBudget | None = None
     """What its prompt asked for, where it did."""
+    limit: int = 0
+    """The most tokens that it could have sampled; 0 where nobody says."""
 
 
 @dataclass(frozen=True)

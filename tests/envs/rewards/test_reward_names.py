@@ -45,6 +45,8 @@ def install(tmp_path, monkeypatch):
     ("text", "contributions"),
     [
         ("accuracy", {"accuracy": 0.25}),
+        ("verdict", {"verdict": -0.5}),
+        ("verdict(wrong=-0.5, none=-1)", {"verdict": -0.125}),
         ("think_answer", {"think_answer": 1.0}),
         ("tag_count", {"tag_count": 1.0}),
         ("repetition", {"repetition": 0.0}),

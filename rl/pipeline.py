@@ -1,0 +1,254 @@
+"""``python -m rl.pipeline recipes/r1.toml out=runs/r1``: commands one after the other.
+
+A file names stages, each a command of this package with its settings; a setting may name what an
+earlier stage made::
+
+    [settings]                  # of every stage whose command knows them
+    env = "code-sandbox"
+
+    [[stage]]
+    name = "cold-start"
+    run = "sft"
+    steps = 200
+
+    [[stage]]
+    name = "rl"
+    run = "train"
+    model = "{cold-start}"      # the model that it saved; {cold-start.out} is its folder
+
+Words of the command line win over the file: ``key=value`` over [settings], ``STAGE.key=value`` over
+that stage's. A stage that is done is not made again: the same line goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from rl.cli import parse, read_toml, table_words
+from rl.command import EXPECTED_ERRORS, FAILED, INTERRUPTED
+from rl.config import PRESETS, SFTConfig, TrainConfig
+from rl.errors import UsageError
+from rl.run.files import make_folder, replace_text
+
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command that can be a stage."""
+
+    module: str
+    config: type[Any]
+    """What its words fill in."""
+    product: str
+    """What it makes, within its folder."""
+    presets: Mapping[str, Mapping[str, str]]
+    resumes: bool = False
+    """Whether it goes on where it stopped, with resume=auto."""
+
+
+COMMANDS = {
+    "train": Command("rl.train", TrainConfig, "checkpoints/best", PRESETS, resumes=True),
+    "sft": Command("rl.sft", SFTConfig, "checkpoints/last", {}),
+}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage as it will be run."""
+
+    name: str
+    command: Command
+    folder: Path
+    words: dict[str, str]
+
+    @property
+    def product(self) -> Path:
+        """What it makes."""
+        return self.folder / self.command.product
+
+    @property
+    def record(self) -> Path:
+        """The file that says that it is done, and what with."""
+        return self.folder / "stage.json"
+
+    @property
+    def argv(self) -> list[str]:
+        """The words of its command."""
+        return [f"{key}={value}" for key, value in {**self.words, "out": self.folder}.items()]
+
+    def is_done(self) -> bool:
+        """Whether it was run to its end, with these very settings.
+
+        Raises:
+            UsageError: it was run with others.
+        """
+        if not self.record.exists():
+            return False
+        before = json.loads(self.record.read_text())["words"]
+        changed = [k for k in {**before, **self.words} if before.get(k) != self.words.get(k)]
+        if changed:
+            raise UsageError(
+                f"stage {self.name!r} in {self.folder} was made with other settings "
+                f"({', '.join(sorted(changed))}): choose another out=..., or delete that folder"
+            )
+        return True
+
+
+def read_stages(path: str, out: Path, words: Mapping[str, str]) -> list[Stage]:
+    """The stages of a file, every setting checked.
+
+    Args:
+        path: the file.
+        out: folder of the pipeline; each stage gets one within it.
+        words: of the command line: ``key`` or ``STAGE.key`` to value.
+
+    Raises:
+        UsageError: the file or a word is wrong.
+    """
+    tables = read_toml(path, "FILE")
+    unknown = set(tables) - {"settings", "stage"}
+    given = tables.get("stage", [])
+    if unknown or not isinstance(given, list) or not given:
+        raise UsageError(f"{path} must hold [[stage]] tables and at most one [settings]")
+    names = [_name(path, table) for table in given]
+    if len(set(names)) < len(names):
+        raise UsageError(f"{path}: two stages have the same name ({', '.join(names)})")
+    own = {key: value for key, value in words.items() if key.split(".")[0] in names}
+    common = table_words(tables.get("settings", {}))
+    common |= {key: value for key, value in words.items() if key not in own}
+    stages: list[Stage] = []
+    for number, (name, table) in enumerate(zip(names, given, strict=True), start=1):
+        mine = {k[len(name) + 1 :]: v for k, v in own.items() if k.split(".")[0] == name}
+        stages.append(_stage(table, name, out / f"{number}-{name}", common, mine, stages))
+    for key in common:
+        stated = [name for name, table in zip(names, given, strict=True) if key in _stated(table)]
+        if not any(key in stage.words for stage in stages if stage.name not in stated):
+            what = "of no stage"
+            if stated:
+                what = f"that no stage leaves open (give {stated[0]}.{key}=...)"
+            raise UsageError(f"{key!r} is a setting {what} in {path}")
+    return stages
+
+
+def _stated(table: Mapping[str, Any]) -> dict[str, str]:
+    """The settings of a stage's own table."""
+    return table_words({k: v for k, v in table.items() if k not in ("name", "run")})
+
+
+def _name(path: str, table: Mapping[str, Any]) -> str:
+    name, run = table.get("name"), table.get("run")
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise UsageError(f"{path}: a stage's name ({name}) must be letters, digits, - and _")
+    if run not in COMMANDS:
+        known = ", ".join(COMMANDS)
+        raise UsageError(f"{path}: stage {name!r}: run ({run}) must be one of {known}")
+    return name
+
+
+def _stage(
+    table: Mapping[str, Any],
+    name: str,
+    folder: Path,
+    common: Mapping[str, str],
+    own: Mapping[str, str],
+    before: Sequence[Stage],
+) -> Stage:
+    command = COMMANDS[table["run"]]
+    known = {field.name for field in fields(command.config)}
+    shared = {k: v for k, v in common.items() if k.split(".")[0] in known}
+    places = {stage.name: stage.product for stage in before}
+    places |= {f"{stage.name}.out": stage.folder for stage in before}
+    words = {
+        key: _filled(value, places, f"stage {name!r}: {key}")
+        for key, value in {**shared, **_stated(table), **own}.items()
+    }
+    stage = Stage(name, command, folder, words)
+    try:
+        parse(command.config, stage.argv, command=command.module, presets=command.presets)
+    except UsageError as error:
+        raise UsageError(f"stage {name!r}: {error}") from error
+    return stage
+
+
+def _filled(text: str, places: Mapping[str, Path], where: str) -> str:
+    def place(match: re.Match[str]) -> str:
+        if match[1] not in places:
+            known = ", ".join(places) or "there is none"
+            raise UsageError(f"{where} ({text}) names no stage before it: {known}")
+        return str(places[match[1]])
+
+    return re.sub(r"\{([^{}]+)\}", place, text)
+
+
+def run_stages(stages: Sequence[Stage]) -> int:
+    """Run what is not done yet. Returns the exit code: that of the first stage that stops."""
+    for number, stage in enumerate(stages, start=1):
+        title = f"stage {number}/{len(stages)}, {stage.name}"
+        if stage.is_done():
+            sys.stderr.write(f"{title}: done before\n")
+            continue
+        argv = [*stage.argv, *(["resume=auto"] if stage.command.resumes else [])]
+        sys.stderr.write(f"{title}: python -m {stage.command.module} {' '.join(argv)}\n")
+        make_folder(stage.folder)
+        started = time.monotonic()
+        code: int = import_module(stage.command.module).main(argv)
+        if code:
+            return code
+        done = {"words": stage.words, "seconds": time.monotonic() - started}
+        replace_text(stage.record, json.dumps(done, indent=2) + "\n")
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line. Returns the exit code."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    if not words or {"--help", "-h", "help"} & set(words):
+        sys.stdout.write(
+            f"usage: python -m rl.pipeline FILE out=FOLDER [key=value] [STAGE.key=value] "
+            f"[--dry-run]\n\n{__doc__}"
+        )
+        return 0
+    try:
+        return _run(words[0], words[1:])
+    except EXPECTED_ERRORS as error:
+        sys.stderr.write(f"error: {error}\n")
+        return FAILED
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return INTERRUPTED
+
+
+def _run(path: str, rest: Sequence[str]) -> int:
+    settings, dry = {}, False
+    for word in rest:
+        if word.removeprefix("--").replace("-", "_") == "dry_run":
+            dry = True
+        elif "=" in word:
+            key, value = word.removeprefix("--").split("=", 1)
+            settings[key] = value
+        else:
+            raise UsageError(f"{word!r} is not of the form key=value (see --help)")
+    out = Path(settings.pop("out", f"runs/{Path(path).stem}")).expanduser()
+    stages = read_stages(path, out, settings)
+    if dry:
+        for stage in stages:
+            sys.stdout.write(f"python -m {stage.command.module} {' '.join(stage.argv)}\n")
+        return 0
+    code = run_stages(stages)
+    if code == 0:
+        made = {stage.name: str(stage.product) for stage in stages}
+        sys.stdout.write(json.dumps(made) + "\n")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

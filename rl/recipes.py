@@ -1,0 +1,45 @@
+"""Algorithms that are more than a loss: a row of choices, and what else of a run they set.
+
+``algo=dapo`` is its row and these settings; whatever the user says wins over them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from rl.credit.algorithm import Algorithm
+from rl.credit.algorithms import ALGORITHMS
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A row, and settings of the run, from key to text, as the command line writes them."""
+
+    row: Algorithm
+    settings: Mapping[str, str]
+
+
+RECIPES: dict[str, Recipe] = {
+    # DAPO, arXiv 2503.14476, sections 3.1 to 3.4: clip-higher and the token mean, groups that teach
+    # nothing replaced in up to ten draws (verl's number), a soft penalty before the token limit.
+    "dapo": Recipe(
+        ALGORITHMS["dapo-loss"],
+        {"curriculum.max_draws": "10", "shaping": "overlong"},
+    ),
+    # L1, arXiv 2503.04697, section 3: a budget in the prompt, and rewards for keeping to it.
+    "lcpo-exact": Recipe(
+        replace(ALGORITHMS["grpo"], kl_coef=0.001),
+        {"env.token_budget": "exact", "shaping": "l1_exact"},
+    ),
+    "lcpo-max": Recipe(
+        replace(ALGORITHMS["grpo"], kl_coef=0.001),
+        {"env.token_budget": "max", "shaping": "l1_max"},
+    ),
+    # Concise Reasoning via RL, arXiv 2504.05185: the second phase is PPO with lambda below 1 on a
+    # few problems that are solved now and then. Its rewards are in recipes/concise.toml.
+    "concise": Recipe(
+        replace(ALGORITHMS["ppo"], lam=0.95),
+        {"curriculum.pool": "8", "prompts": "8"},
+    ),
+}
