@@ -80,8 +80,8 @@ def test_overlong_needs_its_bounds():
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("overlong", "needs the option 'max_length'"),
-        ("overlong(max_length=4, cache=5)", r"cache \(5\) must be from 1 to max_length \(4\)"),
+        ("cosine", "needs the option 'max_length'"),
+        ("overlong(max_length=4, cache=5)", r"cache \(5\) must be from 0 to max_length \(4\)"),
         ("overlong(max_len=4, cache=5)", "Did you mean 'max_length'?"),
         ("cosine(max_length=0)", "must be >= 1"),
         ("l1_exact(alpha=-1.0)", "must be >= 0"),
