@@ -22,7 +22,7 @@ from agents.policy import PolicyFailure
 from envs.datasets import DatasetUnavailable
 from envs.episode import EnvFailure
 from rl.cli import parse
-from rl.config import RunConfig, as_lines
+from rl.config import ModelConfig, as_lines
 from rl.errors import RunFailure, UsageError
 from tools.sandbox.errors import SandboxUnavailable
 
@@ -38,7 +38,7 @@ EXPECTED_ERRORS = (
 )
 """What ends a command with one line; everything else is a bug and shows its traceback."""
 
-C = TypeVar("C", bound=RunConfig)
+C = TypeVar("C", bound=ModelConfig)
 
 
 def run_command(

@@ -75,8 +75,8 @@ class SamplingConfig:
     """Sequences that the local policy decodes at once."""
 
     def __post_init__(self) -> None:
-        _at_least(0, self, "temperature")
-        _at_least(1, self, "max_tokens", "slots")
+        at_least(0, self, "temperature")
+        at_least(1, self, "max_tokens", "slots")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +93,8 @@ class EvalConfig:
     """Sampling temperature; 0 is greedy."""
 
     def __post_init__(self) -> None:
-        _at_least(0, self, "test_tasks", "temperature")
-        _at_least(1, self, "every", "tasks")
+        at_least(0, self, "test_tasks", "temperature")
+        at_least(1, self, "every", "tasks")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +109,7 @@ class TextsConfig:
     """Conversations per update."""
 
     def __post_init__(self) -> None:
-        _at_least(1, self, "demonstrations", "batch_size")
+        at_least(1, self, "demonstrations", "batch_size")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +142,7 @@ class TinyRecipe:
     """Steps over which the rate grows to lr."""
 
     def __post_init__(self) -> None:
-        _at_least(1, self, *(f.name for f in fields(self) if f.name != "lr"))
+        at_least(1, self, *(f.name for f in fields(self) if f.name != "lr"))
         if not 0 < self.lr <= 1:
             raise ValueError(f"lr ({self.lr}) must be above 0 and at most 1")
         if self.vocab_size < 261:
@@ -155,7 +155,33 @@ class TinyRecipe:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunConfig:
+class ModelConfig:
+    """What every command must know: a model, and the machine."""
+
+    model: str
+    """A Hugging Face id or folder."""
+    seed: int = 0
+    """Seeds tasks, sampling and initial values."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, or auto: the GPU where there is one."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Weights' type; auto is float32 on a CPU and bfloat16 on a GPU."""
+    threads: int = 1
+    """CPU threads of the policy and the learner; they take turns."""
+    dry_run: bool = False
+    """Print the resolved configuration and stop."""
+
+    def __post_init__(self) -> None:
+        at_least(0, self, "seed")
+        at_least(1, self, "threads")
+        if self.seed >= 2**63:
+            raise ValueError(f"seed ({self.seed}) must be below 2**63")
+        if self.threads > MAX_THREADS:
+            raise ValueError(f"threads ({self.threads}) must be at most {MAX_THREADS}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(ModelConfig):
     """What every command that plays episodes must know."""
 
     env: EnvChoice = field(metadata={"choice": ENV})
@@ -170,24 +196,15 @@ class RunConfig:
     """Tokens per episode; 0 means the model's own window."""
     episode_timeout_s: float = 3600.0
     """Seconds an episode may take, time without a free slot not counted. Longer is a failure."""
-    seed: int = 0
-    """Seeds tasks, sampling and initial values."""
     deterministic: bool = False
     """Two runs agree bit for bit, timings aside; slower."""
-    device: str = "auto"
-    """cpu, cuda, cuda:1, or auto: the GPU where there is one."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Weights' type; auto is float32 on a CPU and bfloat16 on a GPU."""
-    threads: int = 1
-    """CPU threads of the policy and the learner; they take turns."""
     allow_unsafe: bool = False
     """Whether a sandbox without isolation may run programs."""
-    dry_run: bool = False
-    """Print the resolved configuration and stop."""
 
     def __post_init__(self) -> None:
-        _at_least(0, self, "context_length", "seed")
-        _at_least(1, self, "threads", "episode_timeout_s")
+        super().__post_init__()
+        at_least(0, self, "context_length")
+        at_least(1, self, "episode_timeout_s")
         split = self.env.options.split
         # Else the warm start would learn from tasks that the test counts.
         if split != "train":
@@ -195,10 +212,6 @@ class RunConfig:
                 f"env.split ({split!r}) must be left at 'train': a command takes each split where "
                 "it belongs"
             )
-        if self.seed >= 2**63:
-            raise ValueError(f"seed ({self.seed}) must be below 2**63")
-        if self.threads > MAX_THREADS:
-            raise ValueError(f"threads ({self.threads}) must be at most {MAX_THREADS}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,9 +254,9 @@ class TrainConfig(RunConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _at_least(0, self, "max_seconds", "keep_episodes")
-        _at_least(1, self, "steps", "prompts", "group_size", "save_every", "micro_batch_tokens")
-        _at_least(1, self, "shaping_from")
+        at_least(0, self, "max_seconds", "keep_episodes")
+        at_least(1, self, "steps", "prompts", "group_size", "save_every", "micro_batch_tokens")
+        at_least(1, self, "shaping_from")
         kinds = budget_kinds(self.env.options.token_budget)
         for shaping in (weighted.shaping for weighted in make_shapings(self.shaping)):
             if shaping.budget and shaping.budget not in kinds:
@@ -276,8 +289,8 @@ class SFTConfig(RunConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _at_least(0, self, "test_tasks", "max_seconds")
-        _at_least(1, self, "steps", "batch_size", "demonstrations")
+        at_least(0, self, "test_tasks", "max_seconds")
+        at_least(1, self, "steps", "batch_size", "demonstrations")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,14 +308,19 @@ class EvaluateConfig(RunConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _at_least(1, self, "tasks", "episodes")
+        at_least(1, self, "tasks", "episodes")
 
 
-def _at_least(
+def at_least(
     least: int,
-    config: RunConfig | SamplingConfig | EvalConfig | TextsConfig | TinyRecipe,
+    config: ModelConfig | SamplingConfig | EvalConfig | TextsConfig | TinyRecipe,
     *keys: str,
 ) -> None:
+    """Refuse a setting below ``least``, or one that is no finite number.
+
+    Raises:
+        ValueError: names the key, its value and the bound.
+    """
     for key in keys:
         value = getattr(config, key)
         # Put this way round, the check catches nan as well.
@@ -331,22 +349,25 @@ PRESETS: dict[str, dict[str, str]] = {
 """``preset=smoke`` goes through everything once, in under a minute."""
 
 
-def run_path(out: str, config: RunConfig, algo: str = "") -> Path:
-    """``out`` with {env}, {algo} and {seed} filled in.
+def run_path(out: str, config: ModelConfig, algo: str = "") -> Path:
+    """``out`` with {env}, {algo} and {seed} filled in; {seed} alone where no episodes are played.
 
     Raises:
         UsageError: it is empty, or another name stands in braces.
     """
     if not out:
         raise UsageError("out is empty: name a folder")
-    names = {"env": config.env.env_id.replace("/", "-"), "algo": algo, "seed": config.seed}
+    names: dict[str, str | int] = {"seed": config.seed}
+    if isinstance(config, RunConfig):
+        names |= {"env": config.env.env_id.replace("/", "-"), "algo": algo}
     try:
         return Path(out.format(**names)).expanduser()
     except (KeyError, IndexError, ValueError) as error:
-        raise UsageError(f"out ({out}) may hold {{env}}, {{algo}} and {{seed}}") from error
+        known = "{env}, {algo} and {seed}" if "env" in names else "{seed}"
+        raise UsageError(f"out ({out}) may hold {known}") from error
 
 
-def as_lines(config: RunConfig) -> str:
+def as_lines(config: ModelConfig) -> str:
     """The resolved configuration as the command line would write it, a key per line."""
     flat = flatten(to_plain(config))
     names = {"env.env_id": "env", "algo.name": "algo"}

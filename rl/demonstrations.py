@@ -146,31 +146,43 @@ async def _episode(
     ]
 
 
-def read_conversations(path: str) -> list[Conversation]:
+def read_conversations(path: str, key: str = "data") -> list[Conversation]:
     """Conversations from JSON lines of ``{"messages": [{"role": ..., "content": ...}, ...]}``.
+
+    Args:
+        path: the file.
+        key: the setting that names it, for messages.
 
     Raises:
         ValueError: a line is not such a conversation; names the file and the line.
     """
     file = Path(path).expanduser()
     if not file.is_file():
-        raise ValueError(f'data ({path}) must be "demonstrations" or a file of JSON lines')
+        other = '"demonstrations" or ' if key == "data" else ""
+        raise ValueError(f"{key} ({path}) must be {other}a file of JSON lines")
     conversations = []
     # Lines end in a line feed: str.splitlines would also cut at the separators inside texts.
     for number, line in enumerate(file.read_bytes().splitlines(), start=1):
         try:
-            conversations.append(_from_messages(json.loads(line)["messages"]))
+            conversations.append(conversation_of(json.loads(line)["messages"]))
         except (LookupError, TypeError, ValueError) as error:
             raise ValueError(
                 f'{path}, line {number}: expected {{"messages": [...]}} with user and assistant '
                 f"messages in turn, after at most one system message ({error})"
             ) from error
     if not conversations:
-        raise ValueError(f"data ({path}) holds no conversation: give it a line for each")
+        raise ValueError(f"{key} ({path}) holds no conversation: give it a line for each")
     return conversations
 
 
-def _from_messages(messages: Sequence[Mapping[str, str]]) -> Conversation:
+def conversation_of(messages: Sequence[Mapping[str, str]]) -> Conversation:
+    """The conversation that chat messages are.
+
+    Raises:
+        ValueError: they are not user and assistant in turn, after at most one system message.
+        TypeError: a content is no text.
+        LookupError: a message lacks its role or its content.
+    """
     system = messages[0]["content"] if messages[0]["role"] == "system" else None
     rest = messages[1:] if system is not None else messages
     roles = [message["role"] for message in rest]

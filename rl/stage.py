@@ -16,7 +16,7 @@ import envs
 from agents.completion import SamplingParams
 from agents.local import Limits, LocalPolicy
 from agents.renderer import Renderer
-from rl.config import RunConfig
+from rl.config import ModelConfig, RunConfig
 from rl.errors import UsageError
 from rl.learner.model import load_model
 from rl.rollout.collector import Collector, EpisodeLimits
@@ -116,7 +116,7 @@ async def open_stage(config: RunConfig, say: Callable[[str], None]) -> AsyncIter
                 )
                 path = str(made)
             model = load_model(path, device=device, dtype=dtype)
-            tokenizer = _load_tokenizer(path)
+            tokenizer = load_tokenizer(path)
             renderer = Renderer(tokenizer)
         except ValueError as error:
             raise UsageError(str(error)) from error
@@ -181,7 +181,7 @@ def _check_isolation(
             )
 
 
-def _load_tokenizer(path: str) -> PreTrainedTokenizerBase:
+def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
     """The model's tokenizer.
 
     Raises:
@@ -199,7 +199,7 @@ def _load_tokenizer(path: str) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def device_of(config: RunConfig) -> torch.device:
+def device_of(config: ModelConfig) -> torch.device:
     """The configured device; auto is the GPU where there is one.
 
     Raises:
@@ -217,7 +217,7 @@ def device_of(config: RunConfig) -> torch.device:
         ) from error
 
 
-def dtype_of(config: RunConfig) -> torch.dtype:
+def dtype_of(config: ModelConfig) -> torch.dtype:
     """The configured type of weights; auto is bfloat16 on a GPU and float32 elsewhere."""
     if config.dtype != "auto":
         return {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]

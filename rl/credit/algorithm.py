@@ -47,6 +47,8 @@ Correction = Literal["none", "tis", "icepop", "seq-tis", "seq-mask", "geo-mask"]
 KLPlace = Literal["loss", "reward"]
 TokenRewards = Literal["none", "implicit", "head"]
 """Models that are trained beside the policy; :mod:`rl.learner.token_rewards` has them."""
+Reduction = Literal["sum", "mean", "turn-mean"]
+"""How an answer's token log-ratios become one; :func:`rl.credit.preferences.answer_log_ratios`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

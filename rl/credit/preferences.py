@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-Reduction = Literal["sum", "mean", "turn-mean"]
-"""How an answer's token log-ratios become one number; :func:`answer_log_ratios`."""
+from rl.credit.algorithm import Reduction
 
 
 def bradley_terry(

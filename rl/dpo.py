@@ -1,0 +1,72 @@
+"""``python -m rl.dpo model=FOLDER data=preferences.jsonl``: a policy learns what is preferred."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+
+from rl.command import run_command
+from rl.config import run_path
+from rl.errors import UsageError
+from rl.preference_config import DPOConfig
+
+
+def train_dpo(config: DPOConfig) -> dict[str, object]:
+    """Train as ``config`` says and save the model.
+
+    Returns:
+        The losses at both ends, the accuracy of the implicit reward on held-out pairs with its 95%
+        interval, and where the model is.
+
+    Raises:
+        UsageError: the data or the model is not what the settings say.
+        RunFailure: a step would have spoilt the weights; nothing is saved.
+    """
+    from rl.learner.checkpoint import save_checkpoint
+    from rl.learner.policy_reward import PolicyReward
+    from rl.learner.preferences import PreferenceLearner
+    from rl.preference_training import accuracy, learn, open_material
+    from rl.run.files import make_folder
+
+    folder = run_path(config.out, config)
+    make_folder(folder)
+    material = open_material(config, _say)
+    try:
+        rewarder = PolicyReward(material.model, config.beta, config.reduction)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    learner = PreferenceLearner(rewarder, config.optimizer, config.micro_batch_tokens)
+    # The reference is the model as it is now: what it says is taken down, and it is not kept.
+    learned, held_out = (learner.anchored(part) for part in (material.learned, material.held_out))
+    told = learn(learner, learned, config, _say)
+    rate = accuracy(learner, held_out)
+    _say(f"held-out pairs: accuracy {rate}")
+    saved = folder / "checkpoints" / "last"
+    save_checkpoint(saved, material.model, material.tokenizer)
+    return {
+        "model": str(saved),
+        **told,
+        "accuracy": rate.rate,
+        "accuracy_low": rate.low,
+        "accuracy_high": rate.high,
+        "held_out_pairs": rate.count,
+    }
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line. Returns the exit code."""
+    return run_command("rl.dpo", DPOConfig, {}, _run, argv)
+
+
+def _run(config: DPOConfig) -> int:
+    sys.stdout.write(json.dumps(train_dpo(config)) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

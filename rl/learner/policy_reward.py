@@ -1,0 +1,67 @@
+"""The reward that a policy is of itself: its log-probability of an answer, times beta (DPO)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from agents.segment import Segment
+from rl.credit.algorithm import Reduction
+from rl.credit.preferences import answer_log_ratios
+from rl.learner.batch import Batch
+from rl.learner.model import ScoringModel
+
+
+class PolicyReward:
+    """``beta log pi(answer)``; counted from a reference's, it is DPO's implicit reward.
+
+    Rafailov et al., arXiv 2305.18290, section 4: ``beta log(pi / pi_ref)``. The reference's part
+    never changes: :meth:`rl.learner.preferences.PreferenceLearner.anchored` takes it once, so that
+    no second model is kept.
+
+    Args:
+        model: a causal language model, which is trained in place.
+        beta: how closely the reference is kept.
+        reduction: from an answer's tokens to the answer;
+            :func:`rl.credit.preferences.answer_log_ratios`.
+
+    Raises:
+        ValueError: the learner cannot score this kind of model.
+    """
+
+    def __init__(self, model: PreTrainedModel, beta: float, reduction: Reduction = "sum") -> None:
+        self.model = ScoringModel(model)
+        self.beta = beta
+        self.reduction = reduction
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Everything that is trained."""
+        return self.model.parameters()
+
+    def score(self, segments: Sequence[Segment]) -> Tensor:
+        """The reward of each answer, in one forward pass. ``[K]`` float64 on the CPU.
+
+        Raises:
+            ValueError: an answer has no token with loss_mask 1.
+        """
+        batch = Batch.from_segments(segments)
+        if len(batch.episode_ids.unique()) < len(segments):
+            raise ValueError("an answer has no token of its own: there is nothing to reward")
+        turns = torch.tensor(
+            [
+                turn
+                for segment in segments
+                for turn, mask in zip(segment.turn_ids, segment.loss_mask, strict=True)
+                if mask
+            ]
+        )
+        (micro,) = batch.micro_batches(sys.maxsize)
+        logprobs = self.model.score(micro.to(self.model.device)).logprobs.cpu().double()
+        # From the reference they are counted by whoever asks, which sums and means allow.
+        return self.beta * answer_log_ratios(
+            logprobs, batch.episode_ids[micro.tokens], turns[micro.tokens], self.reduction
+        )

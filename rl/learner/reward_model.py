@@ -1,0 +1,147 @@
+"""The reward model: a policy's architecture with a scalar in the place of its vocabulary."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel
+
+from agents.segment import Segment
+from rl.learner.model import needs_mask
+
+BIAS = "reward_bias"
+"""The key of the model's configuration that holds what is added to every score."""
+
+
+class RewardModel:
+    """Gives an answer the score of its last token: a linear head on that token's hidden state.
+
+    It is transformers' sequence classifier with one label, so that it reads what TRL and others
+    saved, and they read it. The head is computed in float32 whatever the model's type.
+
+    Args:
+        model: a sequence classifier of one label, which is used in place.
+
+    Raises:
+        ValueError: it has another number of labels, or a head that is no linear layer.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        if model.config.num_labels != 1:
+            raise ValueError(
+                f"a reward model gives one number, this one {model.config.num_labels}: train one "
+                f"with python -m rl.reward_model"
+            )
+        self.model = model
+        self.trunk = model.base_model
+        self.head = _head(model)
+        self._needs_mask = needs_mask(model)
+
+    @classmethod
+    def from_causal(cls, causal: PreTrainedModel) -> Self:
+        """A language model's body, used in place, under a new head that gives 0 to everything.
+
+        Raises:
+            ValueError: transformers knows no classifier of this architecture.
+        """
+        config = copy.deepcopy(causal.config)
+        config.num_labels = 1
+        try:
+            with torch.device("meta"):
+                model = AutoModelForSequenceClassification.from_config(config)
+        except ValueError as error:
+            raise ValueError(
+                f"model_type ({config.model_type}) has no sequence classifier in transformers: "
+                f"take another model (Qwen, Llama, Mistral, GPT-2, ...)"
+            ) from error
+        setattr(model, model.base_model_prefix, causal.base_model)
+        new = nn.Linear(_head(model).in_features, 1, bias=False)
+        nn.init.zeros_(new.weight)
+        model.set_submodule("score", new.to(device=causal.device, dtype=causal.dtype))
+        return cls(model.eval())
+
+    @classmethod
+    def load(cls, path: str | Path, device: torch.device | str = "cpu") -> Self:
+        """A saved reward model: a folder, or a hub id.
+
+        Raises:
+            ValueError: there is none.
+        """
+        local = Path(path).expanduser()
+        name = str(local) if local.is_dir() else str(path)
+        try:
+            config = AutoConfig.from_pretrained(name)
+            made = (config.architectures or [""])[0]
+            if not made.endswith("ForSequenceClassification"):
+                raise ValueError(f"it is a {made or 'model of no kind'}, not a classifier")
+            model = AutoModelForSequenceClassification.from_pretrained(name, config=config)
+        except (OSError, ValueError, SafetensorError) as error:
+            raise ValueError(
+                f"reward model ({path}) cannot be loaded ({str(error).splitlines()[0]}): give a "
+                f"folder that python -m rl.reward_model saved"
+            ) from error
+        return cls(model.to(device).eval())
+
+    @property
+    def bias(self) -> float:
+        """What is added to every score."""
+        return float(self.model.config.to_dict().get(BIAS, 0.0))
+
+    @bias.setter
+    def bias(self, value: float) -> None:
+        self.model.config.update({BIAS: value})
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Everything that is trained."""
+        return [p for p in self.model.parameters() if p.requires_grad]
+
+    def score(self, segments: Sequence[Segment]) -> Tensor:
+        """The score of each answer, at its last token with loss_mask 1. ``[K]`` float64.
+
+        Raises:
+            ValueError: an answer has no such token.
+        """
+        ends = [_last(segment.loss_mask) for segment in segments]
+        width = max(ends) + 1
+        input_ids = torch.zeros(len(segments), width, dtype=torch.int64)
+        for row, (segment, end) in enumerate(zip(segments, ends, strict=True)):
+            input_ids[row, : end + 1] = torch.tensor(segment.token_ids[: end + 1])
+        at = torch.tensor(ends)
+        # Padding on the right: a causal model's position reads only what stands to its left.
+        mask = (torch.arange(width) <= at[:, None]).long() if self._needs_mask else None
+        device = self.head.weight.device
+        hidden = self.trunk(
+            input_ids=input_ids.to(device),
+            attention_mask=None if mask is None else mask.to(device),
+            use_cache=False,
+        ).last_hidden_state
+        hidden = hidden[torch.arange(len(ends), device=device), at.to(device)]
+        precise = torch.promote_types(hidden.dtype, torch.float32)
+        scores = nn.functional.linear(hidden.to(precise), self.head.weight.to(precise))[:, 0]
+        return scores.cpu().double() + self.bias
+
+
+def _head(model: PreTrainedModel) -> nn.Linear:
+    try:
+        head = model.get_submodule("score")
+    except AttributeError as error:
+        raise ValueError(
+            f"model_type ({model.config.model_type}) has no head called score: take another model "
+            f"(Qwen, Llama, Mistral, GPT-2, ...)"
+        ) from error
+    assert isinstance(head, nn.Linear), "the head is a linear layer"
+    return head
+
+
+def _last(loss_mask: Sequence[int]) -> int:
+    """The last place with a 1."""
+    for place in reversed(range(len(loss_mask))):
+        if loss_mask[place]:
+            return place
+    raise ValueError("an answer has no token of its own: there is nothing to reward")

@@ -1,0 +1,62 @@
+"""``rl.dpo`` from its command line to a policy that says what was preferred."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import rl.dpo
+from agents.renderer import Renderer
+
+
+@pytest.fixture
+def preferences(tmp_path):
+    """Whatever was shown, "2" is preferred to "0" and "1"."""
+    path = tmp_path / "preferences.jsonl"
+    rows = [
+        {"prompt": f"{a}{b}", "chosen": "2", "rejected": other}
+        for a, b, other in itertools.product("012", "012", "01")
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def probability_of_two(folder):
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    renderer = Renderer(AutoTokenizer.from_pretrained(folder))
+    ids = renderer.start([{"role": "user", "content": "1"}])
+    with torch.no_grad():
+        probabilities = model(torch.tensor([ids])).logits[0, -1].softmax(-1)
+    return probabilities[renderer.splice("2")[0]].item()
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_a_policy_learns_what_is_preferred(toy_model, preferences, tmp_path, capfd, reduction):
+    words = [f"model={toy_model}", f"data={preferences}", f"out={tmp_path}/dpo", "steps=20"]
+    words += ["optimizer.lr=3e-3", "batch_size=8", "held_out=0.2", f"reduction={reduction}"]
+    assert rl.dpo.main(words) == 0
+    told = json.loads(capfd.readouterr().out)
+    # Against itself, log 2 whatever the data.
+    assert told["first_loss"] == pytest.approx(0.6931, abs=1e-4)
+    assert told["last_loss"] < 0.5
+    assert (told["accuracy"], told["held_out_pairs"]) == (1.0, 4)
+    assert probability_of_two(toy_model) < 0.4 < 0.6 < probability_of_two(told["model"])
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["beta=0"], "beta (0.0) must be above 0"),
+        (["reduction=max"], "reduction ('max') must be one of sum, mean, turn-mean"),
+        (["model=tiny"], "model (tiny) is made for an environment: train it first"),
+        (["center=/no/file"], "unknown key 'center'"),
+    ],
+)
+def test_a_users_mistake_is_one_line(toy_model, preferences, tmp_path, capfd, words, line):
+    common = [f"model={toy_model}", f"data={preferences}", f"out={tmp_path}/dpo"]
+    assert rl.dpo.main([*common, *words]) == 1
+    assert capfd.readouterr().err.splitlines()[-1].startswith(f"error: {line}")

@@ -1,0 +1,94 @@
+"""``rl.reward_model`` from its command line to a reward model that ranks what it never saw."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from statistics import fmean
+
+import pytest
+
+import rl.reward_model
+from rl.demonstrations import conversation_of
+from rl.learner.reward_model import RewardModel
+
+
+def chat(prompt, said):
+    return [{"role": "user", "content": prompt}, {"role": "assistant", "content": said}]
+
+
+@pytest.fixture
+def preferences(tmp_path):
+    """Whoever says the last digit that was shown is preferred."""
+    path = tmp_path / "preferences.jsonl"
+    rows = []
+    for prompt in map("".join, itertools.product("012", repeat=4)):
+        right, others = prompt[-1], [c for c in "012" if c != prompt[-1]]
+        rows.append({"prompt": prompt, "chosen": right, "rejected": others[int(prompt[0]) % 2]})
+        scores = [c == right for c in "012"]
+        rows.append({"prompt": prompt, "completions": list("012"), "scores": scores})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_a_reward_model_learns_what_is_preferred_and_is_centred(
+    toy_model, preferences, tmp_path, capfd
+):
+    demonstrations = tmp_path / "demonstrations.jsonl"
+    shown = [chat(d, d) for d in "012"]
+    demonstrations.write_text("".join(json.dumps({"messages": m}) + "\n" for m in shown))
+    words = [f"model={toy_model}", f"data={preferences}", f"out={tmp_path}/rm", "steps=80"]
+    words += ["optimizer.lr=5e-3", "batch_size=16", "held_out=0.2", f"center={demonstrations}"]
+    assert rl.reward_model.main(words) == 0
+    stdout, stderr = capfd.readouterr()
+    told = json.loads(stdout)
+    # log 2 for a pair, and of a ranking's three pairs one is a tie.
+    assert told["first_loss"] == pytest.approx((1 + 2 / 3) / 2 * math.log(2), abs=0.05)
+    assert told["last_loss"] < 0.35
+    assert told["accuracy"] > 0.9
+    assert told["accuracy_low"] < told["accuracy"] <= told["accuracy_high"]
+    assert told["held_out_pairs"] == 48, "16 of 81 prompts, each with a pair and a ranking of two"
+    assert stderr.startswith("130 comparisons to learn from, 32 held out\n")
+    assert told["reward_std"] > 0.3
+
+    from transformers import AutoTokenizer
+
+    from agents.renderer import Renderer
+    from rl.learner.preferences import PreferenceLearner
+    from rl.learner.settings import OptimizerConfig
+
+    rewarder = RewardModel.load(told["model"])
+    renderer = Renderer(AutoTokenizer.from_pretrained(told["model"]))
+    rewards = PreferenceLearner(rewarder, OptimizerConfig()).rewards(
+        [conversation_of(messages).to_segment(renderer) for messages in shown]
+    )
+    assert fmean(rewards) == pytest.approx(0, abs=1e-5), "demonstrations have mean reward 0"
+    assert rewarder.bias == pytest.approx(told["reward_bias"])
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["data=/no/file"], "data (/no/file) must be a file of JSON lines"),
+        (["model=tiny"], "model (tiny) is made for an environment: train it first"),
+        (["held_out=1"], "held_out (1.0) must be above 0 and below 1"),
+        (["batch_size=0"], "batch_size (0) must be >= 1"),
+        (["center=/no/file"], "center (/no/file) must be a file of JSON lines"),
+        (["out={env}"], "out ({env}) may hold {seed}"),
+        (["seed=-1"], "seed (-1) must be >= 0"),
+    ],
+)
+def test_a_users_mistake_is_one_line(toy_model, preferences, tmp_path, capfd, words, line):
+    common = [f"model={toy_model}", f"data={preferences}", f"out={tmp_path}/rm"]
+    assert rl.reward_model.main([*common, *words]) == 1
+    stdout, stderr = capfd.readouterr()
+    assert stdout == ""
+    assert stderr.splitlines()[-1].startswith(f"error: {line}")
+
+
+def test_what_is_missing_is_named(capfd):
+    assert rl.reward_model.main([]) == 1
+    error = capfd.readouterr().err
+    assert error.startswith("error: ")
+    assert "data" in error and "model" in error
