@@ -30,7 +30,12 @@ from scipy import stats
 from benchmarks.train_runs import train_run
 from rl.run.folder import versions
 
-COMMON = ["steps=20", "eval.every=5", "eval.test_tasks=256", "max_seconds=120"]
+COMMON = ["eval.every=5", "eval.test_tasks=256"]
+STEPS = ["steps=20", "max_seconds=120"]
+"""Where rows cost the same: so many updates."""
+SECONDS = ["steps=1000", "max_seconds=40"]
+"""Where one plays more than another: so many seconds of training."""
+CODE = ["env=code-sandbox", "env.max_turns=1"]
 BANDIT = [
     "grpo",
     "dr-grpo",
@@ -49,10 +54,20 @@ BANDIT = [
     "oreal",
     "prime",
 ]
+DAPO = ["algo=dapo", "algo.minibatches=4"]
 STUDIES: dict[str, tuple[list[str], dict[str, list[str]]]] = {
-    "rows": (
-        ["env=code-sandbox", "env.max_turns=1"],
-        {name: [f"algo={name}"] for name in BANDIT},
+    "rows": ([*CODE, *STEPS], {name: [f"algo={name}"] for name in BANDIT}),
+    # Answers of up to 40 tokens, where a program takes 30 and some take 50: a limit that is felt.
+    "dapo": (
+        [*CODE, *SECONDS, "sampling.max_tokens=40"],
+        {
+            "dapo": DAPO,
+            "without clip-higher": [*DAPO, "algo.clip_high=0.2"],
+            "without the token mean": [*DAPO, "algo.aggregation=seq-mean-token-mean"],
+            "without dynamic sampling": [*DAPO, "curriculum.max_draws=1"],
+            "without overlong shaping": [*DAPO, "shaping="],
+            "none of them": ["algo=grpo", "algo.minibatches=4"],
+        },
     ),
 }
 """Of each study the words that its runs share, and the words of each of its rows."""
@@ -62,7 +77,11 @@ def run(study: str, row: str, seed: int, folder: Path, extra: Sequence[str]) -> 
     """One run: test success before and after, and its curves."""
     common, rows = STUDIES[study]
     words = [*common, *COMMON, *rows[row], f"seed={seed}", *extra]
-    return {"row": row, "seed": seed, **train_run(f"{study}-{row}-{seed}", words, folder)}
+    return {
+        "row": row,
+        "seed": seed,
+        **train_run(f"{study}-{row.replace(' ', '-')}-{seed}", words, folder),
+    }
 
 
 def table(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -112,13 +112,14 @@ ALGORITHMS: dict[str, Algorithm] = {
         aggregation="outcome-mean",
         kl_coef=0.01,
     ),
-    # PRIME, arXiv 2502.01456: rewards of tokens from a model that learns from outcomes alone.
+    # PRIME, arXiv 2502.01456: rewards of tokens from a model that learns from outcomes alone. Their
+    # weight and the model's rate are ours (docs/algorithms.md).
     "prime": Algorithm(
         advantage="group-dense",
         std="none",
         whiten=True,
         token_rewards="implicit",
-        token_coef=5.0,
+        token_lr_ratio=8.0,
         aggregation="token-mean",
     ),
     # GiGPO, arXiv 2505.10978, as its code has it by default: no standard deviation.
