@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Sequence
 
@@ -54,6 +55,15 @@ class TokenAgent:
         self.segment = Segment()
         self.num_turns = 0
         self.last: Completion | None = None
+
+    def fork(self) -> TokenAgent:
+        """A second agent that has read and said the same; what each does next is its own.
+
+        It has this one's ``session`` and ``turn_seed`` until it is given others.
+        """
+        twin = copy.copy(self)
+        twin.segment = self.segment.copy()
+        return twin
 
     def start(self, observation: str, system: str | None = None, stop: Sequence[str] = ()) -> None:
         """Read the episode's first observation, and the rules that hold for it.

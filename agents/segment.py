@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from agents.completion import Completion
 
@@ -56,6 +56,17 @@ class Segment:
         self.sampling_logprobs.extend(completion.logprobs)
         self.versions.extend(completion.versions)
         self.turn_ids.extend([turn] * count)
+
+    def copy(self) -> Segment:
+        """The same tokens, to go on from in another way."""
+        return replace(
+            self,
+            token_ids=[*self.token_ids],
+            loss_mask=[*self.loss_mask],
+            sampling_logprobs=[*self.sampling_logprobs],
+            versions=[*self.versions],
+            turn_ids=[*self.turn_ids],
+        )
 
     def check(self) -> None:
         """Assert the invariants: equal lengths, columns that agree, turns in order."""

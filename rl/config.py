@@ -257,6 +257,11 @@ class TrainConfig(RunConfig):
         at_least(0, self, "max_seconds", "keep_episodes")
         at_least(1, self, "steps", "prompts", "group_size", "save_every", "micro_batch_tokens")
         at_least(1, self, "shaping_from")
+        if self.shaping and self.algo.row.advantage == "vine":
+            raise ValueError(
+                f"shaping ({self.shaping}) must be empty with algo.advantage=vine: the values of "
+                f"states are of the environment's rewards alone"
+            )
         kinds = budget_kinds(self.env.options.token_budget)
         for shaping in (weighted.shaping for weighted in make_shapings(self.shaping)):
             if shaping.budget and shaping.budget not in kinds:

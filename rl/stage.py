@@ -21,6 +21,7 @@ from rl.errors import UsageError
 from rl.learner.model import load_model
 from rl.rollout.collector import Collector, EpisodeLimits
 from rl.rollout.trajectory import TrajectoryGroup
+from rl.rollout.vine import Vine
 from rl.run.metrics import PassRate, pass_rate, success_of
 from rl.run.services import ServiceMeter
 from rl.tiny import make_tiny
@@ -47,8 +48,8 @@ class Stage:
         """The environment's score that says an episode succeeded."""
         return envs.env_type(self.config.env.env_id).success_score
 
-    def collector(self, split: str, temperature: float) -> Collector:
-        """Whoever plays episodes of a split at a temperature."""
+    def collector(self, split: str, temperature: float, vine: Vine | None = None) -> Collector:
+        """Whoever plays episodes of a split at a temperature, and values their turns if asked."""
         config = self.config
         window: int = self.model.config.max_position_embeddings
         return Collector(
@@ -62,6 +63,7 @@ class Stage:
                 context_length=config.context_length or window,
                 episode_timeout_s=config.episode_timeout_s,
             ),
+            vine=vine,
         )
 
     async def evaluate(

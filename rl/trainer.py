@@ -27,6 +27,7 @@ from rl.rollout.curriculum import make_curriculum
 from rl.rollout.dynamic import fill
 from rl.rollout.order import TaskOrder
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup
+from rl.rollout.vine import require_copies, vine_of
 from rl.run.folder import RunFolder
 from rl.run.metrics import PassRate, part_metrics, share_of_success
 from rl.stage import TEST, TRAIN, VALIDATION, Stage
@@ -84,7 +85,9 @@ class Trainer:
                 max_tokens_per_micro_batch=config.micro_batch_tokens,
                 seed=config.seed,
             )
-            self.collector = stage.collector("train", config.sampling.temperature)
+            self.collector = stage.collector(
+                "train", config.sampling.temperature, vine_of(config.algo.row)
+            )
             env = self.collector.make_env()
             ramp = config.curriculum.ramp_steps or config.steps
             self.curriculum = make_curriculum(
@@ -239,6 +242,8 @@ class Trainer:
         self._put(weights, self.stage.policy.version + 1)
 
     async def __aenter__(self) -> Self:
+        if self.collector.vine is not None:
+            await require_copies(self.collector)
         config = self.config.texts
         if self.config.algo.row.ptx_coef:
             self._texts = await text_segments(self.stage, config.data, config.demonstrations)

@@ -24,6 +24,7 @@ Advantage = Literal[
     "gae",
     "turn-gae",
     "bilevel-gae",
+    "vine",
 ]
 Baseline = Literal["mean", "leave-one-out", "length-weighted"]
 """What a group's rewards are compared with; :func:`rl.credit.advantages.group_advantages`."""
@@ -68,7 +69,9 @@ class Algorithm:
     itself, summed from the token on (token_rewards=implicit only).
     ``reward-to-go``: the discounted rewards from the token on, compared with nothing.
     ``gae``: a value head, by generalised advantage estimation over sampled tokens; ``turn-gae``:
-    over turns; ``bilevel-gae``: over turns, and then over the tokens of each."""
+    over turns; ``bilevel-gae``: over turns, and then over the tokens of each.
+    ``vine``: a turn's reward and the value of the next state against the value of its own, both the
+    mean of what the policy earns in continuations from a copy of the episode."""
     baseline: Baseline = "mean"
     """What an episode's return is compared with (group-outcome only)."""
     std: Std = "unbiased"
@@ -76,9 +79,11 @@ class Algorithm:
     gamma: float = 1.0
     """Discount per sampled token (gae, bilevel-gae and reward-to-go only)."""
     gamma_turn: float = 1.0
-    """Discount per turn (turn-gae, bilevel-gae and group-in-group only)."""
+    """Discount per turn (turn-gae, bilevel-gae, group-in-group and vine only)."""
     turn_weight: float = 1.0
     """Weight of the turns' part of the advantage (group-in-group only)."""
+    vine_rollouts: int = 9
+    """Continuations that are played from the beginning of each turn (vine only)."""
     lam: float = 1.0
     """Lambda of gae: 0 one-step, 1 Monte Carlo."""
     lam_alpha: float | None = None
@@ -187,6 +192,7 @@ class Algorithm:
         _require("gamma", self.gamma, 0 <= self.gamma <= 1, "from 0 to 1")
         _require("gamma_turn", self.gamma_turn, 0 <= self.gamma_turn <= 1, "from 0 to 1")
         _require("turn_weight", self.turn_weight, self.turn_weight >= 0, ">= 0")
+        _require("vine_rollouts", self.vine_rollouts, self.vine_rollouts >= 1, ">= 1")
         alpha = self.lam_alpha
         _require("lam_alpha", alpha, alpha is None or alpha > 0, "above 0, or None")
         _require("lam", self.lam, 0 <= self.lam <= 1, "from 0 to 1")

@@ -129,6 +129,13 @@ ALGORITHMS: dict[str, Algorithm] = {
         std="none",
         aggregation="token-mean",
     ),
+    # VinePPO, arXiv 2410.01679, without its KL term (there 1e-4, k3 in the loss) and with one
+    # optimizer step in the place of its two passes over eight minibatches.
+    "vineppo": Algorithm(
+        advantage="vine",
+        whiten=True,
+        aggregation="token-mean",
+    ),
     # REINFORCE++, arXiv 2501.03262, without its KL term: no group, advantages whitened over the
     # batch.
     "reinforce-pp": Algorithm(

@@ -14,6 +14,7 @@ Without ``mask_observations`` the table also holds the observations between samp
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -93,6 +94,12 @@ class Batch:
     """``[K]``, the last sampled token of each turn."""
     turn_rewards: Tensor
     """``[K]``, float64."""
+    turn_values: Tensor
+    """``[K]``, float64, of the state in which a turn of the episode's own began; NaN where nobody
+    valued it, and at others' turns."""
+    turn_own: Tensor
+    """``[K]`` booleans: whether the turn's tokens are the episode's own. The others pay it only:
+    they are another role's, or have no token."""
     turn_anchors: Tensor
     """``[K]`` integers >= 0, equal where turns of one group answer the same observation."""
     rewards: Tensor
@@ -257,6 +264,8 @@ class _Tables:
     sampled: list[NDArray[np.bool_]] = field(default_factory=list)
     turn_ends: list[Integers] = field(default_factory=list)
     turn_rewards: list[float] = field(default_factory=list)
+    turn_values: list[float] = field(default_factory=list)
+    turn_own: list[bool] = field(default_factory=list)
     turn_anchors: list[int] = field(default_factory=list)
     anchors: dict[tuple[int, str | None], int] = field(default_factory=dict)
     """The number of a group's observation; None is what its episodes begin with."""
@@ -283,6 +292,10 @@ class _Tables:
         self.turn_ends.append(start + ends.clip(min=0))
         self.turn_rewards.extend(rewards)
         for i in turns:
+            turn = trajectory.turns[i]
+            own = turn.role == role and turn.num_tokens > 0
+            self.turn_own.append(own)
+            self.turn_values.append(turn.value if own and turn.value is not None else math.nan)
             seen = trajectory.turns[i - 1].observation if i else None
             self.turn_anchors.append(self.anchors.setdefault((group_id, seen), len(self.anchors)))
 
@@ -332,6 +345,8 @@ class _Tables:
             ),
             turn_ends=torch.from_numpy(_joined(self.turn_ends)),
             turn_rewards=torch.tensor(self.turn_rewards, dtype=torch.float64),
+            turn_values=torch.tensor(self.turn_values, dtype=torch.float64),
+            turn_own=torch.tensor(self.turn_own, dtype=torch.bool),
             turn_anchors=torch.tensor(self.turn_anchors, dtype=torch.int64),
             rewards=torch.tensor(rewards, dtype=torch.float64),
             outcomes=torch.tensor(outcomes, dtype=torch.float64),

@@ -53,6 +53,9 @@ def assign_credit(
         old_logprobs: ``[N]`` float64, needed for a divergence in the reward.
         ref_logprobs: ``[N]`` float64, likewise.
         token_scores: ``[N]`` float64, needed where a model says what tokens are worth.
+
+    Raises:
+        ValueError: the row needs values of turns, and one has none.
     """
     if algorithm.uses_values:
         assert values is not None
@@ -64,6 +67,8 @@ def assign_credit(
         credit = _dense(algorithm, batch, token_scores)
     elif algorithm.advantage == "group-in-group":
         credit = _from_anchors(algorithm, batch)
+    elif algorithm.advantage == "vine":
+        credit = _from_trials(algorithm, batch)
     elif algorithm.advantage == "reward-to-go":
         credit = _to_go(algorithm, batch)
     else:
@@ -145,6 +150,26 @@ def _from_anchors(algorithm: Algorithm, batch: Batch) -> Credit:
     metrics = _group_metrics(episodes, "episode")
     metrics["frac_turns_alone"] = steps.num_singletons / len(ends)
     return Credit(advantages[turns], None, metrics)
+
+
+def _from_trials(algorithm: Algorithm, batch: Batch) -> Credit:
+    """A = r + gamma_turn V_next turn - V (VinePPO, section 4), for all tokens of a turn."""
+    own = batch.turn_own
+    values, ends = batch.turn_values[own], batch.turn_ends[own]
+    if values.isnan().any():
+        raise ValueError(
+            f"{int(values.isnan().sum())} of {len(values)} turns have no value: advantage=vine "
+            f"needs episodes of a Collector with vine=Vine(rollouts=...)"
+        )
+    owners = batch.episode_ids[ends]
+    # What another's turn pays is earned by the words before it; before the first there are none.
+    before = (own.cumsum(0) - 1).clamp_min(0)
+    earned = (own.cumsum(0) > 0) & (owners[before] == batch.episode_ids[batch.turn_ends])
+    rewards = torch.where(earned, batch.turn_rewards, 0.0)
+    paid = torch.zeros_like(values).index_add(0, before, rewards)
+    advantages, _ = _in_rows(owners, paid, values, algorithm.gamma_turn, lam=0.0)
+    turns = torch.searchsorted(ends, torch.arange(batch.num_tokens))
+    return Credit(advantages[turns], None, {"vine/value": values.mean().item()})
 
 
 def _group_metrics(grouped: GroupAdvantages, member: str) -> dict[str, float]:

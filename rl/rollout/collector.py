@@ -19,6 +19,7 @@ from envs.env import EnvOptions, TextEnv
 from rl.errors import RunFailure
 from rl.rollout.episode import Episode
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup
+from rl.rollout.vine import Vine, value_turns
 
 
 class RolloutFailure(RunFailure):
@@ -62,6 +63,7 @@ class Collector:
         renderer: turns text into tokens.
         sampling: how completions are sampled.
         limits: what an episode may use.
+        vine: how the turns of collected episodes are valued; None: they are not.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Collector:
         renderer: Renderer,
         sampling: SamplingParams,
         limits: EpisodeLimits,
+        vine: Vine | None = None,
     ) -> None:
         self.env_id = env_id
         self.options = options
@@ -82,6 +85,7 @@ class Collector:
         self.renderer = renderer
         self.sampling = sampling
         self.limits = limits
+        self.vine = vine
         self._queueing = [s for s in services.values() if isinstance(s, Queueing)]
 
     async def services_ready(self) -> None:
@@ -109,19 +113,29 @@ class Collector:
                 got as far as its first turn.
         """
         episodes = [
-            Episode(self, task, member, (*seed_key, position))
+            Episode(self, task, member, (*seed_key, position), keeps_starts=self.vine is not None)
             for position, task in enumerate(tasks)
             for member in range(group_size)
         ]
-        self.policy.begin([episode.session for episode in episodes])
-        async with asyncio.TaskGroup() as running:
-            played = [running.create_task(episode.play()) for episode in episodes]
-        trajectories = [task.result() for task in played]
+        try:
+            trajectories = await self.play(episodes)
+            if self.vine is not None:
+                await value_turns(self, self.vine, episodes, trajectories)
+        finally:
+            for episode in episodes:
+                await episode.close_starts()
         self._check(trajectories)
         return [
             TrajectoryGroup(trajectories[start : start + group_size])
             for start in range(0, len(trajectories), group_size)
         ]
+
+    async def play(self, episodes: Sequence[Episode]) -> list[Trajectory]:
+        """Play episodes, all at once; their records, in the same order."""
+        self.policy.begin([episode.session for episode in episodes])
+        async with asyncio.TaskGroup() as running:
+            played = [running.create_task(episode.play()) for episode in episodes]
+        return [task.result() for task in played]
 
     def make_env(self) -> TextEnv[Any, Any]:
         """A fresh environment that shares the collection's services."""

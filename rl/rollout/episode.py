@@ -14,7 +14,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from agents.agent import ContextFull, TokenAgent
@@ -22,6 +22,7 @@ from agents.policy import PolicyFailure
 from envs.env import TextEnv
 from envs.episode import EnvFailure, EnvToolCall, StepResult, StopReason
 from envs.record import Recorder
+from rl.rollout.attempt import Attempt
 from rl.rollout.trajectory import ToolCall, Trajectory, Turn
 from tools.owner import acting_for
 
@@ -55,10 +56,17 @@ class Episode:
         member: index in its group.
         seed_key: what its environment's seed depends on; sampling seeds depend on the member and
             the turn as well.
+        keeps_starts: whether to keep a copy of the episode from the beginning of each turn.
     """
 
     def __init__(
-        self, collector: Collector, task: int, member: int, seed_key: tuple[int, ...]
+        self,
+        collector: Collector,
+        task: int,
+        member: int,
+        seed_key: tuple[int, ...],
+        *,
+        keeps_starts: bool = False,
     ) -> None:
         self.collector = collector
         self.task = task
@@ -66,6 +74,10 @@ class Episode:
         self.seed_key = seed_key
         self.env_seed = seed_of(*seed_key)
         self.attempt = 0
+        self.starts: list[Attempt] = []
+        """With ``keeps_starts``: copies made as each turn began, of the last attempt; whoever plays
+        the episode calls :meth:`close_starts`. The last may be of a turn that was not taken."""
+        self._keeps_starts = keeps_starts
         self._waits_for = "the environment"
 
     @property
@@ -97,9 +109,44 @@ class Episode:
         finally:
             policy.end(self.session)
 
+    async def close_starts(self) -> None:
+        """Give back the copies that were kept."""
+        starts, self.starts = self.starts, []
+        for start in starts:
+            failure = await self._close(start.env)
+            if failure is not None:
+                logger.warning("a copy of episode %s did not close: %s", self.session, failure)
+
     async def _attempt(self) -> tuple[Trajectory, bool]:
         """One attempt; the second value says whether its failure may be retried."""
-        trajectory = Trajectory(
+        trajectory = self._record()
+        failure = await self._failure_of(trajectory)
+        if failure is None:
+            return trajectory, False
+        trajectory.fail(failure)
+        await self.close_starts()
+        return trajectory, failure.retryable
+
+    async def _failure_of(
+        self, trajectory: Trajectory
+    ) -> EnvFailure | PolicyFailure | EpisodeTimeout | None:
+        """Play one attempt into ``trajectory``; what went wrong, or None."""
+        attempt, failure, unclosed = None, None, None
+        try:
+            async with self._in_time():
+                with self._blamed():
+                    attempt = await self._open(trajectory)
+                await self._run(attempt)
+        except (EnvFailure, PolicyFailure, EpisodeTimeout) as raised:
+            failure = raised
+        finally:
+            if attempt is not None:
+                unclosed = await self._close(attempt.env)
+        return failure or unclosed
+
+    def _record(self) -> Trajectory:
+        """What an attempt is written down in."""
+        return Trajectory(
             env_id=self.collector.env_id,
             env_options=asdict(self.collector.options),
             task=self.task,
@@ -107,59 +154,51 @@ class Episode:
             member=self.member,
             attempts=self.attempt + 1,
         )
-        failure = await self._failure_of(trajectory)
-        if failure is None:
-            return trajectory, False
-        trajectory.failure = f"{type(failure).__name__}: {failure}"
-        trajectory.terminated, trajectory.truncated, trajectory.stop_reason = False, False, None
-        return trajectory, failure.retryable
 
-    async def _failure_of(
-        self, trajectory: Trajectory
-    ) -> EnvFailure | PolicyFailure | EpisodeTimeout | None:
-        """Play one attempt into ``trajectory``; what went wrong, or None."""
+    async def _open(self, trajectory: Trajectory) -> Attempt:
+        """An attempt whose environment is there, and closed by the caller."""
+        env = self.collector.make_env()
+        env.tape = recorder = Recorder(calls=trajectory.calls, tools=trajectory.tools)
+        return Attempt(env, trajectory, recorder)
+
+    async def _begin(self, attempt: Attempt) -> None:
+        """Bring an opened attempt to its first turn, or to the one that it goes on with."""
+        env = attempt.env
+        reset = env.areset(seed=self.env_seed, options={"task": self.task})
+        observation, _ = await reset
+        attempt.trajectory.begun(env.episode_id, observation, env.system_prompt)
+        self._listen(attempt, observation)
+
+    async def _close(self, env: TextEnv[Any, Any]) -> EnvFailure | None:
+        """Close an environment; what went wrong, or None."""
         try:
             with self._blamed():
-                env = self.collector.make_env()
-        except EnvFailure as unmade:
-            return unmade
-        failure, unclosed = None, None
-        try:
-            async with self._in_time():
-                await self._run(env, trajectory)
-        except (EnvFailure, PolicyFailure, EpisodeTimeout) as raised:
-            failure = raised
-        finally:
-            try:
-                with self._blamed():
-                    async with asyncio.timeout(env.options.step_timeout_s):
-                        await env.aclose()
-            except EnvFailure as raised:
-                unclosed = raised
-        return failure or unclosed
+                async with asyncio.timeout(env.options.step_timeout_s):
+                    await env.aclose()
+        except EnvFailure as raised:
+            return raised
+        return None
 
-    async def _run(self, env: TextEnv[Any, Any], trajectory: Trajectory) -> None:
-        collector, limits = self.collector, self.collector.limits
-        agents: dict[str, TokenAgent] = {}
-        recorder = Recorder(calls=trajectory.calls, tools=trajectory.tools)
+    async def _run(self, attempt: Attempt) -> None:
+        collector, env, trajectory = self.collector, attempt.env, attempt.trajectory
         with self._blamed():
-            env.tape = recorder
-            reset = env.areset(seed=self.env_seed, options={"task": self.task})
-            observation, _ = await reset
-            trajectory.begun(env.episode_id, observation, env.system_prompt)
-            agent = self._listener(env, observation, agents, trajectory)
+            await self._begin(attempt)
         while True:
+            if self._keeps_starts:
+                with self._blamed():
+                    self.starts.append(await attempt.fork(replace(trajectory)))
             self._waits_for = "a service's queue"
             await collector.services_ready()
             asked = time.perf_counter()
             self._waits_for = "the policy"
+            agent = attempt.agents[env.role]
             try:
                 action = await agent.act()
             except ContextFull:
                 return _truncate(trajectory, StopReason.CONTEXT_FULL)
             answered = time.perf_counter()
             self._waits_for = "the environment"
-            recorder.turn += 1
+            attempt.recorder.turn += 1
             with self._blamed():
                 result = await env.astep(action)
                 env_s = time.perf_counter() - answered
@@ -170,38 +209,35 @@ class Episode:
                 return None
             if result.truncated:
                 return _truncate(trajectory, result.info["stop_reason"])
-            if limits.episode_tokens and trajectory.num_sampled >= limits.episode_tokens:
+            limit = collector.limits.episode_tokens
+            if limit and trajectory.num_sampled >= limit:
                 return _truncate(trajectory, StopReason.TOKEN_LIMIT)
             with self._blamed():
-                agent = self._listener(env, result.observation, agents, trajectory)
+                self._listen(attempt, result.observation)
 
-    def _listener(
-        self,
-        env: TextEnv[Any, Any],
-        observation: str,
-        agents: dict[str, TokenAgent],
-        trajectory: Trajectory,
-    ) -> TokenAgent:
-        """Who acts next, having read ``observation``; a role that is new begins a conversation."""
-        collector = self.collector
-        if env.role not in agents:
-            agent = agents[env.role] = TokenAgent(
-                collector.renderer,
-                collector.policy,
-                collector.sampling,
-                # Of an episode's roles one speaks at a time.
-                session=self.session,
-                context_length=collector.limits.context_length,
-                turn_seed=lambda turn: seed_of(*self.seed_key, self.member, turn),
-            )
-            agent.segment.role, agent.num_turns = env.role, len(trajectory.turns)
-            trajectory.segments.append(agent.segment)
-            agent.start(observation, env.system_prompt, env.stop)
-        else:
-            agent = agents[env.role]
+    def _listen(self, attempt: Attempt, observation: str) -> None:
+        """Let whoever acts next read ``observation``; a role that is new begins a conversation."""
+        collector, env, trajectory = self.collector, attempt.env, attempt.trajectory
+        if env.role in attempt.agents:
+            agent = attempt.agents[env.role]
             agent.num_turns = len(trajectory.turns)
             agent.observe(observation, continues=env.continues)
-        return agent
+            return
+        agent = attempt.agents[env.role] = TokenAgent(
+            collector.renderer,
+            collector.policy,
+            collector.sampling,
+            # Of an episode's roles one speaks at a time.
+            session=self.session,
+            context_length=collector.limits.context_length,
+            turn_seed=self._turn_seed,
+        )
+        agent.segment.role, agent.num_turns = env.role, len(trajectory.turns)
+        trajectory.segments.append(agent.segment)
+        agent.start(observation, env.system_prompt, env.stop)
+
+    def _turn_seed(self, turn: int) -> int:
+        return seed_of(*self.seed_key, self.member, turn)
 
     @asynccontextmanager
     async def _in_time(self) -> AsyncIterator[None]:

@@ -10,7 +10,15 @@ from typing import Any
 from agents.segment import NOT_SAMPLED, Segment
 from envs.record import EpisodeId, RecordedCall, RecordedTool
 
-__all__ = ["NOT_SAMPLED", "Segment", "ToolCall", "Trajectory", "TrajectoryGroup", "Turn"]
+__all__ = [
+    "NOT_SAMPLED",
+    "Continuations",
+    "Segment",
+    "ToolCall",
+    "Trajectory",
+    "TrajectoryGroup",
+    "Turn",
+]
 
 
 @dataclass(slots=True)
@@ -45,11 +53,24 @@ class Turn:
     """Seconds inside the environment's step."""
     role: str = ""
     """Who took the action, in an episode of several roles."""
+    value: float | None = None
+    """What the policy would earn from the turn's beginning on, by trial (``rl.rollout.vine``)."""
 
     @property
     def reward(self) -> float:
         """The turn's reward: the sum of its contributions."""
         return sum(self.rewards.values())
+
+
+@dataclass(slots=True)
+class Continuations:
+    """What was played from copies of an episode, to value its turns; nothing is trained on it."""
+
+    count: int = 0
+    failed: int = 0
+    """Of these, how many failed and count in no value."""
+    num_sampled: int = 0
+    """Tokens that the policy sampled in those that did not fail."""
 
 
 @dataclass(slots=True)
@@ -86,6 +107,13 @@ class Trajectory:
     """What tools were asked and answered: with it ``envs.replay`` plays the episode again."""
     tools: dict[str, RecordedTool] = field(default_factory=dict)
     """What they said of themselves, by service."""
+    continuations: Continuations = field(default_factory=Continuations)
+    """What was played to value its turns."""
+
+    def fail(self, failure: Exception) -> None:
+        """The episode failed: however it ended, it has no reward."""
+        self.failure = f"{type(failure).__name__}: {failure}"
+        self.terminated, self.truncated, self.stop_reason = False, False, None
 
     def begun(self, episode: EpisodeId, observation: str, system: str | None) -> None:
         """Write down how the episode began."""
@@ -191,6 +219,7 @@ class Trajectory:
         ]
         fields["calls"] = [RecordedCall(**call) for call in fields["calls"]]
         fields["tools"] = {name: RecordedTool(**said) for name, said in fields["tools"].items()}
+        fields["continuations"] = Continuations(**fields["continuations"])
         return cls(**fields)
 
 

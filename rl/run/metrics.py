@@ -114,6 +114,7 @@ def rollout_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
     kinds = Counter(t.failure.split(":")[0] for t in everyone if t.failure is not None)
     metrics |= {f"failures/{kind}": float(count) for kind, count in kinds.items()}
     metrics |= part_metrics(groups, "", ("episodes", "failures", "reward", "success"))
+    metrics |= _vine_metrics(everyone)
     if not finished:
         return metrics
     metrics |= _reward_metrics(groups, finished)
@@ -139,6 +140,19 @@ def rollout_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
     for reason, count in Counter(t.stop_reason for t in finished if t.stop_reason).items():
         metrics[f"stop_reason/{reason}"] = count / len(finished)
     return metrics
+
+
+def _vine_metrics(everyone: Sequence[Trajectory]) -> dict[str, float]:
+    """What was played to value turns, where something was; it counts in nothing else."""
+    played = [t.continuations for t in everyone if t.continuations.count]
+    if not played:
+        return {}
+    count = sum(c.count for c in played)
+    return {
+        "vine/rollouts": float(count),
+        "vine/tokens": float(sum(c.num_sampled for c in played)),
+        "vine/failed": sum(c.failed for c in played) / count,
+    }
 
 
 def _reward_metrics(

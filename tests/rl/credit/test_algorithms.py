@@ -61,6 +61,7 @@ def test_ppo_row():
         ({"kl_target": 6.0}, r"kl_target \(6.0\) must be None without kl_coef"),
         ({"kl_target": 0.0, "kl_coef": 0.1}, r"kl_target \(0.0\) must be above 0, or None"),
         ({"kl_horizon": 0}, r"kl_horizon \(0\) must be >= 1"),
+        ({"vine_rollouts": 0}, r"vine_rollouts \(0\) must be >= 1"),
         ({"turn_weight": -1.0}, r"turn_weight \(-1.0\) must be >= 0"),
         ({"lam_alpha": 0.0}, r"lam_alpha \(0.0\) must be above 0, or None"),
         ({"lam_alpha": 0.1}, r"lam_alpha \(0.1\) must be None without advantage=gae"),

@@ -44,7 +44,8 @@ def build_trajectory(turns, *, seed=0, member=0, logprobs=-3.0, failure=None):
         ids = tuple(generator.integers(2, VOCABULARY, sampled).tolist())
         completion = Completion(ids, (logprobs,) * sampled, (0,) * sampled, FinishReason.STOP_TOKEN)
         segment.append_completion(completion, index)
-        records.append(Turn("", "", "stop_token", sampled, {"task": reward}))
+        value = float(generator.random())
+        records.append(Turn("", "", "stop_token", sampled, {"task": reward}, value=value))
     return Trajectory(
         "test", {}, 0, seed, member, [segment], records, terminated=not failure, failure=failure
     )

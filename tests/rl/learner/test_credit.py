@@ -129,6 +129,68 @@ def test_groups_in_groups(make_group, std, expected):
     assert credit.metrics["frac_turns_alone"] == 3 / 8
 
 
+VINE = replace(ALGORITHMS["vineppo"], whiten=False)
+
+
+def valued(group, *values):
+    """The values of each member's turns."""
+    for trajectory, own in zip(group.trajectories, values, strict=True):
+        for turn, value in zip(trajectory.turns, own, strict=True):
+            turn.value = value
+    return group
+
+
+def test_values_by_trial(make_group):
+    """VinePPO: V of .5, 5/9 and 8/9 and a reward of 1 at last; beside an episode that gains .25."""
+    group = valued(
+        make_group([[(2, 2, 0.0), (1, 1, 0.0), (1, 3, 1.0)], [(2, 1, 0.75)]]),
+        [0.5, 5 / 9, 8 / 9],
+        [0.5],
+    )
+    credit = assign_credit(VINE, Batch.from_groups([group]))
+    expected = f64([0.0555556] * 2 + [0.3333333] + [0.1111111] * 3 + [0.25])
+    torch.testing.assert_close(credit.advantages, expected, atol=1e-7, rtol=0)
+    assert credit.returns is None
+    assert credit.metrics["vine/value"] == pytest.approx((0.5 + 5 / 9 + 8 / 9 + 0.5) / 4)
+
+
+def test_values_by_trial_are_discounted_by_turns(make_group):
+    group = valued(make_group([[(2, 3, 0.5), (1, 2, 1.0)]]), [0.25, 0.8])
+    credit = assign_credit(replace(VINE, gamma_turn=0.5), Batch.from_groups([group]))
+    torch.testing.assert_close(
+        credit.advantages, f64([0.5 + 0.5 * 0.8 - 0.25] * 3 + [1.0 - 0.8] * 2)
+    )
+
+
+def test_values_by_trial_with_one_turn_are_a_baseline(make_group):
+    group = valued(make_group([[(2, 3, 1.0)], [(2, 2, 0.0)]]), [0.25], [0.25])
+    batch = Batch.from_groups([group])
+    plain = assign_credit(VINE, batch).advantages
+    torch.testing.assert_close(plain, f64([0.75] * 3 + [-0.25] * 2))
+    whitened = assign_credit(ALGORITHMS["vineppo"], batch).advantages
+    torch.testing.assert_close(whitened, (plain - plain.mean()) / plain.std())
+
+
+def test_a_turn_without_a_token_is_the_one_beforehand(make_group):
+    group = make_group([[(2, 2, 0.0), (1, 1, 0.0), (1, 2, 1.0)]])
+    group = valued(group, [0.5, None, 0.75])
+    (trajectory,) = group.trajectories
+    trajectory.turns[1].num_tokens = 0
+    (segment,) = trajectory.segments
+    sampled = [i for i, turn in enumerate(segment.turn_ids) if turn == 1 and segment.loss_mask[i]]
+    segment.loss_mask[sampled[0]], segment.versions[sampled[0]] = 0, -1
+    segment.sampling_logprobs[sampled[0]] = 0.0
+    trajectory.turns[1].rewards = {"task": 0.25}
+    credit = assign_credit(VINE, Batch.from_groups([group]))
+    torch.testing.assert_close(credit.advantages, f64([0.25 + 0.75 - 0.5] * 2 + [0.25] * 2))
+
+
+def test_a_turn_without_a_value_is_refused(make_group):
+    group = valued(make_group([[(2, 2, 0.0), (1, 1, 1.0)]]), [0.5, None])
+    with pytest.raises(ValueError, match=r"^1 of 2 turns have no value: advantage=vine needs"):
+        assign_credit(VINE, Batch.from_groups([group]))
+
+
 def test_one_turn_is_a_bandit(make_group):
     """With one turn the estimators of turns are those of episodes, token for token."""
     batch = Batch.from_groups([make_group([[(2, 3, 1.0)], [(2, 1, 0.0)], [(4, 2, 0.5)]])])

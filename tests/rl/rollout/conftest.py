@@ -77,7 +77,7 @@ def random_policy(renderer):
 def make_collector(renderer, random_policy, chatter):
     """From the chattering environment's options to a collector; ``limits`` are EpisodeLimits'."""
 
-    def make(policy=None, *, limits=None, max_tokens=32, **options):
+    def make(policy=None, *, limits=None, max_tokens=32, vine=None, **options):
         return Collector(
             "toy-chatter-v0",
             envs.env_type("toy-chatter-v0").Options(**options),
@@ -86,6 +86,7 @@ def make_collector(renderer, random_policy, chatter):
             renderer=renderer,
             sampling=SamplingParams(max_tokens=max_tokens),
             limits=EpisodeLimits(**{"context_length": 10_000, **(limits or {})}),
+            vine=vine,
         )
 
     return make
