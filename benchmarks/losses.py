@@ -3,6 +3,9 @@
 - update: one GRPO update of 256 episodes with 20 prompt tokens and 20 to 60 (even) or lognormal
   16 to 500 (ragged) sampled ones, on a 0.4M-parameter Qwen3. The plain way pads 16 rows at a time
   with a mask, in the order they come, and takes the log-softmax of every position's logits.
+- credit: of every algorithm, the seconds that its advantages and losses take at 100,000 sampled
+  tokens in 1,600 episodes of up to four turns (credit, weights of tokens, objective and its
+  gradient to the log-probabilities), as a share of a whole GRPO update of the same model.
 - head: log-probabilities, entropies and gradients of 1024 positions over a vocabulary of 152k, and
   by how much the process's peak memory grows.
 
@@ -30,11 +33,17 @@ from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from agents.completion import Completion, FinishReason
+from rl.credit.algorithm import Algorithm
 from rl.credit.algorithms import ALGORITHMS
+from rl.credit.corrections import correction_weights
+from rl.credit.objective import FixedTerms, TokenScores, policy_objective
+from rl.learner.batch import Batch
+from rl.learner.credit import assign_credit
 from rl.learner.head import token_head
 from rl.learner.learner import Learner
 from rl.learner.settings import OptimizerConfig
 from rl.rollout.trajectory import Segment, Trajectory, TrajectoryGroup, Turn
+from rl.run.folder import versions
 
 VOCABULARY = 259
 PROMPT, GROUPS, GROUP_SIZE = 20, 32, 8
@@ -77,6 +86,88 @@ def make_groups(kind: str) -> list[TrajectoryGroup]:
         return Trajectory("none", {}, 0, 0, member, [segment], [turn], terminated=True)
 
     return [TrajectoryGroup([trajectory(i) for i in range(GROUP_SIZE)]) for _ in range(GROUPS)]
+
+
+def make_episodes(tokens: int) -> list[TrajectoryGroup]:
+    """Groups of eight with ``tokens`` sampled tokens in all, observations between turns."""
+    generator = np.random.default_rng(1)
+    groups, count = [], 0
+    while count < tokens:
+        members = []
+        for member in range(GROUP_SIZE):
+            segment, turns = Segment(), []
+            for turn in range(int(generator.integers(1, 5))):
+                segment.append_context(generator.integers(2, VOCABULARY, PROMPT).tolist(), turn)
+                ids = tuple(generator.integers(2, VOCABULARY, int(generator.integers(5, 46))))
+                ids = tuple(int(i) for i in ids)
+                done = Completion(ids, (-5.5,) * len(ids), (0,) * len(ids), FinishReason.STOP_TOKEN)
+                segment.append_completion(done, turn)
+                reward = {"r": float(generator.random())}
+                turns.append(Turn("", str(turn), "stop_token", len(ids), reward))
+                count += len(ids)
+            members.append(Trajectory("none", {}, 0, 0, member, [segment], turns, terminated=True))
+        groups.append(TrajectoryGroup(members))
+    return groups
+
+
+def credit_and_loss(row: Algorithm, batch: Batch, learner: Learner) -> None:
+    """What an update does beside the model: advantages, weights, objective, gradient."""
+    count = batch.num_tokens
+    logprobs = torch.full((count,), -5.5)
+    doubles = logprobs.double()
+    values = torch.zeros(count, dtype=torch.float64)
+    credit = assign_credit(row, batch, values, doubles, doubles, values)
+    corrections = None
+    if row.correction != "none":
+        corrections, _ = correction_weights(row, doubles, doubles, batch.episode_ids)
+    fixed = FixedTerms(
+        credit.advantages,
+        doubles,
+        doubles if row.kl_coef and row.kl_place == "loss" else None,
+        values if row.uses_values else None,
+        credit.returns,
+        corrections,
+    ).to(torch.device("cpu"), torch.float32)
+    weights, _ = learner._weights(
+        batch, torch.ones(len(batch.rewards), dtype=torch.bool), row.aggregation
+    )
+    for micro in batch.micro_batches(4096):
+        now = logprobs[micro.tokens].requires_grad_()
+        scores = TokenScores(
+            now,
+            torch.zeros_like(now),
+            torch.zeros_like(now, requires_grad=True) if row.uses_values else None,
+        )
+        policy_objective(
+            row, scores, fixed.at(micro.tokens), weights[micro.tokens], 1 / count, micro.rows
+        ).loss.backward()
+
+
+def measure_credit(repeats: int, tokens: int = 100_000) -> dict[str, object]:
+    groups = make_episodes(tokens)
+    outcomes = [float(i % 3 == 0) for group in groups for i in range(len(group.finished))]
+    batch = Batch.from_groups(groups, None, outcomes)
+    learner = Learner(make_model(), ALGORITHMS["grpo"], OptimizerConfig(lr=1e-5))
+    learner.update(groups)
+    whole = min(cpu_seconds(lambda: learner.update(groups)) for _ in range(2))
+    # Beside the rows' own micro-batches, which the model needs as well.
+    cut = min(cpu_seconds(lambda: list(batch.micro_batches(4096))) for _ in range(repeats))
+    shares = {}
+    for name, row in ALGORITHMS.items():
+        learner.algorithm = row
+        credit_and_loss(row, batch, learner)
+        seconds = [
+            cpu_seconds(lambda row=row: credit_and_loss(row, batch, learner))
+            for _ in range(repeats)
+        ]
+        shares[name] = round((statistics.median(seconds) - cut) / whole, 5)
+    return {
+        "tokens": batch.num_tokens,
+        "episodes": len(batch.rewards),
+        "update_s": round(whole, 2),
+        "largest_share": max(shares.values()),
+        "shares": shares,
+    }
 
 
 def plain_update(
@@ -177,9 +268,10 @@ def main() -> None:
     result: dict[str, object] = {"repeats": repeats, "torch": torch.__version__}
     for kind in ("even", "ragged"):
         result[kind] = measure_update(kind, repeats)
+    result["credit"] = measure_credit(repeats)
     for kind in ("chunked", "plain"):
         result[f"{kind}_head"] = head_in_a_process(kind)
-    print(json.dumps(result))
+    print(json.dumps({**result, **versions()}))
 
 
 if __name__ == "__main__":

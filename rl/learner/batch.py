@@ -17,10 +17,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
 from rl.rollout.trajectory import Segment, Trajectory, TrajectoryGroup
@@ -318,7 +319,9 @@ class _Tables:
         self.source.append(positions - 1)
         self.targets.append(token_ids[positions])
         self.episode_ids.append(np.full(len(positions), self.num_episodes, dtype=np.int64))
-        self.sampling_logprobs.append(np.asarray(segment.sampling_logprobs)[positions])
+        self.sampling_logprobs.append(
+            np.asarray(segment.sampling_logprobs, dtype=np.float64)[positions]
+        )
         self.sampled.append(loss_mask[positions])
         self.num_tokens += len(positions)
         self.row_starts.append(self.num_tokens)
@@ -337,12 +340,8 @@ class _Tables:
             source=_joined(self.source),
             targets=_joined(self.targets),
             episode_ids=torch.from_numpy(_joined(self.episode_ids)),
-            sampling_logprobs=torch.tensor(
-                [x for part in self.sampling_logprobs for x in part.tolist()], dtype=torch.float64
-            ),
-            sampled=torch.tensor(
-                [x for part in self.sampled for x in part.tolist()], dtype=torch.bool
-            ),
+            sampling_logprobs=torch.from_numpy(_joined(self.sampling_logprobs, np.float64)),
+            sampled=torch.from_numpy(_joined(self.sampled, np.bool_)),
             turn_ends=torch.from_numpy(_joined(self.turn_ends)),
             turn_rewards=torch.tensor(self.turn_rewards, dtype=torch.float64),
             turn_values=torch.tensor(self.turn_values, dtype=torch.float64),
@@ -356,5 +355,5 @@ class _Tables:
         )
 
 
-def _joined(parts: list[Integers]) -> Integers:
-    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+def _joined(parts: list[NDArray[Any]], dtype: DTypeLike = np.int64) -> NDArray[Any]:
+    return np.concatenate(parts) if parts else np.empty(0, dtype=dtype)
