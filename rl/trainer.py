@@ -24,7 +24,7 @@ from rl.learner.checkpoint import TRAINER_STATE, load_trainer_state, recover, sa
 from rl.learner.learner import Learner
 from rl.learner.model import load_model
 from rl.rollout.curriculum import make_curriculum
-from rl.rollout.dynamic import fill
+from rl.rollout.dynamic import fill, keep_widest
 from rl.rollout.order import TaskOrder
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup
 from rl.rollout.vine import require_copies, vine_of
@@ -119,7 +119,10 @@ class Trainer:
                 self.curriculum.learn(task, [self._success(t) for t in group.finished])
             return groups
 
-        return await fill(draw, config.prompts, config.curriculum.max_draws)
+        groups = await fill(draw, config.prompts, config.curriculum.max_draws)
+        if config.curriculum.keep < 1:
+            keep_widest(groups, config.curriculum.keep)
+        return groups
 
     def shape(self, step: int, groups: list[TrajectoryGroup]) -> None:
         """Record what the run's shapings add to the rewards of a step's episodes.

@@ -32,11 +32,15 @@ class CurriculumConfig:
     max_draws: int = 1
     """From 2 on, groups whose returns are all equal are left out and others drawn in their place,
     at most so many times per step (DAPO's dynamic sampling)."""
+    keep: float = 1.0
+    """Share of a step's groups that is learned from: those whose returns differ most (StarPO-S)."""
 
     def __post_init__(self) -> None:
         for key, least in (("pool", 0), ("ramp_steps", 0), ("max_draws", 1)):
             if getattr(self, key) < least:
                 raise ValueError(f"{key} ({getattr(self, key)}) must be >= {least}")
+        if not 0 < self.keep <= 1:
+            raise ValueError(f"keep ({self.keep}) must be above 0 and at most 1")
         if self.ramp_steps and self.order != "easy-to-hard":
             raise ValueError(
                 f"ramp_steps ({self.ramp_steps}) is for order=easy-to-hard: order is {self.order}"

@@ -1,13 +1,16 @@
-"""Dynamic sampling: groups that teach nothing make room for others (DAPO, arXiv:2503.14476, 3.2).
+"""Which groups an update learns from: those whose returns differ, or differ the most.
 
-Where all returns of a group are equal, every advantage is 0. Such groups are left out of the
-update, and as many other tasks are drawn, until the batch is full or the draws are used up. Each
-draw is waited for as a whole: an episode that takes long is as welcome as a quick one.
+Dynamic sampling (DAPO, arXiv:2503.14476, section 3.2): where all returns of a group are equal,
+every advantage is 0. Such groups are left out of the update, and as many other tasks are drawn,
+until the batch is full or the draws are used up. Each draw is waited for as a whole: an episode
+that takes long is as welcome as a quick one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from statistics import pstdev
 
 from rl.rollout.trajectory import TrajectoryGroup
 
@@ -44,3 +47,19 @@ async def fill(draw: Draw, count: int, max_draws: int) -> list[TrajectoryGroup]:
         for group in first:
             group.dropped = False
     return played
+
+
+def keep_widest(groups: Sequence[TrajectoryGroup], share: float) -> None:
+    """Mark as ``dropped`` all but the groups whose returns have the greatest standard deviation.
+
+    StarPO-S's filter of prompts (RAGEN, arXiv:2504.20073, section 4.2), which keeps a quarter.
+
+    Args:
+        groups: of a step; those that are dropped already do not count.
+        share: of them to keep, rounded up.
+    """
+    left = [group for group in groups if not group.dropped]
+    spreads = [pstdev([t.reward for t in group.finished] or [0.0]) for group in left]
+    widest = sorted(range(len(left)), key=lambda i: -spreads[i])
+    for place in widest[math.ceil(share * len(left)) :]:
+        left[place].dropped = True

@@ -108,6 +108,7 @@ BAD = [
     ("optimizer.lr=-1", "optimizer.lr (-1.0) must be from 0 to 1"),
     ("algo.clip_high=-1", "algo.clip_high (-1.0) must be >= 0"),
     ("algo.advantage=none", "algo.advantage ('none') must be one of group-outcome, ..."),
+    ("curriculum.keep=0", "curriculum.keep (0.0) must be above 0 and at most 1"),
     ("env.split=dev", "env.split ('dev') must be one of train, validation, test"),
     ("env.max_turns=0", "env.max_turns (0) must be >= 1"),
     ("config=missing.toml", "config=missing.toml: there is no such file"),

@@ -184,3 +184,15 @@ def test_inserted_observations_change_nothing(seed, decay, gap):
     spread = torch.cat([x[:, :4], hole, x[:, 4:], hole], 1)
     mask = ~spread.isnan()
     torch.testing.assert_close(suffix_sums(spread, mask, decay)[mask], plain[0], atol=0, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("lam", "length", "mean"), [(1.0, 10, 1.0), (0.95, 10, 0.8025261), (0.95, 100, 0.1988159)]
+)
+def test_lambda_below_one_favours_short_successes_and_long_failures(lam, length, mean):
+    """Concise Reasoning via RL, section 4: the mean of A over R, with values 0."""
+    rewards = torch.zeros(1, length, dtype=torch.float64)
+    rewards[0, -1] = -0.5
+    mask = torch.ones(1, length)
+    advantages, _ = gae(rewards, torch.zeros_like(rewards), mask, 1.0, lam)
+    assert advantages.mean().item() == pytest.approx(-0.5 * mean, abs=1e-7)

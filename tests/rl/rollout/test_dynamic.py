@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from rl.rollout.dynamic import fill
+from rl.rollout.dynamic import fill, keep_widest
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup, Turn
 from rl.run.metrics import rollout_metrics
 
@@ -72,3 +72,26 @@ def test_one_draw_is_taken_as_it_is():
     played, asked = play([[group(1, 1), group(1, 0)]], 2, 1)
     assert asked == [(2, 0)]
     assert [g.dropped for g in played] == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("share", "dropped"),
+    [
+        (1.0, [False] * 4),
+        (0.5, [True, False, False, True]),
+        (0.3, [True, False, False, True]),
+        (0.25, [True, False, True, True]),
+    ],
+)
+def test_the_groups_whose_returns_differ_most_are_kept(share, dropped):
+    """Their deviations are .4, .5, .471 and 0; a share of .3 is one group and a fifth."""
+    groups = [group(1, 1, 1, 1, 0), group(1, 0), group(1, 0, 0), group(1, failed=1)]
+    keep_widest(groups, share)
+    assert [g.dropped for g in groups] == dropped
+
+
+def test_what_was_dropped_before_takes_no_place():
+    groups = [group(1, 0), group(1, 1, 0), group(1, 1, 1, 0)]
+    groups[0].dropped = True
+    keep_widest(groups, 0.5)
+    assert [g.dropped for g in groups] == [True, False, True]
