@@ -55,6 +55,7 @@ BANDIT = [
     "prime",
 ]
 DAPO = ["algo=dapo", "algo.minibatches=4"]
+TURNS = {name: [f"algo={name}"] for name in ("grpo", "gigpo", "vineppo", "turn-ppo")}
 STUDIES: dict[str, tuple[list[str], dict[str, list[str]]]] = {
     "rows": ([*CODE, *STEPS], {name: [f"algo={name}"] for name in BANDIT}),
     # Answers of up to 40 tokens, where a program takes 30 and some take 50: a limit that is felt.
@@ -68,6 +69,15 @@ STUDIES: dict[str, tuple[list[str], dict[str, list[str]]]] = {
             "without overlong shaping": [*DAPO, "shaping="],
             "none of them": ["algo=grpo", "algo.minibatches=4"],
         },
+    ),
+    "mastermind": (
+        ["env=mastermind", "prompts=16", "tiny.steps=600", *SECONDS, "max_seconds=60"],
+        TURNS,
+    ),
+    # The first program has to guess a constant that only the tests' results tell.
+    "repair": (
+        ["env=code-sandbox", "env.hide=constant", "env.max_turns=2", *SECONDS, "max_seconds=60"],
+        TURNS,
     ),
 }
 """Of each study the words that its runs share, and the words of each of its rows."""

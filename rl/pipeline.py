@@ -36,6 +36,7 @@ from rl.cli import parse, read_toml, table_words
 from rl.command import EXPECTED_ERRORS, FAILED, INTERRUPTED
 from rl.config import PRESETS, SFTConfig, TrainConfig
 from rl.errors import UsageError
+from rl.preference_config import DPOConfig, RewardModelConfig
 from rl.run.files import make_folder, replace_text
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
@@ -58,6 +59,8 @@ class Command:
 COMMANDS = {
     "train": Command("rl.train", TrainConfig, "checkpoints/best", PRESETS, resumes=True),
     "sft": Command("rl.sft", SFTConfig, "checkpoints/last", {}),
+    "reward_model": Command("rl.reward_model", RewardModelConfig, "checkpoints/last", {}),
+    "dpo": Command("rl.dpo", DPOConfig, "checkpoints/last", {}),
 }
 
 
