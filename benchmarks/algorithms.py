@@ -46,6 +46,7 @@ BANDIT = [
     "gmpo",
     "rloo",
     "opo",
+    "reinforce",
     "reinforce-pp",
     "reinforce-pp-baseline",
     "ppo",

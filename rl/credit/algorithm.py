@@ -17,6 +17,7 @@ Aggregation = Literal[
 """How a step's token losses become one number; ``rl.credit.losses`` has the denominators."""
 Advantage = Literal[
     "group-outcome",
+    "batch-outcome",
     "group-process",
     "group-in-group",
     "group-dense",
@@ -62,6 +63,7 @@ class Algorithm:
 
     advantage: Advantage
     """``group-outcome``: an episode's return against its group, the same for all of its tokens.
+    ``batch-outcome``: an episode's return against all episodes of the update.
     ``group-process``: each turn's reward against all turns of the group, summed from the token on.
     ``group-in-group``: an episode's return against its group, plus what a turn and those after it
     earned against the group's turns that answered the same observation.

@@ -136,6 +136,14 @@ ALGORITHMS: dict[str, Algorithm] = {
         whiten=True,
         aggregation="token-mean",
     ),
+    # Crossing the Reward Bridge, arXiv 2503.23829, section 3.2: rewards as z-scores of the batch,
+    # without its KL term (there 0.01, in the reward).
+    "reinforce": Algorithm(
+        advantage="batch-outcome",
+        std="biased",
+        surrogate="reinforce",
+        aggregation="token-mean",
+    ),
     # REINFORCE++, arXiv 2501.03262, without its KL term: no group, advantages whitened over the
     # batch.
     "reinforce-pp": Algorithm(

@@ -62,6 +62,10 @@ def assign_credit(
         credit = _from_values(algorithm, batch, values, old_logprobs, ref_logprobs)
     elif algorithm.advantage == "group-outcome":
         credit = _from_outcomes(algorithm, batch, token_scores)
+    elif algorithm.advantage == "batch-outcome":
+        grouped = group_advantages(batch.rewards, torch.zeros_like(batch.group_ids), algorithm.std)
+        metrics = _group_metrics(grouped, "episode")
+        credit = Credit(grouped.advantages[batch.episode_ids], None, metrics)
     elif algorithm.advantage == "group-dense":
         assert token_scores is not None
         credit = _dense(algorithm, batch, token_scores)

@@ -76,7 +76,7 @@ def test_ppo_row():
         ({"kl_place": "reward"}, r"kl_place \(reward\) must be loss for advantage=group-outcome"),
         ({"kl_estimator": "k4"}, r"kl_estimator \(k4\) must be one of k1, k2, k3, k3\+"),
         ({"advantage": "gae"}, r"value_coef \(0.0\) must be above 0 for advantage=gae"),
-        ({"advantage": "grpo"}, r"advantage \(grpo\) must be one of group-outcome, group-process"),
+        ({"advantage": "grpo"}, r"advantage \(grpo\) must be one of group-outcome, batch-outcome"),
         ({"advantage": "gae", "value_coef": 0.1, "baseline": "leave-one-out"}, r"baseline \(leave"),
         ({"baseline": "length-weighted"}, r"must be mean without .* std=none"),
         ({"baseline": "best"}, r"baseline \(best\) must be one of mean, leave-one-out"),

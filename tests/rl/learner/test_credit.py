@@ -312,3 +312,16 @@ def test_divergence_in_the_reward(make_group, beta, per_token, total):
     rewards = credit.returns - torch.nn.functional.pad(credit.returns[1:], (0, 1))
     torch.testing.assert_close(rewards, f64(per_token), atol=6e-7, rtol=0)
     assert credit.returns[0].item() == pytest.approx(total, abs=6e-8)
+
+
+def test_rewards_as_z_scores_of_the_batch(make_group):
+    """Crossing the Reward Bridge: [.9, .8, .3, .1], whichever groups they are of."""
+    groups = [
+        make_group([[(2, 1, 0.9)], [(2, 2, 0.8)]]),
+        make_group([[(2, 1, 0.3)], [(2, 1, 0.1)]]),
+    ]
+    credit = assign_credit(ALGORITHMS["reinforce"], Batch.from_groups(groups))
+    expected = f64([1.121153, 0.822179, 0.822179, -0.672692, -1.270640])
+    torch.testing.assert_close(credit.advantages, expected, atol=6e-6, rtol=0)
+    equal = [make_group([[(2, 1, 0.5)], [(2, 2, 0.5)]])]
+    assert not assign_credit(ALGORITHMS["reinforce"], Batch.from_groups(equal)).advantages.any()
