@@ -21,13 +21,14 @@ async def evaluate(config: EvaluateConfig) -> tuple[dict[str, object], list[Traj
     Returns:
         Success with its 95% interval and the metrics of the episodes; and the episodes.
     """
-    from rl.run.metrics import rollout_metrics
+    from rl.run.metrics import rollout_metrics, success_of
     from rl.stage import EVALUATE, open_stage
 
     async with open_stage(config, _say) as stage:
         rate, groups = await stage.evaluate(
             config.split, config.tasks, EVALUATE, config.sampling.temperature, config.episodes
         )
+        by_task = [[success_of(t, stage.success_score) for t in g.finished] for g in groups]
         result: dict[str, object] = {
             "env": config.env.env_id,
             "model": config.model,
@@ -37,10 +38,23 @@ async def evaluate(config: EvaluateConfig) -> tuple[dict[str, object], list[Traj
             "success_low": rate.low,
             "success_high": rate.high,
             "episodes": rate.count,
+            **_pass_at_k([successes for successes in by_task if successes]),
             **rollout_metrics(groups),
             **await stage.meter.take(),
         }
     return result, groups
+
+
+def _pass_at_k(by_task: list[list[float]]) -> dict[str, float]:
+    """``pass@K`` for K = 1, 2, 4, ... up to the episodes that every task has; right is 1."""
+    from statistics import fmean
+
+    from rl.run.metrics import pass_at_k
+
+    least = min((len(successes) for successes in by_task), default=1)
+    counts = [(len(successes), sum(s >= 1 for s in successes)) for successes in by_task]
+    powers = [2**i for i in range(least.bit_length())] if least > 1 else []
+    return {f"pass@{k}": fmean(pass_at_k(n, right, k) for n, right in counts) for k in powers}
 
 
 def _say(text: str) -> None:

@@ -50,6 +50,19 @@ def pass_rate(successes: Sequence[float]) -> PassRate:
     return PassRate(p, min(p, max(0.0, centre - half)), max(p, min(1.0, centre + half)), n)
 
 
+def pass_at_k(episodes: int, right: int, k: int) -> float:
+    """The chance that one of k episodes of a task is right, of which ``right`` in ``episodes`` were.
+
+    ``1 - C(n - c, k) / C(n, k)``, unbiased (Chen et al. 2021, arXiv 2107.03374, equation 1).
+
+    Raises:
+        ValueError: k is not from 1 to ``episodes``.
+    """
+    if not 1 <= k <= episodes:
+        raise ValueError(f"k ({k}) must be from 1 to the number of episodes ({episodes})")
+    return 1 - math.comb(episodes - right, k) / math.comb(episodes, k)
+
+
 def success_of(trajectory: Trajectory, score: str) -> float:
     """The last turn's ``score``; an episode that ended before it got one did not succeed.
 

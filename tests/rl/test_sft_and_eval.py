@@ -53,6 +53,11 @@ def test_supervised_learning_on_a_file_and_evaluation_of_its_result(toy_model, t
     assert json.loads((folder / "result.json").read_text()) == measured
     with gzip.open(folder / "trajectories.jsonl.gz", "rt") as file:
         episodes = [Trajectory.from_json(json.loads(line)) for line in file]
+    right = [sum(e.reward == 1 for e in episodes[i : i + 3]) for i in range(0, 30, 3)]
+    assert measured["pass@1"] == pytest.approx(sum(right) / 30)
+    # Of three episodes there are three pairs; with one right one, two of them have it.
+    assert measured["pass@2"] == pytest.approx(sum([0, 2 / 3, 1, 1][n] for n in right) / 10)
+    assert "pass@4" not in measured
     for episode in episodes:
         episode.check()
     assert sum(e.reward for e in episodes) / 30 == pytest.approx(measured["reward"])

@@ -10,7 +10,7 @@ from scipy.stats import binomtest
 from agents.completion import Completion, FinishReason
 from agents.segment import Segment
 from rl.rollout.trajectory import ToolCall, Trajectory, TrajectoryGroup, Turn
-from rl.run.metrics import pass_rate, rollout_metrics, success_of
+from rl.run.metrics import pass_at_k, pass_rate, rollout_metrics, success_of
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 10, 128, 512])
@@ -135,3 +135,11 @@ def test_an_early_score_is_no_success():
     trajectory = episode([1, 1], [{}, {}])
     trajectory.turns[0].scores = {"em": 1.0}
     assert success_of(trajectory, "em") == 0.0
+
+
+def test_pass_at_k():
+    assert pass_at_k(10, 3, 1) == pytest.approx(0.3)
+    assert pass_at_k(10, 3, 5) == pytest.approx(0.9166667, abs=1e-7)
+    assert (pass_at_k(4, 0, 4), pass_at_k(4, 1, 4)) == (0.0, 1.0)
+    with pytest.raises(ValueError, match=r"k \(5\) must be from 1 to the number of episodes \(4\)"):
+        pass_at_k(4, 2, 5)
