@@ -51,7 +51,7 @@ def pass_rate(successes: Sequence[float]) -> PassRate:
 
 
 def pass_at_k(episodes: int, right: int, k: int) -> float:
-    """The chance that one of k episodes of a task is right, of which ``right`` in ``episodes`` were.
+    """The chance that one of k episodes is right, where ``right`` of ``episodes`` were.
 
     ``1 - C(n - c, k) / C(n, k)``, unbiased (Chen et al. 2021, arXiv 2107.03374, equation 1).
 
