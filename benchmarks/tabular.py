@@ -17,13 +17,14 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from agents.completion import Completion, FinishReason
-from rl.credit.algorithms import Algorithm
+from rl.credit.algorithm import Algorithm
 from rl.credit.corrections import correction_weights
 from rl.credit.losses import token_weights
 from rl.credit.objective import FixedTerms, TokenScores, policy_objective
@@ -168,6 +169,8 @@ class Setting:
     """The policy that sampled; the same, where it is on-policy."""
     reference: Tensor | None = None
     """What a divergence is from."""
+    scores: Tensor | None = None
+    """What a model of tokens says that each is worth."""
     _trajectories: dict[int, Trajectory] = field(default_factory=dict)
 
     @classmethod
@@ -179,6 +182,11 @@ class Setting:
     def sampled_by(self, sampler: Tensor) -> Setting:
         """The same with another policy that samples."""
         return replace(self, sampler=sampler, _trajectories={})
+
+    @cached_property
+    def values(self) -> Tensor:
+        """The exact values, ``[C]``."""
+        return self.world.values(self.logits)
 
     @property
     def probabilities(self) -> Tensor:
@@ -248,98 +256,109 @@ def draw_updates(
     return [[tuple(column[i].tolist()) for column in columns] for i in range(count)]
 
 
-def gradients(
-    setting: Setting,
-    algorithm: Algorithm,
-    updates: Sequence[Sequence[Group]],
-    values: Tensor | None = None,
-) -> Tensor:
+@dataclass(frozen=True, slots=True)
+class Updates:
+    """Episodes of one or several updates, as tensors that every algorithm can use."""
+
+    setting: Setting
+    batch: Batch
+    contexts: Tensor
+    """``[N]``, where each token was sampled."""
+    owners: Tensor
+    """``[N]``, the update of each token."""
+    count: int
+
+    @classmethod
+    def of(cls, setting: Setting, updates: Sequence[Sequence[Group]]) -> Updates:
+        """The batch of some updates, each of some groups."""
+        episodes = setting.world.episodes
+        groups = [group for update in updates for group in update]
+        numbers = [number for group in groups for number in group]
+        batch = Batch.from_groups(
+            [TrajectoryGroup([setting.trajectory(number) for number in g]) for g in groups],
+            outcomes=[float(episodes[number].reward > 0.5) for number in numbers],
+        )
+        assert batch.targets.tolist() == [x for i in numbers for x in episodes[i].letters]
+        of_episode = [u for u, update in enumerate(updates) for group in update for _ in group]
+        contexts = torch.tensor([c for i in numbers for c in episodes[i].contexts])
+        owners = torch.tensor(of_episode)[batch.episode_ids]
+        return cls(setting, batch, contexts, owners, len(updates))
+
+    def look_up(self, logits: Tensor) -> Tensor:
+        """Log-probabilities of the tokens, ``[N]``."""
+        return logits.log_softmax(-1)[self.contexts, torch.from_numpy(self.batch.targets)]
+
+    def weights(self, algorithm: Algorithm) -> Tensor:
+        """Of each token in its update, ``[N]``; as ``Learner`` chooses the sequences."""
+        ids = self.batch.episode_ids
+        if algorithm.aggregation == "prompt-mean":
+            ids = self.batch.group_ids[ids]
+        elif algorithm.aggregation == "outcome-mean":
+            ids = (self.batch.outcomes[ids] > 0.5).long()
+        parts = ids.split(self.owners.bincount().tolist())
+        return torch.cat(
+            [token_weights(part, algorithm.aggregation, algorithm.max_tokens) for part in parts]
+        )
+
+    def fixed_terms(self, algorithm: Algorithm, values: Tensor | None) -> FixedTerms:
+        """What stays fixed, as ``rl.learner.fixed_terms`` has it."""
+        setting, batch = self.setting, self.batch
+        old, ref, valued, scores = self.look_up(setting.logits), None, None, None
+        if algorithm.kl_coef:
+            assert setting.reference is not None
+            ref = self.look_up(setting.reference)
+        if algorithm.uses_values:
+            valued = (setting.values if values is None else values)[self.contexts]
+        if algorithm.token_rewards != "none":
+            assert setting.scores is not None
+            scores = setting.scores[self.contexts, torch.from_numpy(batch.targets)]
+        credit = assign_credit(algorithm, batch, valued, old, ref, scores)
+        corrections = None
+        if algorithm.correction != "none":
+            corrections, _ = correction_weights(
+                algorithm, old, batch.sampling_logprobs, batch.episode_ids
+            )
+        return FixedTerms(
+            advantages=credit.advantages,
+            old_logprobs=batch.sampling_logprobs if algorithm.old_logprobs == "sampling" else old,
+            ref_logprobs=ref if algorithm.kl_place == "loss" else None,
+            corrections=corrections,
+        )
+
+
+def gradients(updates: Updates, algorithm: Algorithm, values: Tensor | None = None) -> Tensor:
     """The direction in which each update moves the logits: minus the gradient of its loss.
 
-    It is the first optimizer step of each update. Whitening is over what is given, so with it
-    several updates cannot be given at once.
+    It is the first optimizer step of each update.
 
     Args:
-        setting: where.
+        updates: the episodes.
         algorithm: the row of choices.
-        updates: the groups of each.
         values: of each context, ``[C]``; None: the exact ones.
 
     Returns:
         ``[U, C, V]``.
 
     Raises:
-        ValueError: several updates were given to an algorithm that whitens.
+        ValueError: several updates for an algorithm that looks at its whole batch.
     """
-    if algorithm.whiten and len(updates) > 1:
+    if updates.count > 1 and (algorithm.whiten or algorithm.advantage == "group-dense"):
         raise ValueError("whitening would be over all updates together: give one at a time")
-    world = setting.world
-    numbers = [number for update in updates for group in update for number in group]
-    batch = Batch.from_groups(
-        [
-            TrajectoryGroup([setting.trajectory(number) for number in group])
-            for update in updates
-            for group in update
-        ]
-    )
-    contexts = torch.tensor([c for i in numbers for c in world.episodes[i].contexts])
-    letters = torch.from_numpy(batch.targets)
-    assert letters.tolist() == [x for i in numbers for x in world.episodes[i].letters]
-    of_update = torch.tensor(
-        [u for u, update in enumerate(updates) for group in update for i in group]
-    )[batch.episode_ids]
-
-    logits = setting.logits.log_softmax(-1)
-    logprobs = logits[contexts, letters].requires_grad_()
-    entropy = -(logits.exp() * logits).sum(-1)[contexts]
-    fixed = _fixed_terms(setting, algorithm, batch, contexts, values)
-    weights = torch.cat(
-        [
-            token_weights(
-                (batch.group_ids[ids] if algorithm.aggregation == "prompt-mean" else ids),
-                algorithm.aggregation,
-                algorithm.max_tokens,
-            )
-            for ids in batch.episode_ids.split(of_update.bincount().tolist())
-        ]
-    )
-    scores = TokenScores(logprobs, entropy)
-    terms = policy_objective(algorithm, scores, fixed, weights, 0.0, batch.episode_ids)
+    world, contexts = updates.setting.world, updates.contexts
+    table = updates.setting.logits.log_softmax(-1)
+    logprobs = updates.look_up(updates.setting.logits).requires_grad_()
+    scores = TokenScores(logprobs, -(table.exp() * table).sum(-1)[contexts])
+    fixed, weights = updates.fixed_terms(algorithm, values), updates.weights(algorithm)
+    rows = updates.batch.episode_ids
+    terms = policy_objective(algorithm, scores, fixed, weights, 0.0, rows)
     (slope,) = torch.autograd.grad(-terms.loss, logprobs)
     # The gradient of a token's log-probability, at its context: one-hot minus probabilities.
-    moved = -slope[:, None] * logits.exp()[contexts]
-    moved[torch.arange(len(letters)), letters] += slope
-    total = torch.zeros(len(updates) * world.num_contexts, world.num_letters, dtype=torch.float64)
-    total.index_add_(0, of_update * world.num_contexts + contexts, moved)
-    return total.view(len(updates), world.num_contexts, world.num_letters)
-
-
-def _fixed_terms(
-    setting: Setting, algorithm: Algorithm, batch: Batch, contexts: Tensor, values: Tensor | None
-) -> FixedTerms:
-    """As ``Learner`` makes them at the start of an update."""
-    letters = torch.from_numpy(batch.targets)
-    old = setting.logits.log_softmax(-1)[contexts, letters]
-    ref = None
-    if algorithm.kl_coef:
-        assert setting.reference is not None
-        ref = setting.reference.log_softmax(-1)[contexts, letters]
-    valued = None
-    if algorithm.uses_values:
-        known = setting.world.values(setting.logits) if values is None else values
-        valued = known[contexts]
-    credit = assign_credit(algorithm, batch, valued, old, ref)
-    corrections = None
-    if algorithm.correction != "none":
-        corrections, _ = correction_weights(
-            algorithm, old, batch.sampling_logprobs, batch.episode_ids
-        )
-    return FixedTerms(
-        advantages=credit.advantages,
-        old_logprobs=batch.sampling_logprobs if algorithm.old_logprobs == "sampling" else old,
-        ref_logprobs=ref if algorithm.kl_place == "loss" else None,
-        corrections=corrections,
-    )
+    moved = -slope[:, None] * table.exp()[contexts]
+    moved[torch.arange(len(slope)), torch.from_numpy(updates.batch.targets)] += slope
+    shape = (updates.count * world.num_contexts, world.num_letters)
+    total = torch.zeros(shape, dtype=torch.float64)
+    total.index_add_(0, updates.owners * world.num_contexts + contexts, moved)
+    return total.view(updates.count, world.num_contexts, world.num_letters)
 
 
 def expected_gradient(
@@ -347,10 +366,10 @@ def expected_gradient(
 ) -> Tensor:
     """The exact mean of :func:`gradients` over updates of one group of ``size``. ``[C, V]``."""
     groups, weights = all_groups(setting, size)
-    if algorithm.whiten:
-        parts = torch.cat([gradients(setting, algorithm, [[g]], values) for g in groups])
-    else:
-        parts = gradients(setting, algorithm, [[g] for g in groups], values)
+    blocks = [[g] for g in groups] if algorithm.whiten else [groups]
+    parts = torch.cat(
+        [gradients(Updates.of(setting, [[g] for g in b]), algorithm, values) for b in blocks]
+    )
     return torch.einsum("g,gcv->cv", weights, parts)
 
 

@@ -125,8 +125,8 @@ class Algorithm:
     kl_estimator: KLEstimator = "k3"
     """k1, k2, k3 or k3+; :func:`rl.credit.losses.kl_penalty`."""
     kl_ratio: bool = False
-    """Whether a divergence in the loss is multiplied by pi / pi_old, which makes its gradient that
-    of the divergence, whichever estimator it is (DeepSeek-V3.2, section 3.1)."""
+    """Whether a divergence in the loss is multiplied by pi / pi_old, which makes the gradient of k1
+    and k3 that of the divergence (DeepSeek-V3.2, section 3.1); k2 and k3+ have it without."""
     kl_place: KLPlace = "loss"
     """``loss``: added to the token's loss. ``reward``: taken from the token's reward (gae only)."""
     kl_target: float | None = None

@@ -16,6 +16,7 @@ from benchmarks.tabular import (
     CHAIN,
     EVEN,
     Setting,
+    Updates,
     World,
     all_groups,
     drawn,
@@ -89,7 +90,9 @@ def test_dr_grpo_has_its_constant():
     same(got * 3000, 2 / 3 * truth(setting))
 
 
-@pytest.mark.parametrize("surrogate", ["clip", "reinforce", "cispo", "sapo", "dppo-tv"])
+@pytest.mark.parametrize(
+    "surrogate", ["clip", "reinforce", "cispo", "sapo", "dppo-tv", "dro", "mirror-descent"]
+)
 def test_on_policy_every_surrogate_of_tokens_is_unbiased(surrogate):
     setting = Setting.on_policy(CHAIN)
     row = replace(RLOO, surrogate=surrogate)
@@ -208,6 +211,19 @@ def test_the_deviation_favours_tasks_of_extreme_difficulty(std, size):
             scale += chance * (k * right + (size - k) * wrong) / size
         setting = Setting(coin, logits, logits)
         same(expected_gradient(setting, replace(GROUP_MEAN, std=std), size), scale * truth(setting))
+
+
+@pytest.mark.parametrize("size", [2, 5])
+@pytest.mark.parametrize("p", [0.05, 0.5, 0.9])
+def test_the_mean_as_divisor_nears_the_gradient_of_the_log(p, size):
+    """k right among n: the right ones have (n - k) / k, the wrong ones -1. Of the binomial that is
+    (1 - (1 - p)^(n - 1)) / p times dp, the first n - 1 terms of d log p."""
+    coin = World({"ask": {"a": (None, 1.0), "b": (None, 0.0)}}, ["ask"])
+    logits = torch.tensor([[p, 1 - p]], dtype=torch.float64).log()
+    setting = Setting(coin, logits, logits)
+    got = expected_gradient(setting, replace(GROUP_MEAN, std="mean"), size)
+    expected = (1 - (1 - p) ** (size - 1)) / p * truth(setting)
+    torch.testing.assert_close(got, expected, atol=0, rtol=2e-5)
 
 
 def test_whitening_of_one_group_of_one_token_is_its_deviation():
@@ -343,6 +359,17 @@ def test_divergence_in_the_loss(estimator):
     same(expected_gradient(setting, row, 2), truth(setting) - 0.3 * part)
 
 
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3", "k3+"])
+def test_divergence_in_the_loss_times_the_ratio(estimator):
+    """k1 and k3 then have the gradient of KL(pi || ref) where visits are held fixed: their means
+    are the divergence, whatever the policy. The mean of k2 is not, and k3+ has its slope."""
+    setting, ref = referred(CHAIN)
+    row = replace(RLOO, kl_coef=0.3, kl_estimator=estimator, kl_ratio=True)
+    forward = expected_slope(setting, lambda pi: (pi.exp() * (pi - ref)).sum(-1))
+    error = expected_gradient(setting, row, 2) - truth(setting) + 0.3 * forward
+    assert (error.norm() < 1e-12) == (estimator in ("k1", "k3"))
+
+
 @pytest.mark.parametrize("estimator", ["k1", "k3"])
 def test_divergence_in_the_reward(estimator):
     """k1 has the gradient of the divergence of whole episodes. k3 lacks how its own value changes
@@ -360,7 +387,7 @@ def test_divergence_in_the_reward(estimator):
 def test_whitening_of_several_updates_at_once_is_refused():
     setting = Setting.on_policy(BANDIT)
     with pytest.raises(ValueError, match="one at a time"):
-        gradients(setting, ALGORITHMS["ppo"], [[(0, 1)], [(1, 2)]])
+        gradients(Updates.of(setting, [[(0, 1)], [(1, 2)]]), ALGORITHMS["ppo"])
 
 
 def test_groups_are_all_there_are():
