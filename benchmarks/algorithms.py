@@ -76,6 +76,11 @@ STUDIES: dict[str, tuple[list[str], dict[str, list[str]]]] = {
         ["env=mastermind", "prompts=16", "tiny.steps=600", *SECONDS, "max_seconds=60"],
         TURNS,
     ),
+    # VinePPO plays 37 tokens for one of GRPO's there: the same by updates, with K = 2.
+    "mastermind-updates": (
+        ["env=mastermind", "prompts=16", "tiny.steps=600", "steps=12", "max_seconds=120"],
+        {**TURNS, "vineppo": ["algo=vineppo", "algo.vine_rollouts=2"]},
+    ),
     # The first program has to guess a constant that only the tests' results tell.
     "repair": (
         ["env=code-sandbox", "env.hide=constant", "env.max_turns=2", *SECONDS, "max_seconds=60"],
