@@ -232,9 +232,12 @@ class TrainConfig(RunConfig):
     texts: TextsConfig
     """What is imitated in each update, where algo.ptx_coef is above 0."""
     shaping: str = ""
-    """What lengths and siblings add to rewards: 0.5*kimi_length; see docs/algorithms.md."""
+    """What lengths, siblings and reward models add to rewards: 0.5*kimi_length; see
+    docs/algorithms.md."""
+    reward_weight: float = 1.0
+    """What the environment's own rewards count for; at 0 shaping alone is trained on."""
     shaping_from: int = 1
-    """The first step whose rewards are shaped."""
+    """The first step whose rewards are shaped and weighted."""
     optimizer: OptimizerConfig = field(metadata={"defaults": {"lr": 0.0, "warmup_steps": 5}})
     """The learner's optimizer; lr=0 means 4e-4 for model=tiny and 1e-6 for every other model."""
     micro_batch_tokens: int = 4096
@@ -262,6 +265,18 @@ class TrainConfig(RunConfig):
                 f"shaping ({self.shaping}) must be empty with algo.advantage=vine: the values of "
                 f"states are of the environment's rewards alone"
             )
+        if self.reward_weight != 1 and self.algo.row.advantage == "vine":
+            raise ValueError(
+                f"reward_weight ({self.reward_weight}) must be 1 with algo.advantage=vine: the "
+                f"values of states are of the environment's rewards as they are"
+            )
+        at_least(0, self, "reward_weight")
+        if self.reward_weight == 0:
+            if not self.shaping.strip():
+                raise ValueError("reward_weight (0) leaves nothing to train on: give shaping=...")
+            # Dynamic sampling looks at what the environment pays, before shaping.
+            if self.curriculum.max_draws > 1:
+                raise ValueError("reward_weight (0) must be above 0 for curriculum.max_draws > 1")
         kinds = budget_kinds(self.env.options.token_budget)
         for shaping in (weighted.shaping for weighted in make_shapings(self.shaping)):
             if shaping.budget and shaping.budget not in kinds:
@@ -372,7 +387,7 @@ def run_path(out: str, config: ModelConfig, algo: str = "") -> Path:
         raise UsageError(f"out ({out}) may hold {known}") from error
 
 
-def as_lines(config: object) -> str:
+def as_lines(config: ModelConfig) -> str:
     """The resolved configuration as the command line would write it, a key per line."""
     flat = flatten(to_plain(config))
     names = {"env.env_id": "env", "algo.name": "algo"}

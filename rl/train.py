@@ -76,8 +76,9 @@ async def train(config: TrainConfig) -> Outcome:
                     groups = await interrupt.unless_asked(trainer.rollout(step))
                 if groups is None:
                     break
-                trainer.shape(step, groups)
-                metrics = await _learn(trainer, ledger, step, groups)
+                with ledger.part("reward"):
+                    agreement = trainer.shape(step, groups)
+                metrics = await _learn(trainer, ledger, step, groups) | agreement
                 metrics["step_time"] = time.perf_counter() - began
                 metrics["tokens_per_second"] = metrics["num_sampled_tokens"] / metrics["step_time"]
                 trainer.progress.step = step

@@ -18,6 +18,7 @@ from torch import Tensor
 from agents.segment import Segment
 from rl.config import TrainConfig
 from rl.credit.shaping import make_shapings
+from rl.credit.shaping.agreement import agreement_metrics
 from rl.credit.shaping.record import shape
 from rl.errors import RunFailure, UsageError
 from rl.learner.checkpoint import TRAINER_STATE, load_trainer_state, recover, save_checkpoint
@@ -124,17 +125,22 @@ class Trainer:
             keep_widest(groups, config.curriculum.keep)
         return groups
 
-    def shape(self, step: int, groups: list[TrajectoryGroup]) -> None:
+    def shape(self, step: int, groups: list[TrajectoryGroup]) -> dict[str, float]:
         """Record what the run's shapings add to the rewards of a step's episodes.
+
+        Returns:
+            How far those that judge agree with what the environment says.
 
         Raises:
             RunFailure: a shaping gives anything but one finite number for each episode, or the
                 algorithm needs rewards of 0 and more.
         """
-        shapings = self.shapings if step >= self.config.shaping_from else []
+        begun = step >= self.config.shaping_from
+        shapings = self.shapings if begun else ()
+        weight = self.config.reward_weight if begun else 1.0
+        score, best = self.stage.success_score, self._reward_range[1]
         try:
-            score, best = self.stage.success_score, self._reward_range[1]
-            shape(shapings, groups, score, best, self._most_tokens)
+            shape(shapings, groups, score, best, self._most_tokens, weight)
         except ValueError as error:
             raise RunFailure(str(error)) from error
         rewards = [t.shaped_reward for group in groups for t in group.finished]
@@ -143,6 +149,7 @@ class Trainer:
                 f"algo.std=mean divides by a group's mean, so rewards must be >= 0; one is "
                 f"{min(rewards):g}: choose another algo.std, or rewards without penalties"
             )
+        return agreement_metrics(shapings, groups, score)
 
     async def learn(self, groups: list[TrajectoryGroup]) -> dict[str, float]:
         """Update the weights from the shaped rewards; the policy shares them, and is told.

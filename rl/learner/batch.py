@@ -133,8 +133,8 @@ class Batch:
         Args:
             groups: the groups of one update.
             rewards: shaped returns, one for each finished episode in order; what they add to the
-                episode's own return is earned at its last turn, by each of its roles. None: the
-                episodes' own.
+                episode's own return, by its ``reward_weight``, is earned at its last turn, by each
+                of its roles. None: the episodes' own.
             outcomes: how far each finished episode was right, from 0 to 1; None: nobody said.
             mask_observations: False trains on the observations between sampled tokens as well.
 
@@ -144,7 +144,7 @@ class Batch:
                 nothing before it.
         """
         finished = [(i, t) for i, group in enumerate(groups) for t in group.finished]
-        own = [trajectory.reward for _, trajectory in finished]
+        own = [trajectory.reward_weight * trajectory.reward for _, trajectory in finished]
         for name, given in (("rewards", rewards), ("outcomes", outcomes)):
             if given is not None and len(given) != len(own):
                 raise ValueError(
@@ -166,7 +166,8 @@ class Batch:
                 alone = len(trajectory.roles) == 1
                 group_ids.append(group + len(groups) * rank[role])
                 tables.add_role(trajectory, role, total - base, group_ids[-1])
-                returns.append(total if alone else sum(trajectory.rewards_of(role)) + total - base)
+                paid = trajectory.reward_weight * sum(trajectory.rewards_of(role))
+                returns.append(total if alone else paid + total - base)
                 owners.append(owner)
         return tables.batch(
             rewards=returns,
@@ -283,7 +284,7 @@ class _Tables:
             return
         sampled_turns = np.concatenate(turn_ids)
         assert (np.diff(sampled_turns) >= 0).all(), "segments are not in the order of time"
-        paid = trajectory.rewards_of(role)
+        paid = [trajectory.reward_weight * x for x in trajectory.rewards_of(role)]
         # Others' turns count where they pay this role.
         turns = [i for i, turn in enumerate(trajectory.turns) if turn.role == role or paid[i]]
         rewards = [paid[i] for i in turns]

@@ -116,15 +116,9 @@ class PreferenceLearner:
         parts = (self._judge(part).agreements for part in self._parts(comparisons))
         return [agreement for part in parts for agreement in part]
 
-    @torch.no_grad()
     def rewards(self, segments: Sequence[Segment]) -> list[float]:
         """The reward of each answer."""
-        found = [0.0] * len(segments)
-        for places in cut([len(s) for s in segments], self.max_tokens_per_micro_batch):
-            rewards = self.rewarder.score([segments[i] for i in places]).tolist()
-            for place, reward in zip(places, rewards, strict=True):
-                found[place] = reward
-        return found
+        return rewards_of(self.rewarder, segments, self.max_tokens_per_micro_batch)
 
     def anchored(self, comparisons: Sequence[TokenComparison]) -> list[TokenComparison]:
         """The same, with rewards counted from what they are now: now is the reference."""
@@ -168,6 +162,25 @@ class PreferenceLearner:
                 f"gradient norm {norm}: lower optimizer.lr"
             )
         return norm
+
+
+@torch.no_grad()
+def rewards_of(
+    rewarder: Rewarder, segments: Sequence[Segment], max_tokens: int = 4096
+) -> list[float]:
+    """The reward of each answer.
+
+    Args:
+        rewarder: who gives it.
+        segments: the answers, each with its prompt.
+        max_tokens: most tokens, padding counted, in one forward pass.
+    """
+    found = [0.0] * len(segments)
+    for places in cut([len(s) for s in segments], max_tokens):
+        rewards = rewarder.score([segments[i] for i in places]).tolist()
+        for place, reward in zip(places, rewards, strict=True):
+            found[place] = reward
+    return found
 
 
 def cut(

@@ -96,6 +96,8 @@ class Trajectory:
     """How often it was begun: once, and again after each failure that could be retried."""
     shaping: dict[str, float] = field(default_factory=dict)
     """Named contributions beside the environment's rewards (``rl.credit.shaping``)."""
+    reward_weight: float = 1.0
+    """What the environment's rewards count for in training; they stay what they are."""
     part: str = ""
     """Of a mixture of environments: the part that was played, whose id, options and task these
     are."""
@@ -150,8 +152,8 @@ class Trajectory:
 
     @property
     def shaped_reward(self) -> float:
-        """What advantages see: the return and what shaping adds to it."""
-        return self.reward + sum(self.shaping.values())
+        """What advantages see: the return, by its weight, and what shaping adds to it."""
+        return self.reward_weight * self.reward + sum(self.shaping.values())
 
     @property
     def rewards(self) -> dict[str, float]:

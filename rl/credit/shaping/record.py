@@ -18,6 +18,7 @@ def shape(
     success_score: str,
     best_return: float,
     limit: int = 0,
+    reward_weight: float = 1.0,
 ) -> None:
     """Record each shaping's contribution with each finished episode; the others get none.
 
@@ -27,22 +28,24 @@ def shape(
         success_score: the score that is 1 where an episode is right; "": its return decides.
         best_return: the return of a right episode, where no score says it.
         limit: the most tokens that an episode could have sampled; 0: nobody says.
+        reward_weight: what the episodes' own returns count for.
 
     Raises:
         ValueError: a shaping gives anything but one finite number for each episode.
     """
-    for group in groups:
-        finished = group.finished
-        if not finished:
-            continue
-        least = (1.0 if success_score else best_return) - _ROUNDING
-        members = [_member(t, success_of(t, success_score) >= least, limit) for t in finished]
-        for weighted in shapings:
-            given = weighted.contributions(members)
-            for trajectory, contribution in zip(finished, given, strict=True):
+    played = [group.finished for group in groups if group.finished]
+    least = (1.0 if success_score else best_return) - _ROUNDING
+
+    def member(t: Trajectory) -> Member:
+        scores = t.turns[-1].scores if t.turns else {}
+        right = success_of(t, success_score) >= least
+        return Member(t.num_sampled, right, t.reward, budget_of(scores), limit, t)
+
+    for weighted in shapings:
+        parts = played if weighted.shaping.by_group else [[t for group in played for t in group]]
+        for part in parts:
+            given = weighted.contributions([member(t) for t in part])
+            for trajectory, contribution in zip(part, given, strict=True):
                 trajectory.shaping[weighted.shaping.name] = contribution
-
-
-def _member(trajectory: Trajectory, right: bool, limit: int) -> Member:
-    scores = trajectory.turns[-1].scores if trajectory.turns else {}
-    return Member(trajectory.num_sampled, right, trajectory.reward, budget_of(scores), limit)
+    for trajectory in (t for group in played for t in group):
+        trajectory.reward_weight = reward_weight

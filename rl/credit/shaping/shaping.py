@@ -1,7 +1,7 @@
 """Shaping: what a finished group's episodes earn beside their rewards, by name.
 
-A shaping sees token counts and siblings, which no environment does. What it gives is recorded with
-each episode as a named contribution; ``Trajectory.shaped_reward`` is what advantages see.
+A shaping sees tokens and siblings, which no environment does. What it gives is recorded with each
+episode as a named contribution; ``Trajectory.shaped_reward`` is what advantages see.
 """
 
 from __future__ import annotations
@@ -9,12 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from envs.budget import TokenBudget
 from envs.rewards.registration import find
 from envs.rewards.spec import parse_terms
 from tools.registry import build
+
+if TYPE_CHECKING:
+    from rl.rollout.trajectory import Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,8 @@ class Member:
     """What its prompt asked for, where it did."""
     limit: int = 0
     """The most tokens that it could have sampled; 0 where nobody says."""
+    episode: Trajectory | None = None
+    """Its whole record: what was read and said, as text and as tokens."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +46,16 @@ class Shaping:
         name: under which it is recorded.
         contribute: from a group's finished members to what each earns beside its reward, in order.
         budget: the kind of token budget that prompts must name for it; "" for none.
+        judges: whether it says how good an episode is: its agreement with the environment's own
+            outcome is then logged.
+        by_group: False gives it the members of all groups of a step at once, for speed.
     """
 
     name: str
     contribute: Callable[[Sequence[Member]], Sequence[float]]
     budget: Literal["", "exact", "max"] = ""
+    judges: bool = False
+    by_group: bool = True
 
 
 @dataclass(frozen=True)

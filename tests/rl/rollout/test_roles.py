@@ -130,6 +130,15 @@ def test_what_another_turn_pays_is_earned_by_the_words_before_it(group):
     assert batch.rewards.tolist() == [2.5, 2.0, 2.5, 0.0]
 
 
+def test_an_episodes_own_rewards_may_count_for_less(group):
+    for trajectory in group.trajectories:
+        trajectory.reward_weight = 0.5
+    # Half of 2.5 is each episode's own; the first is shaped by 1, for each of its roles.
+    batch = Batch.from_groups([group], [2.25, 1.25])
+    assert batch.rewards.tolist() == [1.75, 1.5, 1.25, 0.0]
+    assert batch.turn_rewards.tolist()[:3] == [0.125, 0.125, 1.5]
+
+
 def test_an_episode_of_roles_plays_again(group, tmp_path, capsys):
     path = tmp_path / "episodes.jsonl.gz"
     write_trajectories(path, [group])

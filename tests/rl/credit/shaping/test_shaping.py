@@ -9,7 +9,7 @@ import pytest
 from agents.segment import Segment
 from envs.budget import TokenBudget
 from envs.rewards import names, register, registration
-from rl.credit.shaping import Member, Shaping, make_shapings
+from rl.credit.shaping import Member, Shaping, Weighted, make_shapings
 from rl.credit.shaping.record import shape
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup, Turn
 from rl.run.metrics import rollout_metrics
@@ -42,7 +42,8 @@ def episode(num_tokens, reward, scores=None, failure=None):
 
 
 def test_every_built_in_shaping_is_registered_and_made():
-    assert names("shaping") == ["cosine", "kimi_length", "l1_exact", "l1_max", "overlong"]
+    lengths = ["cosine", "kimi_length", "l1_exact", "l1_max", "overlong"]
+    assert names("shaping") == [*lengths, "reward_model"]
     assert [w.shaping.name for w in make_shapings(ALL)] == [
         *("kimi_length", "overlong", "l1_exact", "l1_max", "cosine")
     ]
@@ -130,6 +131,38 @@ def test_a_step_is_shaped_by_group_and_failed_episodes_are_left_out():
     assert Trajectory.from_json(record) == last
     del record["shaping"]
     assert Trajectory.from_json(record).shaping == {}, "a record of before has none"
+
+
+def test_the_environments_own_reward_may_count_for_less():
+    groups = [TrajectoryGroup([episode(6, 1.0), episode(2, 0.5)])]
+    shape(make_shapings("overlong(max_length=8, cache=4)"), groups, "right", 1.0, 0, 0.25)
+    first, second = groups[0].trajectories
+    assert (first.shaped_reward, second.shaped_reward) == (0.25 - 0.5, 0.125)
+    assert (first.reward, second.reward) == (1.0, 0.5), "what it paid stays what it was"
+    record = json.loads(json.dumps(first.to_json()))
+    assert Trajectory.from_json(record) == first
+    del record["reward_weight"]
+    assert Trajectory.from_json(record).reward_weight == 1.0, "a record of before has none"
+
+
+def test_a_shaping_that_compares_no_siblings_sees_a_whole_step_at_once():
+    groups = [
+        TrajectoryGroup([episode(1, 1.0), episode(2, 0.0)]),
+        TrajectoryGroup([episode(3, 1.0)]),
+    ]
+    seen = []
+
+    def count(members):
+        seen.append([m.num_tokens for m in members])
+        assert [len(m.episode.segments[0]) - 2 for m in members] == seen[-1]
+        return [float(m.num_tokens) for m in members]
+
+    together = Weighted(2.0, Shaping("count", count, by_group=False))
+    shape((together, Weighted(1.0, Shaping("apart", count))), groups, "right", 1.0)
+    assert seen == [[1, 2, 3], [1, 2], [3]]
+    shaped = [t.shaping for group in groups for t in group.trajectories]
+    assert [s["count"] for s in shaped] == [2.0, 4.0, 6.0]
+    assert [s["apart"] for s in shaped] == [1.0, 2.0, 3.0]
 
 
 def test_without_shaping_nothing_is_recorded():
