@@ -8,8 +8,11 @@ token: what a program prints cannot end its message or speak for somebody else.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -67,6 +70,13 @@ class Renderer:
         after_message = self._after_assistant([{"role": "user", "content": "x"}])
         self.end_token_ids = self._end_tokens(after_message)
         self.difference = self._compare(_PROBE)
+
+    @cached_property
+    def identity(self) -> str:
+        """Equal for renderers whose token ids mean the same, and whose templates are the same."""
+        ids = sorted(self.tokenizer.get_vocab().items())
+        template = self._template or self.tokenizer.chat_template
+        return hashlib.sha256(json.dumps([ids, template]).encode()).hexdigest()[:16]
 
     def start(self, messages: Sequence[dict[str, str]]) -> list[int]:
         """The tokens of a conversation's first messages, up to where the assistant speaks."""

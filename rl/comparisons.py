@@ -16,7 +16,7 @@ from agents.segment import NOT_SAMPLED, Segment
 from rl.credit.preferences import ranked_pairs
 from rl.demonstrations import Conversation, conversation_of
 
-Messages = list[dict[str, str]]
+Messages = list[dict[str, Any]]
 FORMAT = (
     '{"prompt": ..., "chosen": ..., "rejected": ...}, or {"prompt": ..., "completions": [...], '
     '"scores": [...]}, each a text or a list of messages'
@@ -100,7 +100,8 @@ def read_comparisons(path: str) -> list[Comparison]:
     probability that chosen is better) where they are known, or ``{"prompt", "completions",
     "scores"}``: K answers, the greater score the better, equal ones tied. A prompt is a list of
     messages, or the text of a user's. An answer is a list of messages, or the text of the
-    assistant's. Without a prompt, it is the messages that all answers begin with.
+    assistant's. Without a prompt, it is the messages that all answers begin with. What a message
+    may hold beside its text: :func:`rl.demonstrations.to_messages`; ``"tokenizer"`` is of the line.
 
     Raises:
         ValueError: a line is no such comparison; names the file and the line.
@@ -149,7 +150,8 @@ def _comparison(row: Mapping[str, Any]) -> Comparison:
     prompt = _messages(row["prompt"], "user") if "prompt" in row else _shared(said)
     if "prompt" not in row:
         said = [messages[len(prompt) :] for messages in said]
-    answers = tuple(conversation_of([*prompt, *messages]) for messages in said)
+    tokenizer = row.get("tokenizer", "")
+    answers = tuple(conversation_of([*prompt, *messages], tokenizer) for messages in said)
     first_turn = sum(message["role"] == "assistant" for message in prompt)
     pairs = _ranked(row["scores"], len(said)) if ranked else [_pair(row)]
     return Comparison(answers, tuple(pairs), first_turn)

@@ -29,6 +29,12 @@ class Exchange:
 
     observation: str
     action: str
+    ended: bool = True
+    """Whether the author ended its message; one that a stop string halted, or a limit, did not."""
+    continues: bool = False
+    """Whether the observation stands inside the author's own message; never of the first."""
+    token_ids: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    """The tokens before the author's words, and those words as they were sampled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +43,8 @@ class Conversation:
 
     exchanges: tuple[Exchange, ...]
     system: str | None = None
-    stop: tuple[str, ...] = ()
-    """An action that ends in one of these was halted there, so no end token follows it."""
-    continues: bool = False
-    """Whether observations after the first continue the author's own message."""
+    tokenizer: str = ""
+    """Whose token ids the exchanges hold (``Renderer.identity``); empty: nobody's."""
 
     def texts(self) -> Iterator[str]:
         """Every text of it, for training a tokenizer."""
@@ -51,24 +55,31 @@ class Conversation:
             yield exchange.action
 
     def to_segment(self, renderer: Renderer) -> Segment:
-        """Its tokens: an author's words have loss_mask 1, all that it read has 0."""
-        segment, ended = Segment(), False
+        """Its tokens: an author's words have loss_mask 1, all that it read has 0.
+
+        They are those that were sampled, where these are known and the renderer's own; else the
+        texts are rendered.
+        """
+        segment, own = Segment(), self.tokenizer == renderer.identity
         for turn, exchange in enumerate(self.exchanges):
-            if turn == 0:
-                messages = [{"role": "system", "content": self.system}] if self.system else []
-                messages.append({"role": "user", "content": exchange.observation})
-                segment.append_context(renderer.start(messages), turn)
-            elif self.continues:
-                segment.append_context(renderer.splice(exchange.observation), turn)
-            else:
-                tokens = renderer.extend(exchange.observation, ended=ended)
-                segment.append_context(tokens, turn)
-            ended = not exchange.action.endswith(self.stop) if self.stop else True
-            tokens = renderer.splice(exchange.action)
-            if ended:
-                tokens = [*tokens, renderer.end_token_ids[0]]
-            segment.append_completion(_said(tokens), turn)
+            known = exchange.token_ids if own else None
+            context, words = known or self._rendered(turn, renderer)
+            segment.append_context(context, turn)
+            segment.append_completion(_said(words), turn)
         return segment
+
+    def _rendered(self, turn: int, renderer: Renderer) -> tuple[Sequence[int], Sequence[int]]:
+        exchange = self.exchanges[turn]
+        if turn == 0:
+            messages = [{"role": "system", "content": self.system}] if self.system else []
+            context = renderer.start([*messages, {"role": "user", "content": exchange.observation}])
+        elif exchange.continues:
+            context = renderer.splice(exchange.observation)
+        else:
+            ended = self.exchanges[turn - 1].ended
+            context = renderer.extend(exchange.observation, ended=ended)
+        words = renderer.splice(exchange.action)
+        return context, [*words, renderer.end_token_ids[0]] if exchange.ended else words
 
 
 def _said(tokens: Sequence[int]) -> Completion:
@@ -132,7 +143,9 @@ async def _episode(
     # The last action's outcome is read by nobody, so it is not asked for.
     for turn in range(options.max_turns):
         action = author(without_budget(observation))
-        spoken.setdefault(env.role, []).append(Exchange(observation, action))
+        said = spoken.setdefault(env.role, [])
+        halted = bool(env.stop) and action.endswith(env.stop)
+        said.append(Exchange(observation, action, not halted, bool(said) and env.continues))
         rules.setdefault(env.role, env.system_prompt)
         if turn + 1 < options.max_turns:
             result = await env.astep(action)
@@ -140,14 +153,13 @@ async def _episode(
                 break
             observation = result.observation
     await env.aclose()
-    return [
-        Conversation(tuple(exchanges), rules[role], env.stop, env.continues)
-        for role, exchanges in spoken.items()
-    ]
+    return [Conversation(tuple(exchanges), rules[role]) for role, exchanges in spoken.items()]
 
 
 def read_conversations(path: str, key: str = "data") -> list[Conversation]:
     """Conversations from JSON lines of ``{"messages": [{"role": ..., "content": ...}, ...]}``.
+
+    What a message may hold beside: :func:`to_messages`.
 
     Args:
         path: the file.
@@ -164,8 +176,9 @@ def read_conversations(path: str, key: str = "data") -> list[Conversation]:
     # Lines end in a line feed: str.splitlines would also cut at the separators inside texts.
     for number, line in enumerate(file.read_bytes().splitlines(), start=1):
         try:
-            conversations.append(conversation_of(json.loads(line)["messages"]))
-        except (LookupError, TypeError, ValueError) as error:
+            row = json.loads(line)
+            conversations.append(conversation_of(row["messages"], row.get("tokenizer", "")))
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise ValueError(
                 f'{path}, line {number}: expected {{"messages": [...]}} with user and assistant '
                 f"messages in turn, after at most one system message ({error})"
@@ -175,12 +188,40 @@ def read_conversations(path: str, key: str = "data") -> list[Conversation]:
     return conversations
 
 
-def conversation_of(messages: Sequence[Mapping[str, str]]) -> Conversation:
+def to_messages(conversation: Conversation) -> list[dict[str, Any]]:
+    """The inverse of :func:`conversation_of`.
+
+    Beside role and content a message holds what chat messages cannot say, where it is so:
+    ``"ended": false`` of an assistant's that was halted, ``"continues": true`` of a user's that
+    stands inside the assistant's, and the ``"token_ids"`` of either.
+    """
+    system = conversation.system
+    messages: list[dict[str, Any]] = []
+    if system is not None:
+        messages.append({"role": "system", "content": system})
+    for exchange in conversation.exchanges:
+        read: dict[str, Any] = {"role": "user", "content": exchange.observation}
+        said: dict[str, Any] = {"role": "assistant", "content": exchange.action}
+        if exchange.continues:
+            read["continues"] = True
+        if not exchange.ended:
+            said["ended"] = False
+        if exchange.token_ids is not None:
+            read["token_ids"], said["token_ids"] = map(list, exchange.token_ids)
+        messages += [read, said]
+    return messages
+
+
+def conversation_of(messages: Sequence[Mapping[str, Any]], tokenizer: str = "") -> Conversation:
     """The conversation that chat messages are.
 
+    Args:
+        messages: user and assistant in turn, after at most one system message.
+        tokenizer: whose token ids they hold.
+
     Raises:
-        ValueError: they are not user and assistant in turn, after at most one system message.
-        TypeError: a content is no text.
+        ValueError: they are not.
+        TypeError: a content is no text, or token ids are no integers.
         LookupError: a message lacks its role or its content.
     """
     system = messages[0]["content"] if messages[0]["role"] == "system" else None
@@ -191,5 +232,20 @@ def conversation_of(messages: Sequence[Mapping[str, str]]) -> Conversation:
     texts = [message["content"] for message in rest]
     if not all(isinstance(text, str) for text in (*texts, system or "")):
         raise TypeError("a content is not a text")
-    pairs = zip(texts[::2], texts[1::2], strict=True)
-    return Conversation(tuple(Exchange(user, said) for user, said in pairs), system)
+    pairs = zip(rest[::2], rest[1::2], strict=True)
+    return Conversation(tuple(_exchange(*pair) for pair in pairs), system, tokenizer)
+
+
+def _exchange(read: Mapping[str, Any], said: Mapping[str, Any]) -> Exchange:
+    known = [message["token_ids"] for message in (read, said) if "token_ids" in message]
+    if len(known) == 1:
+        raise ValueError("token_ids stand in one message of two")
+    if not all(type(token) is int for tokens in known for token in tokens):
+        raise TypeError("token_ids are no integers")
+    return Exchange(
+        read["content"],
+        said["content"],
+        ended=bool(said.get("ended", True)),
+        continues=bool(read.get("continues", False)),
+        token_ids=(tuple(known[0]), tuple(known[1])) if known else None,
+    )

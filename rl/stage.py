@@ -26,7 +26,7 @@ from rl.run.metrics import PassRate, pass_rate, success_of
 from rl.run.services import ServiceMeter
 from rl.tiny import make_tiny
 
-TRAIN, VALIDATION, TEST, EVALUATE = 0, 1, 2, 3
+TRAIN, VALIDATION, TEST, EVALUATE, DISTILL = 0, 1, 2, 3, 4
 """First number after the seed in a collection's seed key: no two kinds share random numbers."""
 
 

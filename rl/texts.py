@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+
 from agents.segment import Segment
 from rl.demonstrations import demonstrate, read_conversations
 from rl.errors import UsageError
 from rl.imitation import check_lengths
 from rl.stage import Stage
+
+logger = logging.getLogger(__name__)
 
 
 async def text_segments(stage: Stage, data: str, demonstrations: int) -> list[Segment]:
@@ -32,6 +36,13 @@ async def text_segments(stage: Stage, data: str, demonstrations: int) -> list[Se
             )
     except ValueError as error:
         raise UsageError(str(error)) from error
+    foreign = sum(c.tokenizer not in ("", stage.renderer.identity) for c in conversations)
+    if foreign:
+        logger.warning(
+            "%d of %d conversations hold another tokenizer's tokens: their texts are rendered",
+            foreign,
+            len(conversations),
+        )
     segments = [conversation.to_segment(stage.renderer) for conversation in conversations]
     check_lengths(stage.model, segments)
     return segments

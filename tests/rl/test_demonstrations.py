@@ -12,8 +12,10 @@ from rl.demonstrations import (
     Conversation,
     Exchange,
     NoDemonstrations,
+    conversation_of,
     demonstrate,
     read_conversations,
+    to_messages,
 )
 from rl.tiny import train_tokenizer
 
@@ -33,6 +35,40 @@ def masked(renderer, segment):
             texts.append(renderer.tokenizer.decode(run))
             run = []
     return texts
+
+
+def test_tokens_as_sampled_stay_as_sampled_where_the_tokenizer_is_the_same(renderer):
+    first = tuple(renderer.start([{"role": "user", "content": "1?"}]))
+    letters = [*renderer.splice("c "), *renderer.splice("d")]
+    assert letters != renderer.splice("c d")
+    exchange = Exchange("1?", "c d", ended=False, token_ids=(first, tuple(letters)))
+    own = Conversation((exchange,), tokenizer=renderer.identity).to_segment(renderer)
+    own.check()
+    assert own.token_ids == [*first, *letters]
+    assert own.loss_mask == [0] * len(first) + [1] * len(letters)
+    for tokenizer in ("", "another"):
+        other = Conversation((exchange,), tokenizer=tokenizer).to_segment(renderer)
+        assert other.token_ids == [*first, *renderer.splice("c d")]
+
+
+def test_messages_say_all_that_a_conversation_holds():
+    conversation = Conversation(
+        (
+            Exchange("Who?", "look</s>", ended=False, token_ids=((1, 2), (3,))),
+            Exchange(" found ", "me", continues=True, token_ids=((), (4, 5))),
+        ),
+        system="Look.",
+        tokenizer="t",
+    )
+    messages = json.loads(json.dumps(to_messages(conversation)))
+    assert messages == [
+        {"role": "system", "content": "Look."},
+        {"role": "user", "content": "Who?", "token_ids": [1, 2]},
+        {"role": "assistant", "content": "look</s>", "ended": False, "token_ids": [3]},
+        {"role": "user", "content": " found ", "continues": True, "token_ids": []},
+        {"role": "assistant", "content": "me", "token_ids": [4, 5]},
+    ]
+    assert conversation_of(messages, "t") == conversation
 
 
 def test_an_authors_words_and_end_tokens_are_trained_and_nothing_else(renderer):
@@ -57,7 +93,10 @@ def test_an_authors_words_and_end_tokens_are_trained_and_nothing_else(renderer):
 
 def test_a_halted_action_has_no_end_token_and_goes_on_in_place(renderer):
     conversation = Conversation(
-        (Exchange("Who?", "look</s>"), Exchange(" found ", "me")), stop=("</s>",), continues=True
+        (
+            Exchange("Who?", "look</s>", ended=False),
+            Exchange(" found ", "me", continues=True),
+        )
     )
     segment = conversation.to_segment(renderer)
     assert masked(renderer, segment) == ["look</s>", "me<|end|>"]
@@ -68,7 +107,7 @@ def test_a_halted_action_has_no_end_token_and_goes_on_in_place(renderer):
 
 def test_a_halted_action_before_a_message_is_ended_by_what_comes_next(renderer):
     conversation = Conversation(
-        (Exchange("Who?", "look</s>"), Exchange("found", "me")), stop=("</s>",)
+        (Exchange("Who?", "look</s>", ended=False), Exchange("found", "me"))
     )
     segment = conversation.to_segment(renderer)
     assert masked(renderer, segment) == ["look</s>", "me<|end|>"]
@@ -143,6 +182,10 @@ def test_good_lines_read_as_conversations(write):
         '{"messages": [{"role": "user"}]}',
         '{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": 3}]}',
         '{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": null}]}',
+        '{"messages": [{"role": "user", "content": "x", "token_ids": [1]}, '
+        '{"role": "assistant", "content": "x"}]}',
+        '{"messages": [{"role": "user", "content": "x", "token_ids": [1]}, '
+        '{"role": "assistant", "content": "x", "token_ids": ["1"]}]}',
         line(("u", "x")),
         line(("a", "x"), ("u", "y")),
         line(("s", "x")),

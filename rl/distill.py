@@ -1,0 +1,166 @@
+"""``python -m rl.distill model=FOLDER env=code-sandbox``: what a model said, for others to learn.
+
+Training tasks are played several times each. The episodes that ``keep`` chooses become
+conversations for ``rl.sft``, those that ``pairs`` chooses preferences for ``rl.dpo`` and
+``rl.reward_model``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rl.command import run_command
+from rl.config import RunConfig, at_least, run_path
+from rl.errors import RunFailure, UsageError
+from rl.selection import Keep, Pairs, parse_conditions
+
+if TYPE_CHECKING:
+    from rl.harvest import Harvest
+    from rl.stage import Stage
+
+CONVERSATIONS, PAIRS, RESULT = "conversations.jsonl", "pairs.jsonl", "result.json"
+"""What stands in the folder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistillConfig(RunConfig):
+    """Write down what a model says in training tasks, for others to learn from."""
+
+    tasks: int = 512
+    """Training tasks, the first in the order that the seed draws."""
+    episodes: int = 8
+    """Episodes per task."""
+    prompts: int = 32
+    """Tasks that are played at once."""
+    keep: Keep = "right"
+    """Of each task: right: all right episodes; best: the one with the greatest reward; shortest:
+    the shortest right one."""
+    per_task: int = 0
+    """keep=right: at most so many episodes of a task; 0: all."""
+    right_from: float = 1.0
+    """From this success on an episode is right, 1 being the greatest there is."""
+    only: str = ""
+    """Conditions, such as language >= 0.9, repetition >= -0.1; other episodes are in no file."""
+    longest: int = 0
+    """Another condition: sampled tokens of an episode at most; 0: any number."""
+    pairs: Pairs = "none"
+    """Preferences: long2short: the shortest right episode against longer ones; right-wrong."""
+    pairs_per_task: int = 0
+    """At most so many pairs of a task; 0: all."""
+    out: str = "runs/{env}-distill-{seed}"
+    """The folder; no file in it is overwritten."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(1, self, "tasks", "episodes", "prompts")
+        at_least(0, self, "per_task", "longest", "pairs_per_task")
+        if not 0 < self.right_from <= 1:
+            raise ValueError(f"right_from ({self.right_from}) must be above 0 and at most 1")
+        if self.per_task and self.keep != "right":
+            raise ValueError(f"per_task ({self.per_task}) goes with keep=right: drop it")
+        parse_conditions(self.only)
+
+
+async def distill(config: DistillConfig) -> dict[str, object]:
+    """Play the episodes and write the files that ``config`` asks for.
+
+    Returns:
+        Where the files are; how many tasks, episodes and pairs there are, and how many episodes
+        were kept; mean lengths in sampled tokens.
+
+    Raises:
+        UsageError: the folder holds such files, or a setting contradicts model or environment.
+        RunFailure: nothing was kept, or a file cannot be written.
+    """
+    from rl.run.files import make_folder, replace_text
+    from rl.stage import open_stage
+
+    folder = run_path(config.out, config)
+    for name in (CONVERSATIONS, PAIRS, RESULT):
+        if (folder / name).exists():
+            raise UsageError(f"out ({folder}) holds {name} already: choose another out=...")
+    make_folder(folder)
+    async with open_stage(config, _say) as stage:
+        harvest, played = await _play(config, stage)
+    if not harvest.conversations and not harvest.pairs:
+        raise RunFailure(_nothing(harvest))
+    files = {"conversations": str(folder / CONVERSATIONS)}
+    replace_text(folder / CONVERSATIONS, _lines(harvest.conversations))
+    if config.pairs != "none":
+        files["pairs"] = str(folder / PAIRS)
+        replace_text(folder / PAIRS, _lines(harvest.pairs))
+    result = {"env": config.env.env_id, "model": config.model, **files, **played}
+    result |= harvest.summary()
+    replace_text(folder / RESULT, json.dumps(result, indent=2) + "\n")
+    return result
+
+
+async def _play(config: DistillConfig, stage: Stage) -> tuple[Harvest, dict[str, int]]:
+    """All episodes, some tasks at once, as a training step plays them."""
+    from rl.harvest import Harvest, Rules
+    from rl.rollout.order import TaskOrder
+    from rl.stage import DISTILL
+
+    collector = stage.collector("train", config.sampling.temperature)
+    env = collector.make_env()
+    rules = Rules(
+        keep=config.keep,
+        per_task=config.per_task,
+        pairs=config.pairs,
+        pairs_per_task=config.pairs_per_task,
+        conditions=parse_conditions(config.only),
+        longest=config.longest,
+        right_from=config.right_from,
+    )
+    harvest = Harvest(rules, stage.renderer, stage.success_score, env.reward_range)
+    tasks = TaskOrder(len(env.tasks), config.seed).take(0, min(config.tasks, len(env.tasks)))
+    failures = 0
+    for start in range(0, len(tasks), config.prompts):
+        chosen = tasks[start : start + config.prompts]
+        groups = await collector.collect(chosen, config.episodes, (config.seed, DISTILL, start))
+        failures += sum(t.failure is not None for group in groups for t in group.trajectories)
+        try:
+            for group in groups:
+                harvest.take(group)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        done = start + len(chosen)
+        _say(f"tasks {done}/{len(tasks)}  conversations {len(harvest.conversations)}")
+    return harvest, {"tasks": len(tasks), "failures": failures}
+
+
+def _nothing(harvest: Harvest) -> str:
+    right = sum(sample.right for sample in harvest.samples)
+    if right:
+        return f"nothing is left to write: {right} episodes were right, and met no condition"
+    return (
+        f"nothing is left to write: none of {len(harvest.samples)} episodes was right; take a "
+        f"better model, more episodes per task, or a lower right_from"
+    )
+
+
+def _lines(rows: Iterable[dict[str, Any]]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line. Returns the exit code."""
+    return run_command("rl.distill", DistillConfig, {}, _run, argv)
+
+
+def _run(config: DistillConfig) -> int:
+    sys.stdout.write(json.dumps(asyncio.run(distill(config))) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""``rl.distill`` from its command line to what other commands make of its files."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import rl.distill
+import rl.sft
+from agents.renderer import Renderer
+from rl.demonstrations import read_conversations
+from rl.stage import load_tokenizer
+
+COMMON = ("env=toy-copy", "sampling.max_tokens=3", "sampling.slots=24", "sampling.temperature=2")
+
+
+def told(capfd):
+    stdout, stderr = capfd.readouterr()
+    return json.loads(stdout), stderr
+
+
+def rows(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_right_answers_are_written_and_a_student_learns_them(toy_model, tmp_path, capfd):
+    out = tmp_path / "right"
+    words = [*COMMON, f"model={toy_model}", "tasks=24", "episodes=6", "prompts=7"]
+    assert rl.distill.main([*words, "pairs=right-wrong", f"out={out}"]) == 0
+    result, stderr = told(capfd)
+    assert json.loads((out / "result.json").read_text()) == result
+    assert (result["tasks"], result["episodes"], result["failures"]) == (24, 144, 0)
+    assert 24 < result["right"] == result["kept"] < 144
+    assert "tasks 24/24" in stderr
+    lines = rows(out / "conversations.jsonl")
+    assert len(lines) == result["kept"]
+    assert len({line["task"] for line in lines}) == result["tasks_kept"] <= 24
+    for line in lines:
+        shown, said = line["messages"]
+        assert said["content"] == shown["content"] == str(line["task"] % 3)
+        assert line["reward"] == 1.0
+    renderer = Renderer(load_tokenizer(str(toy_model)))
+    read = read_conversations(str(out / "conversations.jsonl"))
+    segments = [conversation.to_segment(renderer) for conversation in read]
+    assert sum(sum(s.loss_mask) for s in segments) / len(segments) == pytest.approx(
+        result["kept_length"]
+    )
+    pairs = rows(out / "pairs.jsonl")
+    assert len(pairs) == result["num_pairs"] > 0
+    for pair in pairs:
+        (shown,), (right,), (wrong,) = pair["prompt"], pair["chosen"], pair["rejected"]
+        assert right["content"] == shown["content"] != wrong["content"]
+        assert (pair["chosen_reward"], pair["rejected_reward"]) == (1.0, 0.0)
+        assert (right["role"], wrong["role"], shown["role"]) == ("assistant", "assistant", "user")
+
+    words = [*COMMON[:3], f"model={toy_model}", f"data={out}/conversations.jsonl", "steps=40"]
+    words += ["optimizer.lr=3e-3", "test_tasks=24", f"out={tmp_path}/student"]
+    assert rl.sft.main(words) == 0
+    student, stderr = told(capfd)
+    assert student["after"] > 0.95 > 0.8 > student["before"]
+    assert "another tokenizer" not in stderr
+
+
+def test_the_same_seed_writes_the_same_files_and_nothing_is_overwritten(toy_model, tmp_path, capfd):
+    words = [*COMMON, f"model={toy_model}", "tasks=9", "episodes=4", "keep=shortest"]
+    words += ["pairs=long2short", "deterministic=true"]
+    texts = []
+    for folder, seed in (("a", 0), ("b", 0), ("c", 1)):
+        out = tmp_path / folder
+        assert rl.distill.main([*words, f"seed={seed}", f"out={out}"]) == 0
+        texts.append([(out / f"{name}.jsonl").read_text() for name in ("conversations", "pairs")])
+    assert texts[0] == texts[1] != texts[2]
+    tasks = [row["task"] for row in rows(tmp_path / "a" / "conversations.jsonl")]
+    assert len(tasks) == len(set(tasks)), "one of each task"
+    capfd.readouterr()
+    assert rl.distill.main([*words, f"out={tmp_path}/a"]) == 1
+    stdout, stderr = capfd.readouterr()
+    assert stdout == ""
+    assert stderr == (
+        f"error: out ({tmp_path}/a) holds conversations.jsonl already: choose another out=...\n"
+    )
+
+
+def test_conditions_leave_episodes_out_of_every_file(toy_model, tmp_path, capfd):
+    words = [*COMMON, f"model={toy_model}", "tasks=9", "episodes=4", "pairs=right-wrong"]
+    assert rl.distill.main([*words, "longest=2", f"out={tmp_path}/a"]) == 0
+    result, _ = told(capfd)
+    assert result["kept"] + result.get("dropped/longest=2", 0) == result["right"]
+    assert result["kept_length"] <= 2
+    # A digit has no letters, and with none the share of English words is 0.
+    assert rl.distill.main([*words, "only=language >= 0.5", f"out={tmp_path}/b"]) == 1
+    assert capfd.readouterr().err.endswith("episodes were right, and met no condition\n")
+    assert not (tmp_path / "b" / "conversations.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["tasks=0"], "tasks (0) must be >= 1"),
+        (["longest=-1"], "longest (-1) must be >= 0"),
+        (["right_from=0"], "right_from (0.0) must be above 0 and at most 1"),
+        (["right_from=nan"], "right_from (nan) must be above 0 and at most 1"),
+        (["keep=longest"], "keep ('longest') must be one of right, best, shortest"),
+        (["keep=best", "per_task=2"], "per_task (2) goes with keep=right: drop it"),
+        (["only=x"], "only (x) must be conditions such as language >= 0.9"),
+    ],
+)
+def test_a_mistake_is_one_line(toy_model, tmp_path, capfd, words, line):
+    assert rl.distill.main([*COMMON, f"model={toy_model}", f"out={tmp_path}/x", *words]) == 1
+    stdout, stderr = capfd.readouterr()
+    assert stdout == ""
+    assert stderr.startswith(f"error: {line}")
+    assert not (tmp_path / "x").exists()
