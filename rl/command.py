@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from rl.run.identity import PackageCollision, check_packages
 
@@ -22,7 +22,7 @@ from agents.policy import PolicyFailure
 from envs.datasets import DatasetUnavailable
 from envs.episode import EnvFailure
 from rl.cli import parse
-from rl.config import ModelConfig, as_lines
+from rl.config import as_lines
 from rl.errors import RunFailure, UsageError
 from tools.sandbox.errors import SandboxUnavailable
 
@@ -38,7 +38,17 @@ EXPECTED_ERRORS = (
 )
 """What ends a command with one line; everything else is a bug and shows its traceback."""
 
-C = TypeVar("C", bound=ModelConfig)
+
+class Runnable(Protocol):
+    """The settings of a command: a dataclass."""
+
+    @property
+    def dry_run(self) -> bool:
+        """Whether they are printed, and nothing is done."""
+        ...
+
+
+C = TypeVar("C", bound=Runnable)
 
 
 def run_command(

@@ -387,7 +387,7 @@ def run_path(out: str, config: ModelConfig, algo: str = "") -> Path:
         raise UsageError(f"out ({out}) may hold {known}") from error
 
 
-def as_lines(config: ModelConfig) -> str:
+def as_lines(config: object) -> str:
     """The resolved configuration as the command line would write it, a key per line."""
     flat = flatten(to_plain(config))
     names = {"env.env_id": "env", "algo.name": "algo"}

@@ -35,7 +35,9 @@ from typing import Any
 from rl.cli import parse, read_toml, table_words
 from rl.command import EXPECTED_ERRORS, FAILED, INTERRUPTED
 from rl.config import PRESETS, SFTConfig, TrainConfig
+from rl.distill import CONVERSATIONS, DistillConfig
 from rl.errors import UsageError
+from rl.merge import MergeConfig
 from rl.preference_config import DPOConfig, RewardModelConfig
 from rl.run.files import make_folder, replace_text
 
@@ -61,6 +63,8 @@ COMMANDS = {
     "sft": Command("rl.sft", SFTConfig, "checkpoints/last", {}),
     "reward_model": Command("rl.reward_model", RewardModelConfig, "checkpoints/last", {}),
     "dpo": Command("rl.dpo", DPOConfig, "checkpoints/last", {}),
+    "distill": Command("rl.distill", DistillConfig, CONVERSATIONS, {}),
+    "merge": Command("rl.merge", MergeConfig, "checkpoints/last", {}),
 }
 
 

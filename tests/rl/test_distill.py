@@ -7,6 +7,7 @@ import json
 import pytest
 
 import rl.distill
+import rl.pipeline
 import rl.sft
 from agents.renderer import Renderer
 from rl.demonstrations import read_conversations
@@ -112,3 +113,38 @@ def test_a_mistake_is_one_line(toy_model, tmp_path, capfd, words, line):
     assert stdout == ""
     assert stderr.startswith(f"error: {line}")
     assert not (tmp_path / "x").exists()
+
+
+def test_a_stage_of_a_pipeline(toy_model, tmp_path, capfd):
+    file = tmp_path / "line.toml"
+    file.write_text(
+        f"""
+        [settings]
+        env = "toy-copy"
+        model = "{toy_model}"
+        sampling.max_tokens = 3
+        [[stage]]
+        name = "long"
+        run = "distill"
+        tasks = 6
+        pairs = "long2short"
+        [[stage]]
+        name = "short"
+        run = "sft"
+        data = "{{long}}"
+        steps = 2
+        test_tasks = 0
+        [[stage]]
+        name = "both"
+        run = "merge"
+        models = ["{toy_model}", "{{short}}"]
+        """
+    )
+    words = [str(file), f"out={tmp_path}/line"]
+    assert rl.pipeline.main(words) == 0
+    made = json.loads(capfd.readouterr().out.splitlines()[-1])
+    assert made["long"] == str(tmp_path / "line" / "1-long" / "conversations.jsonl")
+    assert (tmp_path / "line" / "1-long" / "pairs.jsonl").exists()
+    assert load_tokenizer(made["both"]).get_vocab()
+    assert rl.pipeline.main(words) == 0
+    assert capfd.readouterr().err.count("done before") == 3

@@ -1,0 +1,159 @@
+"""``python -m rl.merge models=LONG,SHORT``: the weighted average of models' weights.
+
+Kimi k1.5 (arXiv 2501.12599, section 2.4) averages a model of long thoughts with one of short ones
+and trains neither.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rl.command import run_command
+from rl.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergeConfig:
+    """Average the weights of models of one architecture."""
+
+    models: tuple[str, ...]
+    """Two or more folders or Hugging Face ids, with commas between them."""
+    weights: tuple[float, ...] = ()
+    """What each counts, in all 1; without them all count the same."""
+    out: str
+    """The folder; the model is saved under checkpoints/last."""
+    dry_run: bool = False
+    """Print the resolved configuration and stop."""
+
+    def __post_init__(self) -> None:
+        if len(self.models) < 2:
+            raise ValueError(f"models ({', '.join(self.models)}) must be two or more")
+        if not self.weights:
+            return
+        told = f"weights ({', '.join(map(str, self.weights))})"
+        if len(self.weights) != len(self.models):
+            raise ValueError(f"{told} must be as many as models, {len(self.models)}")
+        # Written so that nan fails.
+        if not abs(math.fsum(self.weights) - 1) <= _TOLERANCE:
+            raise ValueError(f"{told} must add up to 1")
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """What each model counts."""
+        return self.weights or (1 / len(self.models),) * len(self.models)
+
+
+def merge(config: MergeConfig) -> dict[str, object]:
+    """Average the models and save the result, in the first one's type, with its tokenizer.
+
+    Returns:
+        Where the model is, and what it was made of.
+
+    Raises:
+        UsageError: a model cannot be loaded, two differ in architecture or tokenizer, or there is
+            a model in the folder.
+        RunFailure: the result cannot be written.
+    """
+    import torch
+    from transformers import AutoConfig
+    from transformers.utils import logging as transformers_logging
+
+    from rl.learner.checkpoint import save_checkpoint
+    from rl.run.files import make_folder
+
+    saved = Path(config.out).expanduser() / "checkpoints" / "last"
+    if saved.exists():
+        raise UsageError(f"out ({config.out}) holds a model already: choose another out=...")
+    make_folder(saved.parent.parent)
+    transformers_logging.disable_progress_bar()
+    model, tokenizer = _load(config.models[0])
+    first = model.state_dict()
+    total = {
+        name: config.shares[0] * values.double()
+        for name, values in first.items()
+        if values.is_floating_point()
+    }
+    for path, share in zip(config.models[1:], config.shares[1:], strict=True):
+        other, others_tokenizer = _load(path)
+        _same_vocabulary(config.models[0], tokenizer, path, others_tokenizer)
+        theirs = other.state_dict()
+        _same_architecture(config.models[0], first, path, theirs)
+        for name, values in total.items():
+            values.add_(theirs[name].double(), alpha=share)
+    with torch.no_grad():
+        for name, values in total.items():
+            first[name].copy_(values)
+    dtype: torch.dtype = AutoConfig.from_pretrained(config.models[0]).dtype or torch.float32
+    model.to(dtype=dtype)  # type: ignore[call-arg]
+    save_checkpoint(saved, model, tokenizer)
+    return {"model": str(saved), "models": list(config.models), "weights": list(config.shares)}
+
+
+def _load(path: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    import torch
+
+    from rl.learner.model import load_model
+    from rl.stage import load_tokenizer
+
+    try:
+        return load_model(path, dtype=torch.float32), load_tokenizer(path)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def _same_architecture(
+    path: str,
+    first: dict[str, torch.Tensor],
+    other_path: str,
+    other: dict[str, torch.Tensor],
+) -> None:
+    """Refuse models whose weights are not each other's counterparts."""
+    shapes = {name: tuple(values.shape) for name, values in first.items()}
+    others = {name: tuple(values.shape) for name, values in other.items()}
+    differs = next((n for n in {**shapes, **others} if shapes.get(n) != others.get(n)), None)
+    if differs is not None:
+        raise UsageError(
+            f"models ({path}, {other_path}) differ in architecture: {differs} is "
+            f"{shapes.get(differs, 'absent')} in the first and {others.get(differs, 'absent')} in "
+            f"the other; only models of one architecture can be averaged"
+        )
+
+
+def _same_vocabulary(
+    path: str,
+    tokenizer: PreTrainedTokenizerBase,
+    other_path: str,
+    other: PreTrainedTokenizerBase,
+) -> None:
+    """Refuse models whose rows of the vocabulary mean different tokens."""
+    if tokenizer.get_vocab() != other.get_vocab():
+        raise UsageError(
+            f"models ({path}, {other_path}) have different tokenizers: only models that come from "
+            f"one can be averaged"
+        )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line. Returns the exit code."""
+    return run_command("rl.merge", MergeConfig, {}, _run, argv)
+
+
+def _run(config: MergeConfig) -> int:
+    sys.stdout.write(json.dumps(merge(config)) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
