@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self, TypeVar, cast
 
 from envs.deadlines import bounded
 from envs.env import EnvOptions, Snapshot, Tasks, TextEnv
-from envs.episode import EnvToolCall, StepResult
+from envs.episode import EnvToolCall, NotForkable, StepResult
 from envs.loop import loop_thread
 from envs.sessions import ToolSession
 from tools.calls import with_tools
@@ -226,17 +226,32 @@ class ToolEnv(TextEnv[TaskT, StateT]):
         self._calls = calls
 
     def fork(self, reseed: int | None = None) -> Self:
-        """As the base class's, with copies of what tools keep for the episode."""
+        """As the base class's, with copies of what tools keep for the episode.
+
+        Raises:
+            NotForkable: a tool cannot copy that.
+        """
+        self._check_tools()
         if not self._sessions:
             return super().fork(reseed)
         return loop_thread.run(self.afork(reseed))
 
     async def afork(self, reseed: int | None = None) -> Self:
         """As :meth:`fork`."""
+        self._check_tools()
         twin = await super().afork(reseed)
-        for name, session in self._sessions.items():
-            twin._sessions[name] = await session.fork(cast(Tool, await twin.service(name)))
+        try:
+            for name, session in self._sessions.items():
+                twin._sessions[name] = await session.fork(cast(Tool, await twin.service(name)))
+        except BaseException:
+            await twin.aclose()
+            raise
         return twin
+
+    def _check_tools(self) -> None:
+        for name, tool in self.named_tools.items():
+            if not tool.forkable:
+                raise NotForkable(f"{self._name}: tool {name!r} cannot copy what an episode keeps")
 
     def _twin(self) -> Self:
         twin = super()._twin()

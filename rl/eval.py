@@ -39,7 +39,7 @@ async def evaluate(config: EvaluateConfig) -> tuple[dict[str, object], list[Traj
             "success_high": rate.high,
             "episodes": rate.count,
             **_pass_at_k([successes for successes in by_task if successes]),
-            **rollout_metrics(groups),
+            **rollout_metrics(groups, stage.success_score),
             **await stage.meter.take(),
         }
     return result, groups

@@ -125,7 +125,7 @@ async def _learn(
     from rl.learner.learner import NonFiniteLoss
     from rl.run.metrics import rollout_metrics
 
-    metrics: dict[str, Any] = {"step": step} | rollout_metrics(groups)
+    metrics: dict[str, Any] = {"step": step} | rollout_metrics(groups, trainer.stage.success_score)
     metrics |= await trainer.stage.meter.take()
     with ledger.part("write"):
         written = trainer.folder.write_trajectories(step, groups, trainer.config.keep_episodes)

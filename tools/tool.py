@@ -54,6 +54,8 @@ class Tool(ABC):
     stateful: bool = False
     """Whether it keeps something for an episode from call to call. A restored snapshot repeats the
     calls of such a tool."""
+    forkable: bool = True
+    """Whether what it keeps for an episode can be copied by ``fork``."""
     final: bool = False
     """Whether a call without a mistake ends the episode, its result's data being the answer."""
 

@@ -10,6 +10,7 @@ from statistics import fmean, stdev
 
 from agents.completion import FinishReason
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup
+from rl.run.reflection import reflects
 
 Z_95 = 1.959963984540054
 """Two-sided 95% quantile of the normal distribution."""
@@ -109,12 +110,16 @@ def part_metrics(
     return metrics
 
 
-def rollout_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
+def rollout_metrics(groups: Sequence[TrajectoryGroup], success_score: str = "") -> dict[str, float]:
     """Rewards, lengths, turns, endings and tools over a step's episodes.
 
     Failed episodes count in ``failures``, by kind in ``failures/KIND``, and in nothing else;
     attempts that failed and were made again in ``retries``. Groups that dynamic sampling left out
     count in everything: what is reported is how the policy fared, not how the chosen groups did.
+
+    Args:
+        groups: the step's.
+        success_score: the environment's; with an empty one no episode is right or wrong.
     """
     finished = [t for group in groups for t in group.finished]
     everyone = [t for group in groups for t in group.trajectories]
@@ -147,12 +152,25 @@ def rollout_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
         "num_turns": fmean(len(t.turns) for t in finished),
         "num_sampled_tokens": float(sum(lengths)),
         "tools/call_frequency": len(calls) / len(finished),
+        "completions/reflection_rate": fmean(
+            any(reflects(turn.action) for turn in t.turns) for t in finished
+        ),
     }
+    if success_score:
+        metrics |= _lengths_by_success(finished, success_score)
     if calls:
         metrics["tools/failure_frequency"] = fmean(call.error is not None for call in calls)
     for reason, count in Counter(t.stop_reason for t in finished if t.stop_reason).items():
         metrics[f"stop_reason/{reason}"] = count / len(finished)
     return metrics
+
+
+def _lengths_by_success(finished: Sequence[Trajectory], score: str) -> dict[str, float]:
+    """Mean sampled tokens of the episodes that succeeded fully, and of the others."""
+    lengths: dict[str, list[int]] = {"right": [], "wrong": []}
+    for t in finished:
+        lengths["right" if success_of(t, score) >= 1 else "wrong"].append(t.num_sampled)
+    return {f"completions/{k}_mean_length": fmean(v) for k, v in lengths.items() if v}
 
 
 def _vine_metrics(everyone: Sequence[Trajectory]) -> dict[str, float]:

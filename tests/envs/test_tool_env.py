@@ -9,7 +9,7 @@ import pytest
 
 import envs
 import tools
-from envs.episode import EnvFailure
+from envs.episode import EnvFailure, NotForkable
 from envs.play import aplay, gold_of, play
 from envs.record import Recorder
 from envs.search.protocol import PROTOCOLS
@@ -202,6 +202,36 @@ async def test_a_forks_calls_stand_in_its_own_record(name, options):
     assert [call.text for call in twin.tape.calls] == ["2", "4"]
     for one in (env, twin):
         await one.aclose()
+
+
+async def test_what_a_tool_cannot_copy_has_no_forks(monkeypatch):
+    """Said from the first turn on: what is there to copy only begins with the first call."""
+    monkeypatch.setattr(Tally, "forkable", False)
+    env = envs.make("math", tools="test-tally", max_turns=9)
+    await env.areset(seed=0)
+    message = r"^math-v0: tool 'test-tally' cannot copy what an episode keeps$"
+    with pytest.raises(NotForkable, match=message.replace("test-tally", "tally")):
+        await env.afork()
+    with pytest.raises(NotForkable, match="cannot copy"):
+        env.fork()
+    await env.aclose()
+
+
+async def test_a_copy_that_fails_in_the_middle_leaves_nothing_behind(monkeypatch):
+    async def away(self, session, twin):
+        self.sums[twin] = 0
+        raise ToolFailure("the copier is away", retryable=True)
+
+    monkeypatch.setattr(Tally, "fork", away)
+    env = envs.make("math", tools="test-tally", max_turns=9)
+    await env.areset(seed=0)
+    await env.astep("<tally>1</tally>")
+    holders = env._lease._own.holders
+    with pytest.raises(EnvFailure, match="the copier is away"):
+        await env.afork()
+    assert env._lease._own.holders == holders
+    await env.aclose()
+    assert Tally.latest.log[-1] == "close"
 
 
 def test_a_snapshot_of_another_environment_is_refused():

@@ -37,6 +37,7 @@ class McpTool(Tool):
         self.description = str(listed.get("description") or listed.get("title") or self.name)
         self.parameters = dict(listed["inputSchema"])
         self.stateful = server.per_episode
+        self.forkable = not server.per_episode
         self._server = server
         self._own_server = own_server
         self._calls = LimitedCalls(f"tool {self.name!r}", server.limits)

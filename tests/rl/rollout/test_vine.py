@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 from dataclasses import replace
 from statistics import fmean
 
@@ -14,6 +15,7 @@ import pytest
 import envs
 from agents.completion import Completion, FinishReason, SamplingParams
 from agents.policy import PolicyFailure
+from agents.scripted import ScriptedPolicy
 from rl.credit.algorithms import ALGORITHMS
 from rl.errors import UsageError
 from rl.learner.batch import Batch
@@ -22,6 +24,7 @@ from rl.rollout.collector import Collector, EpisodeLimits, RolloutFailure
 from rl.rollout.trajectory import Continuations, Trajectory, Turn
 from rl.rollout.vine import Vine, require_copies, return_to_go, vine_of
 from rl.run.metrics import rollout_metrics
+from tools.sandbox import SandboxUnavailable
 
 VINE = Vine(rollouts=4)
 
@@ -393,6 +396,43 @@ async def test_roles_have_values_of_their_own(collector_of, renderer):
     episode = policy.said["5/0/0/0/0"]
     assert sorted(map(len, prompts.values())) == sorted(len(ids) for ids, _ in episode)
     assert list(prompts.values()) == [ids for ids, _ in episode], "each has read its own words"
+
+
+async def test_interpreters_are_copied_with_their_variables(renderer):
+    """Each turn of math's python tool counts on; nobody feels what continuations did."""
+    code = "<code>\ntry:\n    x += 1\nexcept NameError:\n    x = 1\nx\n</code>"
+    options = envs.env_type("math-v0").Options(tools="python", max_turns=4)
+    words = [*renderer.splice(code), renderer.end_token_ids[0]]
+    prompts: dict[str, list[str]] = {}
+
+    def respond(session, prompt_ids):
+        prompts.setdefault(session, []).append(renderer.tokenizer.decode(prompt_ids))
+        return words
+
+    try:
+        async with envs.env_type("math-v0").open_services(options) as services:
+            collector = Collector(
+                "math-v0",
+                options,
+                services,
+                policy=ScriptedPolicy(respond),
+                renderer=renderer,
+                sampling=SamplingParams(max_tokens=200),
+                limits=EpisodeLimits(context_length=10_000),
+                vine=Vine(rollouts=2),
+            )
+            (group,) = await collector.collect([0], 1, (5,))
+            assert services["python"]._sessions == {}, "every interpreter has ended"
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+    (trajectory,) = group.finished
+    shown = [call.text for turn in trajectory.turns for call in turn.tool_calls]
+    assert shown == ["1", "2", "3"]
+    assert [turn.value for turn in trajectory.turns] == [0.0] * 4
+    assert trajectory.continuations.count == 8
+    for session, said in prompts.items():
+        counted = re.findall(r"<interpreter>\s*(\d)\s*</interpreter>", said[-1])
+        assert counted == ["1", "2", "3"], session
 
 
 def test_returns_to_go_are_discounted_by_a_roles_own_turns():

@@ -101,10 +101,44 @@ def test_rollout_metrics_by_hand():
         "num_turns": pytest.approx((2 + 1 + 1 + 1 + 0) / 5),
         "num_sampled_tokens": 12.0,
         "tools/call_frequency": pytest.approx(2 / 5),
+        "completions/reflection_rate": 0.0,
         "tools/failure_frequency": 0.5,
         "stop_reason/turn_limit": pytest.approx(1 / 5),
         "stop_reason/context_full": pytest.approx(1 / 5),
     }
+
+
+def test_lengths_of_right_and_of_wrong_episodes():
+    """Right is who succeeded fully, at last; who was never scored is wrong."""
+    early = episode([4, 6], [{}, {}])
+    early.turns[0].scores = {"s": 1.0}
+    group = TrajectoryGroup(
+        [
+            episode([2, 3], [{}, {}], scores={"s": 1.0}),
+            episode([8], [{}], scores={"s": 1.0}),
+            episode([1], [{}], scores={"s": 0.5}),
+            early,
+            episode([100], [{}], scores={"s": 1.0}, failure="EnvFailure: gone"),
+        ]
+    )
+    metrics = rollout_metrics([group], "s")
+    assert metrics["completions/right_mean_length"] == 6.5
+    assert metrics["completions/wrong_mean_length"] == 5.5
+    assert not [name for name in rollout_metrics([group]) if "right" in name or "wrong" in name]
+    alone = rollout_metrics([TrajectoryGroup(group.trajectories[:2])], "s")
+    assert alone["completions/right_mean_length"] == 6.5
+    assert "completions/wrong_mean_length" not in alone
+
+
+def test_episodes_that_look_back_at_themselves():
+    group = TrajectoryGroup([episode([1, 1], [{}, {}]) for _ in range(4)])
+    for trajectory in group.trajectories[:3]:
+        trajectory.turns[1].action = "7. Wait, 8."
+    group.trajectories[0].turns[0].action = "However, 9."
+    group.trajectories[1].turns[1].observation = "7"
+    group.trajectories[2].failure, group.trajectories[2].terminated = "EnvFailure: gone", False
+    group.trajectories[3].turns[0].observation = "Wait, that is wrong."
+    assert rollout_metrics([group])["completions/reflection_rate"] == pytest.approx(2 / 3)
 
 
 def test_failures_alone_are_counted_and_nothing_else():

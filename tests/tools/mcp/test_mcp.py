@@ -134,7 +134,7 @@ async def test_every_tool_of_a_server_over_one_connection():
         assert add.description == "Add two numbers."
         assert add.parameters["required"] == ["a"]
         assert add.parameters["properties"]["b"] == {"default": 1, "title": "B", "type": "integer"}
-        assert not add.stateful
+        assert not add.stateful and add.forkable
         result = await add({"a": 4, "b": 5})
         assert (result.text, result.data, result.error) == ("9", {"result": "9"}, None)
         assert [(await note({"text": word})).text for word in "xy"] == ["x", "x\ny"]
@@ -267,7 +267,7 @@ async def test_a_stubborn_server_is_killed(caplog):
 async def test_each_episode_may_have_a_server_of_its_own():
     async with command(max_sessions=2) as made:
         note, process = made.tools["note"], made.tools["process"]
-        assert note.stateful
+        assert note.stateful and not note.forkable
         nameless = await pid(made)
         assert not made._connections, "a call without an episode leaves nothing behind"
         both = await asyncio.gather(pid(made, ONE), pid(made, TWO))
