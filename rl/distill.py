@@ -77,14 +77,11 @@ async def distill(config: DistillConfig) -> dict[str, object]:
         UsageError: the folder holds such files, or a setting contradicts model or environment.
         RunFailure: nothing was kept, or a file cannot be written.
     """
-    from rl.run.files import make_folder, replace_text
+    from rl.run.files import claim_folder, replace_text
     from rl.stage import open_stage
 
     folder = run_path(config.out, config)
-    for name in (CONVERSATIONS, PAIRS, RESULT):
-        if (folder / name).exists():
-            raise UsageError(f"out ({folder}) holds {name} already: choose another out=...")
-    make_folder(folder)
+    claim_folder(folder, (CONVERSATIONS, PAIRS, RESULT))
     async with open_stage(config, _say) as stage:
         harvest, played = await _play(config, stage)
     if not harvest.conversations and not harvest.pairs:

@@ -37,6 +37,7 @@ from rl.command import EXPECTED_ERRORS, FAILED, INTERRUPTED
 from rl.config import PRESETS, SFTConfig, TrainConfig
 from rl.distill import CONVERSATIONS, DistillConfig
 from rl.errors import UsageError
+from rl.judge import JUDGED, JudgeConfig
 from rl.merge import MergeConfig
 from rl.preference_config import DPOConfig, RewardModelConfig
 from rl.run.files import make_folder, replace_text
@@ -64,6 +65,7 @@ COMMANDS = {
     "reward_model": Command("rl.reward_model", RewardModelConfig, "checkpoints/last", {}),
     "dpo": Command("rl.dpo", DPOConfig, "checkpoints/last", {}),
     "distill": Command("rl.distill", DistillConfig, CONVERSATIONS, {}),
+    "judge": Command("rl.judge", JudgeConfig, JUDGED, {}),
     "merge": Command("rl.merge", MergeConfig, "checkpoints/last", {}),
 }
 

@@ -11,13 +11,20 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 
+from envs.judges.chooser import Chooser, JudgeFailure
+from envs.judges.verdicts import agreement
 from envs.rewards.answers import exact_match, jaccard
 from tools.threads import in_thread
-from tools.tool import ToolFailure
 
-
-class JudgeFailure(ToolFailure):
-    """Raised when a judge gives no verdict. Never a reward."""
+__all__ = [
+    "ChooserJudge",
+    "Judge",
+    "JudgeFailure",
+    "Judgement",
+    "ask",
+    "final_step",
+    "rule_judge",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +68,26 @@ async def rule_judge(question: str, reference: str, answer: str) -> Judgement:
     if exact_match(answer, [reference]):
         return Judgement(True)
     return Judgement(False, 1.0 - jaccard(answer, [reference]))
+
+
+class ChooserJudge:
+    """A judge that says YES or NO, whichever is the more probable: of a model in this process, say.
+
+    Args:
+        chooser: the model.
+    """
+
+    def __init__(self, chooser: Chooser) -> None:
+        self._chooser = chooser
+
+    async def __call__(self, question: str, reference: str, answer: str) -> Judgement:
+        """The model's judgement.
+
+        Raises:
+            JudgeFailure: it gives none.
+        """
+        yes = await agreement(self._chooser, question, reference, answer)
+        return Judgement(True, yes) if yes >= 0.5 else Judgement(False, 1 - yes)
 
 
 async def ask(judge: Judge, question: str, reference: str, answer: str) -> Judgement:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,6 +28,18 @@ def make_folder(path: Path) -> None:
             f"out ({path}) is no folder that can be made and written: {error.strerror}; choose "
             f"another out=..."
         ) from error
+
+
+def claim_folder(path: Path, names: Sequence[str]) -> None:
+    """Make ``out`` as :func:`make_folder` does, for files that nobody wrote yet.
+
+    Raises:
+        UsageError: one of them is there, or they cannot be written.
+    """
+    for name in names:
+        if (path / name).exists():
+            raise UsageError(f"out ({path}) holds {name} already: choose another out=...")
+    make_folder(path)
 
 
 @contextmanager

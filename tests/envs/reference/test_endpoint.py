@@ -128,7 +128,7 @@ async def test_without_logprobs_there_is_no_soft_reward(endpoint):
 
 @pytest.mark.parametrize("body", [{}, {"choices": []}, [], {"choices": [{"message": None}]}])
 async def test_an_answer_of_another_form_is_a_failure(endpoint, body):
-    with pytest.raises(JudgeFailure, match="must say YES or NO"):
+    with pytest.raises(JudgeFailure, match="must answer in the API's form"):
         await judged(endpoint, body)
 
 

@@ -1,0 +1,1 @@
+"""Language models that judge: which answer is better, how good one is."""
