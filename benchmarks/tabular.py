@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -199,6 +199,10 @@ class Setting:
             self._trajectories[number] = self._record(self.world.episodes[number])
         return self._trajectories[number]
 
+    def trajectories(self, group: Group) -> list[Trajectory]:
+        """Those of a group."""
+        return [self.trajectory(number) for number in group]
+
     def _record(self, episode: Episode) -> Trajectory:
         world, table = self.world, self.sampler.log_softmax(-1)
         segment, turns, place = Segment(), [], 0
@@ -256,6 +260,44 @@ def draw_updates(
     return [[tuple(column[i].tolist()) for column in columns] for i in range(count)]
 
 
+class Trials:
+    """Values by trial, as ``rl.rollout.vine`` records them.
+
+    A turn's is the mean return of so many continuations from its state; the state in which a group
+    begins is valued once.
+
+    Args:
+        setting: whose sampler plays on.
+        rollouts: continuations from each state.
+        generator: of what they sample.
+    """
+
+    def __init__(self, setting: Setting, rollouts: int, generator: np.random.Generator) -> None:
+        self._setting, self._rollouts, self._generator = setting, rollouts, generator
+        self._outcomes: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def value(self, state: str) -> float:
+        """The mean return of continuations that are played now."""
+        if state not in self._outcomes:
+            onward = World(self._setting.world.states, [state])
+            self._outcomes[state] = onward.returns, onward.logprobs(self._setting.sampler).exp()
+        returns, probabilities = self._outcomes[state]
+        played = self._generator.choice(returns, self._rollouts, p=probabilities)
+        return float(played.mean())
+
+    def trajectories(self, group: Group) -> list[Trajectory]:
+        """A group's trajectories, each turn with its value."""
+        episodes = self._setting.world.episodes
+        first = self.value(episodes[group[0]].turns[0][0])
+        valued = []
+        for number in group:
+            later = [self.value(state) for state, _, _ in episodes[number].turns[1:]]
+            recorded = self._setting.trajectory(number)
+            turns = zip(recorded.turns, [first, *later], strict=True)
+            valued.append(replace(recorded, turns=[replace(t, value=v) for t, v in turns]))
+        return valued
+
+
 @dataclass(frozen=True, slots=True)
 class Updates:
     """Episodes of one or several updates, as tensors that every algorithm can use."""
@@ -269,13 +311,25 @@ class Updates:
     count: int
 
     @classmethod
-    def of(cls, setting: Setting, updates: Sequence[Sequence[Group]]) -> Updates:
-        """The batch of some updates, each of some groups."""
+    def of(
+        cls,
+        setting: Setting,
+        updates: Sequence[Sequence[Group]],
+        record: Callable[[Group], list[Trajectory]] | None = None,
+    ) -> Updates:
+        """The batch of some updates, each of some groups.
+
+        Args:
+            setting: where.
+            updates: the groups of each.
+            record: what makes a group's trajectories, where they hold more than the episodes.
+        """
+        record = record or setting.trajectories
         episodes = setting.world.episodes
         groups = [group for update in updates for group in update]
         numbers = [number for group in groups for number in group]
         batch = Batch.from_groups(
-            [TrajectoryGroup([setting.trajectory(number) for number in g]) for g in groups],
+            [TrajectoryGroup(record(group)) for group in groups],
             outcomes=[float(episodes[number].reward > 0.5) for number in numbers],
         )
         assert batch.targets.tolist() == [x for i in numbers for x in episodes[i].letters]
@@ -326,6 +380,11 @@ class Updates:
         )
 
 
+def looks_at_all(algorithm: Algorithm) -> bool:
+    """Whether an advantage depends on more than its own group."""
+    return algorithm.whiten or algorithm.advantage in ("batch-outcome", "group-dense")
+
+
 def gradients(updates: Updates, algorithm: Algorithm, values: Tensor | None = None) -> Tensor:
     """The direction in which each update moves the logits: minus the gradient of its loss.
 
@@ -342,8 +401,8 @@ def gradients(updates: Updates, algorithm: Algorithm, values: Tensor | None = No
     Raises:
         ValueError: several updates for an algorithm that looks at its whole batch.
     """
-    if updates.count > 1 and (algorithm.whiten or algorithm.advantage == "group-dense"):
-        raise ValueError("whitening would be over all updates together: give one at a time")
+    if updates.count > 1 and looks_at_all(algorithm):
+        raise ValueError("advantages would be over all updates together: give one at a time")
     world, contexts = updates.setting.world, updates.contexts
     table = updates.setting.logits.log_softmax(-1)
     logprobs = updates.look_up(updates.setting.logits).requires_grad_()
@@ -366,7 +425,7 @@ def expected_gradient(
 ) -> Tensor:
     """The exact mean of :func:`gradients` over updates of one group of ``size``. ``[C, V]``."""
     groups, weights = all_groups(setting, size)
-    blocks = [[g] for g in groups] if algorithm.whiten else [groups]
+    blocks = [[g] for g in groups] if looks_at_all(algorithm) else [groups]
     parts = torch.cat(
         [gradients(Updates.of(setting, [[g] for g in b]), algorithm, values) for b in blocks]
     )

@@ -190,14 +190,44 @@ def test_a_step_cut_between_sequences_is_the_same_step(name, seed, cut):
         )
 
 
-@pytest.mark.parametrize("name", ["clip", "reinforce", "sapo", "gspo", "gmpo"])
+@pytest.mark.parametrize(
+    "name", ["clip", "reinforce", "sapo", "dro", "mirror-descent", "oreal", "gspo", "gmpo"]
+)
 def test_gradients_against_finite_differences(name):
-    """Of those without a stopped gradient; the others' gradients are checked by value above."""
+    """Of those without a stopped gradient."""
     logprobs, old, advantages, rows = episodes(3)
     row = replace(GRPO, surrogate=name)
     assert torch.autograd.gradcheck(
         lambda now: surrogate(row, now, old, advantages, rows).loss, logprobs.requires_grad_()
     )
+
+
+@pytest.mark.parametrize("name", ["cispo", "dppo-tv", "gspo-token"])
+def test_stopped_gradients_against_finite_differences(name):
+    """The differences are of the loss in which what is stopped stays as it was."""
+    logprobs, old, advantages, rows = episodes(3)
+    row = replace(GRPO, surrogate=name, clip_low=0.1, clip_high=0.1)
+    ratio = (logprobs - old).exp()
+    tokens = {i: [j for j in range(30) if rows[j] == rows[i]] for i in range(30)}
+    means = f64([(logprobs - old)[tokens[i]].mean() for i in range(30)])
+    moved = logprobs.exp() - old.exp()
+    stays = (moved <= 0.1) & (advantages > 0) | (moved >= -0.1) & (advantages < 0)
+
+    def frozen(now):
+        if name == "cispo":
+            return -ratio.clamp(0.9, 1.1) * advantages * now
+        if name == "dppo-tv":
+            return -ratio * stays * advantages * now
+        s = (means + now - logprobs).exp()
+        return -torch.minimum(s * advantages, s.clamp(0.9, 1.1) * advantages)
+
+    step = 1e-6
+    numeric = (frozen(logprobs + step) - frozen(logprobs - step)) / (2 * step)
+    leaf = logprobs.clone().requires_grad_()
+    made = surrogate(row, leaf, old, advantages, rows)
+    (gradient,) = torch.autograd.grad(made.loss.sum(), leaf)
+    torch.testing.assert_close(made.loss, frozen(logprobs), atol=1e-12, rtol=0)
+    torch.testing.assert_close(gradient, numeric, atol=1e-8, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -79,9 +79,11 @@ def test_the_mean_of_the_others_is_unbiased(world, size):
 
 @WORLDS
 @pytest.mark.parametrize("size", [2, 3])
-def test_a_mean_that_has_the_episode_in_it_shrinks_the_gradient(world, size):
+@pytest.mark.parametrize("advantage", ["group-outcome", "batch-outcome"])
+def test_a_mean_that_has_the_episode_in_it_shrinks_the_gradient(world, size, advantage):
     setting = Setting.on_policy(world)
-    same(expected_gradient(setting, GROUP_MEAN, size), (size - 1) / size * truth(setting))
+    row = replace(GROUP_MEAN, advantage=advantage)
+    same(expected_gradient(setting, row, size), (size - 1) / size * truth(setting))
 
 
 def test_dr_grpo_has_its_constant():

@@ -1,0 +1,259 @@
+"""What must not matter: how a step is cut, padded, ordered and spread, and what was observed.
+
+The learner runs as it is, but its models are tables: each sampled token has an id of its own, and
+its log-probability is looked up by it. So log-probabilities stay what they are when the tokens
+around change, and the gradient has one entry for each token. Scores are read from padded rows that
+hold NaN wherever nothing was sampled.
+"""
+
+from dataclasses import replace
+from unittest import mock
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from agents.completion import Completion, FinishReason
+from rl.credit.algorithms import ALGORITHMS
+from rl.credit.objective import TokenScores, policy_objective
+from rl.learner.batch import Batch
+from rl.learner.fixed_terms import fixed_terms
+from rl.learner.learner import Learner
+from rl.learner.model import ScoringModel
+from rl.learner.settings import OptimizerConfig
+from rl.rollout.trajectory import Segment, Trajectory, TrajectoryGroup, Turn
+
+FREE = OptimizerConfig(lr=1e-3, max_grad_norm=1e9)
+FIRST = 10
+"""The id of the first sampled token; those below are observations."""
+SIZE = 400
+TOLERANCE = {"atol": 1e-10, "rtol": 1e-10}
+ROWS = {
+    # Every part of the loss at once, with ratios that are not 1.
+    name: replace(
+        row,
+        epochs=1,
+        minibatches=1,
+        old_logprobs="sampling",
+        kl_coef=0.1,
+        entropy_coef=0.01,
+        max_tokens=30 if row.max_tokens else None,
+    )
+    for name, row in ALGORITHMS.items()
+}
+for _correction in ("tis", "icepop", "seq-tis", "seq-mask", "geo-mask"):
+    ROWS[_correction] = replace(ROWS["grpo"], old_logprobs="update", correction=_correction)
+ROWS["dropped"] = replace(ROWS["grpo"], drop_divergence=0.05)
+ROWS["process"] = replace(ROWS["grpo"], advantage="group-process")
+ROWS["prompt-mean"] = replace(ROWS["grpo"], aggregation="prompt-mean")
+EVERY_ROW = pytest.mark.parametrize("name", list(ROWS))
+
+
+def table(seed, scale):
+    generator = torch.Generator().manual_seed(seed)
+    return scale * torch.randn(SIZE, generator=generator, dtype=torch.float64)
+
+
+LOGPROBS = -table(0, 1.0).abs() - 0.05
+SAMPLING = torch.minimum(LOGPROBS + table(1, 0.3), torch.tensor(-0.01))
+REFERENCE = LOGPROBS + table(2, 0.3)
+VALUES, BELIEFS = table(3, 0.5), table(4, 1.0)
+
+
+class TableModel(ScoringModel):
+    """A model whose scores depend on a token's id alone."""
+
+    def __init__(self, logprobs, with_values):
+        self.logprobs = nn.Parameter(logprobs.clone())
+        self.entropy = nn.Parameter(table(5, 1.0))
+        self.values = nn.Parameter(VALUES.clone())
+        self.value_head = nn.Linear(1, 1) if with_values else None
+
+    device = torch.device("cpu")
+    dtype = torch.float64
+
+    def parameters(self):
+        return [self.logprobs, self.entropy, self.values]
+
+    def score(self, micro):
+        def read(numbers):
+            padded = torch.full((micro.input_ids.numel(),), torch.nan, dtype=torch.float64)
+            padded = padded.index_put((micro.source,), numbers[micro.targets])
+            return padded[micro.source]
+
+        values = None if self.value_head is None else read(self.values)
+        return TokenScores(read(self.logprobs), read(self.entropy), values)
+
+
+class Beliefs:
+    """What a model of tokens would say."""
+
+    def scores(self, batch):
+        return BELIEFS[torch.from_numpy(batch.targets)]
+
+    def accumulate(self, batch, scores):
+        return {}
+
+    def step(self):
+        pass
+
+
+def make_learner(row, max_tokens=10_000):
+    home = "rl.learner.learner."
+    with (
+        mock.patch(
+            home + "ScoringModel", lambda *_, with_values: TableModel(LOGPROBS, with_values)
+        ),
+        mock.patch(home + "_frozen_copy", lambda *_: TableModel(REFERENCE, False)),
+        mock.patch(home + "TokenRewards", lambda *_: Beliefs()),
+    ):
+        return Learner(None, row, FREE, max_tokens_per_micro_batch=max_tokens)
+
+
+def gradient(row, groups, outcomes, max_tokens=10_000):
+    """The loss, and its gradient by what each token's id says, of one update."""
+    learner = make_learner(row, max_tokens)
+    parameters = learner.model.parameters()
+    found = []
+
+    def keep():
+        found.append(
+            torch.stack([torch.zeros(SIZE) if p.grad is None else p.grad for p in parameters])
+        )
+        learner.optimizer.zero_grad()
+
+    learner.optimizer.step = keep
+    metrics = learner.update(groups, None, (), outcomes)
+    (slopes,) = found
+    return metrics["loss"], slopes
+
+
+episode = st.lists(
+    st.tuples(st.integers(1, 4), st.sampled_from([0.0, 0.25, 1.0]), st.sampled_from("xy")),
+    min_size=1,
+    max_size=3,
+)
+"""Turns: sampled tokens, reward, what the environment answers."""
+plans = st.lists(st.lists(episode, min_size=1, max_size=4), min_size=1, max_size=3)
+
+
+def play(plan, seed=0):
+    """Groups as planned; observations of any length and content follow from ``seed``."""
+    generator = torch.Generator().manual_seed(seed)
+    groups, sampled, turns_seen = [], FIRST, 0
+    for members in plan:
+        trajectories = []
+        for member, planned in enumerate(members):
+            segment, turns = Segment(), []
+            for index, (count, reward, answer) in enumerate(planned):
+                length = int(torch.randint(1, 7, (), generator=generator))
+                told = torch.randint(0, FIRST, (length,), generator=generator).tolist()
+                segment.append_context(told, index)
+                ids = tuple(range(sampled, sampled + count))
+                logprobs = tuple(SAMPLING[list(ids)].tolist())
+                reason = FinishReason.STOP_TOKEN
+                segment.append_completion(Completion(ids, logprobs, (0,) * count, reason), index)
+                value = VALUES[turns_seen].item()
+                turn = Turn("", answer, "stop_token", count, {"task": reward}, value=value)
+                turns.append(turn)
+                sampled, turns_seen = sampled + count, turns_seen + 1
+            trajectories.append(
+                Trajectory("t", {}, 0, 0, member, [segment], turns, terminated=True)
+            )
+        groups.append(TrajectoryGroup(trajectories))
+    return groups
+
+
+def right(groups):
+    return [float(t.reward > 0.5) for group in groups for t in group.finished]
+
+
+def same(got, expected):
+    assert got[0] == pytest.approx(expected[0], abs=1e-10)
+    torch.testing.assert_close(got[1], expected[1], **TOLERANCE)
+
+
+@EVERY_ROW
+@settings(deadline=None, max_examples=6)
+@given(plan=plans, max_tokens=st.integers(1, 60))
+def test_how_a_step_is_cut_and_padded(name, plan, max_tokens):
+    groups = play(plan)
+    cut = gradient(ROWS[name], groups, right(groups), max_tokens)
+    same(cut, gradient(ROWS[name], groups, right(groups)))
+
+
+@EVERY_ROW
+@settings(deadline=None, max_examples=6)
+@given(plan=plans, random=st.randoms(use_true_random=False))
+def test_the_order_of_groups_and_members(name, plan, random):
+    groups = play(plan)
+    turned = [TrajectoryGroup(random.sample(g.trajectories, len(g.trajectories))) for g in groups]
+    random.shuffle(turned)
+    got = gradient(ROWS[name], turned, right(turned))
+    same(got, gradient(ROWS[name], groups, right(groups)))
+
+
+@EVERY_ROW
+@settings(deadline=None, max_examples=6)
+@given(plan=plans, seed=st.integers(1, 2**31))
+def test_what_was_observed(name, plan, seed):
+    groups, others = play(plan), play(plan, seed)
+    got = gradient(ROWS[name], others, right(others))
+    same(got, gradient(ROWS[name], groups, right(groups)))
+
+
+@EVERY_ROW
+@settings(deadline=None, max_examples=6)
+@given(plan=plans, seed=st.integers(0, 2**31), ranks=st.integers(1, 3))
+def test_parts_that_are_computed_apart(name, plan, seed, ranks):
+    """As data parallelism does: weights and advantages are the step's, the parts add up."""
+    row, groups = ROWS[name], play(plan)
+    batch = Batch.from_groups(groups, outcomes=right(groups))
+    learner = make_learner(row)
+    scores = None if learner.token_rewards is None else learner.token_rewards.scores(batch)
+    fixed, _ = fixed_terms(row, learner.model, learner.reference, batch, 10_000, scores)
+    everyone = torch.ones(len(batch.rewards), dtype=torch.bool)
+    weights, num_tokens = learner._weights(batch, everyone, row.aggregation)
+    generator = torch.Generator().manual_seed(seed)
+    owner = torch.randint(0, ranks, (len(batch.rewards),), generator=generator)
+    loss, slopes = 0.0, torch.zeros(3, SIZE, dtype=torch.float64)
+    for rank in range(ranks):
+        parameters = learner.model.parameters()
+        for micro in batch.micro_batches(12, owner == rank):
+            terms = policy_objective(
+                row,
+                learner.model.score(micro),
+                fixed.at(micro.tokens),
+                weights[micro.tokens],
+                1 / num_tokens,
+                micro.rows,
+            )
+            loss += terms.loss.item()
+            parts = torch.autograd.grad(terms.loss, parameters, allow_unused=True)
+            for total, part in zip(slopes, parts, strict=True):
+                total += 0 if part is None else part
+    same((loss, slopes), gradient(row, groups, right(groups)))
+
+
+@EVERY_ROW
+def test_a_group_without_a_token_is_counted_and_changes_nothing(name):
+    plan = [[[(2, 1.0, "x"), (1, 0.0, "y")], [(3, 0.0, "x")]], [[(1, 0.25, "y")], [(2, 1.0, "x")]]]
+    groups = play(plan)
+    silent = play([[[(1, 1.0, "x")], [(1, 0.0, "x")]]])[0]
+    for trajectory in silent.trajectories:
+        trajectory.segments = [Segment([1, 2], [0, 0], [0.0, 0.0], [-1, -1], [0, 0])]
+        trajectory.turns = [replace(turn, num_tokens=0) for turn in trajectory.turns]
+    row = ROWS[name]
+    learner = make_learner(row)
+    assert learner.update([silent], None, (), right([silent])) == {
+        "num_tokens": 0.0,
+        "failed_episodes": 0.0,
+        "empty_episodes": 2.0,
+        "skipped_updates": 1.0,
+    }
+    if row.advantage == "batch-outcome":
+        return  # Its returns are in the batch's mean: nothing was sampled, but something earned.
+    both = [*groups, silent]
+    same(gradient(row, both, right(both)), gradient(row, groups, right(groups)))
