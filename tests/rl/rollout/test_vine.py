@@ -21,7 +21,7 @@ from rl.errors import UsageError
 from rl.learner.batch import Batch
 from rl.learner.credit import assign_credit
 from rl.rollout.collector import Collector, EpisodeLimits, RolloutFailure
-from rl.rollout.trajectory import Continuations, Trajectory, Turn
+from rl.rollout.trajectory import Continuations, Segment, Trajectory, Turn
 from rl.rollout.vine import Vine, require_copies, return_to_go, vine_of
 from rl.run.metrics import rollout_metrics
 from tools.sandbox import SandboxUnavailable
@@ -444,6 +444,9 @@ def test_returns_to_go_are_discounted_by_a_roles_own_turns():
     assert return_to_go(trajectory, "", 0, 0.5) == 1.0 + 0.5 * (2.0 + 4.0) + 0.25 * 8.0
     assert return_to_go(trajectory, "", 1, 1.0) == 14.0
     assert return_to_go(trajectory, "", 4, 1.0) == 0.0
+    trajectory.segments = [Segment(role="a"), Segment(role="b")]
+    trajectory.turns = [turn("a", x=1.0), turn("b", **{"a/y": 2.0, "z": 32.0}), turn("a", x=4.0)]
+    assert return_to_go(trajectory, "a", 0, 0.5) == 1.0 + 2.0 + 0.5 * 4.0
 
 
 def test_an_algorithm_says_how_turns_are_valued():
