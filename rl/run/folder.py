@@ -26,7 +26,7 @@ from typing import Any
 from rl.cli import flatten
 from rl.config import TrainConfig
 from rl.errors import RunFailure, UsageError
-from rl.rollout.trajectory import TrajectoryGroup
+from rl.rollout.trajectory import Trajectory, TrajectoryGroup
 from rl.run.files import make_folder, replace_text, writing
 from rl.run.metrics import PassRate
 from rl.run.plain import to_plain
@@ -177,6 +177,12 @@ def write_trajectories(path: Path, groups: Iterable[TrajectoryGroup]) -> None:
         for group in groups:
             for trajectory in group.trajectories:
                 file.write(json.dumps(trajectory.to_json()).encode() + b"\n")
+
+
+def read_trajectories(path: Path) -> list[Trajectory]:
+    """The episodes that :func:`write_trajectories` wrote, in order."""
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return [Trajectory.from_json(json.loads(line)) for line in file]
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:

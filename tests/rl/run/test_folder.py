@@ -14,8 +14,14 @@ import rl.run.folder
 from rl.cli import parse
 from rl.config import PRESETS, TrainConfig
 from rl.errors import UsageError
-from rl.rollout.trajectory import Trajectory, TrajectoryGroup
-from rl.run.folder import RunFolder, read_jsonl, versions, write_trajectories
+from rl.rollout.trajectory import Segment, Trajectory, TrajectoryGroup, Turn
+from rl.run.folder import (
+    RunFolder,
+    read_jsonl,
+    read_trajectories,
+    versions,
+    write_trajectories,
+)
 
 
 def config(*words):
@@ -145,3 +151,13 @@ def test_the_commit_is_that_of_the_checkout():
     commit = versions()["commit"]
     assert len(commit) == 40
     assert set(commit) <= set("0123456789abcdef")
+
+
+def test_episodes_are_read_as_they_were_written(tmp_path):
+    one = Trajectory("toy-copy-v0", {"seed": 3}, task=5, seed=7, member=0, terminated=True)
+    one.turns.append(Turn("said", "heard", "stop_token", 2, {"right": 1.0}, {"right": 1.0}))
+    one.segments.append(Segment([1, 2], [0, 1], [0.0, -0.5], [-1, 0], [0, 0]))
+    two = Trajectory("toy-copy-v0", {}, task=6, seed=8, member=1, failure="EnvFailure: no")
+    groups = [TrajectoryGroup([one]), TrajectoryGroup([two])]
+    write_trajectories(tmp_path / "episodes.jsonl.gz", groups)
+    assert read_trajectories(tmp_path / "episodes.jsonl.gz") == [one, two]
