@@ -126,16 +126,12 @@ async def _open(config: JudgeConfig) -> AsyncIterator[Chooser]:
         return
     import torch
 
-    from agents.renderer import Renderer
-    from rl.learner.model import ScoringModel, load_model
-    from rl.local_judge import LocalChooser
-    from rl.stage import device_of, dtype_of, load_tokenizer
+    from rl.local_judge import load_judge
+    from rl.stage import device_of, dtype_of
 
     torch.set_num_threads(config.threads)
     try:
-        model = load_model(config.model, device=device_of(config), dtype=dtype_of(config))
-        renderer = Renderer(load_tokenizer(config.model))
-        chooser = LocalChooser(ScoringModel(model), renderer)
+        chooser = load_judge(config.model, device_of(config), dtype_of(config))
     except ValueError as error:
         raise UsageError(str(error)) from error
     yield chooser

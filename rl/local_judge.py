@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
+from transformers.utils import logging as transformers_logging
 
 from agents.completion import Completion, FinishReason
 from agents.renderer import Renderer
 from agents.segment import Segment
 from envs.judges.chooser import JudgeFailure, Message
 from rl.learner.batch import Batch
-from rl.learner.model import ScoringModel
+from rl.learner.model import ScoringModel, load_model
+from rl.stage import load_tokenizer
 
 _MAX_TOKENS = 65536
 """Padded tokens of one forward pass; longer conversations go in several."""
@@ -64,6 +66,22 @@ class LocalChooser:
         totals.index_add_(0, batch.episode_ids, logprobs)
         probabilities: list[float] = totals.softmax(0).tolist()
         return probabilities
+
+
+def load_judge(path: str, device: torch.device | str, dtype: torch.dtype) -> LocalChooser:
+    """A model as a judge.
+
+    Args:
+        path: a folder in the Hugging Face layout, or a hub id.
+        device: where it runs.
+        dtype: of its weights.
+
+    Raises:
+        ValueError: there is no model at the path, or the model or its tokenizer is not usable.
+    """
+    transformers_logging.disable_progress_bar()
+    model = load_model(path, device=device, dtype=dtype)
+    return LocalChooser(ScoringModel(model), Renderer(load_tokenizer(path)))
 
 
 def _said(context: Sequence[int], word: Sequence[int]) -> Segment:
