@@ -62,7 +62,7 @@ STUDIES: dict[str, tuple[list[str], dict[str, list[str]]]] = {
     # Half of the groups teach nothing at times, and answers of 30 tokens in the mean grow to 90
     # where nothing stops them. On code-sandbox all six rows reach 0.96 alike.
     "dapo": (
-        ["env=math", *SECONDS, "max_seconds=60", "sampling.max_tokens=64"],
+        ["env=math", *SECONDS, "sampling.max_tokens=64"],
         {
             "dapo": DAPO,
             "without clip-higher": [*DAPO, "algo.clip_high=0.2"],
@@ -78,8 +78,12 @@ STUDIES: dict[str, tuple[list[str], dict[str, list[str]]]] = {
     ),
     # VinePPO plays 37 tokens for one of GRPO's there: the same by updates, with K = 2.
     "mastermind-updates": (
-        ["env=mastermind", "prompts=16", "tiny.steps=600", "steps=12", "max_seconds=120"],
-        {**TURNS, "vineppo": ["algo=vineppo", "algo.vine_rollouts=2"]},
+        ["env=mastermind", "prompts=16", "tiny.steps=600", "steps=8", "max_seconds=120"],
+        {
+            "grpo": ["algo=grpo"],
+            "gigpo": ["algo=gigpo"],
+            "vineppo": ["algo=vineppo", "algo.vine_rollouts=2"],
+        },
     ),
     # The first program has to guess a constant that only the tests' results tell.
     "repair": (

@@ -1,6 +1,7 @@
 """Recipes: what a name stands for beside its row, and the run files."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,37 @@ def test_the_documentation_shows_the_recipes():
 def test_the_documentation_names_every_run_file():
     page = (HOME / "docs" / "algorithms.md").read_text()
     assert {path.name for path in FILES} <= set(re.findall(r"recipes/(\w+\.toml)", page))
+
+
+def test_the_table_of_methods_names_what_there_is():
+    page = (HOME / "docs" / "algorithms.md").read_text()
+    table = page.split("## Every method\n")[1].split("\n## ")[0]
+    words = re.findall(r"`([^`]+)`", table)
+    rows = {*ALGORITHMS, *RECIPES}
+    for word in words:
+        for name in re.findall(r"algo=([\w-]+)", word):
+            assert name in rows, word
+        for name in re.findall(r"recipes/(\w+\.toml)", word):
+            assert (HOME / "recipes" / name).exists(), word
+        for name in re.findall(r"benchmarks\.(\w+)", word):
+            made = HOME / "benchmarks" / name
+            assert made.is_dir() or made.with_suffix(".py").exists(), word
+        for module in re.findall(r"\brl\.(\w+)", word):
+            assert (HOME / "rl" / module).is_dir() or (HOME / "rl" / f"{module}.py").exists(), word
+        for choice, value in re.findall(r"^(?:algo\.)?(\w+)=([\w+-]+)$", word):
+            if choice in ALGORITHMS["grpo"].__dataclass_fields__:
+                replace(ALGORITHMS["grpo"], **_fitting(choice, value))
+
+
+def _fitting(choice, value):
+    """A choice with what it needs beside it."""
+    needs = {
+        "dense": {"token_rewards": "implicit"},
+        "gae": {"value_coef": 0.1},
+        "ref_every": {"kl_coef": 0.1},
+        "kl_coef": {},
+    }
+    plain = {"True": True, "False": False}.get(value, value)
+    if isinstance(plain, str) and plain.isdigit():
+        plain = int(plain)
+    return {choice: plain} | needs.get(choice, {}) | needs.get(str(value), {})
