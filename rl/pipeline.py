@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -207,7 +208,7 @@ def run_stages(stages: Sequence[Stage]) -> int:
             continue
         argv = [*stage.argv, *(["resume=auto"] if stage.command.resumes else [])]
         sys.stderr.write(f"{title}: python -m {stage.command.module} {' '.join(argv)}\n")
-        make_folder(stage.folder)
+        _begin(stage)
         started = time.monotonic()
         code: int = import_module(stage.command.module).main(argv)
         if code:
@@ -215,6 +216,15 @@ def run_stages(stages: Sequence[Stage]) -> int:
         done = {"words": stage.words, "seconds": time.monotonic() - started}
         replace_text(stage.record, json.dumps(done, indent=2) + "\n")
     return 0
+
+
+def _begin(stage: Stage) -> None:
+    """Make a stage's folder; what an unfinished run of it left there goes, unless it resumes."""
+    begun = stage.folder / "begun.json"
+    if begun.exists() and not stage.command.resumes:
+        shutil.rmtree(stage.folder)
+    make_folder(stage.folder)
+    replace_text(begun, json.dumps(stage.words, indent=2) + "\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

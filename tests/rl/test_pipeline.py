@@ -91,6 +91,22 @@ def test_a_stage_that_stopped_goes_on(start, tmp_path, capsys):
     assert "stage 1/2, cold-start: done before" in capsys.readouterr().err
 
 
+def test_what_an_unfinished_stage_left_goes(start, tmp_path):
+    """Commands that do not resume begin anew, whatever they had written; others' files stay."""
+    out = tmp_path / "out"
+    assert start("rl.steps=1") == 0
+    (out / "1-cold-start/stage.json").unlink()
+    (out / "1-cold-start/half").touch()
+    assert start("rl.steps=1") == 0
+    assert not (out / "1-cold-start/half").exists()
+    assert (out / "1-cold-start/stage.json").exists()
+    (out / "1-cold-start/stage.json").unlink()
+    (out / "1-cold-start/begun.json").unlink()
+    (out / "1-cold-start/mine").touch()
+    assert start("rl.steps=1") == 0
+    assert (out / "1-cold-start/mine").exists()
+
+
 def test_other_settings_are_another_pipeline(start, capsys):
     assert start() == 0
     assert start("cold-start.steps=3") == 1
