@@ -16,13 +16,11 @@ from benchmarks.tabular import (
     CHAIN,
     EVEN,
     Setting,
-    Updates,
     World,
     all_groups,
     drawn,
-    expected_gradient,
-    gradients,
 )
+from benchmarks.tabular_updates import Updates, expected_gradient, gradients
 from rl.credit.algorithms import ALGORITHMS
 
 SUM = {"aggregation": "seq-mean-token-sum-norm", "max_tokens": 1}
