@@ -106,14 +106,15 @@ def run(study: str, row: str, seed: int, folder: Path, extra: Sequence[str]) -> 
 
 
 def table(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Of each row the mean over seeds of test success, with its 95% t-interval."""
+    """Of each row the mean over seeds of test success, with its 95% t-interval within [0, 1]."""
     lines = []
     for row in dict.fromkeys(r["row"] for r in runs):
         mine = [r for r in runs if r["row"] == row]
         after = [r["after"][0] for r in mine]
         low, high = None, None
         if len(after) > 1:
-            low, high = stats.t.interval(0.95, len(after) - 1, fmean(after), stats.sem(after))
+            ends = stats.t.interval(0.95, len(after) - 1, fmean(after), stats.sem(after))
+            low, high = (float(min(1.0, max(0.0, end))) for end in ends)
         lines.append(
             {
                 "row": row,

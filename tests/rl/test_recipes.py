@@ -1,5 +1,6 @@
 """Recipes: what a name stands for beside its row, and the run files."""
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -91,6 +92,19 @@ def test_the_documentation_shows_the_recipes():
 def test_the_documentation_names_every_run_file():
     page = (HOME / "docs" / "algorithms.md").read_text()
     assert {path.name for path in FILES} <= set(re.findall(r"recipes/(\w+\.toml)", page))
+
+
+def test_the_documentation_shows_what_was_measured():
+    results = json.loads((HOME / "benchmarks" / "results" / "algorithms.json").read_text())
+    page = (HOME / "docs" / "algorithms.md").read_text()
+    section = page.split("## Measured\n")[1].split("\n## ")[0]
+    shown = re.findall(r"^\| `?([\w -]+?)`? \| (\S+ \[.*\]) \|$", section, flags=re.M)
+    measured = [
+        (line["row"], "{:.3f} [{:.3f}, {:.3f}]".format(*line["after"]))
+        for study in results["studies"].values()
+        for line in study["table"]
+    ]
+    assert shown == measured and len(shown) > 20
 
 
 def test_the_table_of_methods_names_what_there_is():
