@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import comb, isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -121,27 +121,37 @@ def read_comparisons(path: str) -> list[Comparison]:
     return [comparison for comparison in comparisons if comparison.pairs]
 
 
-def split_by_prompt(
-    comparisons: Sequence[Comparison], share: float, seed: int
-) -> tuple[list[Comparison], list[Comparison]]:
+class Prompted(Protocol):
+    """What begins with a prompt."""
+
+    @property
+    def prompt(self) -> tuple[Any, ...]:
+        """All that was said before the answer."""
+        ...
+
+
+P = TypeVar("P", bound=Prompted)
+
+
+def split_by_prompt(rows: Sequence[P], share: float, seed: int) -> tuple[list[P], list[P]]:
     """Those to learn from, and those held out; a prompt's are all on one side.
 
     Args:
-        comparisons: any, in any order.
+        rows: comparisons or labelled solutions, in any order.
         share: of the prompts that are held out; at least one prompt stays on either side.
         seed: of the choice.
 
     Raises:
         ValueError: there is one prompt only, so that nothing could be held out.
     """
-    prompts = list(dict.fromkeys(comparison.prompt for comparison in comparisons))
+    prompts = list(dict.fromkeys(row.prompt for row in rows))
     if len(prompts) < 2:
         raise ValueError("there is one prompt only: with two or more, one can be held out")
     count = min(max(1, round(share * len(prompts))), len(prompts) - 1)
     chosen = np.random.default_rng(seed).permutation(len(prompts))[:count]
     held = {prompts[i] for i in chosen.tolist()}
-    learned = [comparison for comparison in comparisons if comparison.prompt not in held]
-    return learned, [comparison for comparison in comparisons if comparison.prompt in held]
+    learned = [row for row in rows if row.prompt not in held]
+    return learned, [row for row in rows if row.prompt in held]
 
 
 def _comparison(row: Mapping[str, Any]) -> Comparison:

@@ -23,6 +23,7 @@ def train_dpo(config: DPOConfig) -> dict[str, object]:
         UsageError: the data or the model is not what the settings say.
         RunFailure: a step would have spoilt the weights; nothing is saved.
     """
+    from rl.comparisons import read_comparisons
     from rl.learner.checkpoint import save_checkpoint
     from rl.learner.policy_reward import PolicyReward
     from rl.learner.preferences import PreferenceLearner
@@ -31,7 +32,7 @@ def train_dpo(config: DPOConfig) -> dict[str, object]:
 
     folder = run_path(config.out, config)
     make_folder(folder)
-    material = open_material(config, _say)
+    material = open_material(config, read_comparisons, _say)
     try:
         rewarder = PolicyReward(material.model, config.beta, config.reduction)
     except ValueError as error:

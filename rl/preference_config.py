@@ -40,12 +40,23 @@ class RewardModelConfig(PreferenceConfig):
 
     model: str
     """The language model to begin with, a folder or a Hugging Face id: most often SFT's."""
+    process: bool = False
+    """Whether data is of solutions with labelled steps, and each step gets a score:
+    {"prompt", "completions", "labels"} or {"messages", "labels"}."""
     center: str = ""
     """A file of {"messages": [...]} whose answers get reward 0 on average; empty: all answers."""
     optimizer: OptimizerConfig = field(metadata={"defaults": {"lr": 1e-5, "warmup_steps": 5}})
     """The learner's optimizer."""
     out: str = "runs/reward-model-{seed}"
     """The folder; the reward model is saved under checkpoints/last."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.process and self.center:
+            raise ValueError(
+                f"center ({self.center}) must be empty with process=true: the scores of steps are "
+                f"log-odds, which have a zero of their own"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

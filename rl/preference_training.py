@@ -1,22 +1,22 @@
-"""What training on a file of preferences is, whoever learns: the data, the steps, the accuracy."""
+"""What training on a file of preferences or labels is: the data, the steps, the accuracy."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from agents.renderer import Renderer
-from rl.comparisons import TokenComparison, read_comparisons, split_by_prompt
+from agents.segment import Segment
+from rl.comparisons import Prompted, split_by_prompt
 from rl.errors import UsageError
 from rl.imitation import check_lengths
 from rl.learner.model import load_model
-from rl.learner.preferences import PreferenceLearner
 from rl.preference_config import PreferenceConfig
 from rl.rollout.order import TaskOrder
 from rl.run.metrics import PassRate, pass_rate
@@ -26,19 +26,60 @@ TOLD_EVERY = 50
 """Steps between two lines of progress."""
 
 
+class Tokenized(Protocol):
+    """A row of data as tokens."""
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """Its texts."""
+        ...
+
+
+T = TypeVar("T", bound=Tokenized)
+T_co = TypeVar("T_co", bound=Tokenized, covariant=True)
+T_contra = TypeVar("T_contra", bound=Tokenized, contravariant=True)
+
+
+class Row(Prompted, Protocol[T_co]):
+    """A row of data as text."""
+
+    def tokenized(self, renderer: Renderer) -> T_co:
+        """The same in the renderer's tokens."""
+        ...
+
+
+class Learns(Protocol[T_contra]):
+    """What learns from rows, and can be asked how far it agrees with some."""
+
+    def update(self, rows: Sequence[T_contra], /) -> dict[str, float]:
+        """One optimizer step; ``loss`` and ``accuracy`` are among what it tells."""
+        ...
+
+    def agreements(self, rows: Sequence[T_contra], /) -> list[float]:
+        """Whether it agrees with each label, from 0 to 1."""
+        ...
+
+
 @dataclass(frozen=True)
-class Material:
-    """A model, and preferences in its tokens."""
+class Material(Generic[T]):
+    """A model, and rows of data in its tokens."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     renderer: Renderer
-    learned: list[TokenComparison]
-    held_out: list[TokenComparison]
+    learned: list[T]
+    held_out: list[T]
 
 
-def open_material(config: PreferenceConfig, say: Callable[[str], None]) -> Material:
-    """Load the model and the preferences.
+def open_material(
+    config: PreferenceConfig, read: Callable[[str], Sequence[Row[T]]], say: Callable[[str], None]
+) -> Material[T]:
+    """Load the model and the data.
+
+    Args:
+        config: names both.
+        read: from the data's path to its rows.
+        say: told how many there are.
 
     Raises:
         UsageError: the model or the data is not what the settings say.
@@ -51,7 +92,7 @@ def open_material(config: PreferenceConfig, say: Callable[[str], None]) -> Mater
             "and give its folder, model=runs/.../checkpoints/last"
         )
     try:
-        texts = read_comparisons(config.data)
+        texts = read(config.data)
         parts = split_by_prompt(texts, config.held_out, config.seed)
         model = load_model(config.model, device=device_of(config), dtype=dtype_of(config))
         tokenizer = load_tokenizer(config.model)
@@ -60,17 +101,17 @@ def open_material(config: PreferenceConfig, say: Callable[[str], None]) -> Mater
         raise UsageError(str(error)) from error
     learned, held_out = ([text.tokenized(renderer) for text in part] for part in parts)
     check_lengths(model, [s for c in (*learned, *held_out) for s in c.segments])
-    say(f"{len(learned)} comparisons to learn from, {len(held_out)} held out")
+    say(f"{len(learned)} rows to learn from, {len(held_out)} held out")
     return Material(model, tokenizer, renderer, learned, held_out)
 
 
 def learn(
-    learner: PreferenceLearner,
-    comparisons: Sequence[TokenComparison],
+    learner: Learns[T],
+    rows: Sequence[T],
     config: PreferenceConfig,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """The optimizer steps that ``config`` asks for; each comparison is seen once per pass.
+    """The optimizer steps that ``config`` asks for; each row is seen once per pass.
 
     Returns:
         ``steps``, ``seconds``, ``first_loss`` and ``last_loss``.
@@ -78,13 +119,13 @@ def learn(
     Raises:
         RunFailure: a step would have spoilt the weights, or did.
     """
-    order = TaskOrder(len(comparisons), config.seed)
-    steps = config.steps or -(-len(comparisons) // config.batch_size)
+    order = TaskOrder(len(rows), config.seed)
+    steps = config.steps or -(-len(rows) // config.batch_size)
     losses: list[float] = []
     started = time.monotonic()
     for step in range(1, steps + 1):
         chosen = order.take((step - 1) * config.batch_size, config.batch_size)
-        told = learner.update([comparisons[i] for i in chosen])
+        told = learner.update([rows[i] for i in chosen])
         losses.append(told["loss"])
         if step % TOLD_EVERY == 0:
             say(f"step {step}/{steps}  loss {told['loss']:.4f}  accuracy {told['accuracy']:.3f}")
@@ -98,8 +139,8 @@ def learn(
     }
 
 
-def accuracy(learner: PreferenceLearner, held_out: Sequence[TokenComparison]) -> PassRate:
-    """How often the learner prefers what was preferred, with the 95% interval of pairs.
+def accuracy(learner: Learns[T], held_out: Sequence[T]) -> PassRate:
+    """How often the learner agrees with held-out labels, with the 95% interval of labels.
 
     Raises:
         UsageError: every held-out pair is a toss-up.

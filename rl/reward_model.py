@@ -14,56 +14,97 @@ from rl.preference_config import RewardModelConfig
 
 if TYPE_CHECKING:
     from agents.segment import Segment
-    from rl.preference_training import Material
+    from rl.comparisons import TokenComparison
+    from rl.learner.reward_model import RewardModel
+    from rl.preference_training import Material, T
 
 
 def train_reward_model(config: RewardModelConfig) -> dict[str, object]:
     """Train as ``config`` says and save the reward model.
 
     Returns:
-        The losses at both ends, the accuracy on held-out pairs with its 95% interval, how rewards
-        are spread over the answers that were learned from, and where the reward model is.
+        The losses at both ends, the accuracy on held-out pairs (or steps) with its 95% interval,
+        and where the reward model is; of one that is trained on preferences, how rewards are spread
+        over the answers that were learned from.
 
     Raises:
         UsageError: the data or the model is not what the settings say.
         RunFailure: a step would have spoilt the weights; nothing is saved.
     """
-    from statistics import fmean, pstdev
-
-    from rl.learner.checkpoint import save_checkpoint
-    from rl.learner.preferences import PreferenceLearner
-    from rl.learner.reward_model import RewardModel
-    from rl.preference_training import accuracy, learn, open_material
     from rl.run.files import make_folder
 
-    folder = run_path(config.out, config)
-    make_folder(folder)
-    material = open_material(config, _say)
-    try:
-        rewarder = RewardModel.from_causal(material.model)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    make_folder(run_path(config.out, config))
+    return _of_steps(config) if config.process else _of_answers(config)
+
+
+def _of_answers(config: RewardModelConfig) -> dict[str, object]:
+    from statistics import fmean, pstdev
+
+    from rl.comparisons import read_comparisons
+    from rl.learner.preferences import PreferenceLearner
+    from rl.preference_training import accuracy, learn, open_material
+
+    material = open_material(config, read_comparisons, _say)
+    rewarder = _new(material)
     centred = _centred_on(config, material)
     learner = PreferenceLearner(rewarder, config.optimizer, config.micro_batch_tokens)
     told = learn(learner, material.learned, config, _say)
     rate = accuracy(learner, material.held_out)
     _say(f"held-out pairs: accuracy {rate}")
     rewarder.bias = -fmean(learner.rewards(centred))
-    saved = folder / "checkpoints" / "last"
-    save_checkpoint(saved, rewarder.model, material.tokenizer)
+    rewards = learner.rewards([s for c in material.learned for s in c.segments])
     return {
-        "model": str(saved),
+        "model": _save(config, material, rewarder),
         **told,
         "accuracy": rate.rate,
         "accuracy_low": rate.low,
         "accuracy_high": rate.high,
         "held_out_pairs": rate.count,
-        "reward_std": pstdev(learner.rewards([s for c in material.learned for s in c.segments])),
+        "reward_std": pstdev(rewards),
         "reward_bias": rewarder.bias,
     }
 
 
-def _centred_on(config: RewardModelConfig, material: Material) -> list[Segment]:
+def _of_steps(config: RewardModelConfig) -> dict[str, object]:
+    from rl.learner.process import ProcessLearner
+    from rl.preference_training import accuracy, learn, open_material
+    from rl.steps import read_steps
+
+    material = open_material(config, read_steps, _say)
+    rewarder = _new(material)
+    rewarder.of_steps = True
+    learner = ProcessLearner(rewarder, config.optimizer, config.micro_batch_tokens)
+    told = learn(learner, material.learned, config, _say)
+    rate = accuracy(learner, material.held_out)
+    _say(f"held-out steps: accuracy {rate}")
+    return {
+        "model": _save(config, material, rewarder),
+        **told,
+        "accuracy": rate.rate,
+        "accuracy_low": rate.low,
+        "accuracy_high": rate.high,
+        "held_out_steps": rate.count,
+    }
+
+
+def _new(material: Material[T]) -> RewardModel:
+    from rl.learner.reward_model import RewardModel
+
+    try:
+        return RewardModel.from_causal(material.model)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def _save(config: RewardModelConfig, material: Material[T], rewarder: RewardModel) -> str:
+    from rl.learner.checkpoint import save_checkpoint
+
+    saved = run_path(config.out, config) / "checkpoints" / "last"
+    save_checkpoint(saved, rewarder.model, material.tokenizer)
+    return str(saved)
+
+
+def _centred_on(config: RewardModelConfig, material: Material[TokenComparison]) -> list[Segment]:
     """The answers that get reward 0 on average."""
     from rl.demonstrations import read_conversations
     from rl.imitation import check_lengths

@@ -1,6 +1,6 @@
-"""A reward model as a shaping: ``shaping=reward_model(path='runs/rm/checkpoints/last')``.
+"""Reward models as shapings: ``shaping=reward_model(path='runs/rm/checkpoints/last')``.
 
-It reads an episode's tokens as they were sampled, so its vocabulary must be the policy's. It is
+One reads an episode's tokens as they were sampled, so its vocabulary must be the policy's. It is
 loaded when the first step is shaped.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rl.credit.shaping import Member, Shaping
 
@@ -30,17 +30,67 @@ def reward_model(path: str, device: str = "auto") -> Shaping:
     Raises:
         ValueError: the folder holds no model.
     """
+
+    def score(rewarder: RewardModel, segments: Sequence[Segment]) -> list[float]:
+        from rl.learner.preferences import rewards_of
+
+        return rewards_of(rewarder, segments)
+
+    return _judge("reward_model", path, device, score)
+
+
+def process_model(
+    path: str, by: Literal["min", "product"] = "min", device: str = "auto"
+) -> Shaping:
+    """What a process reward model gives an episode's turns, as one number; 0 where none spoke.
+
+    Each turn gets the probability that it leads to a right answer, at its last token.
+
+    Args:
+        path: a folder that ``python -m rl.reward_model process=true`` saved, or a hub id.
+        by: the least of the turns' scores (Math-Shepherd), or their product.
+        device: where it runs; auto: the GPU where there is one.
+
+    Raises:
+        ValueError: the folder holds no model, or the turns' scores go together in another way.
+    """
+    if by not in ("min", "product"):
+        raise ValueError(f"by ({by!r}) must be min or product")
+
+    def score(rewarder: RewardModel, segments: Sequence[Segment]) -> list[float]:
+        from rl.credit.preferences import solution_score
+        from rl.learner.process import step_scores
+        from rl.steps import turn_ends
+
+        found = step_scores(rewarder, segments, [turn_ends(segment) for segment in segments])
+        return [solution_score(scores, by).item() for scores in found]
+
+    return _judge("process_model", path, device, score)
+
+
+Score = Callable[["RewardModel", Sequence["Segment"]], list[float]]
+
+
+def _judge(name: str, path: str, device: str, score: Score) -> Shaping:
     local = Path(path).expanduser()
     if local.is_dir() and not (local / "config.json").is_file():
         raise ValueError(f"path ({path}) has no config.json: give a reward model's folder")
     # The reward model and its tokenizer are heavy, and a command line is only being read now.
-    load = cache(lambda: _load(path, device))
-    return Shaping(
-        "reward_model", lambda members: _judge(load, members), judges=True, by_group=False
-    )
+    load = cache(lambda: _load(name, path, device))
+
+    def contribute(members: Sequence[Member]) -> list[float]:
+        rewarder, renderer = load()
+        spoken = [_spoken(member) for member in members]
+        for member, segment in zip(members, spoken, strict=True):
+            if member.episode is not None and segment is not None:
+                _check_tokens(member.episode, segment, renderer)
+        rewards = iter(score(rewarder, [s for s in spoken if s is not None]))
+        return [0.0 if segment is None else next(rewards) for segment in spoken]
+
+    return Shaping(name, contribute, judges=True, by_group=False)
 
 
-def _load(path: str, device: str) -> tuple[RewardModel, Renderer]:
+def _load(name: str, path: str, device: str) -> tuple[RewardModel, Renderer]:
     import torch
     from transformers import AutoTokenizer
 
@@ -49,22 +99,11 @@ def _load(path: str, device: str) -> tuple[RewardModel, Renderer]:
 
     here = "cuda" if torch.cuda.is_available() else "cpu"
     rewarder = RewardModel.load(path, here if device == "auto" else device)
+    if rewarder.of_steps != (name == "process_model"):
+        other = "process_model" if rewarder.of_steps else "reward_model"
+        raise ValueError(f"{path} holds no {name}: it was trained to be a {other}")
     tokenizer = AutoTokenizer.from_pretrained(str(Path(path).expanduser()))
     return rewarder, Renderer(tokenizer)
-
-
-def _judge(
-    load: Callable[[], tuple[RewardModel, Renderer]], members: Sequence[Member]
-) -> list[float]:
-    from rl.learner.preferences import rewards_of
-
-    rewarder, renderer = load()
-    spoken = [_spoken(member) for member in members]
-    for member, segment in zip(members, spoken, strict=True):
-        if member.episode is not None and segment is not None:
-            _check_tokens(member.episode, segment, renderer)
-    rewards = iter(rewards_of(rewarder, [s for s in spoken if s is not None]))
-    return [0.0 if segment is None else next(rewards) for segment in spoken]
 
 
 def _spoken(member: Member) -> Segment | None:

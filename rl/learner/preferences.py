@@ -101,7 +101,7 @@ class PreferenceLearner:
             loss += judged.loss.item() / len(comparisons)
             agreements += judged.agreements
             margins += judged.differences.tolist()
-        rate, norm = self.optimizer.learning_rate, self._step(loss)
+        rate, norm = self.optimizer.learning_rate, checked_step(self.optimizer, loss)
         return {
             "loss": loss,
             "accuracy": sum(agreements) / max(len(agreements), 1),
@@ -146,22 +146,29 @@ class PreferenceLearner:
         losses = bradley_terry(better, worse, margins, labels)
         return Judged((weights * losses).sum(), (better - worse).detach(), labels)
 
-    def _step(self, loss: float) -> float:
-        norm = self.optimizer.clip_gradients().item()
-        number = self.optimizer.num_steps + 1
-        if not (math.isfinite(loss) and math.isfinite(norm)):
-            self.optimizer.zero_grad()
-            raise RunFailure(
-                f"optimizer step {number} has loss {loss} and gradient norm {norm}: the weights "
-                f"are as before; lower optimizer.lr"
-            )
-        self.optimizer.step()
-        if not self.optimizer.weights_are_finite():
-            raise BrokenWeights(
-                f"optimizer step {number} gave weights that are not finite, from loss {loss} and "
-                f"gradient norm {norm}: lower optimizer.lr"
-            )
-        return norm
+
+def checked_step(optimizer: Optimizer, loss: float) -> float:
+    """An optimizer step, unless it would spoil the weights; returns the gradient's norm.
+
+    Raises:
+        RunFailure: the loss or the gradient is not finite; the weights are as before.
+        BrokenWeights: the step spoilt them.
+    """
+    norm = optimizer.clip_gradients().item()
+    number = optimizer.num_steps + 1
+    if not (math.isfinite(loss) and math.isfinite(norm)):
+        optimizer.zero_grad()
+        raise RunFailure(
+            f"optimizer step {number} has loss {loss} and gradient norm {norm}: the weights are as "
+            f"before; lower optimizer.lr"
+        )
+    optimizer.step()
+    if not optimizer.weights_are_finite():
+        raise BrokenWeights(
+            f"optimizer step {number} gave weights that are not finite, from loss {loss} and "
+            f"gradient norm {norm}: lower optimizer.lr"
+        )
+    return norm
 
 
 @torch.no_grad()

@@ -17,6 +17,8 @@ from rl.learner.model import needs_mask
 
 BIAS = "reward_bias"
 """The key of the model's configuration that holds what is added to every score."""
+STEPS = "reward_steps"
+"""The key that says whether scores are the log-odds of steps, at the last token of each."""
 
 
 class RewardModel:
@@ -97,6 +99,15 @@ class RewardModel:
     def bias(self, value: float) -> None:
         self.model.config.update({BIAS: value})
 
+    @property
+    def of_steps(self) -> bool:
+        """Whether scores are the log-odds of steps: a process reward model."""
+        return bool(self.model.config.to_dict().get(STEPS, False))
+
+    @of_steps.setter
+    def of_steps(self, value: bool) -> None:
+        self.model.config.update({STEPS: value})
+
     def parameters(self) -> list[nn.Parameter]:
         """Everything that is trained."""
         return [p for p in self.model.parameters() if p.requires_grad]
@@ -107,21 +118,33 @@ class RewardModel:
         Raises:
             ValueError: an answer has no such token.
         """
-        ends = [_last(segment.loss_mask) for segment in segments]
-        width = max(ends) + 1
+        return self.score_steps(segments, [[_last(segment.loss_mask)] for segment in segments])
+
+    def score_steps(self, segments: Sequence[Segment], ends: Sequence[Sequence[int]]) -> Tensor:
+        """The scores at several tokens of each answer, in one forward pass.
+
+        Args:
+            segments: K answers.
+            ends: the places of the tokens, at least one for each answer.
+
+        Returns:
+            ``[S]`` float64 on the CPU, those of the first answer first.
+        """
+        lengths = torch.tensor([max(places) + 1 for places in ends])
+        width = int(lengths.max())
         input_ids = torch.zeros(len(segments), width, dtype=torch.int64)
-        for row, (segment, end) in enumerate(zip(segments, ends, strict=True)):
-            input_ids[row, : end + 1] = torch.tensor(segment.token_ids[: end + 1])
-        at = torch.tensor(ends)
+        for row, (segment, length) in enumerate(zip(segments, lengths.tolist(), strict=True)):
+            input_ids[row, :length] = torch.tensor(segment.token_ids[:length])
         # Padding on the right: a causal model's position reads only what stands to its left.
-        mask = (torch.arange(width) <= at[:, None]).long() if self._needs_mask else None
+        mask = (torch.arange(width) < lengths[:, None]).long() if self._needs_mask else None
         device = self.head.weight.device
         hidden = self.trunk(
             input_ids=input_ids.to(device),
             attention_mask=None if mask is None else mask.to(device),
             use_cache=False,
         ).last_hidden_state
-        hidden = hidden[torch.arange(len(ends), device=device), at.to(device)]
+        flat = [row * width + place for row, places in enumerate(ends) for place in places]
+        hidden = hidden.flatten(0, 1)[torch.tensor(flat, device=device)]
         precise = torch.promote_types(hidden.dtype, torch.float32)
         scores = nn.functional.linear(hidden.to(precise), self.head.weight.to(precise))[:, 0]
         return scores.cpu().double() + self.bias

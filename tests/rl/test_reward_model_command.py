@@ -8,10 +8,16 @@ import math
 from statistics import fmean
 
 import pytest
+from transformers import AutoTokenizer
 
 import rl.reward_model
+from agents.renderer import Renderer
+from rl.credit.shaping import Member, make_shapings
 from rl.demonstrations import conversation_of
+from rl.learner.preferences import PreferenceLearner
 from rl.learner.reward_model import RewardModel
+from rl.learner.settings import OptimizerConfig
+from rl.rollout.trajectory import Trajectory, Turn
 
 
 def chat(prompt, said):
@@ -49,14 +55,8 @@ def test_a_reward_model_learns_what_is_preferred_and_is_centred(
     assert told["accuracy"] > 0.9
     assert told["accuracy_low"] < told["accuracy"] <= told["accuracy_high"]
     assert told["held_out_pairs"] == 48, "16 of 81 prompts, each with a pair and a ranking of two"
-    assert stderr.startswith("130 comparisons to learn from, 32 held out\n")
+    assert stderr.startswith("130 rows to learn from, 32 held out\n")
     assert told["reward_std"] > 0.3
-
-    from transformers import AutoTokenizer
-
-    from agents.renderer import Renderer
-    from rl.learner.preferences import PreferenceLearner
-    from rl.learner.settings import OptimizerConfig
 
     rewarder = RewardModel.load(told["model"])
     renderer = Renderer(AutoTokenizer.from_pretrained(told["model"]))
@@ -75,6 +75,8 @@ def test_a_reward_model_learns_what_is_preferred_and_is_centred(
         (["held_out=1"], "held_out (1.0) must be above 0 and below 1"),
         (["batch_size=0"], "batch_size (0) must be >= 1"),
         (["center=/no/file"], "center (/no/file) must be a file of JSON lines"),
+        (["process=true", "center=x"], "center (x) must be empty with process=true"),
+        (["process=true"], "{data}, line 1: expected {"),
         (["out={env}"], "out ({env}) may hold {seed}"),
         (["seed=-1"], "seed (-1) must be >= 0"),
     ],
@@ -84,7 +86,7 @@ def test_a_users_mistake_is_one_line(toy_model, preferences, tmp_path, capfd, wo
     assert rl.reward_model.main([*common, *words]) == 1
     stdout, stderr = capfd.readouterr()
     assert stdout == ""
-    assert stderr.splitlines()[-1].startswith(f"error: {line}")
+    assert stderr.splitlines()[-1].startswith(f"error: {line.replace('{data}', str(preferences))}")
 
 
 def test_what_is_missing_is_named(capfd):
@@ -92,3 +94,37 @@ def test_what_is_missing_is_named(capfd):
     error = capfd.readouterr().err
     assert error.startswith("error: ")
     assert "data" in error and "model" in error
+
+
+def test_a_process_model_learns_steps_and_is_told_from_a_reward_model(toy_model, tmp_path, capfd):
+    """A "2" is right, "1" is not, and "0" leads to a right answer three times in four."""
+    data = tmp_path / "steps.jsonl"
+    rows = []
+    for prompt in map("".join, itertools.product("012", repeat=3)):
+        for first, second in itertools.product("012", repeat=2):
+            labels = [{"0": 0.75, "1": 0, "2": 1}[step] for step in (first, second)]
+            rows.append({"prompt": prompt, "completions": [first, second], "labels": labels})
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = [f"model={toy_model}", f"data={data}", f"out={tmp_path}/prm", "process=true"]
+    words += ["steps=40", "batch_size=32", "optimizer.lr=5e-3", "held_out=0.2"]
+    assert rl.reward_model.main(words) == 0
+    told = json.loads(capfd.readouterr().out)
+    assert told["first_loss"] == pytest.approx(math.log(2), abs=1e-6)
+    assert told["accuracy"] > 0.95
+    assert told["held_out_steps"] == 5 * 9 * 2
+    assert RewardModel.load(told["model"]).of_steps
+
+    [wrong] = make_shapings(f"reward_model(path={told['model']!r})")
+    with pytest.raises(ValueError, match="holds no reward_model: it was trained to be a process_m"):
+        wrong.contributions([])
+    [by_turns] = make_shapings(f"process_model(path={told['model']!r})")
+    renderer = Renderer(AutoTokenizer.from_pretrained(toy_model))
+    given = by_turns.contributions([episode(renderer, "02", said) for said in "201"])
+    assert given == pytest.approx([1, 0.75, 0], abs=0.2)
+
+
+def episode(renderer, shown, said):
+    segment = conversation_of(chat(shown, said)).to_segment(renderer)
+    turn = Turn(said, "", "stop_token", sum(segment.loss_mask))
+    played = Trajectory("x", {}, 0, 0, 0, [segment], [turn], terminated=True)
+    return Member(turn.num_tokens, False, 0.0, episode=played)

@@ -33,7 +33,7 @@ def answer(generator, turns):
 @pytest.fixture
 def comparisons():
     generator = np.random.default_rng(5)
-    shapes = [([(3, 4)], [(3, 2)]), ([(2, 5), (3, 1)], [(2, 1), (1, 3)]), ([(6, 7)], [(6, 7)])]
+    shapes = [([(3, 2)], [(3, 4)]), ([(2, 1), (1, 3)], [(2, 5), (3, 1)]), ([(6, 7)], [(6, 7)])]
     return [
         TokenComparison(tuple(answer(generator, turns) for turns in pair), (Pair(0, 1),))
         for pair in shapes

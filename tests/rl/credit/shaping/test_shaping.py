@@ -43,7 +43,7 @@ def episode(num_tokens, reward, scores=None, failure=None):
 
 def test_every_built_in_shaping_is_registered_and_made():
     lengths = ["cosine", "kimi_length", "l1_exact", "l1_max", "overlong"]
-    assert names("shaping") == sorted([*lengths, "judge", "reward_model"])
+    assert names("shaping") == sorted([*lengths, "judge", "process_model", "reward_model"])
     assert [w.shaping.name for w in make_shapings(ALL)] == [
         *("kimi_length", "overlong", "l1_exact", "l1_max", "cosine")
     ]
