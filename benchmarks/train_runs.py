@@ -1,4 +1,4 @@
-"""One training run of a benchmark, in a process of its own, and what is kept of it."""
+"""Runs of a benchmark's commands, each in a process of its own, and what is kept of training."""
 
 from __future__ import annotations
 
@@ -13,6 +13,36 @@ from typing import Any
 from rl.run.folder import read_jsonl
 
 LIMIT_S = 3600.0
+
+
+def finished_run(module: str, words: Sequence[str], out: Path) -> float:
+    """``python -m MODULE WORDS out=OUT``; a run whose folder is complete is not made again.
+
+    Args:
+        module: ``rl.train`` or another command that takes ``out=``; words of its own may follow.
+        words: the ``key=value`` of the command line.
+        out: the run's folder; its log stands beside it.
+
+    Returns:
+        The seconds that it took.
+
+    Raises:
+        subprocess.CalledProcessError: the run failed; its log says why.
+    """
+    summary = out / "seconds.json"
+    if not summary.exists():
+        started = time.monotonic()
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with (out.parent / f"{out.name}.log").open("w") as log:
+            subprocess.run(
+                [sys.executable, "-m", *module.split(), *words, f"out={out}"],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                check=True,
+                timeout=LIMIT_S,
+            )
+        summary.write_text(json.dumps(time.monotonic() - started))
+    return float(json.loads(summary.read_text()))
 
 
 def train_run(name: str, words: Sequence[str], folder: Path) -> dict[str, Any]:
@@ -31,24 +61,13 @@ def train_run(name: str, words: Sequence[str], folder: Path) -> dict[str, Any]:
         subprocess.CalledProcessError: the run failed; its log says why.
     """
     out = folder / name
-    summary = out / "seconds.json"
-    if not summary.exists():
-        started = time.monotonic()
-        with (folder / f"{name}.log").open("w") as log:
-            subprocess.run(
-                [sys.executable, "-m", "rl.train", *words, f"out={out}"],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                check=True,
-                timeout=LIMIT_S,
-            )
-        summary.write_text(json.dumps(time.monotonic() - started))
+    seconds = finished_run("rl.train", words, out)
     records = read_jsonl(out / "metrics.jsonl")
     tests = [r for r in records if "test/success" in r]
     interval = ("test/success", "test/success_low", "test/success_high")
     return {
         "command": " ".join(["python -m rl.train", *words]),
-        "seconds": json.loads(summary.read_text()),
+        "seconds": seconds,
         "before": [tests[0][key] for key in interval],
         "after": [tests[-1][key] for key in interval],
         "test_tasks": tests[-1]["test/tasks"],
