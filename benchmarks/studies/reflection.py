@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
@@ -155,13 +155,9 @@ def study(seeds: Sequence[int], folder: Path) -> dict[str, list[dict[str, Any]]]
             episodes = read_trajectories(out / "trajectories" / f"step-{step:06d}.jsonl.gz")
             said = fmean(any(reflects(turn.action) for turn in t.turns) for t in episodes)
             logged[step].append((rewards[step], said))
-    names = list(dict.fromkeys(name for name, _ in found))
     return {
         "After a chain that ends wrong and 'Wait,'": [
-            {"corruption": name, "model": model}
-            | {key: interval([n[key] for n in found[name, model]]) for key in found[name, model][0]}
-            for name in names
-            for model in ("before", "after")
+            row for name in dict.fromkeys(name for name, _ in found) for row in _rows(name, found)
         ],
         "Episodes of training": [
             {"step": step}
@@ -172,3 +168,14 @@ def study(seeds: Sequence[int], folder: Path) -> dict[str, list[dict[str, Any]]]
             for step, pairs in logged.items()
         ],
     }
+
+
+def _rows(
+    name: str, found: dict[tuple[str, str], list[dict[str, float]]]
+) -> Iterator[dict[str, Any]]:
+    """The rates before and after, and by how much they changed, by seed."""
+    before, after = found[name, "before"], found[name, "after"]
+    changed = [{k: b[k] - a[k] for k in a} for a, b in zip(before, after, strict=True)]
+    for model, runs in (("before", before), ("after", after), ("change", changed)):
+        columns = {key: interval([run[key] for run in runs]) for key in runs[0]}
+        yield {"corruption": name, "model": model} | columns
