@@ -26,6 +26,11 @@ class Policy(Protocol):
     """Samples completions. ``local``, ``scripted`` and every server speak this and nothing else."""
 
     @property
+    def shares_weights(self) -> bool:
+        """Whether it samples from the learner's own tensors: ``load_weights(None, version)``."""
+        ...
+
+    @property
     def version(self) -> int:
         """The version of the weights that the next token is sampled from."""
         ...
@@ -60,8 +65,16 @@ class Policy(Protocol):
         """The episode is over: what was kept for it may go. Unknown sessions are ignored."""
         ...
 
-    def load_weights(self, weights: Mapping[str, torch.Tensor] | None, version: int) -> None:
+    async def load_weights(self, weights: Mapping[str, torch.Tensor] | None, version: int) -> None:
         """Sample from these weights from now on. None: the shared weights changed in place."""
+        ...
+
+    def facts(self) -> dict[str, object]:
+        """What a run records of its policy, once."""
+        ...
+
+    def take_metrics(self) -> dict[str, float]:
+        """What the policy counted since the last call."""
         ...
 
     async def close(self) -> None:

@@ -11,10 +11,11 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from jinja2.exceptions import TemplateError
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from agents.encoder import Encoder
@@ -31,7 +32,7 @@ PLAIN_TEMPLATE = (
 _SENTINEL = "TURNWISE-ASSISTANT-MESSAGE"
 # A message whose white space and tags a template that edits contents would touch.
 _EDGES = " \n<think> TURNWISE\n</think>\n\nMESSAGE\n "
-_PROBE = [
+_PROBE: list[dict[str, str]] = [
     {"role": "user", "content": "What is 6 x 7?"},
     {"role": "assistant", "content": "<think>\nLet me see.\n</think>\n\n42"},
     {"role": "user", "content": "Sure?\n"},
@@ -78,9 +79,47 @@ class Renderer:
         template = self._template or self.tokenizer.chat_template
         return hashlib.sha256(json.dumps([ids, template]).encode()).hexdigest()[:16]
 
-    def start(self, messages: Sequence[dict[str, str]]) -> list[int]:
-        """The tokens of a conversation's first messages, up to where the assistant speaks."""
-        return self._encoder.encode(self._render(messages, add_generation_prompt=True))
+    @cached_property
+    def takes_tools(self) -> bool:
+        """Whether the chat template shows the model which tools there are."""
+        conversation = [{"role": "user", "content": "x"}]
+        parameters = {"type": "object", "properties": {}}
+        function = {"name": "probe", "description": "A probe.", "parameters": parameters}
+        tools = [{"type": "function", "function": function}]
+        plain = self._render(conversation, add_generation_prompt=True)
+        try:
+            return self._render(conversation, add_generation_prompt=True, tools=tools) != plain
+        except ValueError:
+            return False
+
+    def start(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> list[int]:
+        """The tokens of a conversation's first messages, up to where the assistant speaks.
+
+        Args:
+            messages: each with its role and its content, a text; beside these whatever a chat
+                template may read (``tool_calls``, with arguments as an object).
+            tools: what the model may call, as chat templates list it; a template that knows no
+                tools leaves them out (``takes_tools``).
+
+        Raises:
+            ValueError: the chat template refuses the messages.
+        """
+        text = self._render(messages, add_generation_prompt=True, tools=tools)
+        return self._encoder.encode(text)
+
+    def follow(self, messages: Sequence[Mapping[str, Any]], *, ended: bool) -> list[int]:
+        """The tokens between one assistant message and the next, for any messages between them.
+
+        Args:
+            messages: as of :meth:`start`; words of an assistant among them are not sampled ones.
+            ended: as of :meth:`extend`, which this equals for one message of one text.
+
+        Raises:
+            ValueError: the chat template refuses the messages.
+        """
+        return self._after_end(self._encoder.encode(self._after_assistant(messages)), ended)
 
     def extend(self, observation: str, *, ended: bool, role: str = "user") -> list[int]:
         """The tokens between one assistant message and the next, for an observation in a message.
@@ -91,10 +130,7 @@ class Renderer:
                 token is part of the extension.
             role: who speaks.
         """
-        tokens = self._encoder.encode(self._bridge(role, observation))
-        if ended and tokens and tokens[0] in self.end_token_ids:
-            return tokens[1:]
-        return tokens
+        return self._after_end(self._encoder.encode(self._bridge(role, observation)), ended)
 
     def splice(self, text: str) -> list[int]:
         """The tokens of a result that continues the assistant's own message."""
@@ -111,6 +147,10 @@ class Renderer:
         text = self._decode(ids)
         ends = [text.find(s) + len(s) for s in stop if s in text]
         return text[: min(ends)] if ends else text
+
+    def _after_end(self, tokens: list[int], ended: bool) -> list[int]:
+        """Without the token that ends an assistant's message, where the policy sampled it."""
+        return tokens[1:] if ended and tokens and tokens[0] in self.end_token_ids else tokens
 
     def _end_tokens(self, after_message: str) -> tuple[int, ...]:
         """The end-of-sequence token, and the special token that the template closes with."""
@@ -139,7 +179,7 @@ class Renderer:
             return self._after_assistant([{"role": role, "content": observation}])
         return around[0] + self._encoder.plain(observation) + around[1]
 
-    def _after_assistant(self, messages: list[dict[str, str]]) -> str:
+    def _after_assistant(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """The template's text from the end of an assistant's words to where it speaks again."""
         conversation = [
             {"role": "user", "content": "x"},
@@ -164,17 +204,36 @@ class Renderer:
             f"{self._decode(anew)!r}; appended, the conversation is {self._decode(appended)!r}"
         )
 
-    def _render(self, messages: Sequence[dict[str, str]], *, add_generation_prompt: bool) -> str:
+    def _render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> str:
         """The template's text, as the encoder takes it."""
-        hidden = [{**m, "content": self._encoder.hide(m["content"])} for m in messages]
-        text: Any = self.tokenizer.apply_chat_template(
-            hidden,
-            chat_template=self._template,
-            tokenize=False,
-            add_generation_prompt=add_generation_prompt,
-        )
+        try:
+            text: Any = self.tokenizer.apply_chat_template(
+                [self._hidden(message) for message in messages],
+                chat_template=self._template,
+                tokenize=False,
+                add_generation_prompt=add_generation_prompt,
+                tools=[self._hidden(tool) for tool in tools] or None,
+            )
+        except TemplateError as error:
+            raise ValueError(f"the chat template refuses the conversation: {error}") from error
         assert isinstance(text, str)
         return self._encoder.rendered(text)
+
+    def _hidden(self, value: Any) -> Any:
+        """A value with every text in it as :meth:`Encoder.hide` writes it."""
+        if isinstance(value, str):
+            return self._encoder.hide(value)
+        if isinstance(value, Mapping):
+            return {self._hidden(key): self._hidden(inner) for key, inner in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._hidden(inner) for inner in value]
+        return value
 
     def _decode(self, ids: Sequence[int]) -> str:
         if self._rust is not None:

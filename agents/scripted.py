@@ -30,6 +30,8 @@ class ScriptedPolicy:
         self._delay_s = delay_s
         self._version = 0
 
+    shares_weights = True
+
     @property
     def version(self) -> int:
         """The version of the last ``load_weights``."""
@@ -63,9 +65,17 @@ class ScriptedPolicy:
     def end(self, session: str) -> None:
         """Nothing was kept for it."""
 
-    def load_weights(self, weights: Mapping[str, torch.Tensor] | None, version: int) -> None:
+    async def load_weights(self, weights: Mapping[str, torch.Tensor] | None, version: int) -> None:
         """A script has no weights; only the version changes."""
         self._version = version
+
+    def facts(self) -> dict[str, object]:
+        """What a run records of its policy."""
+        return {"policy": "scripted"}
+
+    def take_metrics(self) -> dict[str, float]:
+        """A script counts nothing."""
+        return {}
 
     async def close(self) -> None:
         """Nothing to give back."""

@@ -84,6 +84,8 @@ class LocalPolicy:
             Two runs with the same requests agree bit for bit; where these bring their seeds,
             whatever was generated before.
         limits: room, threads and deadlines.
+        shares_weights: whether a learner trains this very model; False where it has its own, and
+            hands over what it learned by ``load_weights(weights, version)``.
 
     Raises:
         ValueError: an argument is out of range.
@@ -99,10 +101,12 @@ class LocalPolicy:
         seed: int = 0,
         deterministic: bool = False,
         limits: Limits | None = None,
+        shares_weights: bool = True,
     ) -> None:
         if max_slots < 1:
             raise ValueError(f"max_slots ({max_slots}) must be >= 1")
         limits = limits or Limits()
+        self.shares_weights = shares_weights
         if device is not None:
             # Called on the class: the model's own `to` is decorated and lost its type.
             torch.nn.Module.to(model, device)
@@ -195,7 +199,7 @@ class LocalPolicy:
         with contextlib.suppress(PolicyFailure):
             self._worker.post(lambda: target.end(session))
 
-    def load_weights(self, weights: Mapping[str, torch.Tensor] | None, version: int) -> None:
+    async def load_weights(self, weights: Mapping[str, torch.Tensor] | None, version: int) -> None:
         """Sample from these weights from the next token on; returns when that is so.
 
         Args:
@@ -215,7 +219,15 @@ class LocalPolicy:
                 copy_weights(self._model, weights)
             self._engine.weights_changed(version)
 
-        self._worker.call(load)
+        await self._worker.acall(load)
+
+    def facts(self) -> dict[str, object]:
+        """What a run records of its policy."""
+        return {"policy": "local", "forward": self.forward_kind}
+
+    def take_metrics(self) -> dict[str, float]:
+        """Nothing that a step should say; :meth:`stats` has the totals."""
+        return {}
 
     async def close(self) -> None:
         """End the thread; running calls fail with PolicyFailure."""

@@ -86,11 +86,25 @@ class Worker:
         try:
             return done.result(self._deadline_s)
         except TimeoutError:
-            raise PolicyFailure(
-                f"the generation thread did not answer within {self._deadline_s:g} s: one step of "
-                "the model takes longer, or hangs",
-                retryable=False,
-            ) from None
+            raise self._silent() from None
+
+    async def acall(self, function: Callable[[], _T]) -> _T:
+        """As :meth:`call`, for those who wait on an event loop."""
+        done: concurrent.futures.Future[_T] = concurrent.futures.Future()
+        self._put(_Call(function, done))
+        answer = asyncio.wrap_future(done)
+        # Not cancelled when it is late: the thread will still answer it.
+        await asyncio.wait({answer}, timeout=self._deadline_s)
+        if not answer.done():
+            raise self._silent()
+        return answer.result()
+
+    def _silent(self) -> PolicyFailure:
+        return PolicyFailure(
+            f"the generation thread did not answer within {self._deadline_s:g} s: one step of "
+            "the model takes longer, or hangs",
+            retryable=False,
+        )
 
     async def close(self) -> None:
         """End the thread; calls that wait are failed."""

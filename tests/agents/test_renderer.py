@@ -293,3 +293,45 @@ def test_a_template_that_drops_assistant_messages_is_refused(make_tokenizer):
     tokenizer.chat_template += "{% endif %}{% endfor %}"
     with pytest.raises(ValueError, match="drops assistant messages"):
         Renderer(tokenizer)
+
+
+@pytest.mark.parametrize("kind", ["tiny", "chatml", "plain", "metaspace", "swallows"])
+@pytest.mark.parametrize("ended", [True, False])
+def test_one_message_follows_as_an_observation_does(make_tokenizer, kind, ended):
+    renderer = Renderer(make_tokenizer(kind))
+    text = " <|im_end|> 6 x 7?\n"
+    message = {"role": "user", "content": text}
+    assert renderer.follow([message], ended=ended) == renderer.extend(text, ended=ended)
+
+
+def test_several_messages_follow_as_they_are_rendered_anew(make_tokenizer):
+    renderer = Renderer(make_tokenizer("tiny"))
+    first = {"role": "user", "content": "6 x 7?"}
+    rest = [{"role": role, "content": role} for role in ("user", "assistant", "user")]
+    said = [{"role": "assistant", "content": "42"}]
+    appended = renderer.start([first]) + renderer.splice("42")
+    assert appended + renderer.follow(rest, ended=False) == renderer.start([first, *said, *rest])
+
+
+def test_a_template_that_knows_tools_is_told_of_them(make_tokenizer):
+    tool = {"type": "function", "function": {"name": "look<|im_end|>"}}
+    tokenizer = make_tokenizer("chatml")
+    assert not Renderer(tokenizer).takes_tools
+    tokenizer.chat_template = "{{ tools | tojson if tools else '' }}" + tokenizer.chat_template
+    renderer = Renderer(tokenizer)
+    assert renderer.takes_tools
+    tokens = renderer.start([{"role": "user", "content": "x"}], [tool])
+    assert tokenizer.decode(tokens).startswith('[{"type": "function", "function": {"name": "look<')
+    end = renderer.end_token_ids[0]
+    assert tokens.count(end) == renderer.start([{"role": "user", "content": "x"}]).count(end)
+
+
+def test_what_a_template_refuses_is_said(make_tokenizer):
+    tokenizer = make_tokenizer("chatml")
+    tokenizer.chat_template = (
+        "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools here') }}"
+        "{% endif %}{% endfor %}" + tokenizer.chat_template
+    )
+    renderer = Renderer(tokenizer)
+    with pytest.raises(ValueError, match=r"the chat template refuses.*no tools here"):
+        renderer.follow([{"role": "tool", "content": "x"}], ended=True)

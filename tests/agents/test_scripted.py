@@ -36,7 +36,7 @@ async def test_a_script_is_cut_and_ends_as_a_policys_completion_would(
 
 async def test_the_script_sees_session_and_prompt_and_versions_are_recorded():
     policy = ScriptedPolicy(lambda session, ids: [len(ids), int(session or 0)])
-    policy.load_weights(None, 4)
+    await policy.load_weights(None, 4)
     assert policy.version == 4
     answer = await policy.generate([9, 9, 9], SamplingParams(), "8")
     assert (answer.token_ids, answer.versions) == ((3, 8), (4, 4))

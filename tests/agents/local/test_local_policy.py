@@ -127,7 +127,7 @@ async def test_weights_changed_in_place_are_seen(family, make_policy, make_model
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
     model(torch.arange(20)[None], labels=torch.arange(20)[None]).loss.backward()
     optimizer.step()
-    policy.load_weights(None, 7)
+    await policy.load_weights(None, 7)
     assert policy.version == 7
     longer = [*range(40), *first.token_ids, 5]
     second = await policy.generate(longer, params, "a")
@@ -176,7 +176,7 @@ async def test_weights_changed_without_a_word_are_refused(make_policy, make_mode
     change(model)
     with pytest.raises(PolicyFailure, match=r"load_weights\(None, version\)"):
         await policy.generate([1], SamplingParams(max_tokens=1))
-    policy.load_weights(None, 1)
+    await policy.load_weights(None, 1)
     completion = await policy.generate([1], SamplingParams(max_tokens=1))
     assert completion.versions == (1,)
 
@@ -189,7 +189,7 @@ async def test_weights_by_name_are_copied(make_policy, make_model):
     policy = make_policy(model)
     loss = model(torch.arange(5)[None], labels=torch.arange(5)[None]).loss
     weights = {k: v for k, v in other.state_dict().items() if k != "lm_head.weight"}  # tied
-    policy.load_weights(weights, 3)
+    await policy.load_weights(weights, 3)
     params = SamplingParams(max_tokens=6)
     completion = await policy.generate([9, 8, 7], params)
     assert completion.versions == (3,) * 6
@@ -213,7 +213,7 @@ async def test_weights_that_do_not_fit_are_refused_whole(make_policy, make_model
     weights = {name: torch.zeros_like(tensor) for name, tensor in model.state_dict().items()}
     change(weights)
     with pytest.raises(ValueError, match=message):
-        policy.load_weights(weights, 1)
+        await policy.load_weights(weights, 1)
     assert policy.version == 0
     assert all(parameter.abs().sum() > 0 for parameter in model.parameters())
 
@@ -246,7 +246,7 @@ async def test_new_weights_in_mid_completion_take_over_from_the_next_token(
         await asyncio.sleep(0.001)
     other = {name: tensor * 1.2 for name, tensor in model.state_dict().items()}
     old = make_model(family)
-    policy.load_weights(other, 1)
+    await policy.load_weights(other, 1)
     completion = await call
     change = completion.versions.index(1)
     assert completion.versions == (0,) * change + (1,) * (200 - change)
@@ -264,7 +264,7 @@ async def test_broken_weights_are_an_error_and_not_a_token(make_policy, make_mod
     policy = make_policy(model)
     with torch.no_grad():
         model.model.norm.weight.fill_(float("nan"))
-    policy.load_weights(None, 4)
+    await policy.load_weights(None, 4)
     with pytest.raises(PolicyFailure, match="version 4 give log-probabilities that are not finite"):
         await policy.generate([1, 2], SamplingParams())
 
@@ -289,7 +289,7 @@ async def test_a_model_that_moved_to_another_dtype_is_followed(make_policy, make
     params = SamplingParams(max_tokens=5)
     await policy.generate([1, 2, 3], params, "a")
     model.to(torch.float64)
-    policy.load_weights(None, 1)
+    await policy.load_weights(None, 1)
     completion = await policy.generate([1, 2, 3, 4], params, "a")
     assert_exact(model, [1, 2, 3, 4], completion, params)
 

@@ -72,7 +72,7 @@ async def test_a_fault_in_the_thread_fails_every_call(make_policy, monkeypatch):
     with pytest.raises(PolicyFailure, match="out of memory"):
         await policy.generate([1], SHORT)
     with pytest.raises(PolicyFailure, match="out of memory"):
-        policy.load_weights(None, 1)
+        await policy.load_weights(None, 1)
     policy.end("anything")
 
 
@@ -154,7 +154,7 @@ async def test_a_step_that_hangs_is_reported_by_commands(make_policy, monkeypatc
     call = asyncio.create_task(policy.generate([1], SHORT))
     await until(entered.is_set)
     with pytest.raises(PolicyFailure, match=r"did not answer within 0\.1 s"):
-        policy.load_weights(None, 1)
+        await policy.load_weights(None, 1)
     with pytest.raises(PolicyFailure, match=r"did not end within 0\.1 s"):
         await policy.close()
     # What came while it hung is failed with the rest.

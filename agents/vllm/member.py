@@ -1,0 +1,274 @@
+"""A server as a member of a policy: ready, or on its way back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from agents.completion import Completion, SamplingParams
+from agents.policy import PolicyFailure
+from agents.vllm.process import ServerConfig, ServerGone, ServerProcess
+from agents.vllm.proof import Prober, Proof, WeightsDiffer
+from agents.vllm.replica import Broken, Refused, Replica, Unreachable, ready
+
+logger = logging.getLogger(__name__)
+MAX_RESTARTS_IN_A_ROW = 3
+
+
+class Member:
+    """One server: asked while it is ready; looked after, and started again, while it is not.
+
+    Args:
+        prober: proves which weights it runs.
+        url: where a server of somebody else listens; None: one is started here.
+        config: how one is started here.
+        start_s: deadline of its being there, in seconds.
+        load_s: deadline of loading weights.
+        short_s: deadline of what generates nothing.
+    """
+
+    def __init__(
+        self,
+        prober: Prober,
+        *,
+        url: str | None = None,
+        config: ServerConfig | None = None,
+        start_s: float = 600.0,
+        load_s: float = 120.0,
+        short_s: float = 20.0,
+    ) -> None:
+        if (url is None) == (config is None):
+            raise ValueError("give either the url of a server, or how to start one")
+        self._prober = prober
+        self._process = ServerProcess(config) if config is not None else None
+        self._url = url
+        self._start_s, self._load_s, self._short_s = start_s, load_s, short_s
+        self._session: aiohttp.ClientSession | None = None
+        self.replica: Replica
+        self.broken: PolicyFailure | None = None
+        """Why it will not come back."""
+        self._weights: tuple[Path, int] | None = None
+        self._ready = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._lost: asyncio.Future[Unreachable]
+        self._recovery: asyncio.Task[None] | None = None
+        self._loading = asyncio.Lock()
+        self._restarts = 0
+        self._tokens: float | None = None
+        self._moved_at = 0.0
+
+    async def open(self) -> None:
+        """Connect, or start the server and wait until it is there.
+
+        Raises:
+            PolicyFailure: it is not there within ``start_s``, or is no server to be used.
+        """
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0), trust_env=False
+        )
+        try:
+            await self._reach()
+        except (Unreachable, Refused, ServerGone) as error:
+            raise PolicyFailure(str(error), retryable=False) from error
+        self._set_ready()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it may be asked."""
+        return self._ready.is_set()
+
+    @property
+    def num_running(self) -> int:
+        """Requests that it has not answered."""
+        return self.replica.num_running
+
+    def take_restarts(self) -> int:
+        """How often it was started again since the last call."""
+        taken, self._restarts = self._restarts, 0
+        return taken
+
+    async def changed(self) -> None:
+        """Return when it is ready, or will not be any more."""
+        await self._changed.wait()
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        request_id: str,
+        version: int,
+        deadline_s: float,
+    ) -> Completion:
+        """As :meth:`Replica.generate`; ends early when the server is found to be gone or to hang.
+
+        Raises:
+            Unreachable, Refused: as there.
+        """
+        lost = self._lost
+        asking = asyncio.ensure_future(
+            self.replica.generate(
+                prompt_ids, sampling, request_id=request_id, version=version, deadline_s=deadline_s
+            )
+        )
+        try:
+            either: set[asyncio.Future[Any]] = {asking, lost}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if asking.done():
+                return asking.result()
+            raise lost.result()
+        finally:
+            asking.cancel()
+
+    async def load(self, folder: Path, version: int) -> tuple[float, Proof]:
+        """Bring it to the weights in ``folder``, and prove it; seconds of the first, and the proof.
+
+        Raises:
+            PolicyFailure: it cannot be brought there, or samples from others.
+        """
+        async with self._loading:
+            self._weights = (folder, version)
+            if self._ready.is_set():
+                try:
+                    return await self._load_and_prove()
+                except (Unreachable, Refused) as error:
+                    if isinstance(error, Refused):
+                        raise PolicyFailure(str(error), retryable=False) from error
+                    self.suspect(error)
+        # It comes back with the newest weights, proved.
+        await self._changed.wait()
+        if self.broken is not None:
+            raise self.broken
+        return 0.0, await self._prober.prove(self.replica, version)
+
+    def suspect(self, error: Unreachable) -> None:
+        """Take it out until it is known to work, or works again; running requests end now."""
+        if self._recovery is not None or self.broken is not None:
+            return
+        self._ready.clear()
+        self._changed.clear()
+        self._lost.set_result(error)
+        self._recovery = asyncio.create_task(self._recover(error))
+
+    async def look(self, stall_s: float) -> None:
+        """Suspect it when it is asked and did not read or sample a token for ``stall_s``."""
+        now = time.monotonic()
+        if self.num_running == 0 or self._loading.locked():
+            self._moved_at = now
+            return
+        try:
+            tokens = await self.replica.num_tokens()
+        except (Unreachable, Refused) as error:
+            if self.is_ready:
+                self.suspect(Unreachable(f"it hangs: {error}"))
+            return
+        if tokens is None or tokens != self._tokens or self._loading.locked():
+            self._tokens, self._moved_at = tokens, time.monotonic()
+        elif now - self._moved_at > stall_s and self.is_ready:
+            self.suspect(Unreachable(f"{self.replica.url} hangs: no token for {stall_s:g} s"))
+
+    async def close(self) -> None:
+        """End the connections, and the server where it was started here; what runs fails."""
+        closed = PolicyFailure("the policy is closed", retryable=False)
+        self.broken = self.broken or closed
+        self._changed.set()
+        if self._recovery is not None:
+            self._recovery.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._recovery
+        self._ready.clear()
+        if self._process is not None:
+            await self._process.stop()
+        if self._session is not None:
+            await self._session.close()
+
+    def _set_ready(self) -> None:
+        self._lost = asyncio.get_running_loop().create_future()
+        self._moved_at = time.monotonic()
+        self._ready.set()
+        self._changed.set()
+
+    async def _reach(self) -> None:
+        """Start it if it is ours, and wait for it."""
+        assert self._session is not None
+        if self._process is not None:
+            await self._process.start()
+        url = self._url or self._process.url  # type: ignore[union-attr]
+        self.replica = Replica(url, self._session, short_s=self._short_s, load_s=self._load_s)
+        if self._process is None:
+            return await ready(self.replica, self._short_s)
+        waiting = asyncio.ensure_future(ready(self.replica, self._start_s))
+        ending = asyncio.ensure_future(self._process.ended())
+        try:
+            await asyncio.wait({waiting, ending}, return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.done():
+                raise ServerGone(
+                    f"the vLLM server ended as it started: {self._process.last_words()}"
+                )
+            waiting.result()
+        finally:
+            waiting.cancel()
+            ending.cancel()
+
+    async def _load_and_prove(self, *, sampled: bool = True) -> tuple[float, Proof]:
+        assert self._weights is not None
+        folder, version = self._weights
+        began = time.perf_counter()
+        await self.replica.load(folder, version)
+        seconds = time.perf_counter() - began
+        return seconds, await self._prober.prove(self.replica, version, sampled=sampled)
+
+    async def _recover(self, error: Unreachable) -> None:
+        """Back to work: at once where it only lost a connection, else started or waited for."""
+        logger.warning("a vLLM server is looked after: %s", error)
+        try:
+            for _ in range(MAX_RESTARTS_IN_A_ROW):
+                with contextlib.suppress(Unreachable):
+                    if isinstance(error, Broken) or not await self._is_well():
+                        await self._again()
+                    self._set_ready()
+                    return
+            raise PolicyFailure(
+                f"a vLLM server failed {MAX_RESTARTS_IN_A_ROW} times in a row: {error}",
+                retryable=False,
+            )
+        except (Refused, ServerGone, WeightsDiffer, PolicyFailure) as failure:
+            self.broken = PolicyFailure(str(failure), retryable=False)
+            logger.error("a vLLM server is given up: %s", failure)
+            self._changed.set()
+        finally:
+            self._recovery = None
+
+    async def _is_well(self) -> bool:
+        """Whether it samples a token, in time, from the weights that it should."""
+        if self._process is not None and not self._process.running:
+            return False
+        try:
+            if self._weights is None:
+                await self.replica.describe()
+            else:
+                await asyncio.wait_for(
+                    self._prober.prove(self.replica, self._weights[1], sampled=False),
+                    self._short_s,
+                )
+        except (Unreachable, WeightsDiffer, TimeoutError):
+            return False
+        return True
+
+    async def _again(self) -> None:
+        """Start it again, or wait for its owner to; then give it the newest weights."""
+        if self._process is not None:
+            await self._process.stop()
+            self._restarts += 1
+            await self._reach()
+        else:
+            await ready(self.replica, self._start_s)
+        if self._weights is not None:
+            await self._load_and_prove(sampled=False)

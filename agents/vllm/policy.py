@@ -1,0 +1,286 @@
+"""The policy that asks vLLM servers; see :class:`agents.policy.Policy`.
+
+A request is whole in itself, so one whose server died, hung or lost its connection is asked again,
+with the same seed, of another server or of the same one when it is back. The episode notices
+nothing; the policy counts it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import time
+from collections import Counter
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from agents.completion import Completion, FinishReason, SamplingParams
+from agents.policy import PolicyFailure
+from agents.vllm.member import Member
+from agents.vllm.proof import Prober
+from agents.vllm.replica import Refused, Unreachable
+from agents.vllm.weights import UnfitWeights, WeightFolders
+
+if TYPE_CHECKING:
+    import torch
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+MAX_REISSUES = 8
+"""How often one request is asked again: one that ends every server must not go on for ever."""
+_CROWDED = 1.5
+"""A server is passed by when it has this many times the requests of the least busy one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long each thing may take, in seconds."""
+
+    request_s: float = 1800.0
+    """A completion, all its attempts together."""
+    stall_s: float = 60.0
+    """A server that is asked and neither reads nor samples a token for so long hangs."""
+
+
+async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """What each of them returns; when all are over, the first failure is raised."""
+    ended = await asyncio.gather(*work, return_exceptions=True)
+    results: list[T] = []
+    for end in ended:
+        if isinstance(end, BaseException):
+            raise end
+        results.append(end)
+    return results
+
+
+class VLLMServerPolicy:
+    """Samples from vLLM servers that all run the same weights.
+
+    After :meth:`open`, the first :meth:`load_weights` hands them the learner's weights, before
+    which nothing may be asked.
+
+    Args:
+        members: the servers.
+        folders: where weights are handed over.
+        prober: proves that they arrived.
+        context_window: tokens of one sequence, at most what the servers take.
+        timeouts: deadlines.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        folders: WeightFolders,
+        prober: Prober,
+        *,
+        context_window: int,
+        timeouts: Timeouts | None = None,
+    ) -> None:
+        self._members = list(members)
+        self._folders = folders
+        self._prober = prober
+        self._context_window = context_window
+        self._timeouts = timeouts or Timeouts()
+        self._version = -1
+        self._homes: dict[str | int, Member] = {}
+        self._names = itertools.count()
+        self._counts: Counter[str] = Counter()
+        self._sync: dict[str, float] = {}
+        self._watch: asyncio.Task[None] | None = None
+
+    shares_weights = False
+
+    async def open(self) -> None:
+        """Reach the servers, or start them.
+
+        Raises:
+            PolicyFailure: one cannot be reached or started, or takes shorter sequences.
+        """
+        await all_of(member.open() for member in self._members)
+        for member in self._members:
+            if member.replica.context_window < self._context_window:
+                raise PolicyFailure(
+                    f"{member.replica.url} takes {member.replica.context_window} tokens, episodes "
+                    f"may have {self._context_window}: set context_length, or start it with "
+                    f"--max-model-len {self._context_window}",
+                    retryable=False,
+                )
+        self._watch = asyncio.create_task(self._watch_over())
+
+    @property
+    def version(self) -> int:
+        """The version of the weights that the next token is sampled from."""
+        return self._version
+
+    @property
+    def path(self) -> str:
+        """The endpoint in force: "generate", or "completions", which tells no versions."""
+        return ", ".join(sorted({member.replica.path for member in self._members}))
+
+    def begin(self, sessions: Sequence[str]) -> None:
+        """Servers need no announcement."""
+
+    async def generate(
+        self, prompt_ids: Sequence[int], sampling: SamplingParams, session: str | None = None
+    ) -> Completion:
+        """Sample one completion of ``prompt_ids``; cancelling the call stops the generation.
+
+        Raises:
+            PolicyFailure: no server answered within the deadline, or one refuses the request.
+            ValueError: the prompt is empty or longer than the context window; ``top_p`` is below 1:
+                the servers do not tell which tokens it left, which importance ratios need.
+        """
+        prompt = list(prompt_ids)
+        self._check(prompt, sampling)
+        if len(prompt) == self._context_window:
+            return Completion((), (), (), FinishReason.CONTEXT_FULL)
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._timeouts.request_s
+        name = f"{session or 'turn'}-{next(self._names)}"
+        for attempt in itertools.count():
+            member = await self._home(prompt, session, end)
+            try:
+                return await member.generate(
+                    prompt,
+                    sampling,
+                    request_id=f"{name}-{attempt}",
+                    version=self._version,
+                    deadline_s=end - loop.time(),
+                )
+            except Refused as refusal:
+                raise PolicyFailure(str(refusal), retryable=False) from refusal
+            except Unreachable as error:
+                left = end - loop.time()
+                if left <= 0 or attempt == MAX_REISSUES:
+                    message = f"no completion after {attempt + 1} attempts: {error}"
+                    raise PolicyFailure(message, retryable=True) from error
+                self._counts["reissued"] += 1
+                logger.warning("a completion is asked for again: %s", error)
+                member.suspect(error)
+        raise AssertionError("the loop ends by returning or raising")
+
+    def queued_s(self, session: str) -> float:
+        """Servers do not tell how long a request waited."""
+        return 0.0
+
+    def end(self, session: str) -> None:
+        """The episode is over: its server is free to forget it."""
+        self._homes.pop(session, None)
+
+    async def load_weights(self, weights: Mapping[str, torch.Tensor] | None, version: int) -> None:
+        """Have every server sample from these weights, and prove that each does.
+
+        Requests that are running go on with them. A server that fails is started again where it is
+        this run's own, and gets them then.
+
+        Raises:
+            ValueError: ``weights`` is None: nothing is shared with a server.
+            PolicyFailure: they are not finite, a server cannot be brought to them, or does not
+                sample from them (:class:`WeightsDiffer`).
+        """
+        if weights is None:
+            raise ValueError("weights is None: a server shares no weights with the learner")
+        began = time.perf_counter()
+        try:
+            folder = await asyncio.to_thread(self._folders.write, weights, version)
+        except (UnfitWeights, OSError) as error:
+            raise PolicyFailure(str(error), retryable=False) from error
+        written = time.perf_counter()
+        self._prober.expect(version)
+        self._homes.clear()
+        made = await all_of(member.load(folder, version) for member in self._members)
+        self._version = version
+        loaded = time.perf_counter()
+        self._sync = {
+            "sync/write_s": written - began,
+            "sync/load_s": max(seconds for seconds, _ in made),
+            "sync/max_difference": max(proof.difference for _, proof in made),
+            "sync/seconds": loaded - began,
+        }
+
+    def facts(self) -> dict[str, object]:
+        """What a run records of its policy."""
+        urls = [member.replica.url for member in self._members]
+        return {"policy": "vllm-server", "urls": urls, "endpoint": self.path}
+
+    def take_metrics(self) -> dict[str, float]:
+        """What the last update took and showed, and what went wrong since the last call."""
+        counts = {f"policy/{name}": float(count) for name, count in self._counts.items()}
+        restarts = sum(member.take_restarts() for member in self._members)
+        self._counts = Counter()
+        return self._sync | {"policy/reissued": 0.0} | counts | {"policy/restarts": float(restarts)}
+
+    async def close(self) -> None:
+        """End the servers that were started here, and delete the weights that were handed over."""
+        if self._watch is not None:
+            self._watch.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watch
+        await all_of(member.close() for member in self._members)
+        await asyncio.to_thread(self._folders.close)
+
+    async def _home(self, prompt: list[int], session: str | None, end: float) -> Member:
+        """A ready server: where the episode was, or the same prompt, or the least busy one."""
+        while True:
+            ready = [member for member in self._members if member.is_ready]
+            if ready:
+                break
+            await self._one_ready(end)
+        idle = min(ready, key=lambda member: member.num_running)
+        same_prompt = hash(tuple(prompt))
+        home = self._homes.get(session or same_prompt) or self._homes.get(same_prompt)
+        if home not in ready or home.num_running > _CROWDED * (idle.num_running + 1):
+            home = idle
+        self._homes[same_prompt] = home
+        if session is not None:
+            self._homes[session] = home
+        return home
+
+    async def _one_ready(self, end: float) -> None:
+        """Wait until a server is ready.
+
+        Raises:
+            PolicyFailure: none will be, or none is in time.
+        """
+        broken = [member.broken for member in self._members]
+        if all(broken):
+            raise PolicyFailure(f"no server is left: {broken[0]}", retryable=False)
+        left = end - asyncio.get_running_loop().time()
+        waits = [asyncio.ensure_future(member.changed()) for member in self._members]
+        try:
+            done, _ = await asyncio.wait(
+                waits, timeout=max(left, 0), return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if not done:
+            raise PolicyFailure("no server was ready within the deadline", retryable=True)
+
+    async def _watch_over(self) -> None:
+        """Notice servers that hang: their health page would go on saying that all is well."""
+        every_s = min(self._timeouts.stall_s / 4, 5.0)
+        while True:
+            await asyncio.sleep(every_s)
+            for member in self._members:
+                if member.is_ready:
+                    await member.look(self._timeouts.stall_s)
+
+    def _check(self, prompt: list[int], sampling: SamplingParams) -> None:
+        if self._version < 0:
+            raise ValueError("no weights were loaded: call load_weights first")
+        if not prompt:
+            raise ValueError("prompt_ids is empty: at least one token must come before the first")
+        if len(prompt) > self._context_window:
+            raise ValueError(
+                f"prompt_ids has {len(prompt)} tokens, the context window {self._context_window}: "
+                "end the episode or shorten its context"
+            )
+        if sampling.top_p < 1:
+            raise ValueError(
+                f"sampling.top_p ({sampling.top_p}) must be 1 with a vLLM server: it does not say "
+                "which tokens were left to sample from, and without that no ratio is right"
+            )

@@ -1,0 +1,225 @@
+"""A vLLM server that this process starts, watches over and ends, with all that belongs to it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import shlex
+import signal
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+SHARED_MEMORY = Path("/dev/shm")
+GUARD = (
+    "import os, signal, sys\n"
+    "sys.stdin.buffer.read()\n"
+    "try:\n"
+    "    os.killpg(int(sys.argv[1]), signal.SIGKILL)\n"
+    "except ProcessLookupError:\n"
+    "    pass\n"
+)
+"""A process that waits until this one is gone, however that came, and then ends the server."""
+_LEFT_BEHIND = ("psm_", "sem.mp-")
+_KILL_S = 10.0
+
+
+class ServerGone(Exception):
+    """Raised when a server ended before it was ready, or cannot be started."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerConfig:
+    """How a server is started."""
+
+    model: str
+    """A folder or id in the Hugging Face layout."""
+    context_window: int
+    """Tokens of one sequence."""
+    dtype: str = "auto"
+    """float32, bfloat16, ...; auto is what the model was saved as."""
+    cpu: bool = True
+    """Whether it computes on the CPU: then it is started for little memory and a quick start."""
+    max_num_seqs: int = 64
+    """Requests that it computes together."""
+    python: str = sys.executable
+    """The interpreter that vLLM is installed for."""
+    arguments: tuple[str, ...] = ()
+    """Further words for vLLM's command line."""
+    log: Path | None = None
+    """A file for what it says; None: it is not kept."""
+
+
+class ServerProcess:
+    """A server on a free port of this machine, in a process group of its own.
+
+    Killed with everything it started: vLLM's engine outlives a killed front end otherwise, with its
+    memory, and leaves shared memory that nobody else would remove.
+    """
+
+    def __init__(self, config: ServerConfig) -> None:
+        self.config = config
+        self.port = 0
+        self._process: asyncio.subprocess.Process | None = None
+        self._guard: asyncio.subprocess.Process | None = None
+        self._shared_before: set[Path] = set()
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def running(self) -> bool:
+        """Whether its front end is there."""
+        return self._process is not None and self._process.returncode is None
+
+    async def start(self) -> None:
+        """Start it; it listens some ten seconds later.
+
+        Raises:
+            ServerGone: the interpreter is not there.
+        """
+        self.port = _free_port()
+        self._shared_before = _shared_memory()
+        environment = {**os.environ, "VLLM_SERVER_DEV_MODE": "1", "PYTHONHASHSEED": "0"}
+        # Ours would be read by another interpreter.
+        environment.pop("PYTHONPATH", None)
+        if self.config.cpu:
+            # Else a small function of the sampler is compiled for half a minute at the first token.
+            environment["TORCH_COMPILE_DISABLE"] = "1"
+        log = self.config.log
+        if log is not None:
+            log.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with (log or Path(os.devnull)).open("ab") as output:
+                self._process = await asyncio.create_subprocess_exec(
+                    *command_line(self.config, self.port),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env=environment,
+                    start_new_session=True,
+                )
+            # Its input ends when this process does, killed or not.
+            self._guard = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-I", "-S", "-c", GUARD, str(self._process.pid)),
+                stdin=asyncio.subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ServerGone(f"vLLM cannot be started by {self.config.python}: {error}") from error
+
+    async def ended(self) -> None:
+        """Return when its front end is gone."""
+        if self._process is not None:
+            await self._process.wait()
+
+    def last_words(self) -> str:
+        """The last error that it told, in one line, and where the rest is."""
+        log = self.config.log
+        if log is None or not log.is_file():
+            return "what it said was not kept"
+        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        told = [line for line in lines if "rror" in line] or lines or ["nothing"]
+        return f"{told[-1].strip()} (all of it: {log})"
+
+    async def stop(self) -> None:
+        """Kill it and everything it started, and remove the shared memory that it left."""
+        process, self._process = self._process, None
+        guard, self._guard = self._guard, None
+        before = self._shared_before
+        if process is None:
+            return
+        if guard is not None:
+            guard.kill()
+            await guard.wait()
+            assert guard.stdin is not None
+            guard.stdin.close()
+        group = process.pid
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), _KILL_S)
+        loop = asyncio.get_running_loop()
+        end = loop.time() + _KILL_S
+        while _group_exists(group):
+            if loop.time() > end:
+                logger.warning("processes of the vLLM server %d do not end", group)
+                break
+            await asyncio.sleep(0.02)
+        for path in _shared_memory() - before:
+            if _orphaned(path):
+                path.unlink(missing_ok=True)
+
+
+def command_line(config: ServerConfig, port: int) -> list[str]:
+    """The words that start a server whose log-probabilities are those it sampled by."""
+    words = [config.python, "-m", "vllm.entrypoints.openai.api_server"]
+    words += ["--model", config.model, "--served-model-name", "turnwise"]
+    words += ["--host", "127.0.0.1", "--port", str(port)]
+    words += ["--max-model-len", str(config.context_window), "--dtype", config.dtype]
+    words += ["--max-num-seqs", str(config.max_num_seqs)]
+    words += ["--enable-scale-out", "--logprobs-mode", "processed_logprobs"]
+    words += ["--generation-config", "vllm", "--disable-uvicorn-access-log"]
+    words += ["--scheduling-policy", "priority"]
+    if config.cpu:
+        words += ["--enforce-eager", "--kv-cache-memory-bytes", str(2**27), "--block-size", "32"]
+    return [*words, *config.arguments]
+
+
+def split_arguments(text: str) -> tuple[str, ...]:
+    """Words of a command line as a shell would split them.
+
+    Raises:
+        ValueError: a quotation does not end.
+    """
+    return tuple(shlex.split(text))
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _group_exists(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _shared_memory() -> set[Path]:
+    if not SHARED_MEMORY.is_dir():
+        return set()
+    return {path for path in SHARED_MEMORY.iterdir() if path.name.startswith(_LEFT_BEHIND)}
+
+
+def _orphaned(path: Path) -> bool:
+    """Whether no process has it mapped or open: others on this machine use such files as well.
+
+    Told by its inode: a semaphore is mapped under the name that it had before it got its own.
+    """
+    try:
+        inode = path.stat().st_ino
+    except OSError:
+        return False
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            for line in (process / "maps").read_text().splitlines():
+                if str(SHARED_MEMORY) in line and line.split()[4] == str(inode):
+                    return False
+            if any(descriptor.readlink() == path for descriptor in (process / "fd").iterdir()):
+                return False
+        except OSError:
+            continue
+    return True

@@ -1,0 +1,270 @@
+"""One vLLM server over HTTP: its verbs, each with a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from agents.completion import Completion, SamplingParams
+from agents.vllm.protocol import (
+    ENDPOINTS,
+    Asked,
+    BadAnswer,
+    Endpoint,
+    completion_of,
+    prompt_logprobs_of,
+    request_body,
+)
+
+_PROGRESS = ("vllm:generation_tokens_total", "vllm:prompt_tokens_total")
+_TOLD = 300
+"""Characters of a server's error that are passed on."""
+
+
+class Unreachable(Exception):
+    """Raised when a server does not answer, or answers that it is broken."""
+
+
+class Broken(Unreachable):
+    """Raised when a server answers what cannot be: only a new start mends it."""
+
+
+class Refused(Exception):
+    """Raised when a server answers that the request is wrong; ``status`` is the answer's."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Replica:
+    """One server.
+
+    Args:
+        url: where it listens, without a path.
+        session: whose connections are used.
+        short_s: deadline of everything that generates nothing, in seconds.
+        load_s: deadline of loading weights.
+    """
+
+    def __init__(
+        self, url: str, session: aiohttp.ClientSession, *, short_s: float, load_s: float
+    ) -> None:
+        self.url = url.rstrip("/")
+        self._session = session
+        self._short_s = short_s
+        self._load_s = load_s
+        self.model = ""
+        self.context_window = 0
+        self.path: Endpoint = "generate"
+        self.num_running = 0
+        """Requests that it was sent and has not answered."""
+
+    async def describe(self) -> None:
+        """Learn its model's name, its window, and which endpoint it has.
+
+        Raises:
+            Unreachable: it does not answer.
+            Refused: it is no vLLM that can be used.
+        """
+        models = await self._call("GET", "/v1/models", self._short_s)
+        try:
+            about = models["data"][0]
+            self.model, self.context_window = str(about["id"]), int(about["max_model_len"])
+        except (KeyError, IndexError, TypeError) as error:
+            raise Refused(f"{self.url} says nothing of its model: is it a vLLM server?") from error
+        body = request_body(
+            "generate", self.model, [0], SamplingParams(max_tokens=1), request_id="-", salt="-"
+        )
+        try:
+            # Without its token ids the request is wrong, which only the endpoint itself can say.
+            await self._call(
+                "POST", ENDPOINTS["generate"], self._short_s, {**body, "token_ids": []}
+            )
+        except Refused as refusal:
+            self.path = "completions" if refusal.status == 404 else "generate"
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        request_id: str,
+        version: int,
+        deadline_s: float,
+    ) -> Completion:
+        """One completion.
+
+        Raises:
+            Unreachable: the server does not answer in time, or is broken.
+            Refused: the request is wrong.
+        """
+        asked = self._asked(prompt_ids, sampling, version)
+        answer = await self._ask(prompt_ids, sampling, request_id, str(version), deadline_s)
+        try:
+            return completion_of(self.path, answer, asked)
+        except BadAnswer as bad:
+            raise Broken(f"{self.url} cannot be believed: {bad}") from bad
+
+    async def probe(
+        self, prompt_ids: Sequence[int], sampling: SamplingParams, version: int
+    ) -> tuple[list[float], Completion]:
+        """The log-probabilities of a prompt's tokens, and a completion with those of its own.
+
+        Returns:
+            Those of the prompt from its second token on, at temperature 1; and what is sampled.
+
+        Raises:
+            Unreachable, Refused: as :meth:`generate`.
+        """
+        answer = await self._ask(
+            prompt_ids, sampling, f"probe-{version}", f"probe-{version}", self._load_s, prompt=True
+        )
+        asked = self._asked(prompt_ids, sampling, version)
+        try:
+            return prompt_logprobs_of(answer, prompt_ids), completion_of(self.path, answer, asked)
+        except BadAnswer as bad:
+            raise Broken(f"{self.url} cannot be believed: {bad}") from bad
+
+    async def load(self, folder: Path, version: int) -> None:
+        """Pause, load the weights in ``folder``, label them, go on.
+
+        Requests that are running go on with the new weights; their keys and values are computed
+        anew. Where the endpoint does not tell versions, the pause waits for them instead.
+        A failure leaves the server paused: another :meth:`load` may repair it, a request would
+        end it.
+
+        Raises:
+            Unreachable: the server does not answer in time, or could not load them.
+            Refused: it does not know these verbs.
+        """
+        mode = "keep" if self.path == "generate" else "wait"
+        try:
+            await self._call("POST", f"/pause?mode={mode}&clear_cache=true", self._load_s)
+            reload = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
+            await self._call("POST", "/collective_rpc", self._load_s, reload)
+            label = {"new_version": str(version)}
+            await self._call("POST", "/update_weight_version", self._short_s, label)
+            await self._call("POST", "/resume", self._short_s)
+        except Refused as refusal:
+            raise Refused(
+                f"{refusal}; weights are loaded by /pause, /collective_rpc and "
+                f"/update_weight_version: start the server with VLLM_SERVER_DEV_MODE=1"
+            ) from refusal
+
+    async def version(self) -> str:
+        """The label of the weights that it runs.
+
+        Raises:
+            Unreachable: it does not answer.
+            Refused: it has no labels.
+        """
+        answer = await self._call("GET", "/weight_info", self._short_s)
+        return str(answer.get("weight_version"))
+
+    async def num_tokens(self) -> float | None:
+        """Tokens that it has read and sampled since it was started; None where it does not count.
+
+        Raises:
+            Unreachable: it does not answer.
+        """
+        text = await self._call("GET", "/metrics", self._short_s, as_text=True)
+        lines = [line for line in text.splitlines() if line.startswith(_PROGRESS)]
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines) if lines else None
+
+    def _asked(self, prompt_ids: Sequence[int], sampling: SamplingParams, version: int) -> Asked:
+        return Asked(
+            prompt_length=len(prompt_ids),
+            max_tokens=sampling.max_tokens,
+            context_window=self.context_window,
+            stop_token_ids=sampling.stop_token_ids,
+            version=version,
+        )
+
+    async def _ask(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: SamplingParams,
+        request_id: str,
+        salt: str,
+        deadline_s: float,
+        prompt: bool = False,
+    ) -> Any:
+        body = request_body(
+            self.path,
+            self.model,
+            prompt_ids,
+            sampling,
+            request_id=request_id,
+            salt=salt,
+            prompt_logprobs=prompt,
+        )
+        self.num_running += 1
+        try:
+            return await self._call("POST", ENDPOINTS[self.path], deadline_s, body)
+        finally:
+            self.num_running -= 1
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        deadline_s: float,
+        body: Mapping[str, Any] | None = None,
+        *,
+        as_text: bool = False,
+    ) -> Any:
+        timeout = aiohttp.ClientTimeout(total=deadline_s)
+        # After a 500 the server closes a connection that it has just promised to keep.
+        headers = {} if path in ENDPOINTS.values() else {"Connection": "close"}
+        try:
+            async with self._session.request(
+                method, self.url + path, json=body, timeout=timeout, headers=headers
+            ) as response:
+                text = await response.text()
+                status = response.status
+        except TimeoutError as error:
+            raise Unreachable(f"{self.url}{path} did not answer within {deadline_s:g} s") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise Unreachable(f"{self.url}{path}: {type(error).__name__}: {error}") from error
+        if status >= 500:
+            raise Unreachable(f"{self.url}{path} answered {status}: {_error_in(text)}")
+        if status >= 400:
+            raise Refused(f"{self.url}{path} answered {status}: {_error_in(text)}", status)
+        if as_text:
+            return text
+        try:
+            return json.loads(text) if text else {}
+        except json.JSONDecodeError as error:
+            raise Unreachable(f"{self.url}{path} answered no JSON: {text[:_TOLD]}") from error
+
+
+def _error_in(text: str) -> str:
+    """What a server says went wrong."""
+    try:
+        message = json.loads(text)["error"]["message"]
+    except (json.JSONDecodeError, KeyError, TypeError):
+        message = text
+    return str(message)[:_TOLD]
+
+
+async def ready(replica: Replica, within_s: float, every_s: float = 0.25) -> None:
+    """Wait until the server answers.
+
+    Raises:
+        Unreachable: it does not within that time.
+    """
+    loop = asyncio.get_running_loop()
+    end = loop.time() + within_s
+    while True:
+        try:
+            return await replica.describe()
+        except Unreachable as error:
+            if loop.time() >= end:
+                raise Unreachable(f"{replica.url} was not there after {within_s:g} s") from error
+        await asyncio.sleep(every_s)

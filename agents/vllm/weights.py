@@ -1,0 +1,104 @@
+"""Weights handed over as a folder: one safetensors file that both sides can read.
+
+vLLM packs each linear layer when it loads it, an output head that is tied to the embedding
+included: only what a file names is packed anew. So tied weights are written under each of their
+names, and all are looked at before anybody reads them: a server that meets a bad file stays broken.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+SHARED_MEMORY = Path("/dev/shm")
+_FREE_FACTOR = 2
+"""Shared memory is used where it has room for this many copies."""
+
+
+class UnfitWeights(ValueError):
+    """Raised for weights that must not be published."""
+
+
+class WeightFolders:
+    """Where a run's weights lie for its servers, a folder a version; the newest two are kept.
+
+    Args:
+        parent: a folder that the servers read under the same path; None: shared memory where it
+            has room, else the temporary folder.
+    """
+
+    def __init__(self, parent: Path | None = None) -> None:
+        self._parent = parent
+        self._root: Path | None = None
+        self._written: list[Path] = []
+        self._names: set[str] = set()
+
+    @property
+    def newest(self) -> Path | None:
+        """The folder written last."""
+        return self._written[-1] if self._written else None
+
+    def write(self, weights: Mapping[str, torch.Tensor], version: int) -> Path:
+        """Write ``weights`` and return their folder.
+
+        Args:
+            weights: by the names of the model's ``state_dict``; read while this runs.
+            version: names the folder.
+
+        Raises:
+            UnfitWeights: one is not finite, or the names are not those of the first version.
+            OSError: the folder cannot be written.
+        """
+        from safetensors.torch import save_file
+
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
+        for name, tensor in tensors.items():
+            if tensor.is_floating_point() and not tensor.isfinite().all():
+                raise UnfitWeights(f"version {version} is not published: {name} is not finite")
+        names = set(tensors)
+        if self._names and names != self._names:
+            some = ", ".join(sorted(names ^ self._names)[:3])
+            raise UnfitWeights(f"version {version} is not published: it differs by {some}")
+        self._names = names
+        # A file names each tensor's own bytes: tied ones are written twice.
+        seen: set[int] = set()
+        for name, tensor in tensors.items():
+            if tensor.data_ptr() in seen:
+                tensors[name] = tensor.clone()
+            seen.add(tensor.data_ptr())
+        folder = self._room(sum(t.nbytes for t in tensors.values())) / f"version-{version}"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        save_file(tensors, folder / "model.safetensors")
+        self._written = [path for path in self._written if path != folder] + [folder]
+        for old in self._written[:-2]:
+            shutil.rmtree(old, ignore_errors=True)
+        self._written = self._written[-2:]
+        return folder
+
+    def close(self) -> None:
+        """Delete what was written."""
+        self._written = []
+        if self._root is not None:
+            shutil.rmtree(self._root, ignore_errors=True)
+            self._root = None
+
+    def _room(self, num_bytes: int) -> Path:
+        if self._root is None:
+            parent = self._parent
+            if parent is None and SHARED_MEMORY.is_dir():
+                free = shutil.disk_usage(SHARED_MEMORY).free
+                parent = SHARED_MEMORY if free > math.ceil(_FREE_FACTOR * num_bytes) else None
+            if parent is not None:
+                parent.mkdir(parents=True, exist_ok=True)
+            self._root = Path(tempfile.mkdtemp(prefix="turnwise-weights-", dir=parent))
+            # A server may run as another user.
+            self._root.chmod(0o755)
+        return self._root

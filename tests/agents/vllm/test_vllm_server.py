@@ -1,0 +1,256 @@
+"""A real server: token ids and log-probabilities, updates that are proved, and traps."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import torch
+from tiny_served import VOCAB, WINDOW, new_model, nudge, prober_of
+
+from agents.completion import FinishReason, SamplingParams
+from agents.policy import PolicyFailure
+from agents.vllm import Member, WeightsDiffer
+from agents.vllm.replica import Unreachable
+from rl.learner.model import score_tokens
+
+PROMPT = list(range(20, 60))
+
+
+@pytest.fixture
+async def policy(server, open_policy):
+    model = new_model()
+    policy = await open_policy(model, lambda prober: Member(prober, url=server.url))
+    policy.model = model
+    await policy.load_weights(model.state_dict(), 1)
+    return policy
+
+
+def far(model, completion, temperature, prompt=PROMPT) -> float:
+    """The largest distance between a completion's log-probabilities and the model's."""
+    scored = score_tokens(model, [*prompt, *completion.token_ids], temperature)[len(prompt) - 1 :]
+    return max(abs(a - b) for a, b in zip(completion.logprobs, scored, strict=True))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
+async def test_logprobs_are_those_under_the_sampling_temperature(policy, temperature):
+    sampling = SamplingParams(temperature=temperature, max_tokens=24, seed=3)
+    completion = await policy.generate(PROMPT, sampling)
+    assert len(completion.token_ids) == 24
+    assert completion.versions == (1,) * 24
+    assert completion.finish_reason is FinishReason.LENGTH
+    assert far(policy.model, completion, temperature) < 1e-4
+
+
+async def test_fifty_updates_arrive_each_within_1e_4(policy):
+    differences = []
+    for version in range(2, 52):
+        nudge(policy.model)
+        await policy.load_weights(policy.model.state_dict(), version)
+        differences.append(policy.take_metrics()["sync/max_difference"])
+    assert len(differences) == 50
+    assert max(differences) < 1e-4
+    completion = await policy.generate(PROMPT, SamplingParams(max_tokens=8, seed=1))
+    assert completion.versions == (51,) * 8
+
+
+async def test_a_running_completion_goes_on_with_the_new_weights_and_says_which(policy):
+    sampling = SamplingParams(max_tokens=WINDOW - len(PROMPT), seed=5)
+    before = new_model()
+    before.load_state_dict(policy.model.state_dict())
+    calls = [asyncio.create_task(policy.generate(PROMPT, sampling)) for _ in range(8)]
+    while await policy._members[0].replica.num_tokens() < 400:  # until some of it is sampled
+        await asyncio.sleep(0.01)
+    nudge(policy.model, 0.1)
+    await policy.load_weights(policy.model.state_dict(), 2)
+    spans = 0
+    for completion in await asyncio.gather(*calls):
+        first = completion.versions.count(1)
+        assert completion.versions == (1,) * first + (2,) * (len(completion.versions) - first)
+        tokens = [*PROMPT, *completion.token_ids]
+        old = score_tokens(before, tokens, 1.0)[len(PROMPT) - 1 :]
+        new = score_tokens(policy.model, tokens, 1.0)[len(PROMPT) - 1 :]
+        expected = [*old[:first], *new[first:]]
+        assert max(abs(a - b) for a, b in zip(completion.logprobs, expected, strict=True)) < 1e-4
+        spans += 0 < first < len(completion.versions)
+    assert spans > 0, "the update fell between completions: nothing was tested"
+
+
+async def test_completions_end_at_stop_tokens_and_strings_and_keep_what_was_sampled(policy):
+    plain = await policy.generate(PROMPT, SamplingParams(max_tokens=24, seed=3))
+    stopping = SamplingParams(max_tokens=24, seed=3, stop_token_ids=(plain.token_ids[5],))
+    at = plain.token_ids.index(plain.token_ids[5]) + 1
+    stopped = await policy.generate(PROMPT, stopping)
+    assert stopped.token_ids == plain.token_ids[:at]
+    assert stopped.finish_reason is FinishReason.STOP_TOKEN
+
+
+async def test_the_window_ends_a_completion(policy):
+    prompt = [5] * (WINDOW - 4)
+    cut = await policy.generate(prompt, SamplingParams(max_tokens=24, seed=3))
+    assert (len(cut.token_ids), cut.finish_reason) == (4, FinishReason.CONTEXT_FULL)
+    full = await policy.generate([5] * WINDOW, SamplingParams(max_tokens=24))
+    assert (full.token_ids, full.finish_reason) == ((), FinishReason.CONTEXT_FULL)
+    with pytest.raises(ValueError, match="257 tokens"):
+        await policy.generate([5] * (WINDOW + 1), SamplingParams())
+    with pytest.raises(ValueError, match="top_p"):
+        await policy.generate(PROMPT, SamplingParams(top_p=0.9))
+
+
+async def test_seeds_repeat_and_no_token_comes_from_other_weights_keys_and_values(policy):
+    sampling = SamplingParams(max_tokens=16, seed=7)
+    long_prompt = [7 + i % 200 for i in range(160)]
+    first = await policy.generate(long_prompt, sampling)
+    again = await policy.generate(long_prompt, sampling)
+    assert again.token_ids == first.token_ids
+    nudge(policy.model, 0.1)
+    await policy.load_weights(policy.model.state_dict(), 2)
+    after = await policy.generate(long_prompt, sampling)
+    assert far(policy.model, after, 1.0, long_prompt) < 1e-4
+
+
+async def test_a_cancelled_call_ends_the_generation(policy):
+    replica = policy._members[0].replica
+    long = SamplingParams(max_tokens=200, seed=1)
+    calls = [asyncio.create_task(policy.generate(PROMPT, long)) for _ in range(16)]
+    await asyncio.sleep(0.05)
+    for call in calls:
+        call.cancel()
+    ends = await asyncio.gather(*calls, return_exceptions=True)
+    assert all(isinstance(end, asyncio.CancelledError) for end in ends)
+    await asyncio.sleep(1.0)
+    before = await replica.num_tokens()
+    await asyncio.sleep(0.3)
+    assert await replica.num_tokens() == before
+
+
+async def test_the_second_endpoint_gives_the_same_tokens(policy):
+    sampling = SamplingParams(temperature=0.7, max_tokens=24, seed=3)
+    first = await policy.generate(PROMPT, sampling)
+    policy._members[0].replica.path = "completions"
+    second = await policy.generate(PROMPT, sampling)
+    assert (second.token_ids, second.versions) == (first.token_ids, first.versions)
+    assert far(policy.model, second, 0.7) < 1e-4
+    before = new_model()
+    before.load_state_dict(policy.model.state_dict())
+    nudge(policy.model, 0.1)
+    long = SamplingParams(max_tokens=200, seed=1)
+    running = [asyncio.create_task(policy.generate(PROMPT, long)) for _ in range(16)]
+    await asyncio.sleep(0.1)
+    await policy.load_weights(policy.model.state_dict(), 2)
+    # An update waits for them: nothing tells which weights sampled which token.
+    for completion in await asyncio.gather(*running):
+        assert set(completion.versions) == {1}
+        assert far(before, completion, 1.0) < 1e-4
+    assert (await policy.generate(PROMPT, sampling)).versions == (2,) * 24
+
+
+async def test_cut_connections_cost_a_request_and_no_restart(server, open_policy):
+    cables: set[asyncio.StreamWriter] = set()
+
+    async def carry(reader, writer):
+        try:
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        except OSError:
+            pass
+        finally:
+            writer.close()
+
+    async def connect(reader, writer):
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", server.port)
+        cables.update({writer, far_writer})
+        await asyncio.gather(carry(reader, far_writer), carry(far_reader, writer))
+
+    between = await asyncio.start_server(connect, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{between.sockets[0].getsockname()[1]}"
+    model = new_model()
+    policy = await open_policy(model, lambda prober: Member(prober, url=url))
+    await policy.load_weights(model.state_dict(), 1)
+    sampling = SamplingParams(max_tokens=WINDOW - len(PROMPT), seed=5)
+    expected = await policy.generate(PROMPT, sampling)
+    calls = [asyncio.create_task(policy.generate(PROMPT, sampling)) for _ in range(48)]
+    await asyncio.sleep(0.1)
+    for cable in cables:
+        cable.transport.abort()
+    completions = await asyncio.gather(*calls)
+    assert [c.token_ids for c in completions] == [expected.token_ids] * 48
+    metrics = policy.take_metrics()
+    assert metrics["policy/reissued"] >= 1
+    assert metrics["policy/restarts"] == 0
+    await policy.close()
+    between.close()
+
+
+# The traps: each of these answers 200 somewhere on its way.
+
+
+async def test_weights_that_are_not_finite_are_not_published(policy):
+    poisoned = {name: weight.clone() for name, weight in policy.model.state_dict().items()}
+    poisoned["model.norm.weight"][3] = torch.nan
+    with pytest.raises(PolicyFailure, match=r"model\.norm\.weight is not finite"):
+        await policy.load_weights(poisoned, 2)
+    completion = await policy.generate(PROMPT, SamplingParams(max_tokens=8, seed=1))
+    assert far(policy.model, completion, 1.0) < 1e-4
+
+
+async def test_a_later_version_must_name_the_same_weights(policy):
+    lost = {n: w for n, w in policy.model.state_dict().items() if "q_proj" not in n}
+    with pytest.raises(PolicyFailure, match=r"differs by .*q_proj"):
+        await policy.load_weights(lost, 2)
+
+
+@pytest.mark.parametrize("missing", ["lm_head.weight", "model.layers.0.self_attn.q_proj.weight"])
+async def test_a_checkpoint_without_some_weights_is_found_out(server, open_policy, missing):
+    model = new_model(seed=1)
+    policy = await open_policy(model, lambda prober: Member(prober, url=server.url))
+    partial = {name: w for name, w in model.state_dict().items() if name != missing}
+    with pytest.raises(WeightsDiffer, match=r"does not run version 1 .* nats from the learner's"):
+        await policy.load_weights(partial, 1)
+
+
+async def test_a_label_ahead_of_its_weights_is_found_out(policy):
+    replica = policy._members[0].replica
+    nudge(policy.model, 0.1)
+    policy._prober.expect(2)
+    await replica._call("POST", "/update_weight_version", 10, {"new_version": "2"})
+    with pytest.raises(WeightsDiffer, match="does not run version 2"):
+        await policy._prober.prove(replica, 2)
+
+
+async def test_weights_without_their_label_are_found_out(policy):
+    replica = policy._members[0].replica
+    policy._prober.expect(2)
+    with pytest.raises(WeightsDiffer, match="samples from version 1 after an update to 2"):
+        await policy._prober.prove(replica, 2)
+
+
+async def test_a_failed_load_leaves_the_server_paused_and_the_next_one_mends_it(policy, tmp_path):
+    replica = policy._members[0].replica
+    with pytest.raises(Unreachable, match="500"):
+        await replica.load(tmp_path / "nowhere", 2)
+    asked = asyncio.create_task(policy.generate(PROMPT, SamplingParams(max_tokens=8, seed=1)))
+    await asyncio.sleep(0.3)
+    assert not asked.done(), "a paused server answers nothing"
+    nudge(policy.model)
+    await policy.load_weights(policy.model.state_dict(), 3)
+    completion = await asyncio.wait_for(asked, 30)
+    assert completion.versions == (3,) * 8
+    assert far(policy.model, completion, 1.0) < 1e-4
+
+
+async def test_a_server_with_another_model_is_refused_in_one_line(server, open_policy):
+    from transformers import Qwen3ForCausalLM
+
+    other = new_model().config
+    other.num_hidden_layers = 1
+    model = Qwen3ForCausalLM(other).eval()
+    policy = await open_policy(model, lambda prober: Member(prober, url=server.url))
+    with pytest.raises(PolicyFailure) as failure:
+        await policy.load_weights(model.state_dict(), 1)
+    assert "\n" not in str(failure.value)
+
+
+def test_probes_stay_inside_the_vocabulary():
+    assert max(prober_of(new_model())._prompt) < VOCAB

@@ -1,0 +1,44 @@
+"""A model that a real vLLM server takes in a moment, and a prober of it."""
+
+from __future__ import annotations
+
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from agents.vllm import Prober
+from rl.learner.model import score_tokens
+
+WINDOW = 256
+VOCAB = 259
+
+
+def new_model(seed: int = 0):
+    """A Qwen3 of two layers with a tied head, whose distributions are neither flat nor certain."""
+    torch.manual_seed(seed)
+    config = Qwen3Config(
+        vocab_size=VOCAB,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,
+        max_position_embeddings=WINDOW,
+        tie_word_embeddings=True,
+        eos_token_id=258,
+        initializer_range=0.2,
+    )
+    return Qwen3ForCausalLM(config).eval()
+
+
+def nudge(model, scale: float = 0.02) -> None:
+    """Change every weight a little, as an update does."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * scale)
+
+
+def prober_of(model, **changes) -> Prober:
+    """A prober that scores with ``model``."""
+    settings = {"temperature": 0.7, "tolerance": 1e-4} | changes
+    return Prober(lambda ids, temperature: score_tokens(model, ids, temperature), VOCAB, **settings)
