@@ -1,0 +1,14 @@
+"""Agents written with any SDK: an OpenAI-compatible endpoint that records what was sampled."""
+
+from agents.capture.episode import CapturedEpisode, CaptureLimits
+from agents.capture.record import Capture, CapturedCall, CapturedTurn
+from agents.capture.server import CaptureServer
+
+__all__ = [
+    "Capture",
+    "CaptureLimits",
+    "CaptureServer",
+    "CapturedCall",
+    "CapturedEpisode",
+    "CapturedTurn",
+]

@@ -1,0 +1,346 @@
+"""One episode of an agent that speaks OpenAI's API: its requests, its conversations, its reward."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from agents.capture.errors import ApiError
+from agents.capture.history import Cut, History
+from agents.capture.messages import Message, answer_fields, key_of
+from agents.capture.record import Capture, CapturedCall, CapturedTurn, in_order
+from agents.capture.request import ChatRequest
+from agents.capture.tool_calls import Said, read_calls
+from agents.completion import Completion, FinishReason, SamplingParams
+from agents.policy import Policy, PolicyFailure
+from agents.renderer import Renderer
+from agents.segment import Segment
+
+logger = logging.getLogger(__name__)
+LARGEST_NUMBER = 1e15
+"""Of a reward or score. Learners compute in 32 bits, where squares of returns must fit."""
+
+
+class Limit(StrEnum):
+    """What an episode ran into; the words are those of ``envs.episode.StopReason``."""
+
+    CONTEXT_FULL = "context_full"
+    TURN_LIMIT = "turn_limit"
+    TOKEN_LIMIT = "token_limit"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptureLimits:
+    """What an episode may use."""
+
+    context_length: int
+    """The model's window, in tokens."""
+    max_turns: int = 0
+    """Answers; 0: any number."""
+    episode_tokens: int = 0
+    """Sampled tokens over all answers; 0: any number."""
+    completion_timeout_s: float = 1800.0
+    """Seconds that an answer may take, the wait for room at the policy not counted."""
+    at_once: int = 0
+    """Requests that are with the policy at once, of an agent that asks in parallel; 0: all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a request is answered with."""
+
+    turn: int
+    """Counts the episode's answers; part of the names that the API gives them."""
+    content: str
+    calls: list[CapturedCall]
+    completion: Completion
+    num_prompt_tokens: int
+
+    @property
+    def finish_reason(self) -> str:
+        """As OpenAI words it."""
+        if self.calls:
+            return "tool_calls"
+        cut = (FinishReason.LENGTH, FinishReason.CONTEXT_FULL)
+        return "length" if self.completion.finish_reason in cut else "stop"
+
+
+class CapturedEpisode:
+    """Answers an agent's requests with a policy, and records every token.
+
+    Args:
+        renderer: turns messages into tokens.
+        policy: samples completions.
+        sampling: how, whatever the agent asks for; its own ``max_tokens`` may only be lower, and
+            its stop strings are added.
+        session: the episode's name, under which the policy may keep its cache.
+        limits: what it may use.
+        turn_seed: gives the sampling seed of each request, counted as they come; None leaves
+            seeding to the policy.
+
+    Attributes:
+        rewards: named contributions, once they are posted.
+        scores: raw figures that are no rewards.
+        failure: why the policy did not answer; the episode then has no reward.
+        limit: what the last request ran into, if it did: the episode was cut short there.
+    """
+
+    def __init__(
+        self,
+        renderer: Renderer,
+        policy: Policy,
+        sampling: SamplingParams,
+        *,
+        session: str,
+        limits: CaptureLimits,
+        turn_seed: Callable[[int], int] | None = None,
+    ) -> None:
+        self.renderer, self.policy, self.sampling = renderer, policy, sampling
+        self.session, self.limits, self.turn_seed = session, limits, turn_seed
+        self.rewards: dict[str, float] | None = None
+        self.scores: dict[str, float] = {}
+        self.failure: PolicyFailure | None = None
+        self.limit: Limit | None = None
+        self.closed = False
+        self._history = History()
+        self._turns: list[CapturedTurn] = []
+        self._refused: Segment | None = None
+        self._system: str | None = None
+        self._num_requests = 0
+        self._places = asyncio.Semaphore(limits.at_once) if limits.at_once else None
+
+    async def answer(self, request: ChatRequest) -> Answer:
+        """Sample an answer and record it.
+
+        Raises:
+            ApiError: the episode is over or used up, the messages do not fit, or the policy failed.
+        """
+        self._check_open()
+        self._system = self._system or _system_of(request.messages)
+        keys = [message.key for message in request.messages]
+        tools = _as_text(request.tools) if self.renderer.takes_tools else ""
+        cut = self._history.find(keys, tools)
+        context = self._context(request, cut)
+        prompt = [*(self._history.tokens(cut) if cut is not None else ()), *context]
+        sampling = self._sampling(request, len(prompt), prompt)
+        asked_at = asyncio.get_running_loop().time()
+        completion = await self._sample(prompt, sampling)
+        # While it was sampled the agent may have posted the reward, or its time have run out.
+        self._check_open()
+        self.limit = None
+        said, text = self._read(request, completion)
+        turn = len(self._turns)
+        calls = [
+            CapturedCall(f"c{turn:05d}{place:03d}", name, arguments)
+            for place, (name, arguments) in enumerate(said.calls)
+        ]
+        self._hear(request, cut)
+        index = self._history.grow(
+            cut,
+            [*keys, key_of(answer_fields(said.content, [_as_field(call) for call in calls]))],
+            tools,
+            context,
+            completion,
+            turn,
+            ended=completion.finish_reason is FinishReason.STOP_TOKEN,
+        )
+        read = "\n".join(m.content for m in request.messages[cut.num_messages if cut else 0 :])
+        now = asyncio.get_running_loop().time()
+        self._turns.append(CapturedTurn(index, read, text, completion, calls, asked_at, now))
+        return Answer(turn, said.content, calls, completion, len(prompt))
+
+    def settle(self, rewards: Mapping[str, float], scores: Mapping[str, float]) -> None:
+        """Take the episode's reward: it is over.
+
+        Raises:
+            ApiError: it was over before, or a value is no finite number.
+        """
+        self._check_open()
+        for kind, values in (("reward", rewards), ("scores", scores)):
+            for name, value in values.items():
+                # Written so that nan fails.
+                if not abs(value) <= LARGEST_NUMBER:
+                    problem = (
+                        f"{kind} {name!r} ({value}) must be finite, at most {LARGEST_NUMBER:g}"
+                    )
+                    raise ApiError(400, problem, param=kind)
+        self.rewards, self.scores = dict(rewards), dict(scores)
+
+    def captured(self) -> Capture:
+        """What was recorded; no request may be under way any more."""
+        segments = [branch.segment for branch in self._history.branches]
+        if not segments and self._refused is not None:
+            segments = [self._refused]
+        return in_order(segments, self._turns, self._system)
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ApiError(404, "this episode has ended", code="episode_over")
+        if self.rewards is not None:
+            raise ApiError(409, "this episode has its reward, and is over", code="episode_over")
+        if self.failure is not None:
+            raise self._failed(self.failure)
+
+    def _context(self, request: ChatRequest, cut: Cut | None) -> list[int]:
+        """The tokens that a request adds to the conversation that it goes on with."""
+        takes_tools = self.renderer.takes_tools
+        if request.tools and not takes_tools:
+            _say_once("the chat template knows no tools: the model is not told which there are")
+        new = request.messages[cut.num_messages if cut is not None else 0 :]
+        rendered = [message.rendered(takes_tools=takes_tools) for message in new]
+        try:
+            if cut is None:
+                self._tell_of_edits([message.key for message in request.messages])
+                return self.renderer.start(rendered, request.tools)
+            if not cut.answered:
+                return []
+            # Much the most common, and much the quickest to render.
+            if len(new) == 1 and new[0].role == "user" and len(new[0].fields) == 2:
+                return self.renderer.extend(new[0].content, ended=cut.ended, role=new[0].role)
+            return self.renderer.follow(rendered, ended=cut.ended)
+        except ValueError as error:
+            raise ApiError(400, str(error), param="messages") from error
+
+    def _tell_of_edits(self, keys: list[str]) -> None:
+        place = self._history.edited(keys)
+        if place is not None:
+            _say_once(
+                f"an agent sent messages[{place}], an answer of the model, back with other words "
+                "(stripped, perhaps): what follows is read and trained as another conversation"
+            )
+
+    def _sampling(self, request: ChatRequest, length: int, prompt: list[int]) -> SamplingParams:
+        """How the answer is sampled.
+
+        Raises:
+            ApiError: there is no room for it.
+        """
+        asked, own, limits = request.overruled or {}, self.sampling, self.limits
+        decided = {"temperature": own.temperature, "top_p": own.top_p}
+        differing = {k: v for k, v in asked.items() if k in decided and v != decided[k]}
+        if differing:
+            given = ", ".join(f"{name}={value}" for name, value in differing.items())
+            _say_once(
+                f"an agent asks for {given}: it is sampled at temperature={own.temperature:g}, "
+                f"top_p={own.top_p:g} all the same, as the run says"
+            )
+        room = limits.context_length - length
+        if room < 1:
+            self._refuse(Limit.CONTEXT_FULL, prompt)
+        if limits.max_turns and len(self._turns) >= limits.max_turns:
+            self._refuse(Limit.TURN_LIMIT, prompt)
+        sampled = sum(len(turn.completion.token_ids) for turn in self._turns)
+        if limits.episode_tokens and sampled >= limits.episode_tokens:
+            self._refuse(Limit.TOKEN_LIMIT, prompt)
+        seed = self.turn_seed(self._num_requests) if self.turn_seed else own.seed
+        self._num_requests += 1
+        return replace(
+            own,
+            max_tokens=min(own.max_tokens, room, request.max_tokens or own.max_tokens),
+            stop=(*own.stop, *request.stop),
+            stop_token_ids=(*own.stop_token_ids, *self.renderer.end_token_ids),
+            seed=seed,
+        )
+
+    def _refuse(self, limit: Limit, prompt: list[int]) -> None:
+        """Answer that the episode is used up; it is cut short unless the agent finds a way on."""
+        self.limit = limit
+        if not self._history.branches:
+            self._refused = Segment()
+            self._refused.append_context(prompt, 0)
+        context, turns = self.limits.context_length, self.limits.max_turns
+        if limit is Limit.CONTEXT_FULL:
+            raise ApiError(
+                400,
+                f"This model's maximum context length is {context} tokens. However, your messages "
+                f"resulted in {len(prompt)} tokens. Please reduce the length of the messages.",
+                param="messages",
+                code="context_length_exceeded",
+            )
+        if limit is Limit.TURN_LIMIT:
+            problem = f"an episode has at most {turns} answers"
+        else:
+            problem = f"an episode has at most {self.limits.episode_tokens} sampled tokens"
+        raise ApiError(400, problem, code=f"{limit.value}_exceeded")
+
+    async def _sample(self, prompt: list[int], sampling: SamplingParams) -> Completion:
+        if self._places is None:
+            return await self._ask(prompt, sampling)
+        async with self._places:
+            return await self._ask(prompt, sampling)
+
+    async def _ask(self, prompt: list[int], sampling: SamplingParams) -> Completion:
+        """The policy's answer within its time; without one the episode has failed."""
+        queued = self.policy.queued_s(self.session)
+        limit_s = self.limits.completion_timeout_s
+        asked = asyncio.ensure_future(self.policy.generate(prompt, sampling, self.session))
+        try:
+            left = limit_s
+            while left > 0 and not asked.done():
+                began = asyncio.get_running_loop().time()
+                await asyncio.wait([asked], timeout=left)
+                waited = max(0.0, self.policy.queued_s(self.session) - queued)
+                queued += waited
+                left -= asyncio.get_running_loop().time() - began - waited
+            if not asked.done():
+                raise PolicyFailure(f"no completion within {limit_s:g} s", retryable=True)
+            return asked.result()
+        except PolicyFailure as failure:
+            self.failure = failure
+            raise self._failed(failure) from failure
+        except ValueError as error:
+            self.failure = PolicyFailure(f"the policy refuses: {error}", retryable=False)
+            raise self._failed(self.failure) from error
+        finally:
+            asked.cancel()
+
+    @staticmethod
+    def _failed(failure: PolicyFailure) -> ApiError:
+        return ApiError(503, f"the policy failed: {failure}", "server_error", code="policy_failure")
+
+    def _read(self, request: ChatRequest, completion: Completion) -> tuple[Said, str]:
+        """What the agent is told, and the whole text."""
+        stop = (*self.sampling.stop, *request.stop)
+        text = self.renderer.text(completion.token_ids, stop)
+        # As OpenAI does it: the stop string is no part of the answer.
+        end = next((s for s in request.stop if text.endswith(s)), "")
+        halted = end and completion.finish_reason is FinishReason.STOP_STRING
+        told = text.removesuffix(end) if halted else text
+        return (read_calls(told) if request.calls else Said(told, ())), text
+
+    def _hear(self, request: ChatRequest, cut: Cut | None) -> None:
+        """Note what tools said to the calls of the answer that a request goes on from."""
+        if cut is None or not cut.answered:
+            return
+        results = {
+            str(message.fields.get("tool_call_id")): message.content
+            for message in request.messages[cut.num_messages :]
+            if message.role == "tool"
+        }
+        for call in self._turns[cut.turn].calls:
+            call.result = results.get(call.id, call.result)
+
+
+@functools.cache
+def _say_once(text: str) -> None:
+    """Log what a thousand episodes would say alike."""
+    logger.warning("%s", text)
+
+
+def _system_of(messages: tuple[Message, ...]) -> str | None:
+    return messages[0].content if messages[0].role == "system" else None
+
+
+def _as_text(tools: tuple[Mapping[str, Any], ...]) -> str:
+    return json.dumps(tools, sort_keys=True) if tools else ""
+
+
+def _as_field(call: CapturedCall) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function}

@@ -1,0 +1,136 @@
+"""Chat messages as agents send them: checked, brought into one form, and compared.
+
+Two histories are compared as messages, never by encoding again what was sampled. SDKs and the
+programs that use them write one message in several ways (a list of text parts, fields that hold
+null, ids of their own for calls); what a model would read differently is another message, and
+nothing else is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agents.capture.errors import ApiError, bad_request
+from agents.capture.tool_calls import write_call
+
+ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+ROLES |= {"tool": "tool"}
+"""What a role is called here; a developer is OpenAI's newer word for who writes the rules."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a request."""
+
+    key: str
+    """Equal for messages that a model reads alike."""
+    fields: Mapping[str, Any]
+    """As chat templates take it: content is a text, and a call's arguments are an object."""
+
+    @property
+    def role(self) -> str:
+        """Who speaks."""
+        return str(self.fields["role"])
+
+    @property
+    def content(self) -> str:
+        """The text; of an assistant's message without what it calls."""
+        return str(self.fields["content"])
+
+    def rendered(self, *, takes_tools: bool) -> Mapping[str, Any]:
+        """What is given to the chat template; one that knows no calls gets them as text."""
+        calls = self.fields.get("tool_calls")
+        if takes_tools or not calls:
+            return self.fields
+        written = [write_call(c["function"]["name"], c["function"]["arguments"]) for c in calls]
+        texts = [self.content, *written] if self.content else written
+        return {"role": self.role, "content": "\n".join(texts)}
+
+
+def read_message(raw: object, place: int) -> Message:
+    """The message at ``place`` of a request.
+
+    Raises:
+        ApiError: it is none, or holds something that no text can say.
+    """
+    where = f"messages[{place}]"
+    if not isinstance(raw, dict):
+        raise bad_request(where, "must be an object with role and content")
+    # SDKs send an assistant's message back with fields that hold nothing: refusal, audio, ...
+    given = {key: value for key, value in raw.items() if value not in (None, [], {})}
+    role = ROLES.get(str(given.pop("role", None)))
+    if role is None:
+        raise bad_request(f"{where}.role", f"must be one of {', '.join(ROLES)}")
+    fields: dict[str, Any] = {"role": role, "content": _text(given.pop("content", ""), where)}
+    if role == "assistant" and "tool_calls" in given:
+        fields["tool_calls"] = _calls(given.pop("tool_calls"), where)
+    for name in ("tool_call_id", "name"):
+        if name in given:
+            fields[name] = str(given.pop(name))
+    if given:
+        name = sorted(given)[0]
+        raise bad_request(f"{where}.{name}", "is not supported: leave it out")
+    return Message(key_of(fields), fields)
+
+
+def key_of(fields: Mapping[str, Any]) -> str:
+    """What two messages that a model reads alike have in common; calls' ids are not read."""
+    calls = [
+        [call["function"]["name"], call["function"]["arguments"]]
+        for call in fields.get("tool_calls", ())
+    ]
+    return json.dumps([fields["role"], fields["content"], calls], sort_keys=True)
+
+
+def answer_fields(content: str, calls: list[dict[str, Any]]) -> dict[str, Any]:
+    """An assistant's message as :func:`read_message` would read it."""
+    fields: dict[str, Any] = {"role": "assistant", "content": content}
+    return {**fields, "tool_calls": calls} if calls else fields
+
+
+def _text(content: object, where: str) -> str:
+    """A content's text, which may come in parts."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise bad_request(f"{where}.content", "must be a text or a list of parts")
+    return "".join(_part(part, f"{where}.content[{i}]") for i, part in enumerate(content))
+
+
+def _part(part: object, where: str) -> str:
+    if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str):
+        return str(part["text"])
+    raise bad_request(where, 'must be {"type": "text", "text": ...}: the policy reads text alone')
+
+
+def _calls(raw: object, where: str) -> list[dict[str, Any]]:
+    if not isinstance(raw, list):
+        raise bad_request(f"{where}.tool_calls", "must be a list")
+    return [_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(raw)]
+
+
+def _call(raw: object, where: str) -> dict[str, Any]:
+    try:
+        if not isinstance(raw, dict) or raw.get("type", "function") != "function":
+            raise TypeError
+        name, arguments = raw["function"]["name"], raw["function"].get("arguments") or "{}"
+        if not isinstance(name, str):
+            raise TypeError
+    except (LookupError, TypeError, AttributeError):
+        raise _no_call(where) from None
+    try:
+        given = json.loads(arguments) if isinstance(arguments, str) else arguments
+    except (ValueError, RecursionError):
+        # Another model's words, or edited ones: a template writes them as they are.
+        given = arguments
+    function = {"name": name, "arguments": given}
+    return {"id": str(raw.get("id", "")), "type": "function", "function": function}
+
+
+def _no_call(where: str) -> ApiError:
+    return bad_request(
+        where, 'must be {"id": ..., "type": "function", "function": {"name", "arguments"}}'
+    )

@@ -1,0 +1,132 @@
+"""A chat completion request: what is heard, what is refused, and what training decides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agents.capture.errors import ApiError, bad_request
+from agents.capture.messages import Message, read_message
+
+_NO_EFFECT = (
+    *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"),
+    "prompt_cache_retention",
+)
+"""Fields that change nothing about an answer."""
+_OVERRULED = ("temperature", "top_p", "seed")
+"""Fields that training decides: what was sampled otherwise could not be trained on as it is."""
+_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "logit_bias": ({},),
+    "parallel_tool_calls": (True,),
+    "tool_choice": ("auto", "none"),
+    "response_format": ({"type": "text"},),
+}
+"""Fields that are taken with these values only: they ask for what happens in any case."""
+_MAX_STOPS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRequest:
+    """What an agent asks for."""
+
+    model: str
+    """As the agent names it; there is but one, and the answer has the same name."""
+    messages: tuple[Message, ...]
+    tools: tuple[Mapping[str, Any], ...] = ()
+    calls: bool = False
+    """Whether calls in the answer are taken for calls."""
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    stream: bool = False
+    include_usage: bool = False
+    """Whether a stream ends with the numbers of tokens."""
+    overruled: Mapping[str, Any] | None = None
+    """What the agent asks of the sampling, and training decides."""
+
+
+def read_request(body: object) -> ChatRequest:
+    """A request's JSON.
+
+    Raises:
+        ApiError: a field is missing, wrong, or not supported; names it.
+    """
+    if not isinstance(body, dict):
+        raise ApiError(400, "the body must be a JSON object")
+    given = {name: value for name, value in body.items() if value is not None}
+    for name in _NO_EFFECT:
+        given.pop(name, None)
+    overruled = {name: given.pop(name) for name in _OVERRULED if name in given}
+    raw = given.pop("messages", None)
+    if not isinstance(raw, list) or not raw:
+        raise bad_request("messages", "must be a list of at least one message")
+    tools = _tools(given.pop("tools", []))
+    options = given.pop("stream_options", {})
+    stream = _typed(given, "stream", bool, "true or false") or False
+    limits = [_count(given, name) for name in ("max_tokens", "max_completion_tokens")]
+    model, stop = str(given.pop("model", "policy")), _stop(given.pop("stop", ()))
+    choice = given.get("tool_choice", "auto")
+    _refuse(given)
+    return ChatRequest(
+        model=model,
+        messages=tuple(read_message(message, place) for place, message in enumerate(raw)),
+        tools=tools,
+        calls=bool(tools) and choice != "none",
+        max_tokens=min((limit for limit in limits if limit is not None), default=None),
+        stop=stop,
+        stream=stream,
+        include_usage=bool(isinstance(options, dict) and options.get("include_usage")),
+        overruled=overruled,
+    )
+
+
+def _refuse(left: Mapping[str, Any]) -> None:
+    """Refuse what is left of a request, but for what happens in any case."""
+    for name, value in left.items():
+        taken = _NEUTRAL.get(name, ())
+        # In Python True equals 1: n=true is no number.
+        if not any(value == one and type(value) in (type(one), float) for one in taken):
+            only = f" other than {' or '.join(map(repr, taken))}" if taken else ""
+            raise bad_request(
+                name, f"is not supported{only}: leave it out", "unsupported_parameter"
+            )
+
+
+def _typed(given: dict[str, Any], name: str, kind: type, expected: str) -> Any:
+    value = given.pop(name, None)
+    if value is not None and type(value) is not kind:
+        raise bad_request(name, f"({value!r}) must be {expected}")
+    return value
+
+
+def _count(given: dict[str, Any], name: str) -> int | None:
+    value: int | None = _typed(given, name, int, "a whole number")
+    if value is not None and value < 1:
+        raise bad_request(name, f"({value}) must be at least 1")
+    return value
+
+
+def _stop(raw: object) -> tuple[str, ...]:
+    stops = [raw] if isinstance(raw, str) else raw
+    if not isinstance(stops, list | tuple) or not all(isinstance(s, str) and s for s in stops):
+        raise bad_request("stop", "must be a text that is not empty, or a list of such texts")
+    if len(stops) > _MAX_STOPS:
+        raise bad_request("stop", f"must hold at most {_MAX_STOPS} texts")
+    return tuple(stops)
+
+
+def _tools(raw: object) -> tuple[Mapping[str, Any], ...]:
+    if not isinstance(raw, list):
+        raise bad_request("tools", "must be a list")
+    for place, tool in enumerate(raw):
+        function = tool.get("function") if isinstance(tool, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise bad_request(
+                f"tools[{place}]", 'must be {"type": "function", "function": {"name": ...}}'
+            )
+    return tuple(raw)

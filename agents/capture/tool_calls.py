@@ -1,0 +1,47 @@
+"""Tool calls in what a model wrote, as Hermes and Qwen write them (``tools.syntax``)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tools.syntax import json_call
+
+_CALL = re.compile(r"<tool_call>(?:(?!<tool_call>).)*?</tool_call>", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A model's text, taken apart."""
+
+    content: str
+    """What is no call, malformed ones included."""
+    calls: tuple[tuple[str, Mapping[str, Any]], ...]
+    """Name and arguments of each call, in order."""
+
+
+def read_calls(text: str) -> Said:
+    """Take the well-formed calls out of a text.
+
+    A text without one stays as it is, to the last space.
+    """
+    calls: list[tuple[str, Mapping[str, Any]]] = []
+
+    def take(found: re.Match[str]) -> str:
+        call = json_call(found[0])
+        if call is None or call.error is not None:
+            return found[0]
+        calls.append((call.tool, call.arguments))
+        return ""
+
+    left = _CALL.sub(take, text)
+    return Said(left.strip() if calls else text, tuple(calls))
+
+
+def write_call(name: str, arguments: Any) -> str:
+    """A call as text, for chat templates that have no words for calls."""
+    called = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
+    return f"<tool_call>\n{called}\n</tool_call>"

@@ -1,0 +1,1 @@
+"""Agents whose loop is the user's own program, trained through ``agents.capture``."""

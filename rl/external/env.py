@@ -1,0 +1,134 @@
+"""``env=agent``: tasks that a program of the user's own plays, through ``agents.capture``."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from envs.card import Card
+from envs.datasets import load_rows, of_split
+from envs.env import EnvOptions, TextEnv
+from envs.episode import Action, EnvFailure, Reply
+from rl.external.program import open_program
+from rl.external.references import is_reference, load_function, takes
+
+if TYPE_CHECKING:
+    from rl.texts.conversations import Conversation
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentOptions(EnvOptions):
+    """Whose loop plays, and which tasks."""
+
+    loop: str = ""
+    """Your agent: file.py:function or package.module:function, called with a task and a base URL;
+    or a command, given both by its input and its environment."""
+    tasks: str = ""
+    """JSON lines, Parquet, a folder, a hub id; or file.py:function, called with the split."""
+    demonstrations: str = ""
+    """For model=tiny and rl.sft: a file of {"messages": [...]}; or file.py:function, called with a
+    task and a seed."""
+    max_turns: int = 64
+    """Answers per episode, over all of its conversations; more are refused."""
+    concurrency: int = 0
+    """Episodes at once; 0: all of a step's. Episodes that wait for others use up no time."""
+    min_reward: float = 0.0
+    """The least that your loop pays."""
+    max_reward: float = 1.0
+    """The most that it pays."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.concurrency < 0:
+            raise ValueError(f"concurrency ({self.concurrency}) must be >= 0")
+        if not self.min_reward < self.max_reward:
+            raise ValueError(
+                f"min_reward ({self.min_reward:g}) must be below max_reward ({self.max_reward:g})"
+            )
+        if self.token_budget:
+            raise ValueError(
+                f"token_budget ({self.token_budget!r}) must be empty: your loop writes the prompts"
+            )
+
+
+class AgentEnv(TextEnv[Any, None]):
+    """Tasks for an agent's own loop; ``rl.external.collector`` plays them, nobody steps."""
+
+    Options = AgentOptions
+    forkable = False
+    card = Card(agent="is a program of your own", turns="its own", reward="its own")
+
+    def __init__(self, options: AgentOptions, services: Mapping[str, Any] | None = None) -> None:
+        super().__init__(options, _tasks(options.tasks, options.split, options.seed), services)
+        self.reward_range = (options.min_reward, options.max_reward)
+        self.demonstrations = options.demonstrations
+
+    def begin(self, task: Any) -> str:
+        """The task as the loop is given it."""
+        self.state = None
+        return json.dumps(task)
+
+    def turn(self, action: Action) -> Reply:
+        """Nobody takes one."""
+        raise EnvFailure(
+            f"{self}: its episodes are played by a program of your own (rl.train, rl.eval), not by "
+            f"step, and it cannot be a part of a mixture",
+            retryable=False,
+        )
+
+    def conversations(self, tasks: Sequence[int], seed: int) -> list[Conversation]:
+        """What a model is to imitate before it plays: of these tasks, or all of a file.
+
+        Raises:
+            ValueError: ``env.demonstrations`` is missing, or gives no conversations.
+        """
+        # They load transformers, which a command's help should not have to wait for.
+        from rl.imitation.demonstrations import NoDemonstrations
+        from rl.texts.conversations import conversation_of, read_conversations
+
+        source, key = self.demonstrations, "env.demonstrations"
+        if not source:
+            raise NoDemonstrations(
+                f"{self} has nothing to imitate: give {key}=, a file of messages or a function, or "
+                f"do without (model=... a Hugging Face model)"
+            )
+        if not is_reference(source):
+            return read_conversations(source, key)
+        function = load_function(source, key)
+        try:
+            return [conversation_of(function(self.tasks[i], seed + i)) for i in tasks]
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"{key} ({source}) must return messages of user (or tool) and assistant in turn, "
+                f"after at most one system message ({type(error).__name__}: {error})"
+            ) from error
+
+    @classmethod
+    @asynccontextmanager
+    async def open_services(cls, options: EnvOptions) -> AsyncIterator[Mapping[str, Any]]:
+        """The user's program, and the endpoint that it speaks to."""
+        from agents.capture import CaptureServer
+
+        assert isinstance(options, AgentOptions)
+        program = open_program(options.loop)
+        async with CaptureServer() as server:
+            yield {"program": program, "capture": server}
+
+
+@functools.lru_cache(maxsize=16)
+def _tasks(source: str, split: str, seed: int) -> list[Any]:
+    """A split's tasks, read once."""
+    if not source:
+        raise ValueError(
+            "env.tasks ('') must name tasks: JSON lines, Parquet, a hub id, or file.py:function"
+        )
+    if not is_reference(source):
+        rows = load_rows(source)
+        found = [(row, json.dumps(row.columns, sort_keys=True), row.columns) for row in rows]
+        return of_split(found, split, source)
+    function = load_function(source, "env.tasks")
+    return list(function(split, **({"seed": seed} if takes(function, "seed") else {})))

@@ -1,0 +1,185 @@
+"""The user's own loop, played for one episode: a function in this process, or a command."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import functools
+import inspect
+import json
+import os
+import shlex
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Coroutine
+from typing import IO, Any, Protocol
+
+from envs.episode import EnvFailure
+from rl.external.references import is_reference, load_function, takes
+from tools.threads import in_thread
+
+_TAIL = 2000
+"""Bytes of a command's last words that a failure quotes."""
+KEY = "env.loop"
+
+
+class Program(Protocol):
+    """Whoever plays an episode from its first request to its end."""
+
+    async def play(self, task: Any, base_url: str, seed: int) -> float | None:
+        """Play it; the reward, or None where it was posted.
+
+        Raises:
+            EnvFailure: it crashed; the episode is begun again, and then has failed.
+        """
+        ...
+
+
+def open_program(loop: str) -> Program:
+    """The program that a setting names: a function, or else a command line.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if is_reference(loop):
+        return FunctionProgram(loop, load_function(loop, KEY))
+    words = shlex.split(loop)
+    if not words:
+        raise ValueError(
+            f"{KEY} ({loop!r}) must name your agent's loop: file.py:function, "
+            f"package.module:function, or a command"
+        )
+    if shutil.which(words[0]) is None:
+        raise ValueError(
+            f"{KEY} ({loop}): there is no program {words[0]!r}; a function is named "
+            f"file.py:function or package.module:function"
+        )
+    return CommandProgram(words)
+
+
+class FunctionProgram:
+    """``play(task, base_url)``, and ``seed`` where it has such a parameter.
+
+    An ``async`` function runs on a thread of its own event loop, which all of them share; a plain
+    one on a thread for each episode. Neither can stop the event loop that answers it.
+
+    Args:
+        name: for messages.
+        function: returns the reward, or None where it posts it.
+    """
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        self.name, self._function = name, function
+        self._takes_seed = takes(function, "seed")
+
+    async def play(self, task: Any, base_url: str, seed: int) -> float | None:
+        """As :meth:`Program.play`."""
+        seeds = {"seed": seed} if self._takes_seed else {}
+        # A loop that changes its task must not change the other members' of its group.
+        call = functools.partial(self._function, copy.deepcopy(task), base_url, **seeds)
+        try:
+            plain = not inspect.iscoroutinefunction(self._function)
+            returned = await (in_thread(call) if plain else _thread.run(call))
+        # The loop's own end may be any of these, and is not this task's.
+        except (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
+            running = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and running and running.cancelling():
+                raise
+            what = f"{self.name} raised {type(error).__name__}: {error}"
+            raise EnvFailure(what, retryable=True) from error
+        if returned is not None and type(returned) not in (int, float):
+            what = f"{self.name} returned {returned!r}: it must return a number, or None"
+            raise EnvFailure(what, retryable=False)
+        return returned  # type: ignore[no-any-return]
+
+
+class CommandProgram:
+    """A command for each episode.
+
+    It finds ``OPENAI_BASE_URL``, ``OPENAI_API_KEY`` and ``EPISODE_SEED`` in its environment and the
+    task as JSON on its standard input, posts the reward, and exits with 0. When the episode is
+    over, all processes of its group are killed.
+
+    Args:
+        words: the command line.
+    """
+
+    def __init__(self, words: list[str]) -> None:
+        self.name, self._words = shlex.join(words), words
+
+    async def play(self, task: Any, base_url: str, seed: int) -> float | None:
+        """As :meth:`Program.play`; a command posts its reward."""
+        given = {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": "none", "EPISODE_SEED": str(seed)}
+        # Files instead of pipes: a process that outlives the command holds up nobody.
+        with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as said:
+            try:
+                asked.write(json.dumps(task).encode())
+            except (TypeError, ValueError) as error:
+                raise EnvFailure(f"a task is not JSON: {error}", retryable=False) from error
+            asked.seek(0)
+            try:
+                code = await self._run(asked, said, {**os.environ, **given})
+            except OSError as error:
+                raise EnvFailure(f"{self.name} cannot be run: {error}", retryable=True) from error
+            if code != 0:
+                said.seek(max(0, said.seek(0, os.SEEK_END) - _TAIL))
+                words = said.read().decode(errors="replace").strip()
+                what = f"{self.name} exited with {code}: {words or 'it said nothing'}"
+                raise EnvFailure(what, retryable=True)
+        return None
+
+    async def _run(self, asked: IO[bytes], said: IO[bytes], environment: dict[str, str]) -> int:
+        process = await asyncio.create_subprocess_exec(
+            *self._words,
+            stdin=asked,
+            stdout=said,
+            stderr=said,
+            env=environment,
+            start_new_session=True,
+        )
+        try:
+            return await process.wait()
+        finally:
+            # Where nobody is left of its group, there is none.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+
+
+class _AgentThread:
+    """The event loop of all ``async`` loops, on a daemon thread, started when first used.
+
+    One for the whole process: a client that a module keeps belongs to the loop that it met first.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def run(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        """What the coroutine that ``call`` makes returns; cancelling this cancels it."""
+
+        async def outcome() -> Any:
+            try:
+                return await call()
+            # These would end the loop, and everybody who waits would wait for ever.
+            except (SystemExit, KeyboardInterrupt) as error:
+                raise RuntimeError(f"the loop left by {error!r}") from error
+
+        future = asyncio.run_coroutine_threadsafe(outcome(), self._started())
+        return await asyncio.wrap_future(future)
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(
+                    target=self._loop.run_forever, name="turnwise-agents", daemon=True
+                ).start()
+            return self._loop
+
+
+_thread = _AgentThread()
