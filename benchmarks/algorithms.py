@@ -79,11 +79,7 @@ STUDIES: dict[str, tuple[list[str], dict[str, list[str]]]] = {
     # VinePPO plays 37 tokens for one of GRPO's there: the same by updates, with K = 2.
     "mastermind-updates": (
         ["env=mastermind", "prompts=16", "tiny.steps=600", "steps=8", "max_seconds=120"],
-        {
-            "grpo": ["algo=grpo"],
-            "gigpo": ["algo=gigpo"],
-            "vineppo": ["algo=vineppo", "algo.vine_rollouts=2"],
-        },
+        {**TURNS, "vineppo": ["algo=vineppo", "algo.vine_rollouts=2"]},
     ),
     # The first program has to guess a constant that only the tests' results tell.
     "repair": (

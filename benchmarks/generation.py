@@ -163,7 +163,7 @@ async def main() -> None:
             rival(model, episodes)
             end, end_cpu = time.perf_counter(), time.process_time()
             # Each round starts from nothing, as after an update of the weights.
-            policy.load_weights(None, round_)
+            await policy.load_weights(None, round_)
             if round_:  # the first one warms up
                 ours.append(between - start)
                 theirs.append(end - between)

@@ -12,8 +12,11 @@ from hypothesis import strategies as st
 from benchmarks.studies.crosscheck import Sample, check_rates, chosen
 from benchmarks.studies.difficulty import BINS, shares
 from benchmarks.studies.tables import as_text, interval
+from benchmarks.studies.transfer import EPISODES, RUNS, TRAININGS, UPDATES
 from benchmarks.studies.worlds.reflective import KINDS, PLACES, chain, corrupted, terms_of
 from envs.math.generated import GeneratedTasks
+from rl.cli import parse
+from rl.config import EvaluateConfig, SFTConfig, TrainConfig
 
 QUESTION, ANSWER = "Compute 7 + 5 - 4 + 8.", "16"
 
@@ -110,3 +113,24 @@ def test_an_interval_is_student_s():
     assert as_text([{"row": "a", "value": {"mean": 0.5, "low": 0.25, "high": 12.0}}]) == (
         "| row | value |\n| --- | --- |\n| a | 0.500 [0.250, 12.0] |\n"
     )
+
+
+def test_trainings_of_the_transfer_study_have_as_many_updates_and_episodes():
+    configs = {"rl.train": TrainConfig, "rl.sft": SFTConfig, "rl.eval": EvaluateConfig}
+    parsed = {
+        name: parse(configs[module], words, command=module, presets={})
+        for name, (module, *words) in RUNS.items()
+    }
+    for name in TRAININGS:
+        config = parsed[name]
+        assert config.steps == UPDATES and config.optimizer.lr == 4e-4
+        if isinstance(config, TrainConfig):
+            assert config.prompts * config.group_size == EPISODES
+        else:
+            assert config.batch_size == EPISODES and config.demonstrations == UPDATES * EPISODES
+    parts = {part.env_id: part.options for part in parsed["warm start"].env.options.parts()}
+    for name in ("knights-knaves", "math"):
+        played = parsed[f"reinforcement on {name}"].env
+        assert played.options == parts[played.env_id]
+        measured = parsed[f"success on {name}"].env
+        assert (measured.env_id, measured.options) == (played.env_id, played.options)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from envs.registration import register
 
 WORLDS = {
+    "slow-search-v0": "benchmarks.studies.worlds.slow_search:SlowSearchEnv",
     "talk-v0": "benchmarks.studies.worlds.talk:TalkEnv",
+    "letters-v0": "benchmarks.studies.worlds.letters:LettersEnv",
     "reflective-math-v0": "benchmarks.studies.worlds.reflective:ReflectiveMathEnv",
 }
 

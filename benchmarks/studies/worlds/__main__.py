@@ -5,11 +5,17 @@ from __future__ import annotations
 import sys
 
 import rl.eval
+import rl.pipeline
 import rl.sft
 import rl.train
 from benchmarks.studies.worlds import register_worlds
 
-COMMANDS = {"rl.train": rl.train.main, "rl.sft": rl.sft.main, "rl.eval": rl.eval.main}
+COMMANDS = {
+    "rl.train": rl.train.main,
+    "rl.sft": rl.sft.main,
+    "rl.eval": rl.eval.main,
+    "rl.pipeline": rl.pipeline.main,
+}
 
 
 def main() -> int:

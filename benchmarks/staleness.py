@@ -1,0 +1,81 @@
+"""Steps an hour with and without rollouts beside learning, where tools are slow at times.
+
+    python -m benchmarks.staleness [--seeds 0 1 2] [--seconds 90]
+
+``search-qa`` with simulated latencies (log-normal, mean 200 ms, one in a hundred above 2 s), equal
+seconds of training with ``staleness=0`` and ``staleness=2``, one after the other for each seed.
+Compared are steps per hour, and the mean reward at equal numbers of steps: over the last quarter of
+those that both made. Writes ``results/staleness.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from benchmarks.studies.tables import as_text, interval
+from benchmarks.train_runs import finished_run
+from rl.run.folder import read_jsonl, versions
+from rl.trainer import TINY_LR
+
+RESULTS = Path(__file__).parent / "results" / "staleness.json"
+COMMAND = "benchmarks.studies.worlds rl.train"
+SETTINGS = ("steps=1000", "eval.test_tasks=0", "eval.every=1000", "save_every=1000")
+
+
+def one(staleness: int, seed: int, seconds: float, folder: Path) -> list[dict[str, Any]]:
+    """The steps of a run."""
+    # Warm-started where nothing is slow; both begin with these weights.
+    begun = folder / f"begun-seed-{seed}"
+    first = ("env=search-qa", "steps=1", "eval.test_tasks=0", f"seed={seed}")
+    finished_run("rl.train", first, begun)
+    out = folder / f"staleness-{staleness}-seed-{seed}"
+    words = [*SETTINGS, "env=slow-search", f"model={begun / 'checkpoints/step-000001'}"]
+    words += [f"optimizer.lr={TINY_LR}", f"staleness={staleness}", f"seed={seed}"]
+    words += [f"max_seconds={seconds}"]
+    finished_run(COMMAND, words, out)
+    return [record for record in read_jsonl(out / "metrics.jsonl") if "loss" in record]
+
+
+def measure(seeds: list[int], seconds: float, folder: Path) -> dict[str, Any]:
+    """Both settings over the seeds."""
+    each: dict[str, list[float]] = {}
+
+    def note(name: str, value: float) -> None:
+        each.setdefault(name, []).append(value)
+
+    for seed in seeds:
+        runs = {n: one(n, seed, seconds, folder) for n in (0, 2)}
+        common = min(len(steps) for steps in runs.values())
+        for staleness, steps in runs.items():
+            spent = sum(step["step_time"] for step in steps)
+            note(f"steps per hour, staleness={staleness}", 3600 * len(steps) / spent)
+            last = steps[common - max(common // 4, 1) : common]
+            note(f"reward, staleness={staleness}", fmean(step["reward"] for step in last))
+        note("times the steps", len(runs[2]) / len(runs[0]))
+        rewards = [each[f"reward, staleness={n}"][-1] for n in (2, 0)]
+        note("reward, difference", rewards[0] - rewards[1])
+        note("oldest", max(step["staleness/oldest"] for step in runs[2]))
+    return {name: interval(values) for name, values in each.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--seconds", type=float, default=90.0)
+    parser.add_argument("--folder", type=Path, help="where runs are kept, to go on with them")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    words = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        rows = measure(words.seeds, words.seconds, words.folder or Path(temporary))
+    print(as_text([{"what": name, "mean [95%]": value} for name, value in rows.items()]))
+    result = {**versions(), "seconds": words.seconds, "seeds": words.seeds, "rows": rows}
+    words.out.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
