@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import alive, below, called
 
 from tools.sandbox.docker import container
 
@@ -51,38 +52,6 @@ async def main():
         await runs
 asyncio.run(main())
 """
-
-
-def alive(pid: int) -> bool:
-    """A zombie is dead: some machines' process 1 takes its time to bury orphans."""
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return status.rpartition(")")[2].split()[0] != "Z"
-
-
-def called(name: str) -> list[int]:
-    """The living processes of this machine that call themselves ``name``."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/comm"):
-        try:
-            if path.read_text().strip() == name and alive(int(path.parent.name)):
-                found.append(int(path.parent.name))
-        except OSError:
-            continue
-    return found
-
-
-def below(pid: int) -> list[int]:
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            children = [int(child) for child in task.read_text().split()]
-        except OSError:
-            continue
-        found += [one for child in children for one in (child, *below(child))]
-    return found
 
 
 @pytest.mark.parametrize("backend", ["bwrap", "docker", "landlock"])

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import called, children
 
 from benchmarks.soak_programs import HONEST
 from tools.sandbox import CallTest, Limits, SandboxFailure, Status, make_sandbox, zygotes
@@ -36,7 +37,7 @@ def make(request, python_for):
 def kill(request, make):
     """Kills what holds all runs in flight: the first process of this sandbox, or its container."""
     if request.node.callspec.params["make"] != "docker":
-        return lambda: os.kill(children(os.getpid())[0], signal.SIGKILL)
+        return lambda: os.kill(children()[0], signal.SIGKILL)
     client = request.getfixturevalue("engine_client")
     listed = request.getfixturevalue("own_containers")
 
@@ -46,24 +47,6 @@ def kill(request, make):
                 client.kill(one["Id"])
 
     return killed
-
-
-def children(pid: int) -> list[int]:
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            found += [int(child) for child in task.read_text().split()]
-    return found
-
-
-def called(name: str) -> list[int]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/comm"):
-        with contextlib.suppress(OSError):
-            dead = Path(path.parent, "stat").read_text().rpartition(")")[2].split()[0] == "Z"
-            if path.read_text().strip() == name and not dead:
-                found.append(int(path.parent.name))
-    return found
 
 
 async def until(true) -> None:
@@ -198,7 +181,7 @@ async def test_what_does_not_start_is_tried_again_for_a_while(
     async with make_sandbox("landlock", python=python_for("landlock")) as sandbox:
         current = sandbox._zygotes
         current._launcher = Unsteady(current._launcher, failures)
-        os.kill(children(os.getpid())[0], signal.SIGKILL)
+        os.kill(children()[0], signal.SIGKILL)
         await until(lambda: current._current.dead)
         results = await asyncio.gather(
             *(sandbox.run("print(1)") for _ in range(16)), return_exceptions=True

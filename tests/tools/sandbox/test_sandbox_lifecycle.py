@@ -6,9 +6,9 @@ import asyncio
 import os
 import signal
 import time
-from pathlib import Path
 
 import pytest
+from processes import below, called
 
 from tools.sandbox import CallTest, Limits, SandboxFailure, Status, make_sandbox
 from tools.sandbox import sandbox as sandbox_module
@@ -24,32 +24,6 @@ def make(request, python_for):
         return make_sandbox(request.param, python=python_for(request.param), **options)
 
     return made
-
-
-def children(pid: int | None = None) -> list[int]:
-    found: list[int] = []
-    for task in Path(f"/proc/{pid or os.getpid()}/task").iterdir():
-        try:
-            direct = [int(child) for child in (task / "children").read_text().split()]
-        except OSError:
-            continue
-        for child in direct:
-            try:
-                found += [child, *children(child)]
-            except OSError:
-                continue
-    return found
-
-
-def running(name: str) -> int:
-    """How many processes of this machine call themselves ``name``."""
-    count = 0
-    for comm in Path("/proc").glob("[0-9]*/comm"):
-        try:
-            count += comm.read_text().strip() == name
-        except OSError:
-            continue
-    return count
 
 
 async def test_no_more_run_at_once_than_workers_and_in_order(make):
@@ -81,7 +55,7 @@ async def test_a_cancelled_run_is_killed(make):
                     limits=Limits(wall_s=60),
                 )
         await asyncio.sleep(0.3)
-        assert len(children()) <= 2 * 4 + 3  # the waiting ones, the zygote and its launcher
+        assert len(below()) <= 2 * 4 + 3  # the waiting ones, the zygote and its launcher
         assert (await sandbox.run("print(1)")).status is Status.OK
 
 
@@ -92,7 +66,7 @@ async def test_a_dead_zygote_is_replaced_and_its_runs_are_repeated(make):
             sandbox.grade("import time\ndef f(): time.sleep(0.6)\n", [CallTest((), None)], "f")
         )
         await asyncio.sleep(0.3)
-        os.kill(children()[0], signal.SIGKILL)
+        os.kill(below()[0], signal.SIGKILL)
         assert (await run).stdout == "again\n"
         assert (await grade).passed
 
@@ -105,9 +79,9 @@ async def test_failing_twice_is_a_failure_and_no_verdict(make):
             while True:
                 await asyncio.sleep(0.05)
                 # A program that sleeps is there: whatever is first in the tree goes.
-                if running("tw-sleeper"):
-                    os.kill(children()[0], signal.SIGKILL)
-                    while running("tw-sleeper"):
+                if called("tw-sleeper"):
+                    os.kill(below()[0], signal.SIGKILL)
+                    while called("tw-sleeper"):
                         await asyncio.sleep(0.01)
 
         killer = asyncio.create_task(killing())
@@ -125,15 +99,15 @@ async def test_failing_twice_is_a_failure_and_no_verdict(make):
 async def test_zygotes_are_recycled(make, monkeypatch):
     monkeypatch.setattr(sandbox_module, "RECYCLE_AFTER", 20)
     async with make() as sandbox:
-        first = children()[0]
+        first = below()[0]
         results = await asyncio.gather(*(sandbox.run("print(1)") for _ in range(100)))
         assert all(result.stdout == "1\n" for result in results)
         deadline = time.monotonic() + 10
-        while first in children():
+        while first in below():
             assert time.monotonic() < deadline
             await asyncio.sleep(0.05)
             await sandbox.run("print(1)")
-    assert children() == []
+    assert below() == []
 
 
 async def test_a_cancelled_close_can_be_finished(make):
@@ -144,7 +118,7 @@ async def test_a_cancelled_close_can_be_finished(make):
         closing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await closing
-    assert children() == []
+    assert below() == []
 
 
 async def test_closing_ends_runs_in_flight_and_starts_nothing_for_them(make):
@@ -156,7 +130,7 @@ async def test_closing_ends_runs_in_flight_and_starts_nothing_for_them(make):
     with pytest.raises(SandboxFailure, match="closed") as failure:
         await run
     assert not failure.value.retryable
-    assert children() == []
+    assert below() == []
 
 
 async def test_closing_ends_a_zygote_that_is_just_being_started(make):
@@ -170,7 +144,7 @@ async def test_closing_ends_a_zygote_that_is_just_being_started(make):
     await sandbox.close()
     with pytest.raises(SandboxFailure):
         await run
-    assert children() == []
+    assert below() == []
 
 
 async def test_closed_and_unstarted_sandboxes_say_so(make):

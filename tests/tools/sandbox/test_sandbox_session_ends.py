@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from processes import below
 
 from tools.sandbox import (
     SandboxBusy,
@@ -33,24 +34,11 @@ async def session(either):
         yield opened
 
 
-def below(pid: int) -> list[int]:
-    """Every process below ``pid``."""
-    found: list[int] = []
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            direct = [int(child) for child in children.read_text().split()]
-        except OSError:
-            continue
-        for child in direct:
-            found += [child, *below(child)]
-    return found
-
-
 async def settled(limit_s: float = 3.0) -> int:
     """How many processes there are below this one, once that number is stable."""
     deadline, last = time.monotonic() + limit_s, -1
     while time.monotonic() < deadline:
-        count = len(below(os.getpid()))
+        count = len(below())
         if count == last:
             break
         last = count
@@ -326,7 +314,7 @@ async def test_a_dead_zygote_is_a_failure_and_no_result(either):
     async with either.session() as session:
         run = asyncio.create_task(session.run("import time; time.sleep(30)", wall_s=60))
         await asyncio.sleep(0.3)
-        os.kill(below(os.getpid())[0], signal.SIGKILL)
+        os.kill(below()[0], signal.SIGKILL)
         with pytest.raises(SandboxFailure, match="state is lost") as caught:
             await run
         assert caught.value.retryable
