@@ -6,6 +6,7 @@ asked first.
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -85,3 +86,14 @@ def run_command(
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         return INTERRUPTED
+
+
+def say(text: str) -> None:
+    """A line of progress, apart from the result."""
+    sys.stderr.write(f"{text}\n")
+
+
+def answer(result: Mapping[str, object]) -> int:
+    """Write what a command found as a line of JSON; returns the exit code of success."""
+    sys.stdout.write(json.dumps(result) + "\n")
+    return 0

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ import envs
 from envs.budget import budget_kinds
 from envs.env import EnvOptions
 from rl.cli import Build, Choice, as_word, flatten, unknown
-from rl.credit.algorithm import Algorithm
+from rl.credit.algorithm import Algorithm, Correction
 from rl.credit.algorithms import ALGORITHMS
 from rl.credit.shaping import make_shapings
 from rl.errors import UsageError
@@ -20,6 +20,8 @@ from rl.learner.settings import OptimizerConfig
 from rl.recipes import RECIPES
 from rl.rollout.curriculum import CurriculumConfig
 from rl.run.plain import to_plain
+from rl.settings.groups import EvalConfig, SamplingConfig, TextsConfig, TinyRecipe, at_least
+from rl.settings.policy import POLICY, PolicyChoice
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ def _resolve_algorithm(name: str) -> tuple[type[Any], Mapping[str, Any], Build]:
     return Algorithm, defaults, lambda values: AlgorithmChoice(name, Algorithm(**values))
 
 
+# By name: whoever plays nothing of the kind loads nothing of it.
+envs.register("agent-v0", "rl.external.env:AgentEnv")
 ENV = Choice(_resolve_env, default="code-sandbox")
 ALGORITHM = Choice(
     _resolve_algorithm,
@@ -61,97 +65,6 @@ ALGORITHM = Choice(
 )
 MAX_THREADS = 1024
 """More than the processors of any one machine; many more are refused by the system, fatally."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SamplingConfig:
-    """How the policy samples during training."""
-
-    temperature: float = 1.0
-    """Logits are divided by it, in the policy and in the learner."""
-    max_tokens: int = 512
-    """At most this many tokens per turn."""
-    slots: int = 64
-    """Sequences that the local policy decodes at once."""
-
-    def __post_init__(self) -> None:
-        at_least(0, self, "temperature")
-        at_least(1, self, "max_tokens", "slots")
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvalConfig:
-    """Held-out evaluation: validation tasks during the run, test tasks before and after it."""
-
-    every: int = 10
-    """Steps between evaluations on validation tasks; they choose the best checkpoint."""
-    tasks: int = 128
-    """Validation tasks per evaluation."""
-    test_tasks: int = 512
-    """Test tasks, used for no choice: measured at the start and at the end. 0: none."""
-    temperature: float = 1.0
-    """Sampling temperature; 0 is greedy."""
-
-    def __post_init__(self) -> None:
-        at_least(0, self, "test_tasks", "temperature")
-        at_least(1, self, "every", "tasks")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TextsConfig:
-    """Conversations that an update imitates beside its episodes (algo.ptx_coef)."""
-
-    data: str = "demonstrations"
-    """"demonstrations": the environment's imperfect author; or a file of {"messages": [...]}."""
-    demonstrations: int = 2000
-    """How many episodes its author plays."""
-    batch_size: int = 32
-    """Conversations per update."""
-
-    def __post_init__(self) -> None:
-        at_least(1, self, "demonstrations", "batch_size")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TinyRecipe:
-    """What model=tiny is: a Qwen3 of this size, and how it is warm-started."""
-
-    vocab_size: int = 512
-    """Entries of its tokenizer, the 256 bytes among them."""
-    hidden_size: int = 96
-    """Width."""
-    intermediate_size: int = 256
-    """Width of the feed-forward layers."""
-    num_layers: int = 3
-    """Decoder layers."""
-    num_heads: int = 3
-    """Attention heads; they share hidden_size."""
-    num_kv_heads: int = 1
-    """Key-value heads."""
-    context_length: int = 1024
-    """Its window, in tokens."""
-    demonstrations: int = 8000
-    """Episodes of the environment's imperfect author."""
-    steps: int = 800
-    """Supervised steps."""
-    batch_size: int = 32
-    """Episodes per supervised step."""
-    lr: float = 3e-3
-    """Learning rate after the warm-up; it falls to 0 with the last step."""
-    warmup_steps: int = 50
-    """Steps over which the rate grows to lr."""
-
-    def __post_init__(self) -> None:
-        at_least(1, self, *(f.name for f in fields(self) if f.name != "lr"))
-        if not 0 < self.lr <= 1:
-            raise ValueError(f"lr ({self.lr}) must be above 0 and at most 1")
-        if self.vocab_size < 261:
-            raise ValueError(f"vocab_size ({self.vocab_size}) must be >= 261: bytes and messages")
-        if self.hidden_size % self.num_heads or self.num_heads % self.num_kv_heads:
-            raise ValueError(
-                f"num_heads ({self.num_heads}) must divide hidden_size ({self.hidden_size}) and be "
-                f"a multiple of num_kv_heads ({self.num_kv_heads})"
-            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,6 +103,8 @@ class RunConfig(ModelConfig):
     """A Hugging Face id or folder; "tiny" is made and warm-started here, without a download."""
     tiny: TinyRecipe
     """Size and warm start of model=tiny."""
+    policy: PolicyChoice = field(metadata={"choice": POLICY})
+    """Who samples; its settings follow as policy.KEY."""
     sampling: SamplingConfig
     """How the policy samples."""
     context_length: int = 0
@@ -205,6 +120,8 @@ class RunConfig(ModelConfig):
         super().__post_init__()
         at_least(0, self, "context_length")
         at_least(1, self, "episode_timeout_s")
+        if self.deterministic and self.policy.name != "local":
+            raise ValueError("deterministic needs policy=local: servers batch as requests come")
         split = self.env.options.split
         # Else the warm start would learn from tasks that the test counts.
         if split != "train":
@@ -227,6 +144,12 @@ class TrainConfig(RunConfig):
     """Tasks per step."""
     group_size: int = 8
     """Episodes per task."""
+    staleness: int = 0
+    """Updates by which episodes may be older than the weights that learn from them. 0: a step plays
+    its episodes, then learns; above: both go on at once."""
+    stale_correction: Correction = "tis"
+    """With staleness, what tokens of older weights weigh, where algo.correction is none and pi_old
+    is of the update; docs/algorithms.md."""
     curriculum: CurriculumConfig
     """Which tasks a step plays."""
     texts: TextsConfig
@@ -260,6 +183,9 @@ class TrainConfig(RunConfig):
         at_least(0, self, "max_seconds", "keep_episodes")
         at_least(1, self, "steps", "prompts", "group_size", "save_every", "micro_batch_tokens")
         at_least(1, self, "shaping_from")
+        at_least(0, self, "staleness")
+        if self.staleness:
+            self._check_staleness()
         if self.shaping and self.algo.row.advantage == "vine":
             raise ValueError(
                 f"shaping ({self.shaping}) must be empty with algo.advantage=vine: the values of "
@@ -284,6 +210,23 @@ class TrainConfig(RunConfig):
                     f"shaping ({self.shaping}): {shaping.name} needs prompts with a budget: "
                     f"give env.token_budget={shaping.budget}"
                 )
+
+    def _check_staleness(self) -> None:
+        if self.deterministic:
+            raise ValueError("deterministic needs staleness=0: else time says what is learned when")
+        if self.curriculum.max_draws > 1:
+            raise ValueError(
+                "curriculum.max_draws must be 1 with staleness above 0: tasks are drawn ahead"
+            )
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The row in force, with what corrects for staleness."""
+        row = self.algo.row
+        apart = row.old_logprobs == "update" and row.mask_observations
+        if self.staleness and apart and row.correction == "none":
+            return replace(row, correction=self.stale_correction)
+        return row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -331,25 +274,6 @@ class EvaluateConfig(RunConfig):
         at_least(1, self, "tasks", "episodes")
 
 
-def at_least(
-    least: int,
-    config: ModelConfig | SamplingConfig | EvalConfig | TextsConfig | TinyRecipe,
-    *keys: str,
-) -> None:
-    """Refuse a setting below ``least``, or one that is no finite number.
-
-    Raises:
-        ValueError: names the key, its value and the bound.
-    """
-    for key in keys:
-        value = getattr(config, key)
-        # Put this way round, the check catches nan as well.
-        if not value >= least:
-            raise ValueError(f"{key} ({value}) must be >= {least}")
-        if value == math.inf:
-            raise ValueError(f"{key} ({value}) must be finite")
-
-
 PRESETS: dict[str, dict[str, str]] = {
     "smoke": {
         "steps": "4",
@@ -389,7 +313,12 @@ def run_path(out: str, config: ModelConfig, algo: str = "") -> Path:
 
 def as_lines(config: object) -> str:
     """The resolved configuration as the command line would write it, a key per line."""
-    flat = flatten(to_plain(config))
-    names = {"env.env_id": "env", "algo.name": "algo"}
-    rows = [(names.get(k, k).replace("env.options.", "env."), v) for k, v in flat.items()]
-    return "".join(f"{k.replace('algo.row.', 'algo.')}={as_word(v)}\n" for k, v in rows)
+    return "".join(f"{word}\n" for word in as_words(to_plain(config)))
+
+
+def as_words(plain: Mapping[str, Any]) -> list[str]:
+    """A configuration of plain values, as config.json holds it, as words of the command line."""
+    names = {"env.env_id": "env", "algo.name": "algo", "policy.name": "policy"}
+    inner = re.compile(r"^(env\.)options\.|^(algo\.)row\.|^(policy\.)settings\.")
+    rows = [(inner.sub(r"\1\2\3", names.get(k, k)), v) for k, v in flatten(plain).items()]
+    return [f"{key}={as_word(value)}" for key, value in rows]

@@ -14,13 +14,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rl.command import run_command
-from rl.config import RunConfig, at_least, run_path
+from rl.command import answer, run_command, say
+from rl.config import RunConfig, run_path
+from rl.distillation.selection import Keep, Pairs, parse_conditions
 from rl.errors import RunFailure, UsageError
-from rl.selection import Keep, Pairs, parse_conditions
+from rl.settings.groups import at_least
 
 if TYPE_CHECKING:
-    from rl.harvest import Harvest
+    from rl.distillation.harvest import Harvest
     from rl.stage import Stage
 
 CONVERSATIONS, PAIRS, RESULT = "conversations.jsonl", "pairs.jsonl", "result.json"
@@ -49,7 +50,8 @@ class DistillConfig(RunConfig):
     longest: int = 0
     """Another condition: sampled tokens of an episode at most; 0: any number."""
     pairs: Pairs = "none"
-    """Preferences: long2short: the shortest right episode against longer ones; right-wrong."""
+    """Preferences: long2short: the shortest right episode against longer ones; right-wrong;
+    ranking: all episodes of a task by what they earned."""
     pairs_per_task: int = 0
     """At most so many pairs of a task; 0: all."""
     out: str = "runs/{env}-distill-{seed}"
@@ -63,6 +65,16 @@ class DistillConfig(RunConfig):
             raise ValueError(f"right_from ({self.right_from}) must be above 0 and at most 1")
         if self.per_task and self.keep != "right":
             raise ValueError(f"per_task ({self.per_task}) goes with keep=right: drop it")
+        if self.pairs != "none" and self.episodes < 2:
+            raise ValueError(
+                f"episodes ({self.episodes}) must be two or more with pairs={self.pairs}: the "
+                f"episodes of a task are compared with each other"
+            )
+        if self.pairs_per_task and self.pairs == "ranking":
+            raise ValueError(
+                f"pairs_per_task ({self.pairs_per_task}) must be 0 with pairs=ranking: a line "
+                f"ranks all episodes of a task; choose how many with episodes=..."
+            )
         parse_conditions(self.only)
 
 
@@ -82,10 +94,10 @@ async def distill(config: DistillConfig) -> dict[str, object]:
 
     folder = run_path(config.out, config)
     claim_folder(folder, (CONVERSATIONS, PAIRS, RESULT))
-    async with open_stage(config, _say) as stage:
+    async with open_stage(config, say) as stage:
         harvest, played = await _play(config, stage)
     if not harvest.conversations and not harvest.pairs:
-        raise RunFailure(_nothing(harvest))
+        raise RunFailure(f"nothing is left to write: {_nothing(harvest)}")
     files = {"conversations": str(folder / CONVERSATIONS)}
     replace_text(folder / CONVERSATIONS, _lines(harvest.conversations))
     if config.pairs != "none":
@@ -99,7 +111,7 @@ async def distill(config: DistillConfig) -> dict[str, object]:
 
 async def _play(config: DistillConfig, stage: Stage) -> tuple[Harvest, dict[str, int]]:
     """All episodes, some tasks at once, as a training step plays them."""
-    from rl.harvest import Harvest, Rules
+    from rl.distillation.harvest import Harvest, Rules
     from rl.rollout.order import TaskOrder
     from rl.stage import DISTILL
 
@@ -127,26 +139,25 @@ async def _play(config: DistillConfig, stage: Stage) -> tuple[Harvest, dict[str,
         except ValueError as error:
             raise UsageError(str(error)) from error
         done = start + len(chosen)
-        _say(f"tasks {done}/{len(tasks)}  conversations {len(harvest.conversations)}")
+        say(f"tasks {done}/{len(tasks)}  conversations {len(harvest.conversations)}")
     return harvest, {"tasks": len(tasks), "failures": failures}
 
 
 def _nothing(harvest: Harvest) -> str:
-    right = sum(sample.right for sample in harvest.samples)
+    """Why."""
+    count, right = len(harvest.samples), sum(sample.right for sample in harvest.samples)
     if right:
-        return f"nothing is left to write: {right} episodes were right, and met no condition"
+        return f"{right} episodes were right, and met no condition (only=..., longest=...)"
+    if harvest.rules.keep == "best":
+        return f"none of {count} episodes met the conditions (only=..., longest=...)"
     return (
-        f"nothing is left to write: none of {len(harvest.samples)} episodes was right; take a "
-        f"better model, more episodes per task, or a lower right_from"
+        f"none of {count} episodes was right; take a better model, more episodes per task, or a "
+        f"lower right_from"
     )
 
 
 def _lines(rows: Iterable[dict[str, Any]]) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -155,8 +166,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(config: DistillConfig) -> int:
-    sys.stdout.write(json.dumps(asyncio.run(distill(config))) + "\n")
-    return 0
+    return answer(asyncio.run(distill(config)))
 
 
 if __name__ == "__main__":

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 
-from rl.command import run_command
+from rl.command import answer, run_command, say
 from rl.config import run_path
 from rl.errors import UsageError
-from rl.preference_config import DPOConfig
+from rl.preferences.config import DPOConfig
 
 
 def train_dpo(config: DPOConfig) -> dict[str, object]:
@@ -20,19 +19,18 @@ def train_dpo(config: DPOConfig) -> dict[str, object]:
         interval, and where the model is.
 
     Raises:
-        UsageError: the data or the model is not what the settings say.
+        UsageError: the data or the model is not what the settings say, or the folder holds a model.
         RunFailure: a step would have spoilt the weights; nothing is saved.
     """
-    from rl.comparisons import read_comparisons
     from rl.learner.checkpoint import save_checkpoint
     from rl.learner.policy_reward import PolicyReward
     from rl.learner.preferences import PreferenceLearner
-    from rl.preference_training import accuracy, learn, open_material
-    from rl.run.files import make_folder
+    from rl.preferences.training import accuracy, learn, open_comparisons
+    from rl.run.files import claim_folder
 
     folder = run_path(config.out, config)
-    make_folder(folder)
-    material = open_material(config, read_comparisons, _say)
+    claim_folder(folder, ("checkpoints/last",))
+    material = open_comparisons(config, say)
     try:
         rewarder = PolicyReward(material.model, config.beta, config.reduction)
     except ValueError as error:
@@ -40,9 +38,9 @@ def train_dpo(config: DPOConfig) -> dict[str, object]:
     learner = PreferenceLearner(rewarder, config.optimizer, config.micro_batch_tokens)
     # The reference is the model as it is now: what it says is taken down, and it is not kept.
     learned, held_out = (learner.anchored(part) for part in (material.learned, material.held_out))
-    told = learn(learner, learned, config, _say)
+    told = learn(learner, learned, config, say)
     rate = accuracy(learner, held_out)
-    _say(f"held-out pairs: accuracy {rate}")
+    say(f"held-out pairs: accuracy {rate}")
     saved = folder / "checkpoints" / "last"
     save_checkpoint(saved, material.model, material.tokenizer)
     return {
@@ -55,18 +53,13 @@ def train_dpo(config: DPOConfig) -> dict[str, object]:
     }
 
 
-def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line. Returns the exit code."""
     return run_command("rl.dpo", DPOConfig, {}, _run, argv)
 
 
 def _run(config: DPOConfig) -> int:
-    sys.stdout.write(json.dumps(train_dpo(config)) + "\n")
-    return 0
+    return answer(train_dpo(config))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rl.command import run_command
+from rl.command import answer, run_command, say
 from rl.config import EvaluateConfig, run_path
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ async def evaluate(config: EvaluateConfig) -> tuple[dict[str, object], list[Traj
     from rl.run.metrics import rollout_metrics, success_of
     from rl.stage import EVALUATE, open_stage
 
-    async with open_stage(config, _say) as stage:
+    async with open_stage(config, say) as stage:
         rate, groups = await stage.evaluate(
             config.split, config.tasks, EVALUATE, config.sampling.temperature, config.episodes
         )
@@ -57,10 +57,6 @@ def _pass_at_k(by_task: list[list[float]]) -> dict[str, float]:
     return {f"pass@{k}": fmean(pass_at_k(n, right, k) for n, right in counts) for k in powers}
 
 
-def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line. Returns the exit code."""
     return run_command("rl.eval", EvaluateConfig, {}, _run, argv)
@@ -75,7 +71,7 @@ def _run(config: EvaluateConfig) -> int:
         make_folder(folder)
     result, groups = asyncio.run(evaluate(config))
     # Before anything is written: what was measured must not be lost to a full disk.
-    sys.stdout.write(json.dumps(result) + "\n")
+    answer(result)
     sys.stdout.flush()
     if folder is not None:
         with writing(folder):

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import os
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from statistics import fmean
 from typing import Any, Literal
 
 from envs.judges.chooser import Chooser
-from envs.judges.verdicts import CRITERIA, ahead, expected_grade, grades, prefer
-from rl.command import run_command
-from rl.config import ModelConfig, at_least, run_path
+from envs.judges.verdicts import CRITERIA
+from rl.command import answer, run_command, say
+from rl.config import ModelConfig, run_path
 from rl.errors import RunFailure, UsageError
+from rl.judging.labels import Label, Question, label_pair, labelled, read_pairs, summary
+from rl.settings.groups import at_least
 from tools.limits import CallLimits
 from tools.tool import ToolFailure
 
@@ -75,16 +74,6 @@ class JudgeConfig(ModelConfig):
         return CallLimits(timeout_s=self.timeout_s, retries=self.retries)
 
 
-@dataclass(frozen=True, slots=True)
-class Label:
-    """A judge's word on a pair."""
-
-    probability: float
-    """That the first is the better one."""
-    told: Mapping[str, float]
-    """What that was made of, by name."""
-
-
 async def judge(config: JudgeConfig) -> dict[str, object]:
     """Label the pairs and write them, the preferred answer as ``chosen``.
 
@@ -99,14 +88,14 @@ async def judge(config: JudgeConfig) -> dict[str, object]:
     from rl.run.files import claim_folder, replace_text
 
     folder = run_path(config.out, config)
-    rows = _read(config.data)
+    rows = read_pairs(config.data)
     claim_folder(folder, (JUDGED, RESULT))
     async with _open(config) as chooser:
         labels = await _labels(config, chooser, rows)
     judged = [(row, label) for row, label in zip(rows, labels, strict=True) if label is not None]
     result: dict[str, object] = {"judged": str(folder / JUDGED), "pairs": len(judged)}
-    result |= {"failures": len(rows) - len(judged), **_summary(judged)}
-    lines = (json.dumps(_labelled(row, label)) + "\n" for row, label in judged)
+    result |= {"failures": len(rows) - len(judged), **summary(judged)}
+    lines = (json.dumps(labelled(row, label)) + "\n" for row, label in judged)
     replace_text(folder / JUDGED, "".join(lines))
     replace_text(folder / RESULT, json.dumps(result, indent=2) + "\n")
     return result
@@ -126,8 +115,8 @@ async def _open(config: JudgeConfig) -> AsyncIterator[Chooser]:
         return
     import torch
 
-    from rl.local_judge import load_judge
-    from rl.stage import device_of, dtype_of
+    from rl.judging.local import load_judge
+    from rl.stage.model import device_of, dtype_of
 
     torch.set_num_threads(config.threads)
     try:
@@ -145,6 +134,7 @@ async def _labels(
     Raises:
         RunFailure: it gives none for too many.
     """
+    question = Question(config.by, config.criteria, config.scale)
     places, done = asyncio.Semaphore(config.concurrent), 0
     failures: list[ToolFailure] = []
 
@@ -154,13 +144,13 @@ async def _labels(
             if len(failures) > MOST_FAILED * len(rows):
                 return None  # It is over: nobody is asked any more.
             try:
-                label = await _label(config, chooser, row)
+                label = await label_pair(chooser, row, question)
             except ToolFailure as failure:
                 failures.append(failure)
                 return None
         done += 1
         if done % _TOLD_EVERY == 0:
-            sys.stderr.write(f"judged {done}/{len(rows)}\n")
+            say(f"judged {done}/{len(rows)}")
         return label
 
     async with asyncio.TaskGroup() as group:
@@ -172,100 +162,13 @@ async def _labels(
     return [task.result() for task in tasks]
 
 
-async def _label(config: JudgeConfig, chooser: Chooser, row: Mapping[str, Any]) -> Label:
-    request, first, second = (_shown(row[key]) for key in ("prompt", "chosen", "rejected"))
-    if config.by == "pair":
-        preference = await prefer(chooser, request, (first, second), config.criteria)
-        told = {"consistent": float(preference.consistent), "place_bias": preference.bias}
-        return Label(preference.probability, told)
-    both = [
-        await grades(chooser, request, answer, config.criteria, config.scale)
-        for answer in (first, second)
-    ]
-    told = {"chosen_grade": expected_grade(both[0]), "rejected_grade": expected_grade(both[1])}
-    return Label(ahead(*both), told)
-
-
-def _shown(said: Any) -> Any:
-    """What the judge reads of a prompt or an answer: a text, or who said what."""
-    if isinstance(said, str):
-        return said
-    messages = [{"role": m["role"], "content": m["content"]} for m in said]
-    return messages[0]["content"] if len(messages) == 1 else messages
-
-
-def _labelled(row: Mapping[str, Any], label: Label) -> dict[str, Any]:
-    """The pair with the answer first that the judge prefers."""
-    line = {**row, **{k: v for k, v in label.told.items() if k.endswith("_grade")}}
-    if label.probability < 0.5:
-        for key in ("", "_reward", "_grade"):
-            pair = f"chosen{key}", f"rejected{key}"
-            if all(name in line for name in pair):
-                line[pair[0]], line[pair[1]] = line[pair[1]], line[pair[0]]
-    return {**line, "label": max(label.probability, 1 - label.probability)}
-
-
-def _summary(judged: Sequence[tuple[Mapping[str, Any], Label]]) -> dict[str, float]:
-    from rl.run.metrics import pass_rate
-
-    told: dict[str, float] = {
-        "confidence": fmean(max(label.probability, 1 - label.probability) for _, label in judged)
-    }
-    for name in ("consistent", "place_bias"):
-        if all(name in label.told for _, label in judged):
-            told[name] = fmean(label.told[name] for _, label in judged)
-    agreements = [a for row, label in judged if (a := _agreement(row, label)) is not None]
-    told["verifiable"] = len(agreements)
-    if agreements:
-        rate = pass_rate(agreements)
-        told |= {"agreement": rate.rate, "agreement_low": rate.low, "agreement_high": rate.high}
-    return told
-
-
-def _agreement(row: Mapping[str, Any], label: Label) -> float | None:
-    """1 where the judge prefers what earned more, 0.5 for a tie of its; None: nobody knows."""
-    if not {"chosen_reward", "rejected_reward"} <= row.keys():
-        return None
-    lead = row["chosen_reward"] - row["rejected_reward"]
-    if lead == 0:
-        return None
-    if label.probability == 0.5:
-        return 0.5
-    return float((label.probability > 0.5) == (lead > 0))
-
-
-def _read(path: str) -> list[dict[str, Any]]:
-    file = Path(path).expanduser()
-    form = '{"prompt": ..., "chosen": ..., "rejected": ...}, each a text or a list of messages'
-    if not file.is_file():
-        raise UsageError(f"data ({path}) must be a file of JSON lines, {form}")
-    rows: list[dict[str, Any]] = []
-    # Lines end in a line feed: str.splitlines would also cut at the separators inside texts.
-    for number, line in enumerate(file.read_bytes().splitlines(), start=1):
-        try:
-            row = json.loads(line)
-            for key in ("prompt", "chosen", "rejected"):
-                if not _shown(row[key]):
-                    raise ValueError(f"{key} is empty")
-            known = [row[key] for key in ("chosen_reward", "rejected_reward") if key in row]
-            if not all(math.isfinite(reward) for reward in known):
-                raise ValueError("a reward is not finite")
-        except (LookupError, TypeError, ValueError) as error:
-            raise UsageError(f"{path}, line {number}: expected {form} ({error})") from error
-        rows.append(row)
-    if not rows:
-        raise UsageError(f"data ({path}) holds no pair: give it a line for each")
-    return rows
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line. Returns the exit code."""
     return run_command("rl.judge", JudgeConfig, {}, _run, argv)
 
 
 def _run(config: JudgeConfig) -> int:
-    sys.stdout.write(json.dumps(asyncio.run(judge(config))) + "\n")
-    return 0
+    return answer(asyncio.run(judge(config)))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ and trains neither.
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rl.command import run_command
+from rl.command import answer, run_command
 from rl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -105,7 +104,7 @@ def _load(path: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     import torch
 
     from rl.learner.model import load_model
-    from rl.stage import load_tokenizer
+    from rl.stage.model import load_tokenizer
 
     try:
         return load_model(path, dtype=torch.float32), load_tokenizer(path)
@@ -151,8 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(config: MergeConfig) -> int:
-    sys.stdout.write(json.dumps(merge(config)) + "\n")
-    return 0
+    return answer(merge(config))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import sys
 import time
@@ -40,10 +41,16 @@ from rl.distill import CONVERSATIONS, DistillConfig
 from rl.errors import UsageError
 from rl.judge import JUDGED, JudgeConfig
 from rl.merge import MergeConfig
-from rl.preference_config import DPOConfig, RewardModelConfig
+from rl.preferences.config import DPOConfig, RewardModelConfig
 from rl.run.files import make_folder, replace_text
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+NO_STAGES_OWN = {
+    "out": "each stage gets a folder within the pipeline's out=...",
+    "resume": "the same line goes on where it stopped",
+    "dry_run": "--dry-run is of the pipeline as a whole",
+}
+"""Settings of commands that no stage may give, and why."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +115,8 @@ class Stage:
         if changed:
             raise UsageError(
                 f"stage {self.name!r} in {self.folder} was made with other settings "
-                f"({', '.join(sorted(changed))}): choose another out=..., or delete that folder"
+                f"({', '.join(sorted(changed))}): choose another out=..., or delete that folder "
+                f"and those made from it"
             )
         return True
 
@@ -181,6 +189,8 @@ def _stage(
         key: _filled(value, places, f"stage {name!r}: {key}")
         for key, value in {**shared, **_stated(table), **own}.items()
     }
+    for key in NO_STAGES_OWN.keys() & words.keys():
+        raise UsageError(f"stage {name!r}: {key} ({words[key]}): drop it, {NO_STAGES_OWN[key]}")
     stage = Stage(name, command, folder, words)
     try:
         parse(command.config, stage.argv, command=command.module, presets=command.presets)
@@ -200,22 +210,40 @@ def _filled(text: str, places: Mapping[str, Path], where: str) -> str:
 
 
 def run_stages(stages: Sequence[Stage]) -> int:
-    """Run what is not done yet. Returns the exit code: that of the first stage that stops."""
+    """Run what is not done yet. Returns the exit code: that of the first stage that stops.
+
+    Raises:
+        UsageError: a stage was run with other settings, or was made from one that is gone.
+    """
+    done = [stage.is_done() for stage in stages]
+    _refuse_stale(stages, done)
     for number, stage in enumerate(stages, start=1):
         title = f"stage {number}/{len(stages)}, {stage.name}"
-        if stage.is_done():
+        if done[number - 1]:
             sys.stderr.write(f"{title}: done before\n")
             continue
         argv = [*stage.argv, *(["resume=auto"] if stage.command.resumes else [])]
-        sys.stderr.write(f"{title}: python -m {stage.command.module} {' '.join(argv)}\n")
+        sys.stderr.write(f"{title}: python -m {stage.command.module} {shlex.join(argv)}\n")
         _begin(stage)
         started = time.monotonic()
         code: int = import_module(stage.command.module).main(argv)
         if code:
             return code
-        done = {"words": stage.words, "seconds": time.monotonic() - started}
-        replace_text(stage.record, json.dumps(done, indent=2) + "\n")
+        record = {"words": stage.words, "seconds": time.monotonic() - started}
+        replace_text(stage.record, json.dumps(record, indent=2) + "\n")
     return 0
+
+
+def _refuse_stale(stages: Sequence[Stage], done: Sequence[bool]) -> None:
+    """Refuse what was made from a stage that will be made anew."""
+    for late, stage in enumerate(stages):
+        named = " ".join(stage.words.values())
+        for before, made in zip(stages[:late], done, strict=False):
+            if done[late] and not made and str(before.folder) in named:
+                raise UsageError(
+                    f"stage {stage.name!r} in {stage.folder} was made from a {before.name!r} that "
+                    f"is gone: delete that folder as well, or choose another out=..."
+                )
 
 
 def _begin(stage: Stage) -> None:
@@ -249,7 +277,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(path: str, rest: Sequence[str]) -> int:
     settings, dry = {}, False
     for word in rest:
-        if word.removeprefix("--").replace("-", "_") == "dry_run":
+        if word.removeprefix("--").replace("-", "_").lower() in ("dry_run", "dry_run=true"):
             dry = True
         elif "=" in word:
             key, value = word.removeprefix("--").split("=", 1)
@@ -260,7 +288,7 @@ def _run(path: str, rest: Sequence[str]) -> int:
     stages = read_stages(path, out, settings)
     if dry:
         for stage in stages:
-            sys.stdout.write(f"python -m {stage.command.module} {' '.join(stage.argv)}\n")
+            sys.stdout.write(f"python -m {stage.command.module} {shlex.join(stage.argv)}\n")
         return 0
     code = run_stages(stages)
     if code == 0:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rl.command import run_command
+from rl.command import answer, run_command, say
 from rl.config import run_path
 from rl.errors import UsageError
-from rl.preference_config import RewardModelConfig
+from rl.preferences.config import RewardModelConfig
 
 if TYPE_CHECKING:
     from agents.segment import Segment
-    from rl.comparisons import TokenComparison
     from rl.learner.reward_model import RewardModel
-    from rl.preference_training import Material, T
+    from rl.preferences.training import Material, T
+    from rl.texts.comparisons import TokenComparison
 
 
 def train_reward_model(config: RewardModelConfig) -> dict[str, object]:
@@ -28,29 +27,28 @@ def train_reward_model(config: RewardModelConfig) -> dict[str, object]:
         over the answers that were learned from.
 
     Raises:
-        UsageError: the data or the model is not what the settings say.
+        UsageError: the data or the model is not what the settings say, or the folder holds a model.
         RunFailure: a step would have spoilt the weights; nothing is saved.
     """
-    from rl.run.files import make_folder
+    from rl.run.files import claim_folder
 
-    make_folder(run_path(config.out, config))
+    claim_folder(run_path(config.out, config), ("checkpoints/last",))
     return _of_steps(config) if config.process else _of_answers(config)
 
 
 def _of_answers(config: RewardModelConfig) -> dict[str, object]:
     from statistics import fmean, pstdev
 
-    from rl.comparisons import read_comparisons
     from rl.learner.preferences import PreferenceLearner
-    from rl.preference_training import accuracy, learn, open_material
+    from rl.preferences.training import accuracy, learn, open_comparisons
 
-    material = open_material(config, read_comparisons, _say)
+    material = open_comparisons(config, say)
     rewarder = _new(material)
     centred = _centred_on(config, material)
     learner = PreferenceLearner(rewarder, config.optimizer, config.micro_batch_tokens)
-    told = learn(learner, material.learned, config, _say)
+    told = learn(learner, material.learned, config, say)
     rate = accuracy(learner, material.held_out)
-    _say(f"held-out pairs: accuracy {rate}")
+    say(f"held-out pairs: accuracy {rate}")
     rewarder.bias = -fmean(learner.rewards(centred))
     rewards = learner.rewards([s for c in material.learned for s in c.segments])
     return {
@@ -67,16 +65,16 @@ def _of_answers(config: RewardModelConfig) -> dict[str, object]:
 
 def _of_steps(config: RewardModelConfig) -> dict[str, object]:
     from rl.learner.process import ProcessLearner
-    from rl.preference_training import accuracy, learn, open_material
-    from rl.steps import read_steps
+    from rl.preferences.training import accuracy, learn, open_material
+    from rl.texts.steps import read_steps
 
-    material = open_material(config, read_steps, _say)
+    material = open_material(config, read_steps, say)
     rewarder = _new(material)
     rewarder.of_steps = True
     learner = ProcessLearner(rewarder, config.optimizer, config.micro_batch_tokens)
-    told = learn(learner, material.learned, config, _say)
+    told = learn(learner, material.learned, config, say)
     rate = accuracy(learner, material.held_out)
-    _say(f"held-out steps: accuracy {rate}")
+    say(f"held-out steps: accuracy {rate}")
     return {
         "model": _save(config, material, rewarder),
         **told,
@@ -106,8 +104,8 @@ def _save(config: RewardModelConfig, material: Material[T], rewarder: RewardMode
 
 def _centred_on(config: RewardModelConfig, material: Material[TokenComparison]) -> list[Segment]:
     """The answers that get reward 0 on average."""
-    from rl.demonstrations import read_conversations
-    from rl.imitation import check_lengths
+    from rl.imitation.training import check_lengths
+    from rl.texts.conversations import read_conversations
 
     if not config.center:
         return [segment for c in material.learned for segment in c.segments]
@@ -120,18 +118,13 @@ def _centred_on(config: RewardModelConfig, material: Material[TokenComparison]) 
     return segments
 
 
-def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line. Returns the exit code."""
     return run_command("rl.reward_model", RewardModelConfig, {}, _run, argv)
 
 
 def _run(config: RewardModelConfig) -> int:
-    sys.stdout.write(json.dumps(train_reward_model(config)) + "\n")
-    return 0
+    return answer(train_reward_model(config))
 
 
 if __name__ == "__main__":

@@ -7,13 +7,12 @@ of the assistant are learned.
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rl.command import run_command
+from rl.command import answer, run_command, say
 from rl.config import SFTConfig, run_path
 
 if TYPE_CHECKING:
@@ -27,25 +26,25 @@ async def finetune(config: SFTConfig) -> dict[str, object]:
         The losses at both ends, success on test tasks before and after, and where the model is.
 
     Raises:
-        UsageError: the data or the model is not what the settings say.
+        UsageError: the data or the model is not what the settings say, or the folder holds a model.
         NonFiniteLoss: before the weights would have been spoilt; nothing is saved.
     """
-    from rl.imitation import imitate
+    from rl.imitation.training import imitate
     from rl.learner.checkpoint import save_checkpoint
-    from rl.run.files import make_folder
+    from rl.run.files import claim_folder
     from rl.stage import open_stage
-    from rl.texts import text_segments
+    from rl.stage.segments import text_segments
 
     folder = run_path(config.out, config)
-    make_folder(folder)
-    async with open_stage(config, _say) as stage:
+    claim_folder(folder, ("checkpoints/last",))
+    async with open_stage(config, say) as stage:
         segments = await text_segments(stage, config.data, config.demonstrations)
         before = await _test(config, stage)
         started = time.monotonic()
 
         def go_on(step: int, loss: float) -> bool:
             if step % 50 == 0:
-                _say(f"step {step}/{config.steps}  loss {loss:.4f}")
+                say(f"step {step}/{config.steps}  loss {loss:.4f}")
             return not 0 < config.max_seconds <= time.monotonic() - started
 
         losses = await imitate(
@@ -58,7 +57,7 @@ async def finetune(config: SFTConfig) -> dict[str, object]:
             on_step=go_on,
         )
         seconds = time.monotonic() - started
-        stage.policy.load_weights(None, stage.policy.version + 1)
+        await stage.publish(stage.policy.version + 1)
         after = await _test(config, stage)
         saved = folder / "checkpoints" / "last"
         save_checkpoint(saved, stage.model, stage.tokenizer)
@@ -80,12 +79,8 @@ async def _test(config: SFTConfig, stage: Stage) -> float | None:
         return None
     temperature = config.sampling.temperature
     rate, _ = await stage.evaluate("test", config.test_tasks, TEST, temperature)
-    _say(f"test tasks: {stage.success_score or 'return'} {rate}")
+    say(f"test tasks: {stage.success_score or 'return'} {rate}")
     return rate.rate
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -94,8 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(config: SFTConfig) -> int:
-    sys.stdout.write(json.dumps(asyncio.run(finetune(config))) + "\n")
-    return 0
+    return answer(asyncio.run(finetune(config)))
 
 
 if __name__ == "__main__":

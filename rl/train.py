@@ -63,7 +63,7 @@ async def train(config: TrainConfig) -> Outcome:
     with Display(title, config.steps) as display:
         display.say(f"run folder: {folder.path}")
         async with (
-            open_stage(config, display.say) as stage,
+            open_stage(config, display.say, folder.path / "logs", config.staleness > 0) as stage,
             Trainer(config, folder, stage) as trainer,
             Interrupt(display.say) as interrupt,
         ):
@@ -97,6 +97,7 @@ async def train(config: TrainConfig) -> Outcome:
                 if last:
                     break
 
+            await trainer.stop_rollouts()
             outcome.after = await _end(trainer, interrupt, title, display.say)
             outcome.step, outcome.finished = trainer.progress.step, not interrupt.asked
     return outcome
@@ -107,7 +108,7 @@ async def _begin(
 ) -> PassRate | None:
     """Go on from the newest checkpoint, or measure where a new run starts."""
     before = None
-    if trainer.restore():
+    if await trainer.restore():
         say(f"resumed after step {trainer.progress.step}")
     else:
         trainer.folder.write_config(trainer.config, trainer.stage.facts())
@@ -131,11 +132,13 @@ async def _learn(
         written = trainer.folder.write_trajectories(step, groups, trainer.config.keep_episodes)
     try:
         with ledger.part("learn"):
-            return metrics | await trainer.learn(groups)
+            metrics |= await trainer.learn(groups)
     except NonFiniteLoss as error:
         trainer.save()
         error.add_note(f"the episodes are in {written}")
         raise
+    with ledger.part("sync"):
+        return metrics | await trainer.publish()
 
 
 async def _validate(trainer: Trainer, interrupt: Interrupt) -> dict[str, float]:
@@ -167,7 +170,7 @@ async def _test_best(trainer: Trainer, say: Callable[[str], None]) -> PassRate |
     if tested is not None:
         say(f"finished and tested before: {trainer.stage.success_score or 'return'} {tested}")
         return tested
-    trainer.load_best()
+    await trainer.load_best()
     best = f"best weights by validation (step {trainer.best.step})"
     return await _test(trainer, best, say)
 

@@ -27,12 +27,13 @@ from rl.learner.model import load_model
 from rl.rollout.curriculum import make_curriculum
 from rl.rollout.dynamic import fill, keep_widest
 from rl.rollout.order import TaskOrder
+from rl.rollout.stream import GroupStream
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup
 from rl.rollout.vine import require_copies, vine_of
 from rl.run.folder import RunFolder
-from rl.run.metrics import PassRate, part_metrics, share_of_success
+from rl.run.metrics import PassRate, part_metrics, share_of_success, staleness_metrics
 from rl.stage import TEST, TRAIN, VALIDATION, Stage
-from rl.texts import text_segments
+from rl.stage.segments import text_segments
 
 logger = logging.getLogger(__name__)
 KEPT_CHECKPOINTS = 2
@@ -80,7 +81,7 @@ class Trainer:
         try:
             self.learner = Learner(
                 stage.model,
-                config.algo.row,
+                config.algorithm,
                 optimizer,
                 temperature=config.sampling.temperature,
                 max_tokens_per_micro_batch=config.micro_batch_tokens,
@@ -100,6 +101,8 @@ class Trainer:
             )
         except ValueError as error:
             raise UsageError(str(error)) from error
+        self.stream = self._make_stream() if config.staleness else None
+        """Whoever plays ahead, where groups may be older than the weights."""
         self._reward_range = env.reward_range
         self._most_tokens = config.sampling.max_tokens * config.env.options.max_turns
         self._learnt = self.curriculum.state_dict()
@@ -111,13 +114,19 @@ class Trainer:
     async def rollout(self, step: int) -> list[TrajectoryGroup]:
         """Play the step's episodes with the current weights; those to learn from, and others."""
         config = self.config
+        if self.stream is not None:
+            groups = await self.stream.take(step - 1)
+            self.collector.check([t for group in groups for t in group.trajectories])
+            if config.curriculum.keep < 1:
+                keep_widest(groups, config.curriculum.keep)
+            return groups
 
         async def draw(count: int, number: int) -> list[TrajectoryGroup]:
             key = (config.seed, TRAIN, step, *([number] if number else []))
             tasks = self.curriculum.take(count)
             groups = await self.collector.collect(tasks, config.group_size, key)
             for task, group in zip(tasks, groups, strict=True):
-                self.curriculum.learn(task, [self._success(t) for t in group.finished])
+                self._note(task, group)
             return groups
 
         groups = await fill(draw, config.prompts, config.curriculum.max_draws)
@@ -152,7 +161,7 @@ class Trainer:
         return agreement_metrics(shapings, groups, score)
 
     async def learn(self, groups: list[TrajectoryGroup]) -> dict[str, float]:
-        """Update the weights from the shaped rewards; the policy shares them, and is told.
+        """Update the weights from the shaped rewards.
 
         Raises:
             NonFiniteLoss: the weights are still those of the step before.
@@ -167,9 +176,20 @@ class Trainer:
         metrics = await loop.run_in_executor(
             self._learner_thread, self.learner.update, groups, rewards, texts, outcomes
         )
-        self.stage.policy.load_weights(None, self.stage.policy.version + 1)
         self._learnt = self.curriculum.state_dict()
-        return metrics
+        return metrics | staleness_metrics(finished, self.stage.policy.version)
+
+    async def publish(self) -> dict[str, float]:
+        """Have the policy sample from the weights as they are now; what it says of that.
+
+        Raises:
+            PolicyFailure: it cannot, or its servers sample from others.
+        """
+        await self.stage.publish(self.stage.policy.version + 1)
+        if self.stream is not None:
+            # Not before: what begins now would begin with the weights before these.
+            self.stream.learned(self.progress.step + 1)
+        return self.stage.policy.take_metrics()
 
     async def validate(self) -> dict[str, float]:
         """Success on validation tasks; the weights are kept when no others did better."""
@@ -201,6 +221,12 @@ class Trainer:
             "policy_version": self.stage.policy.version,
             "curriculum": self._learnt,
         }
+        if self.stream is not None:
+            # What was drawn ahead is in the stream's own state.
+            state |= {
+                "curriculum": self.curriculum.state_dict(),
+                "stream": self.stream.state_dict(),
+            }
         path = self.folder.checkpoints / f"step-{self.progress.step:06d}"
         if path in self._saved():
             return
@@ -208,7 +234,7 @@ class Trainer:
         for old in self._saved()[:-KEPT_CHECKPOINTS]:
             shutil.rmtree(old)
 
-    def restore(self) -> bool:
+    async def restore(self) -> bool:
         """Go on from the newest checkpoint; False where there is none: the run starts anew.
 
         One that cannot be used is set aside, and the one before it is taken.
@@ -224,7 +250,9 @@ class Trainer:
         self.progress = Progress(**state["progress"])
         self.curriculum.load_state_dict(state["curriculum"])
         self._learnt = self.curriculum.state_dict()
-        self._put(weights, state["policy_version"])
+        if self.stream is not None:
+            self.stream.load_state_dict(state["stream"], self.progress.step)
+        await self._put(weights, state["policy_version"])
         self._recall_best()
         self.folder.rewind(self.progress.step)
         return True
@@ -235,11 +263,31 @@ class Trainer:
         order = TaskOrder(len(self._texts), self.config.seed)
         return [self._texts[i] for i in order.take(steps_done * count, count)]
 
+    def _make_stream(self) -> GroupStream:
+        config = self.config
+
+        async def play(number: int, task: int) -> TrajectoryGroup:
+            step, position = divmod(number, config.prompts)
+            key = (config.seed, TRAIN, step + 1, position)
+            return await self.collector.collect_group(task, config.group_size, key)
+
+        return GroupStream(
+            play,
+            self.curriculum.take,
+            self._note,
+            prompts=config.prompts,
+            staleness=config.staleness,
+        )
+
+    def _note(self, task: int, group: TrajectoryGroup) -> None:
+        """Tell the curriculum how a task's episodes went."""
+        self.curriculum.learn(task, [self._success(t) for t in group.finished])
+
     def _success(self, trajectory: Trajectory) -> float:
         """How far an episode succeeded, from 0 to 1."""
         return share_of_success(trajectory, self.stage.success_score, self._reward_range)
 
-    def load_best(self) -> None:
+    async def load_best(self) -> None:
         """Put the best weights back into the model.
 
         Raises:
@@ -249,7 +297,7 @@ class Trainer:
             weights = self._read_weights(self._best_path)
         except ValueError as error:
             raise UsageError(f"the best weights cannot be tested: {error}") from error
-        self._put(weights, self.stage.policy.version + 1)
+        await self._put(weights, self.stage.policy.version + 1)
 
     async def __aenter__(self) -> Self:
         if self.collector.vine is not None:
@@ -259,7 +307,13 @@ class Trainer:
             self._texts = await text_segments(self.stage, config.data, config.demonstrations)
         return self
 
+    async def stop_rollouts(self) -> None:
+        """Stop what is played ahead: no more updates will learn from it."""
+        if self.stream is not None:
+            await self.stream.close()
+
     async def __aexit__(self, *error: object) -> None:
+        await self.stop_rollouts()
         self._learner_thread.shutdown(wait=True)
 
     def _newest_usable(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -303,9 +357,9 @@ class Trainer:
             raise ValueError(f"the weights in {checkpoint} are not finite")
         return weights
 
-    def _put(self, weights: Mapping[str, Tensor], version: int) -> None:
+    async def _put(self, weights: Mapping[str, Tensor], version: int) -> None:
         self.stage.model.load_state_dict(weights)
-        self.stage.policy.load_weights(None, version)
+        await self.stage.publish(version)
 
     def _saved(self) -> list[Path]:
         """Complete checkpoints of this run, oldest first."""

@@ -257,6 +257,13 @@ class Algorithm:
             self.baseline == "mean" or plain,
             "mean without advantage=group-outcome and std=none",
         )
+        returns = self.advantage in ("group-outcome", "batch-outcome")
+        _require(
+            "std",
+            self.std,
+            self.std != "mean" or returns,
+            "unbiased, biased or none without advantage=group-outcome: turns may earn less than 0",
+        )
         kind, dense = self.token_rewards, self.advantage == "group-dense"
         _require(
             "token_rewards",
@@ -280,6 +287,12 @@ class Algorithm:
     def uses_outcomes(self) -> bool:
         """Whether it must be told which episodes were right."""
         return self.token_rewards != "none" or self.aggregation == "outcome-mean"
+
+    @property
+    def uses_sequences(self) -> bool:
+        """Whether a token's loss depends on the ratios of its whole sequence."""
+        of_sequences = ("mirror-descent", "gspo", "gspo-token", "gmpo")
+        return self.surrogate in of_sequences or self.drop_divergence is not None
 
     @property
     def uses_values(self) -> bool:

@@ -99,7 +99,9 @@ def adapted_kl_coef(
     """The next weight of the divergence: larger where it was above its target, else smaller.
 
     ``kl_coef (1 + clip(kl / target - 1, -0.2, 0.2) num_episodes / horizon)``, lm-human-preferences'
-    controller (Ziegler et al. 2019, section 2.2).
+    controller (Ziegler et al. 2019, section 2.2). An update of more episodes than the horizon moves
+    it by a fifth at most: five times as many would make the formula's weight 0, and more a negative
+    one.
 
     Args:
         kl_coef: the weight so far.
@@ -109,7 +111,7 @@ def adapted_kl_coef(
         horizon: episodes after which the weight may have changed by a fifth.
     """
     error = min(max(kl / target - 1, -0.2), 0.2)
-    return kl_coef * (1 + error * num_episodes / horizon)
+    return kl_coef * (1 + error * min(1.0, num_episodes / horizon))
 
 
 def token_weights(

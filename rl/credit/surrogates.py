@@ -14,7 +14,7 @@ have the same gradient.
                 low or high, in probability, to where A drives it
 ``dro``         -A log pi + (tau / 2) (log r)^2                                 DRO, 2405.19107
 ``mirror-...``  the same of a whole sequence: r is the product of its tokens'   Kimi k1.5, eq. 3
-``oreal``       -A log pi where A > 0, -r A where A < 0                        OREAL, equation 13
+``oreal``       -A log pi where A > 0, -loss_coef r A where A < 0              OREAL, equation 13
 ``gspo``        ``clip`` with s, the geometric mean of a sequence's r           GSPO, equation 5
 ``gspo-token``  ``clip`` with [s] r / [r]                                       GSPO, equation 13
 ``gmpo``        -A times the geometric mean of r, each bounded in log space     GMPO, 2507.20673
@@ -81,7 +81,8 @@ def surrogate(
             drawn_back = algorithm.tau / 2 * row_sums(moved, rows) * moved
             return Surrogates(-advantages * logprobs + drawn_back, nowhere, nowhere)
         case "oreal":
-            loss = -advantages * torch.where(advantages > 0, logprobs, moved.exp())
+            driven_off = algorithm.loss_coef * moved.exp()
+            loss = -advantages * torch.where(advantages > 0, logprobs, driven_off)
             return Surrogates(loss, nowhere, nowhere)
         case "dppo-tv":
             return _within_total_variation(algorithm, logprobs, old, advantages)

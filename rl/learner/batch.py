@@ -15,7 +15,7 @@ Without ``mask_observations`` the table also holds the observations between samp
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -203,22 +203,27 @@ class Batch:
         width = int(lengths.max()) if len(lengths) else 0
         return torch.arange(width) < lengths[:, None]
 
-    def micro_batches(self, max_tokens: int, episodes: Tensor | None = None) -> list[MicroBatch]:
+    def micro_batches(
+        self, max_tokens: int, episodes: Tensor | None = None, *, whole: bool = False
+    ) -> list[MicroBatch]:
         """Cut rows into micro-batches of at most ``max_tokens`` tokens, padding counted.
 
-        Rows of like length go together, longest first, so that little is padded. A row longer than
-        ``max_tokens`` goes alone.
+        Rows of like length go together, longest first, so that little is padded. A row (of
+        ``whole``, an episode) longer than ``max_tokens`` goes alone.
 
         Args:
             max_tokens: the bound.
             episodes: ``[M]`` booleans, which episodes to take. None: all.
+            whole: whether all rows of an episode go together.
         """
         owners = self.episode_ids.numpy()[self.row_starts[:-1]]
         chosen = np.arange(len(self.rows))
         if episodes is not None:
             chosen = chosen[episodes.numpy()[owners]]
-        by_length = sorted(chosen.tolist(), key=lambda i: -len(self.rows[i]))
-        return [self._pad(part) for part in _cut(by_length, self.rows, max_tokens)]
+        together: dict[int, list[int]] = {}
+        for i in sorted(chosen.tolist(), key=lambda i: -len(self.rows[i])):
+            together.setdefault(int(owners[i]) if whole else i, []).append(i)
+        return [self._pad(part) for part in _cut(together.values(), self.rows, max_tokens)]
 
     def _pad(self, part: list[int]) -> MicroBatch:
         width = len(self.rows[part[0]])
@@ -237,14 +242,14 @@ class Batch:
         )
 
 
-def _cut(order: Sequence[int], rows: list[Integers], max_tokens: int) -> Iterator[list[int]]:
-    """Parts of ``order`` (longest first) whose padded size is within ``max_tokens``."""
+def _cut(units: Iterable[list[int]], rows: list[Integers], max_tokens: int) -> Iterator[list[int]]:
+    """Parts of ``units`` (those with the longest rows first) padded to at most ``max_tokens``."""
     part: list[int] = []
-    for i in order:
-        if part and (len(part) + 1) * len(rows[part[0]]) > max_tokens:
+    for unit in units:
+        if part and (len(part) + len(unit)) * len(rows[part[0]]) > max_tokens:
             yield part
             part = []
-        part.append(i)
+        part.extend(unit)
     if part:
         yield part
 

@@ -20,6 +20,7 @@ from rl.credit.advantages import (
 )
 from rl.credit.algorithm import Algorithm
 from rl.credit.losses import kl_penalty
+from rl.errors import RunFailure
 from rl.learner.batch import Batch
 
 logger = logging.getLogger(__name__)
@@ -56,7 +57,14 @@ def assign_credit(
 
     Raises:
         ValueError: the row needs values of turns, and one has none.
+        RunFailure: it divides by a mean of returns, and one is negative.
     """
+    if algorithm.std == "mean" and (batch.rewards < 0).any():
+        raise RunFailure(
+            f"algo.std=mean divides by a group's mean, so what each role of an episode earns must "
+            f"be >= 0; one earned {batch.rewards.min():g}: choose another algo.std, or rewards "
+            f"without penalties"
+        )
     if algorithm.uses_values:
         assert values is not None
         credit = _from_values(algorithm, batch, values, old_logprobs, ref_logprobs)
@@ -95,11 +103,11 @@ def _from_outcomes(algorithm: Algorithm, batch: Batch, scores: Tensor | None) ->
     advantages = grouped.advantages[batch.episode_ids]
     if algorithm.token_rewards == "head":
         assert scores is not None
-        advantages = advantages * _belief(algorithm, batch, advantages, scores)
+        advantages = advantages * _belief(batch, advantages, scores)
     return Credit(advantages, None, _group_metrics(grouped, "episode"))
 
 
-def _belief(algorithm: Algorithm, batch: Batch, advantages: Tensor, scores: Tensor) -> Tensor:
+def _belief(batch: Batch, advantages: Tensor, scores: Tensor) -> Tensor:
     """What a token's advantage weighs: how far scores up to it bear the outcome out.
 
     ``max(2 sigmoid(w) - 1, 0)`` of right episodes and ``max(1 - 2 sigmoid(w), 0)`` of wrong ones, w
@@ -108,8 +116,7 @@ def _belief(algorithm: Algorithm, batch: Batch, advantages: Tensor, scores: Tens
     rows, mask = batch.per_episode(scores)
     so_far = (rows.cumsum(1) / mask.cumsum(1).clamp_min(1))[mask]
     belief = 2 * torch.sigmoid(so_far) - 1
-    weight = torch.where(advantages > 0, belief, -belief * algorithm.loss_coef)
-    return weight.clamp_min(0)
+    return torch.where(advantages > 0, belief, -belief).clamp_min(0)
 
 
 def _dense(algorithm: Algorithm, batch: Batch, scores: Tensor) -> Credit:
@@ -250,10 +257,15 @@ def _over_both(
     bi-level estimator).
     """
     turns, ends = _turns(batch)
-    paid = rewards.new_zeros(len(ends)).index_add(0, turns, rewards)
     owners = batch.episode_ids[ends]
+    # What a divergence takes from a turn's other tokens is not its end's: it is between the end
+    # before and this one, and within the turn it is paid where it stands.
+    within = rewards.index_fill(0, ends, 0.0)
+    paid = rewards[ends]
+    before = paid.new_zeros(len(ends)).index_add(0, turns, within)[1:]
+    paid[:-1] += torch.where(owners[1:] == owners[:-1], before, 0.0)
     _, earned = _in_rows(owners, paid, values[ends], algorithm.gamma_turn, algorithm.lam)
-    inner = torch.zeros_like(rewards).index_copy(0, ends, earned)
+    inner = within.index_copy(0, ends, earned)
     return _in_rows(turns, inner, values, algorithm.gamma, algorithm.lam)
 
 

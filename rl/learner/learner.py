@@ -139,6 +139,8 @@ class Learner:
             self._train(batch, metrics, texts)
         except BaseException:
             self.optimizer.zero_grad()
+            if self.token_rewards is not None:
+                self.token_rewards.drop_gradient()
             self._generator.set_state(order)
             if before is not None:
                 self.optimizer.restore(before)
@@ -164,6 +166,7 @@ class Learner:
         metrics.values.update(told)
         sampling_logprobs = self._on_device(batch.sampling_logprobs)
         sampled = batch.sampled.to(self.model.device)
+        owners = batch.episode_ids.to(self.model.device)
         live = self._live_episodes(batch, fixed.advantages)
         steps_before = self.optimizer.num_steps
         minibatches = list(self._minibatches(batch))
@@ -178,7 +181,7 @@ class Learner:
                         fixed.at(micro.tokens),
                         weights[micro.tokens],
                         value_weight=1 / num_tokens,
-                        rows=micro.rows,
+                        rows=owners[micro.tokens],
                     )
                 if has_gradient:
                     terms.loss.backward()
@@ -317,7 +320,9 @@ class Learner:
         if not with_gradient.any():
             with_gradient = episodes
         for part, has_gradient in ((with_gradient, True), (episodes & ~with_gradient, False)):
-            for micro in batch.micro_batches(self.max_tokens_per_micro_batch, part):
+            for micro in batch.micro_batches(
+                self.max_tokens_per_micro_batch, part, whole=self.algorithm.uses_sequences
+            ):
                 yield micro.to(self.model.device), has_gradient
 
     def _step(self, batch: Batch, metrics: UpdateMetrics) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from rl.credit.objective import TokenScores
 from rl.learner.batch import Batch, MicroBatch
@@ -33,7 +35,8 @@ def load_model(
         dtype: of the weights. The optimizer keeps float32 copies of narrower ones.
 
     Raises:
-        ValueError: there is no model at the path, or its files are incomplete.
+        ValueError: there is no model at the path, it is a classifier (a reward model, say), or its
+            files are incomplete: weights that they lack would be random.
     """
     if isinstance(path_or_model, PreTrainedModel):
         model = path_or_model
@@ -46,11 +49,21 @@ def load_model(
 
 def _from_pretrained(path: str, dtype: torch.dtype) -> PreTrainedModel:
     local = Path(path).expanduser()
+    if path == "tiny" and not local.is_dir():
+        raise ValueError(
+            "model (tiny) is made for an environment: train it first (python -m rl.sft env=...) "
+            "and give its folder, model=runs/.../checkpoints/last"
+        )
     if local.is_dir() and not (local / "config.json").is_file():
-        raise ValueError(f"model ({path}) has no config.json: give a folder saved by transformers")
+        saved = [local / "checkpoints" / name for name in ("best", "last")]
+        found = next((str(folder) for folder in saved if folder.is_dir()), None)
+        give = found or "a folder saved by transformers"
+        raise ValueError(f"model ({path}) has no config.json: give {give}")
+    name = str(local) if local.is_dir() else path
     try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            str(local) if local.is_dir() else path, dtype=dtype
+        kind = (AutoConfig.from_pretrained(name).architectures or [""])[0]
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            name, dtype=dtype, output_loading_info=True
         )
     except (OSError, ValueError, SafetensorError) as error:
         reason = str(error).splitlines()[0]
@@ -58,6 +71,20 @@ def _from_pretrained(path: str, dtype: torch.dtype) -> PreTrainedModel:
         if not local.is_dir():
             problem = "is neither a folder nor a model that the hub gives: check the path or the id"
         raise ValueError(f"model ({path}) {problem} ({reason})") from error
+    model: PreTrainedModel
+    told: dict[str, set[str]]
+    model, told = loaded
+    # Transformers drops a classifier's head, or makes up a missing one, and goes on.
+    if kind.endswith("Classification"):
+        raise ValueError(
+            f"model ({path}) is a {kind}, as reward models are: give a causal language model"
+        )
+    if told["missing_keys"]:
+        missing = ", ".join(sorted(told["missing_keys"])[:3])
+        raise ValueError(
+            f"model ({path}) lacks weights, which would be random ({missing}): give a causal "
+            f"language model with all of them"
+        )
     return model
 
 
@@ -168,6 +195,24 @@ class ScoringModel:
                 f"linear layer (capping or scaling), which the learner does not: use a model "
                 f"whose logits are that layer's output (Qwen, Llama, Mistral, GPT-2, ...)"
             )
+
+
+@torch.no_grad()
+def score_tokens(
+    model: PreTrainedModel, token_ids: Sequence[int], temperature: float
+) -> list[float]:
+    """The log-probability of each token but the first, given those before it.
+
+    Args:
+        model: a causal language model.
+        token_ids: one sequence.
+        temperature: that logits are divided by; 0 (greedy) is scored at 1, as policies do.
+    """
+    ids = torch.tensor(token_ids, device=model.device)
+    logits = model(input_ids=ids[None], use_cache=False).logits[0, :-1]
+    logprobs = (logits.float() / (temperature or 1.0)).log_softmax(-1)
+    scores: list[float] = logprobs.gather(1, ids[1:, None])[:, 0].tolist()
+    return scores
 
 
 def needs_mask(model: PreTrainedModel) -> bool:

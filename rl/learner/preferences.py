@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from agents.segment import Segment
-from rl.comparisons import TokenComparison
 from rl.credit.preferences import bradley_terry
 from rl.errors import RunFailure
 from rl.learner.learner import BrokenWeights
 from rl.learner.optimizer import Optimizer
 from rl.learner.settings import OptimizerConfig
+from rl.texts.comparisons import TokenComparison
 
 
 class Rewarder(Protocol):

@@ -13,7 +13,7 @@ from rl.learner.optimizer import Optimizer
 from rl.learner.preferences import checked_step, cut
 from rl.learner.reward_model import RewardModel
 from rl.learner.settings import OptimizerConfig
-from rl.steps import TokenSteps
+from rl.texts.steps import TokenSteps
 
 
 class ProcessLearner:

@@ -110,6 +110,10 @@ class TokenRewards:
         """Change phi by the gradient that :meth:`accumulate` took."""
         self.optimizer.step()
 
+    def drop_gradient(self) -> None:
+        """Undo :meth:`accumulate`, where the update failed that it was part of."""
+        self.optimizer.zero_grad()
+
     def state_dict(self) -> dict[str, Any]:
         """All that a resumed run needs; the initial model is phi's own start and goes along."""
         head = self.model.value_head

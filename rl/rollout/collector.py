@@ -41,6 +41,9 @@ class EpisodeLimits:
     """How often an episode is begun again after a retryable failure."""
     max_failed: float = 0.25
     """The largest share of failed episodes that a collection may hold."""
+    requests_at_once: int = 0
+    """Requests of an episode that are with the policy at once, where an agent asks in parallel; 0:
+    any number."""
 
 
 @runtime_checkable
@@ -112,23 +115,34 @@ class Collector:
             RolloutFailure: more than ``limits.max_failed`` of the episodes failed, or no episode
                 got as far as its first turn.
         """
-        episodes = [
-            Episode(self, task, member, (*seed_key, position), keeps_starts=self.vine is not None)
-            for position, task in enumerate(tasks)
-            for member in range(group_size)
-        ]
-        try:
-            trajectories = await self.play(episodes)
-            if self.vine is not None:
-                await value_turns(self, self.vine, episodes, trajectories)
-        finally:
-            for episode in episodes:
-                await episode.close_starts()
-        self._check(trajectories)
+        trajectories = await self._play_valued(
+            [
+                self._episode(task, member, (*seed_key, position))
+                for position, task in enumerate(tasks)
+                for member in range(group_size)
+            ]
+        )
+        self.check(trajectories)
         return [
             TrajectoryGroup(trajectories[start : start + group_size])
             for start in range(0, len(trajectories), group_size)
         ]
+
+    async def collect_group(
+        self, task: int, group_size: int, seed_key: tuple[int, ...]
+    ) -> TrajectoryGroup:
+        """Play one group, as :meth:`collect` plays each of its own.
+
+        Args:
+            task: index into the environment's split.
+            group_size: its members.
+            seed_key: that of the collection, and the task's position in it.
+
+        Returns:
+            The group, failed members included: whoever gathers groups calls :meth:`check`.
+        """
+        members = [self._episode(task, member, seed_key) for member in range(group_size)]
+        return TrajectoryGroup(await self._play_valued(members))
 
     async def play(self, episodes: Sequence[Episode]) -> list[Trajectory]:
         """Play episodes, all at once; their records, in the same order."""
@@ -137,11 +151,30 @@ class Collector:
             played = [running.create_task(episode.play()) for episode in episodes]
         return [task.result() for task in played]
 
+    def _episode(self, task: int, member: int, seed_key: tuple[int, ...]) -> Episode:
+        return Episode(self, task, member, seed_key, keeps_starts=self.vine is not None)
+
+    async def _play_valued(self, episodes: Sequence[Episode]) -> list[Trajectory]:
+        """Play episodes, and value their turns if asked."""
+        try:
+            trajectories = await self.play(episodes)
+            if self.vine is not None:
+                await value_turns(self, self.vine, episodes, trajectories)
+        finally:
+            for episode in episodes:
+                await episode.close_starts()
+        return trajectories
+
     def make_env(self) -> TextEnv[Any, Any]:
         """A fresh environment that shares the collection's services."""
         return envs.make_from(self.env_id, self.options, self.services)
 
-    def _check(self, trajectories: Sequence[Trajectory]) -> None:
+    def check(self, trajectories: Sequence[Trajectory]) -> None:
+        """Refuse to go on with a collection in which too much failed.
+
+        Raises:
+            RolloutFailure: as :meth:`collect`.
+        """
         failures = [t.failure for t in trajectories if t.failure is not None]
         if len(failures) > self.limits.max_failed * len(trajectories):
             raise RolloutFailure(

@@ -49,6 +49,24 @@ async def fill(draw: Draw, count: int, max_draws: int) -> list[TrajectoryGroup]:
     return played
 
 
+def drop_again(groups: Sequence[TrajectoryGroup], count: int, max_draws: int, keep: float) -> None:
+    """Mark the groups of a step that were left out of its update, as :func:`fill` marked them.
+
+    Args:
+        groups: all that were played for the step, in order.
+        count: groups of an update.
+        max_draws: as for :func:`fill`.
+        keep: the share for :func:`keep_widest`.
+    """
+    for group in groups:
+        group.dropped = max_draws > 1 and group.is_constant
+    if all(group.dropped for group in groups):
+        for group in groups[:count]:
+            group.dropped = False
+    if keep < 1:
+        keep_widest(groups, keep)
+
+
 def keep_widest(groups: Sequence[TrajectoryGroup], share: float) -> None:
     """Mark as ``dropped`` all but the groups whose returns have the greatest standard deviation.
 

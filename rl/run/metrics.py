@@ -87,6 +87,25 @@ def share_of_success(
     return min(1.0, max(0.0, (success_of(trajectory, score) - low) / (high - low)))
 
 
+def staleness_metrics(episodes: Sequence[Trajectory], version: int) -> dict[str, float]:
+    """How old the sampled tokens are that an update learned from, in versions of the weights.
+
+    Args:
+        episodes: of the update.
+        version: of the weights that it began with.
+    """
+    ages = [
+        version - sampled
+        for episode in episodes
+        for segment in episode.segments
+        for sampled, mask in zip(segment.versions, segment.loss_mask, strict=True)
+        if mask
+    ]
+    if not ages:
+        return {}
+    return {"staleness/oldest": float(max(ages)), "staleness/mean": sum(ages) / len(ages)}
+
+
 def part_metrics(
     groups: Sequence[TrajectoryGroup], prefix: str, names: Sequence[str]
 ) -> dict[str, float]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import envs
-import rl.demonstrations
+import rl.texts.conversations
 from agents.completion import SamplingParams
 from agents.renderer import Renderer
 from agents.scripted import ScriptedPolicy
@@ -19,7 +19,7 @@ from envs.play import aplay, gold_of
 from envs.replay import main
 from rl.rollout.collector import Collector, EpisodeLimits
 from rl.run.folder import write_trajectories
-from rl.tiny import train_tokenizer
+from rl.stage.tiny import train_tokenizer
 
 TASKS = range(4)
 PLAYED = [
@@ -34,8 +34,8 @@ PLAYED = [
 
 @pytest.fixture(scope="module")
 def renderer() -> Renderer:
-    exchange = rl.demonstrations.Exchange("a b", "c")
-    return Renderer(train_tokenizer([rl.demonstrations.Conversation((exchange,))], 270))
+    exchange = rl.texts.conversations.Exchange("a b", "c")
+    return Renderer(train_tokenizer([rl.texts.conversations.Conversation((exchange,))], 270))
 
 
 async def record(renderer: Renderer, path: Path, name: str, options: dict[str, Any]) -> None:

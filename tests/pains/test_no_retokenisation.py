@@ -13,9 +13,9 @@ from tokenizers import AddedToken
 import envs
 from agents.renderer import Renderer
 from agents.scripted import ScriptedPolicy
-from rl.demonstrations import Conversation, Exchange
 from rl.learner.batch import Batch
-from rl.tiny import train_tokenizer
+from rl.stage.tiny import train_tokenizer
+from rl.texts.conversations import Conversation, Exchange
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

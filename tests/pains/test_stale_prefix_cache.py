@@ -20,7 +20,7 @@ async def test_an_episode_over_two_versions_of_the_weights_reads_its_prompt_anew
     try:
         first = await policy.generate([5, 6, 7], sampling, "episode")
         newer = {name: weight * 1.5 for name, weight in model.state_dict().items()}
-        policy.load_weights(newer, version=1)
+        await policy.load_weights(newer, version=1)
         prompt = [5, 6, 7, *first.token_ids, 8]
         second = await policy.generate(prompt, sampling, "episode")
     finally:

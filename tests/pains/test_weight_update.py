@@ -22,7 +22,7 @@ async def test_weights_that_are_not_all_there_or_not_announced_are_refused(toy_m
     lost = "model.norm.weight"
     try:
         with pytest.raises(ValueError, match=f"weights lack '{lost}'"):
-            policy.load_weights({n: w for n, w in weights.items() if n != lost}, version=1)
+            await policy.load_weights({n: w for n, w in weights.items() if n != lost}, version=1)
         model.model.norm.weight.data.mul_(2)
         model.model.norm.weight.data = model.model.norm.weight.data.clone()
         with pytest.raises(PolicyFailure, match="changed"):

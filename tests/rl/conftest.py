@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from pathlib import Path
 
 import pytest
+import toy_envs
+
+from envs.env import EnvOptions
 
 HOME = Path(__file__).resolve().parents[2]
-HELPERS = HOME / "tests" / "helpers"
-if str(HELPERS) not in sys.path:
-    sys.path.append(str(HELPERS))
 
-import toy_envs  # noqa: E402
-
-from envs.env import EnvOptions  # noqa: E402
 
 toy_envs.register()
 
@@ -32,12 +28,12 @@ def chatter():
 def toy_model(tmp_path_factory) -> Path:
     """A folder with a Qwen3 of one layer that copies a digit of 0, 1, 2 a little too seldom."""
     from agents.renderer import Renderer
-    from rl.config import TinyRecipe
-    from rl.demonstrations import demonstrate
-    from rl.imitation import imitate
+    from rl.imitation.demonstrations import demonstrate
+    from rl.imitation.training import imitate
     from rl.learner.checkpoint import save_checkpoint
     from rl.learner.settings import OptimizerConfig
-    from rl.tiny import new_model, train_tokenizer
+    from rl.settings.groups import TinyRecipe
+    from rl.stage.tiny import new_model, train_tokenizer
 
     async def make(folder: Path) -> None:
         options = EnvOptions(max_turns=2)

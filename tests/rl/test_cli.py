@@ -221,16 +221,14 @@ def leaves(value, prefix=""):
 
 
 HELP = """
-import sys, time
-started = time.process_time()
+import sys
 from rl.{command} import main
 try:
     main(["env=search-qa", "--help"])
 except SystemExit as end:
     assert end.code == 0
-seconds = time.process_time() - started
 heavy = sorted({{"torch", "transformers", "vllm", "ray", "matplotlib"}} & set(sys.modules))
-sys.stderr.write(f"{{seconds}} {{heavy}}")
+sys.stderr.write(f"{{len(sys.modules)}} {{heavy}}")
 """
 
 
@@ -246,10 +244,10 @@ def test_help_names_every_key_quickly_and_without_torch(command, config_type):
         timeout=60,
         check=True,
     )
-    seconds, heavy = done.stderr.split(" ", 1)
+    modules, heavy = done.stderr.split(" ", 1)
     assert heavy == "[]"
-    # Of processor time: what a busy machine adds to it is not ours.
-    assert float(seconds) < 1
+    # What a start costs, told by what no slow machine changes: 677 modules take 0.8 s.
+    assert int(modules) < 800
     config = parse(config_type, ["env=search-qa"], command="c", presets=PRESETS)
     shown = {line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")}
     names = {
@@ -257,6 +255,8 @@ def test_help_names_every_key_quickly_and_without_torch(command, config_type):
         .replace("env.options.", "env.")
         .replace("algo.name", "algo")
         .replace("algo.row.", "algo.")
+        .replace("policy.name", "policy")
+        .replace("policy.settings.", "policy.")
         for key in leaves(config)
     }
     assert names | {"config", "preset"} <= shown

@@ -10,8 +10,11 @@ import rl.distill
 import rl.pipeline
 import rl.sft
 from agents.renderer import Renderer
-from rl.demonstrations import read_conversations
-from rl.stage import load_tokenizer
+from rl.distillation.harvest import Harvest, Rules
+from rl.distillation.selection import Sample
+from rl.stage.model import load_tokenizer
+from rl.texts.comparisons import read_comparisons
+from rl.texts.conversations import read_conversations
 
 COMMON = ("env=toy-copy", "sampling.max_tokens=3", "sampling.slots=24", "sampling.temperature=2")
 
@@ -83,6 +86,26 @@ def test_the_same_seed_writes_the_same_files_and_nothing_is_overwritten(toy_mode
     )
 
 
+def test_a_ranking_is_of_all_episodes_of_a_task(toy_model, tmp_path, capfd):
+    out = tmp_path / "ranked"
+    words = [*COMMON, f"model={toy_model}", "tasks=9", "episodes=4", "keep=best", "pairs=ranking"]
+    assert rl.distill.main([*words, f"out={out}"]) == 0
+    result, _ = told(capfd)
+    lines = rows(out / "pairs.jsonl")
+    assert 0 < len(lines) <= 9
+    for line in lines:
+        (shown,) = line["prompt"]
+        said = [message["content"] for (message,) in line["completions"]]
+        assert line["scores"] == [float(content == shown["content"]) for content in said]
+        assert len(said) == 4 and len(set(line["scores"])) == 2
+    right = [sum(line["scores"]) for line in lines]
+    assert result["num_pairs"] == sum(n * (4 - n) for n in right)
+    read = read_comparisons(str(out / "pairs.jsonl"))
+    assert sum(len(comparison.pairs) for comparison in read) == result["num_pairs"]
+    renderer = Renderer(load_tokenizer(str(toy_model)))
+    assert all(len(comparison.tokenized(renderer).segments) == 4 for comparison in read)
+
+
 def test_conditions_leave_episodes_out_of_every_file(toy_model, tmp_path, capfd):
     words = [*COMMON, f"model={toy_model}", "tasks=9", "episodes=4", "pairs=right-wrong"]
     assert rl.distill.main([*words, "longest=2", f"out={tmp_path}/a"]) == 0
@@ -91,8 +114,23 @@ def test_conditions_leave_episodes_out_of_every_file(toy_model, tmp_path, capfd)
     assert result["kept_length"] <= 2
     # A digit has no letters, and with none the share of English words is 0.
     assert rl.distill.main([*words, "only=language >= 0.5", f"out={tmp_path}/b"]) == 1
-    assert capfd.readouterr().err.endswith("episodes were right, and met no condition\n")
+    why = "met no condition (only=..., longest=...)\n"
+    assert capfd.readouterr().err.endswith(f"episodes were right, and {why}")
     assert not (tmp_path / "b" / "conversations.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("keep", "why"),
+    [
+        ("right", "none of 2 episodes was right; take a better model"),
+        ("best", "none of 2 episodes met the conditions (only=..., longest=...)"),
+    ],
+)
+def test_why_nothing_is_left_is_not_always_the_model(keep, why):
+    """keep=best takes wrong episodes too."""
+    harvest = Harvest(Rules(keep=keep), renderer=None, success_score=None, reward_range=(0, 1))
+    harvest.samples += [Sample(0.0, False, 3), Sample(0.0, False, 4)]
+    assert rl.distill._nothing(harvest).startswith(why)
 
 
 @pytest.mark.parametrize(
@@ -104,6 +142,11 @@ def test_conditions_leave_episodes_out_of_every_file(toy_model, tmp_path, capfd)
         (["right_from=nan"], "right_from (nan) must be above 0 and at most 1"),
         (["keep=longest"], "keep ('longest') must be one of right, best, shortest"),
         (["keep=best", "per_task=2"], "per_task (2) goes with keep=right: drop it"),
+        (
+            ["pairs=ranking", "pairs_per_task=2"],
+            "pairs_per_task (2) must be 0 with pairs=ranking: a line ranks all episodes",
+        ),
+        (["pairs=ranking", "episodes=1"], "episodes (1) must be two or more with pairs=ranking"),
         (["only=x"], "only (x) must be conditions such as language >= 0.9"),
     ],
 )

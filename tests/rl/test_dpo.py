@@ -45,6 +45,11 @@ def test_a_policy_learns_what_is_preferred(toy_model, preferences, tmp_path, cap
     assert told["last_loss"] < 0.5
     assert (told["accuracy"], told["held_out_pairs"]) == (1.0, 4)
     assert probability_of_two(toy_model) < 0.4 < 0.6 < probability_of_two(told["model"])
+    # The same line again would write over what was learned.
+    assert rl.dpo.main(words) == 1
+    assert capfd.readouterr().err == (
+        f"error: out ({tmp_path}/dpo) holds checkpoints/last already: choose another out=...\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,9 +59,21 @@ def test_a_policy_learns_what_is_preferred(toy_model, preferences, tmp_path, cap
         (["reduction=max"], "reduction ('max') must be one of sum, mean, turn-mean"),
         (["model=tiny"], "model (tiny) is made for an environment: train it first"),
         (["center=/no/file"], "unknown key 'center'"),
+        (["data={empty}"], "data ({empty}) holds no comparison: give it a line for each"),
+        (["data={undecided}"], "every held-out pair is labelled 0.5: hold out more"),
     ],
 )
-def test_a_users_mistake_is_one_line(toy_model, preferences, tmp_path, capfd, words, line):
+def test_a_users_mistake_is_one_line(
+    toy_model, preferences, tmp_path, capfd, monkeypatch, words, line
+):
+    """And told before anything is learned."""
+    row = {"chosen": "2", "rejected": "1", "label": 0.5}
+    rows = [json.dumps({"prompt": prompt, **row}) + "\n" for prompt in ("0", "1")]
+    for name, text in (("empty", ""), ("undecided", "".join(rows))):
+        (tmp_path / name).write_text(text)
+        words = [word.replace(f"{{{name}}}", f"{tmp_path}/{name}") for word in words]
+        line = line.replace(f"{{{name}}}", f"{tmp_path}/{name}")
+    monkeypatch.setattr("rl.preferences.training.learn", None)
     common = [f"model={toy_model}", f"data={preferences}", f"out={tmp_path}/dpo"]
     assert rl.dpo.main([*common, *words]) == 1
     assert capfd.readouterr().err.splitlines()[-1].startswith(f"error: {line}")

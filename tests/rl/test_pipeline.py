@@ -1,6 +1,8 @@
 """Pipelines: stages in order, what one makes is what another takes, and going on after a stop."""
 
 import json
+import shlex
+import shutil
 
 import pytest
 
@@ -95,16 +97,30 @@ def test_what_an_unfinished_stage_left_goes(start, tmp_path):
     """Commands that do not resume begin anew, whatever they had written; others' files stay."""
     out = tmp_path / "out"
     assert start("rl.steps=1") == 0
-    (out / "1-cold-start/stage.json").unlink()
+    for folder in ("1-cold-start", "2-rl"):
+        (out / folder / "stage.json").unlink()
     (out / "1-cold-start/half").touch()
     assert start("rl.steps=1") == 0
     assert not (out / "1-cold-start/half").exists()
     assert (out / "1-cold-start/stage.json").exists()
-    (out / "1-cold-start/stage.json").unlink()
-    (out / "1-cold-start/begun.json").unlink()
+    shutil.rmtree(out)
+    (out / "1-cold-start").mkdir(parents=True)
     (out / "1-cold-start/mine").touch()
     assert start("rl.steps=1") == 0
     assert (out / "1-cold-start/mine").exists()
+
+
+def test_what_was_made_from_a_stage_that_is_gone_is_not_done(start, tmp_path, capsys):
+    """Or the second stage would pass for one of the new first stage."""
+    out = tmp_path / "out"
+    assert start("rl.steps=1") == 0
+    shutil.rmtree(out / "1-cold-start")
+    assert start("rl.steps=1", "cold-start.steps=3") == 1
+    told = f"stage 'rl' in {out}/2-rl was made from a 'cold-start' that is gone: delete that folder"
+    assert told in last_error(capsys)
+    assert not (out / "1-cold-start").exists()
+    shutil.rmtree(out / "2-rl")
+    assert start("rl.steps=1", "cold-start.steps=3") == 0
 
 
 def test_other_settings_are_another_pipeline(start, capsys):
@@ -123,10 +139,14 @@ def test_a_stage_that_fails_ends_it(start, tmp_path, capsys):
 
 
 def test_a_dry_run_says_the_commands(start, capsys, tmp_path):
-    assert start("--dry-run", "seed=7") == 0
+    shaping = "reward_model(path='x y')"
+    assert start("--dry-run", "seed=7", f"rl.shaping={shaping}") == 0
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("python -m rl.sft env=toy-copy seed=7 sampling.max_tokens=4")
     assert f"model={tmp_path}/out/1-cold-start/checkpoints/last" in second
+    assert f"shaping={shaping}" in shlex.split(second), "a shell reads it as it was meant"
+    # As other commands say it; it must not pass for a run.
+    assert start("dry_run=true") == 0
     assert not (tmp_path / "out").exists()
 
 
@@ -145,6 +165,13 @@ STAGE = '[[stage]]\nname = "a"\nrun = "sft"\nenv = "toy-copy"\n'
         (STAGE + "stepz = 3\n", [], "stage 'a': unknown key 'stepz'. Did you mean 'steps'?"),
         (STAGE + "steps = 0\n", [], "stage 'a': steps (0) must be >= 1"),
         (STAGE + "steps = 2\n", ["steps=3"], "that no stage leaves open (give a.steps=...) in"),
+        (STAGE, ["a.out=x"], "stage 'a': out (x): drop it, each stage gets a folder within"),
+        (STAGE, ["a.dry_run=true"], "stage 'a': dry_run (true): drop it, --dry-run is of"),
+        (
+            STAGE.replace('"sft"', '"train"'),
+            ["resume=auto"],
+            "stage 'a': resume (auto): drop it, the same line goes on where it stopped",
+        ),
         (STAGE, ["steps"], "'steps' is not of the form key=value"),
         (STAGE, ["group_size=3"], "'group_size' is a setting of no stage in"),
     ],

@@ -13,11 +13,11 @@ from transformers import AutoTokenizer
 import rl.reward_model
 from agents.renderer import Renderer
 from rl.credit.shaping import Member, make_shapings
-from rl.demonstrations import conversation_of
 from rl.learner.preferences import PreferenceLearner
 from rl.learner.reward_model import RewardModel
 from rl.learner.settings import OptimizerConfig
 from rl.rollout.trajectory import Trajectory, Turn
+from rl.texts.conversations import conversation_of
 
 
 def chat(prompt, said):

@@ -16,12 +16,12 @@ import torch
 from safetensors.torch import load_file
 
 import envs
-from rl.config import TinyRecipe
-from rl.demonstrations import demonstrate
+from rl.imitation.demonstrations import demonstrate
 from rl.learner.checkpoint import load_trainer_state, save_checkpoint
 from rl.rollout.trajectory import Trajectory
 from rl.run.folder import read_jsonl
-from rl.tiny import new_model, train_tokenizer
+from rl.settings.groups import TinyRecipe
+from rl.stage.tiny import new_model, train_tokenizer
 from rl.train import main
 from rl.trainer import Best
 
@@ -271,7 +271,7 @@ def test_poisoned_weights_end_the_run_in_one_line(words, tmp_path, monkeypatch, 
         if self.learner.num_updates == 3:
             with torch.no_grad():
                 next(self.stage.model.parameters()).fill_(float("nan"))
-            self.stage.policy.load_weights(None, self.stage.policy.version + 1)
+            await self.stage.policy.load_weights(None, self.stage.policy.version + 1)
         return update
 
     monkeypatch.setattr(rl.trainer.Trainer, "learn", poisoning)

@@ -12,8 +12,8 @@ from envs.rewards import register, registration
 from rl.cli import parse
 from rl.config import PRESETS, TrainConfig
 from rl.credit.shaping import Shaping
-from rl.demonstrations import demonstrate
 from rl.errors import UsageError
+from rl.imitation.demonstrations import demonstrate
 from rl.rollout.trajectory import Trajectory
 from rl.run.folder import read_jsonl
 from rl.train import main

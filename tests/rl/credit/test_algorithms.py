@@ -86,6 +86,10 @@ def test_ppo_row():
             {"surrogate": "gspo", "aggregation": "token-mean"},
             r"must be seq-mean-token-mean for surrogate=gspo: its ratio is a sequence's",
         ),
+        (
+            {"std": "mean", "advantage": "group-process"},
+            r"std \(mean\) must be unbiased, biased or none without advantage=group-outcome",
+        ),
         ({"std": "median"}, r"std \(median\) must be one of unbiased, biased, mean, none"),
         ({"token_rewards": "implicit"}, r"token_rewards \(implicit\) must be implicit for adv"),
         ({"advantage": "group-dense"}, r"token_rewards \(none\) must be implicit for advantage=g"),

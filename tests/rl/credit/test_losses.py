@@ -89,6 +89,13 @@ def test_the_weight_of_the_divergence_follows_its_target(kl, expected):
     assert adapted_kl_coef(0.2, kl, 6.0, 256, 10_000) == pytest.approx(expected, abs=1e-9)
 
 
+@pytest.mark.parametrize("horizon", [1, 50, 256])
+def test_one_update_moves_the_weight_by_a_fifth_at_most(horizon):
+    """By the bare formula a horizon of 50 gives 0.2 (1 - 0.2 * 256 / 50) = -0.0048."""
+    assert adapted_kl_coef(0.2, 0.0, 6.0, 256, horizon) == pytest.approx(0.16)
+    assert adapted_kl_coef(0.2, 60.0, 6.0, 256, horizon) == pytest.approx(0.24)
+
+
 def exact_gradient(estimator):
     """Expected gradient of an estimator as a loss, and those of KL(p||q) and KL(q||p)."""
     logits = f64([0.3, -1.0, 0.7]).requires_grad_()

@@ -126,9 +126,10 @@ def test_mirror_descent_pulls_a_whole_sequence_back():
 
 
 def test_oreal_imitates_what_was_right_and_drives_the_rest_off():
-    row = ALGORITHMS["oreal"]
-    assert one(row, 1.5, 2.0) == pytest.approx((2.0, -2.0, False, False))
-    assert one(row, 1.5, -2.0) == pytest.approx((3.0, 3.0, False, False))
+    """What is wrong has its weight of 0.5 whether or not a model weighs the tokens."""
+    for row in (ALGORITHMS["oreal"], replace(ALGORITHMS["oreal"], token_rewards="none")):
+        assert one(row, 1.5, 2.0) == pytest.approx((2.0, -2.0, False, False))
+        assert one(row, 1.5, -2.0) == pytest.approx((1.5, 1.5, False, False))
 
 
 def test_dro_pulls_each_token_back():

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from rl.credit.algorithms import ALGORITHMS
+from rl.errors import RunFailure
 from rl.learner.batch import Batch
 from rl.learner.credit import assign_credit
 from rl.rollout.trajectory import TrajectoryGroup
@@ -242,6 +243,24 @@ def test_bilevel_gae_does_not_lose_turns_without_reward(make_group):
     torch.testing.assert_close(credit.advantages, expected)
 
 
+def test_a_divergence_in_the_reward_is_paid_at_its_token_by_bilevel_gae(make_group):
+    """With every discount 1 it is token GAE; no token is charged for those before it."""
+    groups = [make_group([[(2, 3, 0.3), (1, 2, -0.2), (1, 1, 1.0)], [(2, 2, 0.5), (1, 2, 0.0)]])]
+    batch = Batch.from_groups(groups)
+    generator = torch.Generator().manual_seed(0)
+    old, ref, values = torch.randn(3, batch.num_tokens, generator=generator, dtype=torch.float64)
+    row = replace(PPO, lam=1.0, kl_coef=0.3, kl_place="reward", kl_estimator="k1")
+    over_tokens = assign_credit(row, batch, values, old, ref)
+    row = replace(row, advantage="bilevel-gae")
+    over_both = assign_credit(row, batch, values, old, ref)
+    torch.testing.assert_close(over_both.advantages, over_tokens.advantages)
+    torch.testing.assert_close(over_both.returns, over_tokens.returns)
+    # The last token of all has nothing but its own to answer for.
+    kl = 0.3 * (old - ref)
+    expected = 1.0 - kl[5] - values[5]
+    torch.testing.assert_close(over_both.advantages[5], expected)
+
+
 def test_turn_gae(make_group):
     """Rewards 0 and 1, values .5 and .6 at the turns' first tokens: A2 .4, A1 .1 + .95 * .4."""
     group = make_group([[(2, 3, 0.0), (1, 2, 1.0)], [(2, 1, 1.0)]])
@@ -325,3 +344,9 @@ def test_rewards_as_z_scores_of_the_batch(make_group):
     torch.testing.assert_close(credit.advantages, expected, atol=6e-6, rtol=0)
     equal = [make_group([[(2, 1, 0.5)], [(2, 2, 0.5)]])]
     assert not assign_credit(ALGORITHMS["reinforce"], Batch.from_groups(equal)).advantages.any()
+
+
+def test_a_mean_of_negative_returns_ends_the_run_in_one_line(make_group):
+    batch = Batch.from_groups([make_group([[(2, 1, 1.0)], [(2, 1, -0.5)]])])
+    with pytest.raises(RunFailure, match=r"one earned -0.5: choose another algo.std"):
+        assign_credit(ALGORITHMS["maxrl"], batch)

@@ -204,6 +204,28 @@ def test_what_was_observed(name, plan, seed):
     same(got, gradient(ROWS[name], groups, right(groups)))
 
 
+def in_segments(trajectory):
+    """The same episode with a segment for each turn, as an agent that rewrites its context has."""
+    (whole,) = trajectory.segments
+    segments = []
+    for turn in range(len(trajectory.turns)):
+        segments.append(Segment())
+        for name in ("token_ids", "loss_mask", "sampling_logprobs", "versions", "turn_ids"):
+            rows = zip(getattr(whole, name), whole.turn_ids, strict=True)
+            setattr(segments[-1], name, [value for value, of_turn in rows if of_turn == turn])
+    return replace(trajectory, segments=segments)
+
+
+@EVERY_ROW
+@settings(deadline=None, max_examples=6)
+@given(plan=plans, max_tokens=st.integers(1, 60))
+def test_in_how_many_segments_an_episode_is(name, plan, max_tokens):
+    groups = play(plan)
+    apart = [TrajectoryGroup([in_segments(t) for t in group.trajectories]) for group in groups]
+    got = gradient(ROWS[name], apart, right(apart), max_tokens)
+    same(got, gradient(ROWS[name], groups, right(groups)))
+
+
 @EVERY_ROW
 @settings(deadline=None, max_examples=6)
 @given(plan=plans, seed=st.integers(0, 2**31), ranks=st.integers(1, 3))

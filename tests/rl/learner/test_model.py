@@ -13,6 +13,7 @@ from transformers import (
 
 from rl.learner.batch import Batch
 from rl.learner.model import ScoringModel, load_model, needs_mask
+from rl.learner.reward_model import RewardModel
 from rl.rollout.trajectory import Segment
 
 
@@ -27,8 +28,7 @@ def qwen3(**options):
             num_key_value_heads=1,
             head_dim=8,
             max_position_embeddings=64,
-            tie_word_embeddings=True,
-            **options,
+            **{"tie_word_embeddings": True, **options},
         )
     )
 
@@ -177,8 +177,26 @@ def test_a_saved_model_is_loaded(tmp_path):
         assert torch.equal(loaded.state_dict()[name], weight)
 
 
+def test_a_reward_model_is_no_policy(tmp_path):
+    """Transformers would load its body, and with tied embeddings all of a "language model"."""
+    RewardModel.from_causal(qwen3()).model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"is a Qwen3ForSequenceClassification, as reward models"):
+        load_model(tmp_path)
+
+
+def test_weights_that_are_not_there_are_not_made_up(tmp_path):
+    model = qwen3(tie_word_embeddings=False)
+    kept = {k: v for k, v in model.state_dict().items() if k != "lm_head.weight"}
+    model.save_pretrained(tmp_path, state_dict=kept)
+    with pytest.raises(ValueError, match=r"which would be random \(lm_head\.weight\): give a"):
+        load_model(tmp_path)
+
+
 def test_a_path_without_a_model(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"has no config.json: give a folder saved by"):
+        load_model(tmp_path)
+    qwen3().config.save_pretrained(tmp_path / "checkpoints" / "last")
+    with pytest.raises(ValueError, match=r"give .*/checkpoints/last$"):
         load_model(tmp_path)
     qwen3().config.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"cannot be loaded from its folder \(") as caught:

@@ -13,7 +13,7 @@ from rl.credit.losses import token_weights
 from rl.errors import RunFailure
 from rl.learner.batch import Batch
 from rl.learner.credit import assign_credit
-from rl.learner.learner import Learner
+from rl.learner.learner import Learner, NonFiniteLoss
 from rl.learner.settings import OptimizerConfig
 from rl.learner.token_rewards import TokenRewards
 
@@ -38,8 +38,8 @@ def test_belief_in_the_outcome_weighs_tokens(make_group):
     got = assign_credit(row, batch, token_scores=scores).advantages
     right = [2 / (1 + math.exp(-w)) - 1 for w in (0.4, 0.1, 0.3)]
     assert right[2] == pytest.approx(2 * 0.5744425 - 1, abs=1e-7)
-    # Of the wrong one the means are -1, .5 and -1; half the weight, and no belief at .5.
-    expected = [*right, -0.5 * 0.4621172, 0.0, -0.5 * 0.4621172]
+    # Of the wrong one the means are -1, .5 and -1, and there is no belief at .5.
+    expected = [*right, -0.4621172, 0.0, -0.4621172]
     torch.testing.assert_close(got, f64(expected), atol=1e-7, rtol=0)
 
 
@@ -165,3 +165,15 @@ def test_what_cannot_be_learned_from_changes_nothing(make_model, groups):
         learner.update(groups, None, (), [float("nan")] * 5)
     after = learner.state_dict()["token_rewards"]["model"]
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_an_update_that_failed_leaves_no_gradient_to_the_next(make_model, groups):
+    """The outcomes' gradient is taken first; then the policy's loss is no number."""
+    outcomes = outcomes_of(groups)
+    learner, other = (Learner(make_model(), PRIME, CONFIG) for _ in range(2))
+    with pytest.raises(NonFiniteLoss):
+        learner.update(groups, [math.nan] * 5, (), outcomes)
+    for one in (learner, other):
+        one.update(groups, None, (), outcomes)
+    ours, theirs = (one.state_dict()["token_rewards"]["model"] for one in (learner, other))
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)

@@ -10,9 +10,9 @@ import pytest
 import envs
 from agents.completion import Completion, FinishReason, SamplingParams
 from agents.renderer import Renderer
-from rl.demonstrations import Conversation, Exchange
 from rl.rollout.collector import Collector, EpisodeLimits
-from rl.tiny import train_tokenizer
+from rl.stage.tiny import train_tokenizer
+from rl.texts.conversations import Conversation, Exchange
 
 
 class RandomPolicy:
@@ -55,7 +55,7 @@ class RandomPolicy:
     def end(self, session):
         self.ended.append(session)
 
-    def load_weights(self, weights, version):
+    async def load_weights(self, weights, version):
         self.version = version
 
     async def close(self):

@@ -14,7 +14,7 @@ from agents.completion import SamplingParams
 from agents.scripted import ScriptedPolicy
 from envs.replay import main as replay
 from rl.credit.algorithms import ALGORITHMS
-from rl.demonstrations import demonstrate
+from rl.imitation.demonstrations import demonstrate
 from rl.learner.batch import Batch
 from rl.learner.credit import assign_credit
 from rl.rollout.collector import Collector, EpisodeLimits

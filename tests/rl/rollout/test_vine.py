@@ -141,7 +141,7 @@ class BitPolicy:
     def end(self, session):
         self.ended.append(session)
 
-    def load_weights(self, weights, version):
+    async def load_weights(self, weights, version):
         """It has none."""
 
     async def close(self):

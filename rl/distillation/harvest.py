@@ -1,0 +1,200 @@
+"""From groups of played episodes to lines of conversations and of preferences."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+from agents.renderer import Renderer
+from rl.credit.preferences import ranked_pairs
+from rl.distillation.episodes import conversation_of_episode, transcript_of
+from rl.distillation.selection import Condition, Keep, Pairs, Sample, compared, kept
+from rl.rollout.trajectory import Trajectory, TrajectoryGroup
+from rl.run.metrics import share_of_success
+from rl.texts.conversations import Conversation, to_messages
+
+_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """What makes an episode right, and which are chosen."""
+
+    keep: Keep
+    per_task: int = 0
+    """At most so many conversations of a task; 0: all."""
+    pairs: Pairs = "none"
+    pairs_per_task: int = 0
+    """At most so many pairs of a task; 0: all."""
+    conditions: tuple[Condition, ...] = ()
+    """An episode that does not meet one is in no file."""
+    longest: int = 0
+    """Sampled tokens of an episode at most; 0: any number."""
+    right_from: float = 1.0
+    """The success, from 0 to 1, from which on an episode is right."""
+
+
+@dataclass
+class Harvest:
+    """What was chosen so far.
+
+    Args:
+        rules: what is.
+        renderer: that episodes are played with.
+        success_score: the environment's score that says an episode succeeded; "": its return.
+        reward_range: least and greatest return.
+    """
+
+    rules: Rules
+    renderer: Renderer
+    success_score: str
+    reward_range: tuple[float, float]
+    conversations: list[dict[str, Any]] = field(default_factory=list)
+    """Lines that ``rl.sft`` reads."""
+    pairs: list[dict[str, Any]] = field(default_factory=list)
+    """Lines that ``rl.dpo`` and ``rl.reward_model`` read."""
+    num_pairs: int = 0
+    """Of two episodes each; a line that ranks K holds up to K (K - 1) / 2."""
+    samples: list[Sample] = field(default_factory=list)
+    """Every episode with a reward."""
+    dropped: Counter[str] = field(default_factory=Counter)
+    """Right episodes that do not meet a condition, by the first that they do not."""
+    tasks_kept: int = 0
+    kept_lengths: list[int] = field(default_factory=list)
+    rendered_alike: int = 0
+    """Conversations whose texts alone would render to the tokens that were sampled."""
+
+    def take(self, group: TrajectoryGroup) -> None:
+        """Choose among the episodes of one task.
+
+        Raises:
+            ValueError: several roles speak in one.
+        """
+        rules = self.rules
+        # An episode without a turn said nothing.
+        played = [trajectory for trajectory in group.finished if trajectory.turns]
+        everyone = [self._sample(trajectory) for trajectory in played]
+        self.samples += everyone
+        fine = [place for place, t in enumerate(played) if self._fine(t, everyone[place])]
+        samples = [everyone[place] for place in fine]
+        said = [conversation_of_episode(played[place], self.renderer) for place in fine]
+        places = kept(samples, rules.keep, rules.per_task)
+        self.tasks_kept += bool(places)
+        for place in places:
+            self._keep(said[place], samples[place], group.trajectories[0].task)
+        for line, count in self._comparisons(said, samples):
+            self.pairs.append(line | {"task": group.trajectories[0].task})
+            self.num_pairs += count
+
+    def summary(self) -> dict[str, float]:
+        """Counts, and mean lengths in sampled tokens."""
+        right = [sample.length for sample in self.samples if sample.right]
+        lengths = {
+            "length": [sample.length for sample in self.samples],
+            "right_length": right,
+            "kept_length": self.kept_lengths,
+        }
+        return {
+            "episodes": len(self.samples),
+            "right": len(right),
+            **{f"dropped/{condition}": count for condition, count in self.dropped.items()},
+            "kept": len(self.conversations),
+            "tasks_kept": self.tasks_kept,
+            "num_pairs": self.num_pairs,
+            "rendered_alike": self.rendered_alike,
+            **{name: fmean(values) for name, values in lengths.items() if values},
+        }
+
+    def _comparisons(
+        self, said: Sequence[Conversation], samples: Sequence[Sample]
+    ) -> Iterator[tuple[dict[str, Any], int]]:
+        """Lines of preferences among the episodes of a task, and how many pairs each is."""
+        rules, rewards = self.rules, [sample.reward for sample in samples]
+        if rules.pairs == "ranking":
+            if count := len(ranked_pairs(rewards)):
+                yield ranking_line(said, rewards), count
+            return
+        for better, worse in compared(samples, rules.pairs, rules.pairs_per_task):
+            yield pair_line(said[better], said[worse], (rewards[better], rewards[worse])), 1
+
+    def _keep(self, said: Conversation, sample: Sample, task: int) -> None:
+        texts = Conversation(said.exchanges, said.system).to_segment(self.renderer)
+        self.rendered_alike += texts.token_ids == said.to_segment(self.renderer).token_ids
+        self.kept_lengths.append(sample.length)
+        self.conversations.append(
+            {
+                "messages": to_messages(said),
+                "tokenizer": said.tokenizer,
+                "task": task,
+                "reward": sample.reward,
+            }
+        )
+
+    def _sample(self, trajectory: Trajectory) -> Sample:
+        right = self._success(trajectory) >= self.rules.right_from - _TOLERANCE
+        return Sample(trajectory.reward, right, trajectory.num_sampled)
+
+    def _success(self, trajectory: Trajectory) -> float:
+        return share_of_success(trajectory, self.success_score, self.reward_range)
+
+    def _fine(self, trajectory: Trajectory, sample: Sample) -> bool:
+        """Whether an episode meets every condition."""
+        broken = f"longest={self.rules.longest}" if self._too_long(sample) else None
+        if broken is None and self.rules.conditions:
+            transcript = transcript_of(trajectory, self._success(trajectory))
+            broken = next((c.text for c in self.rules.conditions if not c.met(transcript)), None)
+        if broken is not None and sample.right:
+            self.dropped[broken] += 1
+        return broken is None
+
+    def _too_long(self, sample: Sample) -> bool:
+        return 0 < self.rules.longest < sample.length
+
+
+def pair_line(
+    better: Conversation, worse: Conversation, rewards: Sequence[float]
+) -> dict[str, Any]:
+    """A preference as TRL's conversational format has it, with what the two answers earned.
+
+    Args:
+        better: the preferred conversation.
+        worse: another that begins with the same messages, up to where the assistant speaks.
+        rewards: of both.
+    """
+    prompt, (chosen, rejected) = _answers([better, worse])
+    return {
+        "prompt": prompt,
+        "chosen": chosen,
+        "rejected": rejected,
+        "tokenizer": better.tokenizer,
+        "chosen_reward": rewards[0],
+        "rejected_reward": rewards[1],
+    }
+
+
+def ranking_line(said: Sequence[Conversation], rewards: Sequence[float]) -> dict[str, Any]:
+    """Conversations that begin with the same messages, ranked by what they earned.
+
+    Args:
+        said: at least two.
+        rewards: of each; equal ones are tied.
+    """
+    prompt, answers = _answers(said)
+    return {
+        "prompt": prompt,
+        "completions": answers,
+        "scores": list(rewards),
+        "tokenizer": said[0].tokenizer,
+    }
+
+
+def _answers(
+    said: Sequence[Conversation],
+) -> tuple[list[dict[str, Any]], list[list[dict[str, Any]]]]:
+    """The messages up to where the assistant speaks, and of each conversation what follows."""
+    messages = [to_messages(conversation) for conversation in said]
+    first = next(n for n, message in enumerate(messages[0]) if message["role"] == "assistant")
+    return messages[0][:first], [each[first:] for each in messages]

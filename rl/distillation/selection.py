@@ -1,0 +1,145 @@
+"""Which episodes of a task are imitated, and which are compared: rules over a group of samples."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from envs.rewards import Rubric, Transcript, make_rubric
+
+Keep = Literal["right", "best", "shortest"]
+"""Which samples of a task are kept; :func:`kept`."""
+Pairs = Literal["none", "long2short", "right-wrong", "ranking"]
+"""Which samples of a task are compared: two by two, :func:`compared`; or all, by their rewards."""
+_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What the rules see of an episode."""
+
+    reward: float
+    right: bool
+    length: int
+    """Sampled tokens."""
+
+
+def kept(samples: Sequence[Sample], keep: Keep, per_task: int = 0) -> list[int]:
+    """Places of the samples to imitate, the samples being of one task.
+
+    ============  ====================================================  =========================
+    ``right``     the first ``per_task`` right ones; 0: all             rejection sampling,
+                                                                        DeepSeek-R1, 2501.12948
+    ``best``      the one with the greatest reward, right or not        best of n
+    ``shortest``  the shortest right one                                Kimi k1.5, 2501.12599
+    ============  ====================================================  =========================
+
+    Of equals the first counts.
+
+    Raises:
+        ValueError: ``keep`` is no row of the table.
+    """
+    places = range(len(samples))
+    right = [place for place in places if samples[place].right]
+    if keep == "right":
+        return right[:per_task] if per_task else right
+    if keep == "best":
+        return sorted(places, key=lambda place: -samples[place].reward)[:1]
+    if keep == "shortest":
+        return sorted(right, key=lambda place: samples[place].length)[:1]
+    raise ValueError(f"keep ({keep}) must be right, best or shortest")
+
+
+def compared(samples: Sequence[Sample], pairs: Pairs, per_task: int = 0) -> list[tuple[int, int]]:
+    """Places (preferred, other) of the samples to compare, the samples being of one task.
+
+    ``long2short`` is Kimi's rule (:func:`rl.credit.preferences.long2short_pairs`). ``right-wrong``
+    sets each right one against each wrong one, in rounds in which every right one stands once.
+
+    Args:
+        samples: of one task.
+        pairs: the rule.
+        per_task: at most so many pairs, the first; 0: all.
+
+    Raises:
+        ValueError: the rule is unknown.
+    """
+    if pairs == "none":
+        return []
+    if pairs == "long2short":
+        from rl.credit.preferences import long2short_pairs  # With it comes torch.
+
+        found = long2short_pairs([s.length for s in samples], [s.right for s in samples])
+    elif pairs == "right-wrong":
+        right = [place for place, sample in enumerate(samples) if sample.right]
+        wrong = [place for place, sample in enumerate(samples) if not sample.right]
+        found = [
+            (better, wrong[(number + shift) % len(wrong)])
+            for shift in range(len(wrong))
+            for number, better in enumerate(right)
+        ]
+    else:
+        raise ValueError(f"pairs ({pairs}) must be none, long2short or right-wrong")
+    return found[:per_task] if per_task else found
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What a text must be worth by a rubric."""
+
+    text: str
+    rubric: Rubric
+    holds: Callable[[float], bool]
+
+    def met(self, transcript: Transcript) -> bool:
+        """Whether an episode is what the condition asks for."""
+        return self.holds(self.rubric.total(transcript))
+
+
+def parse_conditions(text: str, key: str = "only") -> tuple[Condition, ...]:
+    """The conditions in ``language >= 0.9, repetition(ngram=4) >= -0.1``; none in an empty text.
+
+    Args:
+        text: rubrics of ``envs.rewards``, each with ``>=`` or ``<=`` and a number.
+        key: the setting it is the value of, for messages.
+
+    Raises:
+        ValueError: it is something else, or a rubric's option is wrong.
+        UnknownNameError: there is no such rubric.
+    """
+    if not text.strip():
+        return ()
+    expected = f"{key} ({text}) must be conditions such as language >= 0.9, repetition >= -0.1"
+    try:
+        body = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError as error:
+        raise ValueError(expected) from error
+    nodes = body.elts if isinstance(body, ast.Tuple) else [body]
+    return tuple(_condition(node, key, expected) for node in nodes)
+
+
+def _condition(node: ast.expr, key: str, expected: str) -> Condition:
+    match node:
+        case ast.Compare(left=rubric, ops=[ast.GtE() | ast.LtE() as sign], comparators=[number]):
+            worth = _number(number, expected)
+        case _:
+            raise ValueError(expected)
+    least = isinstance(sign, ast.GtE)
+
+    def holds(value: float) -> bool:
+        return value >= worth - _TOLERANCE if least else value <= worth + _TOLERANCE
+
+    return Condition(ast.unparse(node), make_rubric(ast.unparse(rubric), key), holds)
+
+
+def _number(node: ast.expr, expected: str) -> float:
+    try:
+        number = float(ast.literal_eval(node))
+    except (TypeError, ValueError) as error:
+        raise ValueError(expected) from error
+    if not math.isfinite(number):
+        raise ValueError(expected)
+    return number

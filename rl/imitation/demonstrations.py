@@ -1,0 +1,99 @@
+"""Conversations of an environment's imperfect author, who is there to be imitated."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+import envs
+from envs.budget import without_budget
+from envs.env import EnvOptions
+from rl.texts.conversations import Conversation, Exchange
+
+
+class NoDemonstrations(ValueError):
+    """Raised when an environment has no author to imitate."""
+
+
+@runtime_checkable
+class Demonstrated(Protocol):
+    """An environment that has the conversations themselves, and nobody to play them."""
+
+    def conversations(self, tasks: Sequence[int], seed: int) -> list[Conversation]:
+        """Those of these tasks, or all there are."""
+        ...
+
+
+async def demonstrate(
+    env_id: str,
+    options: EnvOptions,
+    services: Mapping[str, Any],
+    tasks: Sequence[int],
+    seed: int,
+    concurrency: int = 32,
+) -> list[Conversation]:
+    """Let the environment's imperfect author play these tasks, one episode each.
+
+    An episode is a conversation, or one for each of its roles.
+
+    Args:
+        env_id: the environment's full id.
+        options: its options.
+        services: what its episodes share.
+        tasks: indices into the options' split.
+        seed: of the author's errors.
+        concurrency: episodes at once.
+
+    Raises:
+        NoDemonstrations: the environment has no such author.
+    """
+    if issubclass(envs.env_type(env_id), Demonstrated):
+        demonstrated = envs.make_from(env_id, options, services)
+        assert isinstance(demonstrated, Demonstrated)
+        return demonstrated.conversations(tasks, seed)
+    places = asyncio.Semaphore(concurrency)
+
+    async def one(position: int, task: int) -> list[Conversation]:
+        async with places:
+            rng = np.random.default_rng([seed, position])
+            return await _episode(env_id, options, services, task, rng)
+
+    played = await asyncio.gather(*(one(i, task) for i, task in enumerate(tasks)))
+    return [conversation for conversations in played for conversation in conversations]
+
+
+async def _episode(
+    env_id: str,
+    options: EnvOptions,
+    services: Mapping[str, Any],
+    task: int,
+    rng: np.random.Generator,
+) -> list[Conversation]:
+    env = envs.make_from(env_id, options, services)
+    observation, _ = await env.areset(seed=int(rng.integers(2**31)), options={"task": task})
+    try:
+        author = env.demonstrator(rng)
+    except NotImplementedError as error:
+        raise NoDemonstrations(
+            f"{env_id} has no demonstrator to imitate: write {type(env).__name__}.demonstrator, or "
+            f"do without (model=... a Hugging Face model, data=... a file of messages)"
+        ) from error
+    spoken: dict[str, list[Exchange]] = {}
+    rules: dict[str, str | None] = {}
+    # The last action's outcome is read by nobody, so it is not asked for.
+    for turn in range(options.max_turns):
+        action = author(without_budget(observation))
+        said = spoken.setdefault(env.role, [])
+        halted = bool(env.stop) and action.endswith(env.stop)
+        said.append(Exchange(observation, action, not halted, bool(said) and env.continues))
+        rules.setdefault(env.role, env.system_prompt)
+        if turn + 1 < options.max_turns:
+            result = await env.astep(action)
+            if result.terminated or result.truncated:
+                break
+            observation = result.observation
+    await env.aclose()
+    return [Conversation(tuple(exchanges), rules[role]) for role, exchanges in spoken.items()]

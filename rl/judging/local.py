@@ -1,0 +1,91 @@
+"""A model in this process as a judge: a Hugging Face folder that is asked and never generates."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from transformers.utils import logging as transformers_logging
+
+from agents.renderer import Renderer
+from agents.segment import Segment
+from envs.judges.chooser import JudgeFailure, Message
+from rl.learner.batch import Batch
+from rl.learner.model import ScoringModel, load_model
+from rl.stage.model import load_tokenizer
+from rl.texts.conversations import unsampled
+
+_MAX_TOKENS = 65536
+"""Padded tokens of one forward pass; longer conversations go in several."""
+
+
+class LocalChooser:
+    """Chooses by the log-probabilities of the options' tokens, softmax over them.
+
+    Where one option's tokens begin with another's ("1" and "10"), the end of the message is part
+    of each: the model says "1" and stops, or goes on to "10".
+
+    Args:
+        model: the judge; its weights are used in place.
+        renderer: of its tokenizer.
+    """
+
+    def __init__(self, model: ScoringModel, renderer: Renderer) -> None:
+        self._model = model
+        self._renderer = renderer
+        self._window: int = model.model.config.max_position_embeddings
+        # One forward pass at a time, and not on the event loop.
+        self._thread = ThreadPoolExecutor(1, "turnwise-judge")
+
+    async def __call__(self, messages: Sequence[Message], options: Sequence[str]) -> list[float]:
+        """See ``envs.judges.chooser.Chooser``.
+
+        Raises:
+            JudgeFailure: the conversation is longer than the model's window.
+        """
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, self._choose, messages, options)
+
+    def _choose(self, messages: Sequence[Message], options: Sequence[str]) -> list[float]:
+        context = self._renderer.start(messages)
+        words = [self._renderer.splice(option) for option in options]
+        if any(a != b and b[: len(a)] == a for a in words for b in words):
+            words = [[*word, self._renderer.end_token_ids[0]] for word in words]
+        longest = len(context) + max(map(len, words))
+        if longest > self._window:
+            raise JudgeFailure(
+                f"what is to be judged has {longest} tokens, more than the judge's window of "
+                f"{self._window}",
+                retryable=False,
+            )
+        batch = Batch.from_segments([_said(context, word) for word in words])
+        logprobs, _ = self._model.score_batch(batch, _MAX_TOKENS)
+        totals = torch.zeros(len(words), dtype=torch.float64)
+        totals.index_add_(0, batch.episode_ids, logprobs)
+        probabilities: list[float] = totals.softmax(0).tolist()
+        return probabilities
+
+
+def load_judge(path: str, device: torch.device | str, dtype: torch.dtype) -> LocalChooser:
+    """A model as a judge.
+
+    Args:
+        path: a folder in the Hugging Face layout, or a hub id.
+        device: where it runs.
+        dtype: of its weights.
+
+    Raises:
+        ValueError: there is no model at the path, or the model or its tokenizer is not usable.
+    """
+    transformers_logging.disable_progress_bar()
+    model = load_model(path, device=device, dtype=dtype)
+    return LocalChooser(ScoringModel(model), Renderer(load_tokenizer(path)))
+
+
+def _said(context: Sequence[int], word: Sequence[int]) -> Segment:
+    segment = Segment()
+    segment.append_context(context, 0)
+    segment.append_completion(unsampled(word), 0)
+    return segment

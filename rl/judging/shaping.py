@@ -1,0 +1,150 @@
+"""A judge as a shaping: ``shaping=judge(model='NAME', url='http://localhost:8000/v1')``.
+
+d-RLAIF (arXiv 2309.00267, section 2.2.2): the expected grade of an answer is its reward, and no
+reward model is trained.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from envs.judges.chooser import Chooser
+from envs.judges.verdicts import CRITERIA, expected_grade, grades
+from rl.credit.shaping import Member, Shaping
+from rl.errors import RunFailure
+from tools.limits import CallLimits
+from tools.tool import ToolFailure
+
+if TYPE_CHECKING:
+    from rl.rollout.trajectory import Trajectory
+
+SILENT = -1.0
+"""What an episode is worth in which nothing was said: the worst grade."""
+
+
+def judge(
+    model: str,
+    url: str = "",
+    key: str = "",
+    criteria: str = CRITERIA,
+    scale: int = 10,
+    timeout_s: float = 60.0,
+    retries: int = 3,
+    concurrent: int = 32,
+) -> Shaping:
+    """The expected grade of an episode, from -1 to 1.
+
+    Args:
+        model: the judge, a folder or a Hugging Face id; with ``url``, its name there.
+        url: an OpenAI-compatible API; "": the model runs here.
+        key: the environment variable that holds the URL's key; "" for none.
+        criteria: what makes an answer good.
+        scale: the best grade; 1 is the worst.
+        timeout_s: seconds of one request.
+        retries: further requests after one that failed in a way that may pass.
+        concurrent: episodes that are judged at once.
+
+    Raises:
+        ValueError: a number is out of range, or the key is no environment variable.
+    """
+    if scale < 2:
+        raise ValueError(f"scale ({scale}) must be >= 2")
+    if key and key not in os.environ:
+        raise ValueError(f"key ({key}) is no environment variable here")
+    limits = CallLimits(timeout_s=timeout_s, retries=retries, max_concurrent=concurrent)
+    grader = _Grader(model, url, os.environ[key] if key else "", limits)
+    return Shaping(
+        "judge", lambda members: grader.judge(members, criteria, scale), judges=True, by_group=False
+    )
+
+
+class _Grader:
+    """Grades episodes; a model in this process is loaded when the first step is shaped."""
+
+    def __init__(self, model: str, url: str, key: str, limits: CallLimits) -> None:
+        self._model, self._url, self._key = model, url, key
+        self._limits = limits
+
+    def judge(self, members: Sequence[Member], criteria: str, scale: int) -> list[float]:
+        """What each episode is worth.
+
+        Raises:
+            RunFailure: the judge gives no verdict, which is nobody's reward.
+        """
+        episodes = [member.episode for member in members]
+        # The caller's thread has a running loop already.
+        with ThreadPoolExecutor(1, "turnwise-judge") as thread:
+            try:
+                return thread.submit(asyncio.run, self._judge(episodes, criteria, scale)).result()
+            except ToolFailure as failure:
+                raise RunFailure(
+                    f"shaping judge: {failure}; go on with resume=auto when it is back"
+                ) from failure
+
+    async def _judge(
+        self, episodes: Sequence[Trajectory | None], criteria: str, scale: int
+    ) -> list[float]:
+        if not self._url:
+            return await _all(self._local, episodes, criteria, scale)
+        from envs.judges.endpoint import ChatEndpoint, EndpointChooser
+
+        endpoint = ChatEndpoint(self._url, self._model, key=self._key, limits=self._limits)
+        async with endpoint:
+            return await _all(EndpointChooser(endpoint), episodes, criteria, scale)
+
+    @cached_property
+    def _local(self) -> Chooser:
+        import torch
+
+        from rl.judging.local import load_judge
+
+        here = "cuda" if torch.cuda.is_available() else "cpu"
+        return load_judge(self._model, here, torch.float32 if here == "cpu" else torch.bfloat16)
+
+
+async def _all(
+    chooser: Chooser, episodes: Sequence[Trajectory | None], criteria: str, scale: int
+) -> list[float]:
+    """The grades; the first that cannot be had is the failure of all."""
+
+    async def one(episode: Trajectory | None) -> float:
+        if episode is None:
+            raise ValueError("a judge reads episodes, and was given none")
+        if not episode.turns:
+            return SILENT
+        said = await grades(chooser, _request(episode), _answer(episode), criteria, scale)
+        return expected_grade(said)
+
+    tasks = [asyncio.ensure_future(one(episode)) for episode in episodes]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def _request(episode: Trajectory) -> Any:
+    """What was asked: the first observation, with the system message where there is one."""
+    if not episode.system:
+        return episode.observation
+    return [
+        {"role": "system", "content": episode.system},
+        {"role": "user", "content": episode.observation},
+    ]
+
+
+def _answer(episode: Trajectory) -> Any:
+    """What was said; with more than one turn, what was read in between as well."""
+    *before, last = episode.turns
+    if not before:
+        return last.action
+    messages = []
+    for turn in before:
+        messages.append({"role": "assistant", "content": turn.action})
+        messages.append({"role": "user", "content": turn.observation})
+    return [*messages, {"role": "assistant", "content": last.action}]

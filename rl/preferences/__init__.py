@@ -1,0 +1,1 @@
+"""Learning from preferences and labelled steps, and what is learned as a reward."""

@@ -1,0 +1,79 @@
+"""The settings of what learns from preferences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rl.config import ModelConfig
+from rl.credit.algorithm import Reduction
+from rl.learner.settings import OptimizerConfig
+from rl.settings.groups import at_least
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreferenceConfig(ModelConfig):
+    """What learning from a file of preferences must know."""
+
+    data: str
+    """JSON lines: {"prompt", "chosen", "rejected"} or {"prompt", "completions", "scores"}."""
+    held_out: float = 0.1
+    """The share of prompts that are not learned from, and that accuracy is measured on."""
+    steps: int = 0
+    """Optimizer steps; 0: one pass over the prompts."""
+    batch_size: int = 64
+    """Comparisons per step; all answers of one are in the same step."""
+    micro_batch_tokens: int = 4096
+    """Padded tokens per forward; nothing depends on it."""
+    max_seconds: float = 0.0
+    """Stop after this many seconds of training; 0 for no limit."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(0, self, "steps", "max_seconds")
+        at_least(1, self, "batch_size", "micro_batch_tokens")
+        if not 0 < self.held_out < 1:
+            raise ValueError(f"held_out ({self.held_out}) must be above 0 and below 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardModelConfig(PreferenceConfig):
+    """Train a reward model: a policy's architecture that gives an answer a number."""
+
+    model: str
+    """The language model to begin with, a folder or a Hugging Face id: most often SFT's."""
+    process: bool = False
+    """Whether data is of solutions with labelled steps, and each step gets a score:
+    {"prompt", "completions", "labels"} or {"messages", "labels"}."""
+    center: str = ""
+    """A file of {"messages": [...]} whose answers get reward 0 on average; empty: all answers."""
+    optimizer: OptimizerConfig = field(metadata={"defaults": {"lr": 1e-5, "warmup_steps": 5}})
+    """The learner's optimizer."""
+    out: str = "runs/reward-model-{seed}"
+    """The folder; the reward model is saved under checkpoints/last, where none may be yet."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.process and self.center:
+            raise ValueError(
+                f"center ({self.center}) must be empty with process=true: the scores of steps are "
+                f"log-odds, which have a zero of their own"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPOConfig(PreferenceConfig):
+    """Train a policy on preferences directly, against itself as it was."""
+
+    beta: float = 0.1
+    """How closely the policy keeps to what it was: the weight of its log-ratio."""
+    reduction: Reduction = "sum"
+    """Of an answer's log-ratio: sum over tokens (DPO), mean over them, or turn-mean (SWEET-RL)."""
+    optimizer: OptimizerConfig = field(metadata={"defaults": {"lr": 1e-6, "warmup_steps": 5}})
+    """The learner's optimizer."""
+    out: str = "runs/dpo-{seed}"
+    """The folder; the model is saved under checkpoints/last, where none may be yet."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.beta > 0:
+            raise ValueError(f"beta ({self.beta}) must be above 0")

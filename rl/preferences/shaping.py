@@ -1,0 +1,147 @@
+"""Reward models as shapings: ``shaping=reward_model(path='runs/rm/checkpoints/last')``.
+
+One reads an episode's tokens as they were sampled, so its vocabulary must be the policy's. It is
+loaded when the first step is shaped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from rl.credit.shaping import Member, Shaping
+
+if TYPE_CHECKING:
+    from agents.renderer import Renderer
+    from agents.segment import Segment
+    from rl.learner.reward_model import RewardModel
+    from rl.rollout.trajectory import Trajectory
+
+
+def reward_model(path: str, device: str = "auto") -> Shaping:
+    """What a reward model gives the last words of an episode; 0 where nothing was said.
+
+    Args:
+        path: a folder that ``python -m rl.reward_model`` saved, or a hub id.
+        device: where it runs; auto: the GPU where there is one.
+
+    Raises:
+        ValueError: the folder holds no reward model.
+    """
+
+    def score(rewarder: RewardModel, segments: Sequence[Segment]) -> list[float]:
+        from rl.learner.preferences import rewards_of
+
+        return rewards_of(rewarder, segments)
+
+    return _judge("reward_model", path, device, score)
+
+
+def process_model(
+    path: str, by: Literal["min", "product"] = "min", device: str = "auto"
+) -> Shaping:
+    """What a process reward model gives an episode's turns, as one number; 0 where none spoke.
+
+    Each turn gets the probability that it leads to a right answer, at its last token.
+
+    Args:
+        path: a folder that ``python -m rl.reward_model process=true`` saved, or a hub id.
+        by: the least of the turns' scores (Math-Shepherd), or their product.
+        device: where it runs; auto: the GPU where there is one.
+
+    Raises:
+        ValueError: the folder holds no reward model, or ``by`` is neither.
+    """
+    if by not in ("min", "product"):
+        raise ValueError(f"by ({by!r}) must be min or product")
+
+    def score(rewarder: RewardModel, segments: Sequence[Segment]) -> list[float]:
+        from rl.credit.preferences import solution_score
+        from rl.learner.process import step_scores
+        from rl.texts.steps import turn_ends
+
+        found = step_scores(rewarder, segments, [turn_ends(segment) for segment in segments])
+        return [solution_score(scores, by).item() for scores in found]
+
+    return _judge("process_model", path, device, score)
+
+
+Score = Callable[["RewardModel", Sequence["Segment"]], list[float]]
+
+
+def _judge(name: str, path: str, device: str, score: Score) -> Shaping:
+    _check_folder(path)
+    # The reward model and its tokenizer are heavy, and a command line is only being read now.
+    load = cache(lambda: _load(name, path, device))
+
+    def contribute(members: Sequence[Member]) -> list[float]:
+        rewarder, renderer = load()
+        spoken = [_spoken(member) for member in members]
+        for member, segment in zip(members, spoken, strict=True):
+            if member.episode is not None and segment is not None:
+                _check_tokens(member.episode, segment, renderer)
+        rewards = iter(score(rewarder, [s for s in spoken if s is not None]))
+        return [0.0 if segment is None else next(rewards) for segment in spoken]
+
+    return Shaping(name, contribute, judges=True, by_group=False)
+
+
+def _check_folder(path: str) -> None:
+    """Refuse a folder without a reward model before the run begins, not at its first step."""
+    local = Path(path).expanduser()
+    if not local.is_dir():
+        return  # A hub id, or what a stage before this one will have made.
+    told = local / "config.json"
+    if not told.is_file():
+        raise ValueError(f"path ({path}) has no config.json: give a reward model's folder")
+    made = (json.loads(told.read_text(encoding="utf-8")).get("architectures") or [""])[0]
+    if not made.endswith("ForSequenceClassification"):
+        raise ValueError(
+            f"path ({path}) holds a {made or 'model of no kind'}: give a folder that python -m "
+            f"rl.reward_model saved"
+        )
+
+
+def _load(name: str, path: str, device: str) -> tuple[RewardModel, Renderer]:
+    import torch
+    from transformers import AutoTokenizer
+
+    from agents.renderer import Renderer
+    from rl.learner.reward_model import RewardModel
+
+    here = "cuda" if torch.cuda.is_available() else "cpu"
+    rewarder = RewardModel.load(path, here if device == "auto" else device)
+    if rewarder.of_steps != (name == "process_model"):
+        other = "process_model" if rewarder.of_steps else "reward_model"
+        raise ValueError(f"{path} holds no {name}: it was trained to be a {other}")
+    tokenizer = AutoTokenizer.from_pretrained(str(Path(path).expanduser()))
+    return rewarder, Renderer(tokenizer)
+
+
+def _spoken(member: Member) -> Segment | None:
+    """The conversation as it was at the last words of an episode; None where none were said."""
+    if member.episode is None:
+        raise ValueError("a reward model reads episodes, and was given none")
+    if len(member.episode.roles) > 1:
+        raise ValueError(
+            f"a reward model reads episodes of one role, not of {', '.join(member.episode.roles)}"
+        )
+    spoken = [segment for segment in member.episode.segments if 1 in segment.loss_mask]
+    return spoken[-1] if spoken else None
+
+
+def _check_tokens(episode: Trajectory, segment: Segment, renderer: Renderer) -> None:
+    """Say so when the tokens mean something else to the reward model than to the policy."""
+    last = max(t for t, m in zip(segment.turn_ids, segment.loss_mask, strict=True) if m)
+    rows = zip(segment.token_ids, segment.loss_mask, segment.turn_ids, strict=True)
+    said = renderer.text([token for token, mask, turn in rows if mask and turn == last])
+    action = episode.turns[last].action
+    # What an environment sees ends at a stop string; the tokens may go on.
+    if not said.startswith(action):
+        raise ValueError(
+            f"the reward model reads {said[:40]!r} where the policy said {action[:40]!r}: its "
+            f"tokenizer must be the policy's (train it from the policy's model)"
+        )

@@ -1,0 +1,155 @@
+"""What training on a file of preferences or labels is: the data, the steps, the accuracy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
+
+from agents.renderer import Renderer
+from agents.segment import Segment
+from rl.errors import UsageError
+from rl.imitation.training import check_lengths
+from rl.learner.model import load_model
+from rl.preferences.config import PreferenceConfig
+from rl.rollout.order import TaskOrder
+from rl.run.metrics import PassRate, pass_rate
+from rl.stage.model import device_of, dtype_of, load_tokenizer
+from rl.texts.comparisons import TokenComparison, read_comparisons
+from rl.texts.split import Prompted, split_by_prompt
+
+TOLD_EVERY = 50
+"""Steps between two lines of progress."""
+
+
+class Tokenized(Protocol):
+    """A row of data as tokens."""
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """Its texts."""
+        ...
+
+
+T = TypeVar("T", bound=Tokenized)
+T_co = TypeVar("T_co", bound=Tokenized, covariant=True)
+T_contra = TypeVar("T_contra", bound=Tokenized, contravariant=True)
+
+
+class Row(Prompted, Protocol[T_co]):
+    """A row of data as text."""
+
+    def tokenized(self, renderer: Renderer) -> T_co:
+        """The same in the renderer's tokens."""
+        ...
+
+
+class Learns(Protocol[T_contra]):
+    """What learns from rows, and can be asked how far it agrees with some."""
+
+    def update(self, rows: Sequence[T_contra], /) -> dict[str, float]:
+        """One optimizer step; ``loss`` and ``accuracy`` are among what it tells."""
+        ...
+
+    def agreements(self, rows: Sequence[T_contra], /) -> list[float]:
+        """Whether it agrees with each label, from 0 to 1."""
+        ...
+
+
+@dataclass(frozen=True)
+class Material(Generic[T]):
+    """A model, and rows of data in its tokens."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    renderer: Renderer
+    learned: list[T]
+    held_out: list[T]
+
+
+def open_material(
+    config: PreferenceConfig, read: Callable[[str], Sequence[Row[T]]], say: Callable[[str], None]
+) -> Material[T]:
+    """Load the model and the data.
+
+    Args:
+        config: names both.
+        read: from the data's path to its rows.
+        say: told how many there are.
+
+    Raises:
+        UsageError: the model or the data is not what the settings say.
+    """
+    transformers_logging.disable_progress_bar()
+    torch.set_num_threads(config.threads)
+    try:
+        texts = read(config.data)
+        parts = split_by_prompt(texts, config.held_out, config.seed)
+        model = load_model(config.model, device=device_of(config), dtype=dtype_of(config))
+        tokenizer = load_tokenizer(config.model)
+        renderer = Renderer(tokenizer)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    learned, held_out = ([text.tokenized(renderer) for text in part] for part in parts)
+    check_lengths(model, [s for c in (*learned, *held_out) for s in c.segments])
+    say(f"{len(learned)} rows to learn from, {len(held_out)} held out")
+    return Material(model, tokenizer, renderer, learned, held_out)
+
+
+def open_comparisons(
+    config: PreferenceConfig, say: Callable[[str], None]
+) -> Material[TokenComparison]:
+    """Load the model and a file of preferences.
+
+    Raises:
+        UsageError: the model or the data is not what the settings say, or accuracy could not be
+            measured when all is learned: every held-out pair is a toss-up.
+    """
+    material = open_material(config, read_comparisons, say)
+    if all(pair.label == 0.5 for row in material.held_out for pair in row.pairs):
+        raise UsageError("every held-out pair is labelled 0.5: hold out more (held_out=...)")
+    return material
+
+
+def learn(
+    learner: Learns[T],
+    rows: Sequence[T],
+    config: PreferenceConfig,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """The optimizer steps that ``config`` asks for; each row is seen once per pass.
+
+    Returns:
+        ``steps``, ``seconds``, ``first_loss`` and ``last_loss``.
+
+    Raises:
+        RunFailure: a step would have spoilt the weights, or did.
+    """
+    order = TaskOrder(len(rows), config.seed)
+    steps = config.steps or -(-len(rows) // config.batch_size)
+    losses: list[float] = []
+    started = time.monotonic()
+    for step in range(1, steps + 1):
+        chosen = order.take((step - 1) * config.batch_size, config.batch_size)
+        told = learner.update([rows[i] for i in chosen])
+        losses.append(told["loss"])
+        if step % TOLD_EVERY == 0:
+            say(f"step {step}/{steps}  loss {told['loss']:.4f}  accuracy {told['accuracy']:.3f}")
+        if 0 < config.max_seconds <= time.monotonic() - started:
+            break
+    return {
+        "steps": len(losses),
+        "seconds": time.monotonic() - started,
+        "first_loss": losses[0],
+        "last_loss": losses[-1],
+    }
+
+
+def accuracy(learner: Learns[T], held_out: Sequence[T]) -> PassRate:
+    """How often the learner agrees with held-out labels, with the 95% interval of labels."""
+    return pass_rate(learner.agreements(held_out))

@@ -1,0 +1,1 @@
+"""Groups of a run's settings, as plain frozen dataclasses."""

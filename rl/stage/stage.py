@@ -1,0 +1,206 @@
+"""The stage itself: opened from a configuration, it plays episodes and evaluates."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
+
+import envs
+from agents.completion import SamplingParams
+from agents.policy import Policy
+from agents.renderer import Renderer
+from rl.config import RunConfig
+from rl.errors import UsageError
+from rl.external.collector import collector_type
+from rl.learner.model import load_model
+from rl.rollout.collector import Collector, EpisodeLimits
+from rl.rollout.trajectory import TrajectoryGroup
+from rl.rollout.vine import Vine
+from rl.run.metrics import PassRate, pass_rate, success_of
+from rl.run.services import ServiceMeter
+from rl.stage.model import device_of, dtype_of, load_tokenizer
+from rl.stage.policies import open_policy
+from rl.stage.tiny import make_tiny
+
+TRAIN, VALIDATION, TEST, EVALUATE, DISTILL = 0, 1, 2, 3, 4
+"""First number after the seed in a collection's seed key: no two kinds share random numbers."""
+
+
+@dataclass
+class Stage:
+    """Everything that playing episodes needs; made by :func:`open_stage`."""
+
+    config: RunConfig
+    services: Mapping[str, Any]
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    policy: Policy
+    renderer: Renderer
+    meter: ServiceMeter
+    """What the services count."""
+
+    @property
+    def success_score(self) -> str:
+        """The environment's score that says an episode succeeded."""
+        return envs.env_type(self.config.env.env_id).success_score
+
+    def collector(self, split: str, temperature: float, vine: Vine | None = None) -> Collector:
+        """Whoever plays episodes of a split at a temperature, and values their turns if asked."""
+        config = self.config
+        window: int = self.model.config.max_position_embeddings
+        return collector_type(config.env.env_id)(
+            config.env.env_id,
+            dataclasses.replace(config.env.options, split=split),
+            self.services,
+            policy=self.policy,
+            renderer=self.renderer,
+            sampling=SamplingParams(temperature=temperature, max_tokens=config.sampling.max_tokens),
+            limits=EpisodeLimits(
+                context_length=config.context_length or window,
+                episode_timeout_s=config.episode_timeout_s,
+                # A wave has room for one request of each episode.
+                requests_at_once=int(config.deterministic),
+            ),
+            vine=vine,
+        )
+
+    async def evaluate(
+        self, split: str, num_tasks: int, kind: int, temperature: float, episodes: int = 1
+    ) -> tuple[PassRate, list[TrajectoryGroup]]:
+        """Play the first ``num_tasks`` tasks of a split, ``episodes`` times each.
+
+        The same sampling seeds every time: two evaluations differ by their weights alone.
+        """
+        collector = self.collector(split, temperature)
+        tasks = range(min(num_tasks, len(collector.make_env().tasks)))
+        groups = await collector.collect(tasks, episodes, (self.config.seed, kind))
+        finished = [t for group in groups for t in group.finished]
+        return pass_rate([success_of(t, self.success_score) for t in finished]), groups
+
+    async def publish(self, version: int) -> None:
+        """Have the policy sample from the model's weights as they are now.
+
+        Raises:
+            PolicyFailure: it cannot.
+        """
+        weights = None if self.policy.shares_weights else self.model.state_dict()
+        await self.policy.load_weights(weights, version)
+
+    def facts(self) -> dict[str, Any]:
+        """What a run depends on beside its configuration."""
+        return {
+            "device": str(self.model.device),
+            "dtype": str(self.model.dtype),
+            "num_parameters": sum(p.numel() for p in self.model.parameters()),
+            **self.policy.facts(),
+            "isolation": {
+                name: f"{service.backend}, {service.isolation}"
+                for name, service in self.services.items()
+                if isinstance(service, Confining)
+            },
+            "template_difference": self.renderer.difference,
+        }
+
+
+@asynccontextmanager
+async def open_stage(
+    config: RunConfig,
+    say: Callable[[str], None],
+    logs: Path | None = None,
+    own_weights: bool = False,
+) -> AsyncIterator[Stage]:
+    """Open the environment's services, load or make the model, and start the policy.
+
+    Args:
+        config: the command's.
+        say: tells the user.
+        logs: a folder for what servers say that the run starts; None: it is not kept.
+        own_weights: whether the policy goes on while the model is trained, so it needs a copy.
+
+    Raises:
+        UsageError: the model does not exist, or a setting contradicts it.
+        PolicyFailure: a server of the policy's cannot be used.
+    """
+    device, dtype = device_of(config), dtype_of(config)
+    transformers_logging.disable_progress_bar()
+    torch.set_num_threads(config.threads)
+    env_id, options = config.env.env_id, config.env.options
+    async with AsyncExitStack() as stack:
+        # Until here and no further, a ValueError is about what the user asked for.
+        try:
+            services = await stack.enter_async_context(envs.env_type(env_id).open_services(options))
+            _check_isolation(config, services, say)
+            path = config.model
+            if path == "tiny":
+                made = await make_tiny(
+                    env_id, options, services, seed=config.seed, recipe=config.tiny, say=say
+                )
+                path = str(made)
+            model = load_model(path, device=device, dtype=dtype)
+            tokenizer = load_tokenizer(path)
+            renderer = Renderer(tokenizer)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        window: int = model.config.max_position_embeddings
+        if config.context_length > window:
+            raise UsageError(
+                f"context_length ({config.context_length}) must be at most the model's window, "
+                f"{window} tokens"
+            )
+        if renderer.difference is not None:
+            say(f"chat template: {renderer.difference}")
+        policy = await open_policy(
+            config,
+            path,
+            model,
+            tokenizer,
+            logs=logs,
+            own_weights=own_weights,
+            say=say,
+            stack=stack,
+        )
+        meter = ServiceMeter(services)
+        await meter.take()  # a warm start's programs belong to no step
+        yield Stage(config, services, model, tokenizer, policy, renderer, meter)
+
+
+@runtime_checkable
+class Confining(Protocol):
+    """A service that runs programs, and says what stands between them and this machine."""
+
+    @property
+    def backend(self) -> str:
+        """What confines them."""
+        ...
+
+    @property
+    def isolation(self) -> str:
+        """How strongly; "none" is not at all."""
+        ...
+
+
+def _check_isolation(
+    config: RunConfig, services: Mapping[str, Any], say: Callable[[str], None]
+) -> None:
+    """Say which isolation is in force, and refuse to run a model's programs without any.
+
+    Raises:
+        UsageError: there is none, and the user did not allow that.
+    """
+    for name, service in services.items():
+        if not isinstance(service, Confining):
+            continue
+        say(f"{name}: {service.backend}, isolation {service.isolation}")
+        if service.isolation == "none" and not config.allow_unsafe:
+            raise UsageError(
+                f"{name} ({service.backend}) would run a model's programs with no isolation: "
+                f"choose another backend, or say allow_unsafe=true"
+            )

@@ -1,0 +1,248 @@
+"""``model=tiny``: a small Qwen3 and its tokenizer, made here from an environment's own text.
+
+No weights are downloaded. A short supervised run on imperfect demonstrations makes the model start
+somewhere: it writes what its sloppy author wrote, errors included, and reinforcement learning does
+the rest. Made once and cached by a hash of everything that it depends on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+import envs
+from agents.renderer import Renderer
+from agents.segment import NOT_SAMPLED, Segment
+from envs.datasets import SUFFIXES
+from envs.env import EnvOptions
+from envs.mixture.parts import MixOptions
+from rl.external.references import source_of
+from rl.imitation.demonstrations import demonstrate
+from rl.imitation.training import imitate
+from rl.learner.settings import OptimizerConfig
+from rl.run.files import writing
+from rl.settings.groups import TinyRecipe
+from rl.texts.conversations import Conversation
+
+CHAT_TEMPLATE = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+WHOLE_TEXT_EVERY = 5
+"""One in so many demonstrations is learned whole, what its author merely read included."""
+SPECIAL_TOKENS = ("<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>")
+
+
+async def make_tiny(
+    env_id: str,
+    options: EnvOptions,
+    services: Mapping[str, Any],
+    *,
+    seed: int,
+    recipe: TinyRecipe,
+    say: Callable[[str], None],
+) -> Path:
+    """The folder of the tiny model for an environment; made now unless the cache has it.
+
+    Args:
+        env_id: the environment's full id.
+        options: its training options; demonstrations come from their split.
+        services: what its episodes share.
+        seed: of the demonstrations, the initial weights and the order of imitation.
+        recipe: size and warm start.
+        say: told what is going on.
+
+    Raises:
+        NoDemonstrations: the environment has no author to imitate.
+        UsageError: a demonstration is longer than the recipe's window.
+        RunFailure: the cache cannot be written.
+    """
+    folder = cache_folder() / _key(env_id, options, seed, recipe)
+    if (folder / "config.json").is_file():
+        say(f"model=tiny: warm start found in {folder}")
+        return folder
+    with writing(folder.parent):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    count = min(recipe.demonstrations, len(envs.make_from(env_id, options, services).tasks))
+    say(f"model=tiny: {count} demonstrations by the environment's imperfect author")
+    conversations = await demonstrate(env_id, options, services, range(count), seed)
+    tokenizer = train_tokenizer(conversations, recipe.vocab_size)
+    model = new_model(tokenizer, recipe, seed)
+    losses = await imitate(
+        model,
+        _to_learn(conversations, Renderer(tokenizer)),
+        OptimizerConfig(lr=recipe.lr, warmup_steps=recipe.warmup_steps, decay_steps=recipe.steps),
+        steps=recipe.steps,
+        batch_size=recipe.batch_size,
+        seed=seed,
+    )
+    say(
+        f"model=tiny: {sum(p.numel() for p in model.parameters()):,} parameters, "
+        f"{recipe.steps} supervised steps, loss {losses[0]:.2f} to {losses[-1]:.2f}"
+    )
+    with writing(folder):
+        _publish(folder, model, tokenizer)
+    return folder
+
+
+def cache_folder() -> Path:
+    """Where made models are kept: ``$TURNWISE_CACHE``, or ``turnwise`` in the user's cache."""
+    base = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))
+    return Path(os.environ.get("TURNWISE_CACHE", str(Path(base) / "turnwise"))) / "tiny"
+
+
+def train_tokenizer(
+    conversations: Iterable[Conversation], vocab_size: int
+) -> PreTrainedTokenizerBase:
+    """A byte-level BPE of ``vocab_size`` with every digit a token of its own."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    texts = (text for conversation in conversations for text in conversation.texts())
+    tokenizer.train_from_iterator(texts, trainer)
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|pad|>"
+    )
+    wrapped.chat_template = CHAT_TEMPLATE
+    return wrapped
+
+
+def new_model(
+    tokenizer: PreTrainedTokenizerBase, recipe: TinyRecipe, seed: int
+) -> Qwen3ForCausalLM:
+    """A Qwen3 of the recipe's size with random weights."""
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=recipe.hidden_size,
+        intermediate_size=recipe.intermediate_size,
+        num_hidden_layers=recipe.num_layers,
+        num_attention_heads=recipe.num_heads,
+        num_key_value_heads=recipe.num_kv_heads,
+        head_dim=recipe.hidden_size // recipe.num_heads,
+        max_position_embeddings=recipe.context_length,
+        # The usual 0.02 is for wide models. From there, at this width, many seeds do not find out
+        # within the warm start how to copy a number from the task into the answer.
+        initializer_range=recipe.hidden_size**-0.5,
+        tie_word_embeddings=True,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+    )
+    # Transformers initialises from torch's global generator: borrowed here and given back.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Qwen3ForCausalLM(config)
+
+
+def _to_learn(conversations: Sequence[Conversation], renderer: Renderer) -> list[Segment]:
+    """The conversations as segments: the author's words, and of some the whole text.
+
+    The model was never pretrained: what an author merely read is its only other text, and where a
+    passage repeats a query, or a query a question, it learns to copy. But most of that text cannot
+    be predicted: learned whole every time, it drowns what the author's words have to teach.
+    """
+    segments = [conversation.to_segment(renderer) for conversation in conversations]
+    return [
+        segment if place % WHOLE_TEXT_EVERY else _whole_text(segment)
+        for place, segment in enumerate(segments)
+    ]
+
+
+def _whole_text(segment: Segment) -> Segment:
+    """The same text with every token to be learned, not the author's words alone."""
+    count = len(segment)
+    return Segment(
+        token_ids=segment.token_ids,
+        loss_mask=[0] + [1] * (count - 1),
+        sampling_logprobs=segment.sampling_logprobs,
+        versions=[NOT_SAMPLED] + [0] * (count - 1),
+        turn_ids=segment.turn_ids,
+    )
+
+
+def _key(env_id: str, options: EnvOptions, seed: int, recipe: TinyRecipe) -> str:
+    """A hash of all that the model depends on: the environment's source, and the files it reads."""
+    content = {
+        "env": env_id,
+        "options": asdict(options),
+        "made_of": [_made_of(*part) for part in _parts(env_id, options)],
+        "seed": seed,
+        "recipe": asdict(recipe),
+        "template": CHAT_TEMPLATE,
+        "whole_text_every": WHOLE_TEXT_EVERY,
+        "versions": [torch.__version__, transformers.__version__],
+    }
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode())
+    return f"{env_id}-{digest.hexdigest()[:16]}"
+
+
+def _parts(env_id: str, options: EnvOptions) -> list[tuple[str, EnvOptions]]:
+    """An environment and, of a mixture, its parts."""
+    inner = options.parts() if isinstance(options, MixOptions) else ()
+    return [(env_id, options), *((part.env_id, part.options) for part in inner)]
+
+
+def _made_of(env_id: str, options: EnvOptions) -> tuple[dict[str, str], dict[str, str]]:
+    """An environment's source, and the hashes of the files that it reads."""
+    package = Path(inspect.getfile(envs.env_type(env_id))).parent
+    sources = {p.name: p.read_text(encoding="utf-8") for p in sorted(package.glob("*.py"))}
+    return sources, _data_hashes(options)
+
+
+def _data_hashes(options: EnvOptions) -> dict[str, str]:
+    """The hash of every data file that an environment's own options name, by itself or its folder.
+
+    A function that they name (``agent.py:play``) stands for its file.
+    A word such as "code" may happen to be a folder here as well; only its data files count then.
+    """
+    common = {field.name for field in fields(EnvOptions)}
+    named = {k: v for k, v in asdict(options).items() if k not in common and isinstance(v, str)}
+    hashes = {}
+    for key, value in named.items():
+        path = Path(value).expanduser()
+        source = source_of(value)
+        for file in sorted(path.rglob("*")) if value and path.is_dir() else [source or path]:
+            if file.is_file() and (file == source or file.name.endswith(SUFFIXES)):
+                with file.open("rb") as opened:
+                    hashes[f"{key}/{file}"] = hashlib.file_digest(opened, "sha256").hexdigest()
+    return hashes
+
+
+def _publish(folder: Path, model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Write the folder so that it appears complete or not at all, whoever else makes the same."""
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    model.save_pretrained(partial)
+    tokenizer.save_pretrained(partial)
+    try:
+        partial.rename(folder)
+    except OSError:
+        # Another run made the same model meanwhile; the two are equal.
+        shutil.rmtree(partial)

@@ -1,0 +1,1 @@
+"""What is learned from beside episodes: conversations, comparisons, labelled steps, in files."""

@@ -1,0 +1,169 @@
+"""Answers that were compared: files of preferences, as text and as tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import comb, isfinite
+from typing import Any
+
+from agents.renderer import Renderer
+from agents.segment import NOT_SAMPLED, Segment
+from rl.credit.preferences import ranked_pairs
+from rl.texts.conversations import Conversation, conversation_of
+from rl.texts.lines import read_lines
+
+Messages = list[dict[str, Any]]
+FORMAT = (
+    '{"prompt": ..., "chosen": ..., "rejected": ...}, or {"prompt": ..., "completions": [...], '
+    '"scores": [...]}, each a text or a list of messages'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Places of two answers, the first of which was preferred."""
+
+    better: int
+    worse: int
+    margin: float = 0.0
+    """By how much the first's reward is to exceed the second's."""
+    label: float = 1.0
+    """The probability that the first is the better one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Answers to one prompt, and how they compare."""
+
+    answers: tuple[Conversation, ...]
+    """Each with the prompt before it."""
+    pairs: tuple[Pair, ...]
+    first_turn: int = 0
+    """The first turn that is the answers': what was said before it is the prompt's."""
+
+    @property
+    def prompt(self) -> tuple[Any, ...]:
+        """What all answers begin with."""
+        first = self.answers[0]
+        before = first.exchanges[: self.first_turn]
+        return (first.system, *before, first.exchanges[self.first_turn].observation)
+
+    def tokenized(self, renderer: Renderer) -> TokenComparison:
+        """Its tokens: loss_mask is 1 at the answers' words, and 0 at the prompt's."""
+        segments = (answer.to_segment(renderer) for answer in self.answers)
+        return TokenComparison(
+            tuple(from_turn(segment, self.first_turn) for segment in segments), self.pairs
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TokenComparison:
+    """A comparison as tokens."""
+
+    segments: tuple[Segment, ...]
+    pairs: tuple[Pair, ...]
+    offsets: tuple[float, ...] = ()
+    """What is subtracted from each answer's reward (what a reference says of it); none: 0."""
+
+    @property
+    def width(self) -> int:
+        """Tokens of the longest answer, with its prompt."""
+        return max(len(segment) for segment in self.segments)
+
+    @property
+    def weight(self) -> float:
+        """Of each pair: 1 / C(K, 2) for K answers."""
+        return 1 / comb(len(self.segments), 2)
+
+
+def from_turn(segment: Segment, first: int) -> Segment:
+    """The same tokens, those of earlier turns masked."""
+    rows = zip(segment.loss_mask, segment.turn_ids, strict=True)
+    mask = [m if turn >= first else 0 for m, turn in rows]
+    return Segment(
+        token_ids=segment.token_ids,
+        loss_mask=mask,
+        sampling_logprobs=segment.sampling_logprobs,
+        versions=[v if m else NOT_SAMPLED for m, v in zip(mask, segment.versions, strict=True)],
+        turn_ids=segment.turn_ids,
+    )
+
+
+def read_comparisons(path: str) -> list[Comparison]:
+    """Comparisons from JSON lines, in TRL's conversational form or ranked.
+
+    A line is ``{"prompt", "chosen", "rejected"}``, with ``"margin"`` and ``"label"`` (the
+    probability that chosen is better) where they are known, or ``{"prompt", "completions",
+    "scores"}``: K answers, the greater score the better, equal ones tied. A prompt is a list of
+    messages, or the text of a user's. An answer is a list of messages, or the text of the
+    assistant's. Without a prompt, it is the messages that all answers begin with. What a message
+    may hold beside its text: :func:`rl.texts.conversations.to_messages`; ``"tokenizer"`` is of the
+    line.
+
+    Raises:
+        ValueError: a line is no such comparison; names the file and the line.
+    """
+    comparisons = read_lines(path, _comparison, FORMAT)
+    if not comparisons:
+        raise ValueError(f"data ({path}) holds no comparison: give it a line for each")
+    if not any(comparison.pairs for comparison in comparisons):
+        raise ValueError(f"data ({path}) prefers no answer to another: every line is a tie")
+    return [comparison for comparison in comparisons if comparison.pairs]
+
+
+def _comparison(row: Mapping[str, Any]) -> Comparison:
+    ranked = "completions" in row
+    said = [_messages(a, "assistant") for a in _texts(row, ranked)]
+    prompt = _messages(row["prompt"], "user") if "prompt" in row else _shared(said)
+    if "prompt" not in row:
+        said = [messages[len(prompt) :] for messages in said]
+    tokenizer = row.get("tokenizer", "")
+    answers = tuple(conversation_of([*prompt, *messages], tokenizer) for messages in said)
+    first_turn = sum(message["role"] == "assistant" for message in prompt)
+    pairs = _ranked(row["scores"], len(said)) if ranked else [_pair(row)]
+    return Comparison(answers, tuple(pairs), first_turn)
+
+
+def _texts(row: Mapping[str, Any], ranked: bool) -> Iterator[Any]:
+    if not ranked:
+        yield from (row["chosen"], row["rejected"])
+        return
+    if len(row["completions"]) < 2:
+        raise ValueError("fewer than two completions")
+    yield from row["completions"]
+
+
+def _messages(said: Any, role: str) -> Messages:
+    return [{"role": role, "content": said}] if isinstance(said, str) else list(said)
+
+
+def _shared(said: Sequence[Messages]) -> Messages:
+    """The messages that all answers begin with, up to where the assistant speaks."""
+    count = 0
+    for messages in zip(*said, strict=False):
+        if any(message != messages[0] for message in messages):
+            break
+        count += 1
+    # Equal answers differ in their last words at least in name.
+    count = min(count, *(len(messages) - 1 for messages in said))
+    while count and said[0][count - 1]["role"] == "assistant":
+        count -= 1
+    if not count:
+        raise ValueError("no prompt, and no message that all answers begin with")
+    return said[0][:count]
+
+
+def _pair(row: Mapping[str, Any]) -> Pair:
+    margin, label = float(row.get("margin", 0.0)), float(row.get("label", 1.0))
+    if not isfinite(margin):
+        raise ValueError(f"margin ({margin}) must be finite")
+    if not 0 <= label <= 1:
+        raise ValueError(f"label ({label}) must be from 0 to 1")
+    return Pair(0, 1, margin, label)
+
+
+def _ranked(scores: Sequence[float], count: int) -> list[Pair]:
+    if len(scores) != count or not all(isfinite(float(score)) for score in scores):
+        raise ValueError(f"scores ({scores}) must be a number for each of {count} completions")
+    return [Pair(better, worse) for better, worse in ranked_pairs([float(s) for s in scores])]

@@ -1,0 +1,111 @@
+"""Solutions whose steps are labelled: files of them, as text and as tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agents.renderer import Renderer
+from agents.segment import Segment
+from rl.texts.conversations import Conversation, conversation_of, unsampled
+from rl.texts.lines import read_lines
+
+FORMAT = (
+    '{"prompt": ..., "completions": [step, ...], "labels": [...]}, or {"messages": [...], '
+    '"labels": [...]} with a label for each message of the assistant'
+)
+SEPARATOR = "\n"
+"""Ends every step of an answer but the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSteps:
+    """A solution as tokens, and where its steps end."""
+
+    segment: Segment
+    ends: tuple[int, ...]
+    """The place of each step's last token."""
+    labels: tuple[float, ...]
+    """From 0 to 1: whether, or how often, a step leads to a right answer."""
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """Its one text."""
+        return (self.segment,)
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """A solution as text: a conversation whose turns are its steps, or one answer in steps."""
+
+    conversation: Conversation
+    """Of one answer in steps, its only action is all of them."""
+    labels: tuple[float, ...]
+    steps: tuple[str, ...] = ()
+    """Those of one answer; empty: the conversation's turns are the steps."""
+
+    @property
+    def prompt(self) -> tuple[Any, ...]:
+        """What was asked."""
+        return (self.conversation.system, self.conversation.exchanges[0].observation)
+
+    def tokenized(self, renderer: Renderer) -> TokenSteps:
+        """Its tokens: of one answer, each step is encoded by itself."""
+        whole = self.conversation.to_segment(renderer)
+        if not self.steps:
+            return TokenSteps(whole, turn_ends(whole), self.labels)
+        first = whole.loss_mask.index(1)
+        segment, ends = Segment(), []
+        segment.append_context(whole.token_ids[:first], 0)
+        for place, step in enumerate(self.steps):
+            last = place == len(self.steps) - 1
+            tokens = renderer.splice(step if last else step + SEPARATOR)
+            tokens = [*tokens, renderer.end_token_ids[0]] if last else tokens
+            segment.append_completion(unsampled(tokens), 0)
+            ends.append(len(segment) - 1)
+        return TokenSteps(segment, tuple(ends), self.labels)
+
+
+def turn_ends(segment: Segment) -> tuple[int, ...]:
+    """The place of the last token with loss_mask 1 of each turn that has one."""
+    rows = zip(segment.turn_ids, segment.loss_mask, strict=True)
+    return tuple({turn: place for place, (turn, mask) in enumerate(rows) if mask}.values())
+
+
+def read_steps(path: str) -> list[Steps]:
+    """Labelled solutions from JSON lines.
+
+    ``{"prompt", "completions", "labels"}`` is TRL's stepwise form: the steps of one answer.
+    ``{"messages", "labels"}`` labels the turns of a conversation. Labels are numbers from 0 to 1.
+
+    Raises:
+        ValueError: a line is no such solution; names the file and the line.
+    """
+    solutions = read_lines(path, _steps, FORMAT)
+    if not solutions:
+        raise ValueError(f"data ({path}) holds no solution: give it a line for each")
+    return solutions
+
+
+def _steps(row: Mapping[str, Any]) -> Steps:
+    if "messages" in row:
+        conversation = conversation_of(row["messages"])
+        return Steps(conversation, _labels(row["labels"], len(conversation.exchanges)))
+    prompt, steps = row["prompt"], tuple(row["completions"])
+    if isinstance(prompt, str):
+        prompt = [{"role": "user", "content": prompt}]
+    if not steps or not all(isinstance(step, str) and step for step in steps):
+        raise TypeError("a step is no text, or an empty one")
+    answer = {"role": "assistant", "content": SEPARATOR.join(steps)}
+    conversation = conversation_of([*prompt, answer])
+    if len(conversation.exchanges) > 1:
+        raise ValueError("a prompt of several turns: give the whole as messages")
+    return Steps(conversation, _labels(row["labels"], len(steps)), steps)
+
+
+def _labels(labels: Sequence[float], count: int) -> tuple[float, ...]:
+    numbers = tuple(float(label) for label in labels)
+    if len(numbers) != count or not all(0 <= number <= 1 for number in numbers):
+        raise ValueError(f"labels ({labels}) must be a number from 0 to 1 for each of {count}")
+    return numbers

@@ -1,0 +1,107 @@
+"""Supervised learning: each conversation once per pass, the loss falls, cancelling ends it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from agents.completion import Completion, FinishReason
+from agents.segment import Segment
+from rl.imitation.training import imitate
+from rl.learner.settings import OptimizerConfig
+
+
+@pytest.fixture
+def model():
+    config = LlamaConfig(
+        vocab_size=11,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        bos_token_id=None,
+        eos_token_id=1,
+        pad_token_id=0,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return LlamaForCausalLM(config).eval()
+
+
+def conversation(read, said):
+    segment = Segment()
+    segment.append_context(read, 0)
+    count = len(said)
+    segment.append_completion(
+        Completion(tuple(said), (0.0,) * count, (0,) * count, FinishReason.STOP_TOKEN), 0
+    )
+    return segment
+
+
+SEGMENTS = [conversation([2, i], [i, 9]) for i in range(3, 8)]
+OPTIMIZER = OptimizerConfig(lr=1e-2)
+
+
+async def test_the_loss_falls_and_the_words_are_learned(model):
+    losses = await imitate(model, SEGMENTS, OPTIMIZER, steps=60, batch_size=5, seed=0)
+    assert len(losses) == 60
+    assert losses[0] == pytest.approx(torch.log(torch.tensor(11.0)).item(), abs=0.2)
+    assert losses[-1] < 0.1
+    with torch.no_grad():
+        logits = model(torch.tensor([[2, 4]])).logits[0, -1]
+    assert int(logits.argmax()) == 4
+
+
+async def test_the_seed_decides_the_order_and_with_it_the_losses(model):
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+    async def losses(seed):
+        model.load_state_dict(state)
+        return await imitate(model, SEGMENTS, OPTIMIZER, steps=4, batch_size=2, seed=seed)
+
+    first = await losses(0)
+    assert first == await losses(0)
+    assert first != await losses(1)
+
+
+async def test_being_told_to_stop(model):
+    told = []
+
+    def on_step(step, loss):
+        told.append((step, loss))
+        return step < 3
+
+    losses = await imitate(
+        model, SEGMENTS, OPTIMIZER, steps=50, batch_size=2, seed=0, on_step=on_step
+    )
+    assert told == list(enumerate(losses, start=1))
+    assert len(losses) == 3
+
+
+async def test_cancelling_makes_no_other_step(model):
+    steps = []
+
+    def on_step(step, loss):
+        steps.append(step)
+        return True
+
+    running = asyncio.create_task(
+        imitate(model, SEGMENTS, OPTIMIZER, steps=9_999, batch_size=1, seed=0, on_step=on_step)
+    )
+    while len(steps) < 3:
+        await asyncio.sleep(0.001)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    count = len(steps)
+    await asyncio.sleep(0.1)
+    assert len(steps) == count
+
+
+async def test_nothing_to_imitate_is_refused(model):
+    with pytest.raises(ValueError, match="no conversation to imitate"):
+        await imitate(model, [], OPTIMIZER, steps=1, batch_size=1, seed=0)

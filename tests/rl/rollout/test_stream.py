@@ -1,0 +1,159 @@
+"""How far ahead groups are played, and which of them an update gets."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rl.rollout.stream import GroupStream
+from rl.rollout.trajectory import Trajectory, TrajectoryGroup
+
+
+class World:
+    """Groups that end when they are told to."""
+
+    def __init__(self, prompts: int, staleness: int) -> None:
+        self.begun: list[int] = []
+        self.ends: dict[int, asyncio.Event] = {}
+        self.noted: list[int] = []
+        self.drawn = 0
+        self.stream = GroupStream(
+            self.play, self.draw, self.note, prompts=prompts, staleness=staleness
+        )
+
+    async def play(self, number: int, task: int) -> TrajectoryGroup:
+        assert task == 100 + number
+        self.begun.append(number)
+        await self.ends.setdefault(number, asyncio.Event()).wait()
+        episode = Trajectory(env_id="e", env_options={}, task=task, seed=0, member=0)
+        return TrajectoryGroup([episode])
+
+    def draw(self, count: int) -> list[int]:
+        self.drawn += count
+        return list(range(100 + self.drawn - count, 100 + self.drawn))
+
+    def note(self, task: int, group: TrajectoryGroup) -> None:
+        self.noted.append(task - 100)
+
+    def end(self, *numbers: int) -> None:
+        for number in numbers:
+            self.ends.setdefault(number, asyncio.Event()).set()
+
+    async def take(self, updates: int) -> list[int]:
+        groups = await asyncio.wait_for(self.stream.take(updates), 5)
+        return [group.trajectories[0].task - 100 for group in groups]
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_without_staleness_a_step_plays_its_own_groups_and_no_others():
+    world = World(prompts=2, staleness=0)
+    world.end(0, 1, 2, 3)
+    assert await world.take(0) == [0, 1]
+    await settle()
+    assert world.begun == [0, 1]
+    world.stream.learned(1)
+    await settle()
+    assert world.begun == [0, 1, 2, 3]
+    assert await world.take(1) == [2, 3]
+    await world.stream.close()
+
+
+async def test_the_capacity_law_bounds_what_begins():
+    world = World(prompts=2, staleness=2)
+    taking = asyncio.create_task(world.take(0))
+    await settle()
+    assert world.begun == list(range(6)), "(staleness + updates + 1) * prompts"
+    world.end(4, 1)
+    assert await taking == [1, 4]
+    await settle()
+    assert len(world.begun) == 6, "nothing begins before the update is done"
+    world.stream.learned(1)
+    await settle()
+    assert world.begun == list(range(8))
+    await world.stream.close()
+
+
+async def test_the_slowest_is_waited_for_only_when_it_is_as_old_as_it_may_be():
+    world = World(prompts=2, staleness=1)
+    world.end(1, 2, 3, 4, 5)
+    assert await world.take(0) == [1, 2]
+    world.stream.learned(1)
+    taking = asyncio.create_task(world.take(1))
+    await settle()
+    assert not taking.done(), "group 0 began before the first update: the second is its last chance"
+    world.end(0)
+    assert await taking == [0, 3]
+    await world.stream.close()
+
+
+async def test_what_playing_raises_comes_out():
+    async def broken(number: int, task: int) -> TrajectoryGroup:
+        raise RuntimeError("the policy is gone")
+
+    world = World(prompts=2, staleness=1)
+    world.stream._play = broken
+    with pytest.raises(RuntimeError, match="the policy is gone"):
+        await world.take(0)
+    await world.stream.close()
+
+
+async def test_a_resumed_stream_plays_again_what_ran_and_keeps_what_was_done():
+    world = World(prompts=2, staleness=2)
+    world.end(1, 3, 4)
+    assert await world.take(0) == [1, 3]
+    state = world.stream.state_dict()  # the update under way is lost with the process
+    await world.stream.close()
+    resumed = World(prompts=2, staleness=2)
+    resumed.drawn = world.drawn
+    resumed.stream.load_state_dict(state, 0)
+    resumed.end(*range(12))
+    taken = await resumed.take(0)
+    resumed.stream.learned(1)
+    taken += await resumed.take(1)
+    resumed.stream.learned(2)
+    taken += await resumed.take(2)
+    assert sorted(taken) == list(range(6)), "every task once"
+    assert set(resumed.begun[:3]) == {0, 2, 5}, "only what was running is played again"
+    await resumed.stream.close()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    prompts=st.integers(1, 4),
+    staleness=st.integers(0, 3),
+    order=st.randoms(use_true_random=False),
+)
+def test_no_group_is_lost_repeated_or_older_than_the_bound(prompts, staleness, order):
+    async def run() -> None:
+        world = World(prompts, staleness)
+        begun_at: dict[int, int] = {}
+        learned: list[int] = []
+        for updates in range(6):
+            taking = asyncio.create_task(world.take(updates))
+            while not taking.done():
+                await settle()
+                for number in world.begun:
+                    begun_at.setdefault(number, updates)
+                running = [n for n in world.begun if not world.ends[n].is_set()]
+                if running and not taking.done():
+                    world.end(order.choice(running))
+            batch = await taking
+            assert len(batch) == prompts
+            assert all(updates - begun_at[number] <= staleness for number in batch)
+            learned += batch
+            world.stream.learned(updates + 1)
+            await settle()
+            for number in world.begun:
+                begun_at.setdefault(number, updates + 1)
+        assert len(learned) == len(set(learned))
+        assert len(world.begun) == (staleness + 6 + 1) * prompts
+        await world.stream.close()
+
+    asyncio.run(run())

@@ -1,0 +1,58 @@
+"""The learner's side of a run, repeated from what it wrote down."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+
+from rl.replay import DIFFERENT
+from rl.replay import main as replay
+from rl.train import main as train
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"staleness": 2},
+        {"algo": "ppo", "env__max_turns": 2},
+        {"curriculum__max_draws": 2, "curriculum__keep": 0.5},
+    ],
+    ids=["ahead", "ppo", "dropped"],
+)
+def test_the_same_episodes_make_the_same_weights_bit_for_bit(words, tmp_path, settings, capfd):
+    run = tmp_path / "run"
+    assert train(words(run, **settings, steps=5)) == 0
+    capfd.readouterr()
+    assert replay([f"run={run}"]) == 0
+    told = json.loads(capfd.readouterr().out)
+    assert told["equal"] is True
+    assert told["max_difference"] == 0
+    assert told["steps"] == 5
+
+
+def test_other_episodes_make_other_weights_and_another_exit_code(words, tmp_path, capfd):
+    run = tmp_path / "run"
+    assert train(words(run, steps=3)) == 0
+    path = run / "trajectories" / "step-000002.jsonl.gz"
+    episodes = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+    for episode in episodes[::2]:
+        episode["turns"][-1]["rewards"] = {"copied": 1.0}
+    for episode in episodes[1::2]:
+        episode["turns"][-1]["rewards"] = {"copied": 0.0}
+    lines = "".join(json.dumps(episode) + "\n" for episode in episodes)
+    path.write_bytes(gzip.compress(lines.encode()))
+    capfd.readouterr()
+    assert replay([f"run={run}"]) == DIFFERENT
+    assert json.loads(capfd.readouterr().out)["equal"] is False
+
+
+def test_what_cannot_be_replayed_is_said_in_one_line(words, tmp_path, capfd):
+    assert replay([f"run={tmp_path}"]) == 1
+    assert "holds no run" in capfd.readouterr().err
+    run = tmp_path / "run"
+    assert train(words(run, steps=3, keep_episodes=1)) == 0
+    capfd.readouterr()
+    assert replay([f"run={run}"]) == 1
+    assert "no episodes of step 1" in capfd.readouterr().err

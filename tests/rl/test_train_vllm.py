@@ -1,0 +1,47 @@
+"""The main job with a real vLLM server as its policy."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from rl.train import main
+
+
+@pytest.fixture
+def vllm_python():
+    given = os.environ.get("TURNWISE_VLLM_PYTHON")
+    if not given and importlib.util.find_spec("vllm") is None:
+        pytest.skip("vLLM is not installed here, and TURNWISE_VLLM_PYTHON names no interpreter")
+    return given or sys.executable
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_a_run_samples_from_a_server_and_each_update_is_proved(
+    words, tmp_path, vllm_python, staleness
+):
+    out = tmp_path / "run"
+    served = {"policy": "vllm-server", "policy__python": vllm_python, "staleness": staleness}
+    small = {"model": "tiny", "tiny__demonstrations": 200, "tiny__steps": 60}
+    small |= {"tiny__vocab_size": 261, "tiny__context_length": 64, "tiny__num_layers": 1}
+    assert main(words(out, **served, **small, sampling__temperature=0.9)) == 0
+    told = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    steps = [record for record in told if "loss" in record]
+    assert len(steps) == 4
+    for record in steps:
+        assert 0 < record["sync/max_difference"] < 1e-4
+        assert record["policy/restarts"] == 0
+    if not staleness:
+        # Server and learner are different programs with the same weights.
+        assert all(record["sampling/logp_difference_max"] < 1e-3 for record in steps)
+    assert all(record["staleness/oldest"] <= staleness for record in steps)
+    facts = json.loads((out / "versions.json").read_text())
+    assert (facts["policy"], facts["endpoint"]) == ("vllm-server", "generate")
+    log = (out / "logs" / "vllm-0.log").read_text(errors="replace")
+    assert "vllm" in log.lower()
+    assert not list(Path("/dev/shm").glob("turnwise-weights-*"))
