@@ -47,7 +47,7 @@ def test_there_are_exactly_two_commands_before_the_ways_of_use() -> None:
     opening = (ROOT / "README.md").read_text().split("## ")[0]
     assert opening.count("```sh") == 2
     assert SHELL[0] == "pip install . && python -m rl.train env=code-sandbox"
-    assert SHELL[1] == "pip install -e '.[test]' && pytest"
+    assert SHELL[1] == "pip install -e '.[test]' && pytest -n 2 --dist loadfile"
 
 
 def test_the_main_job_goes_through_everything_with_the_smoke_preset(place: Path) -> None:

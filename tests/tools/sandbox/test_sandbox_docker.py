@@ -17,6 +17,7 @@ from pathlib import Path
 import docker
 import docker.errors
 import pytest
+from processes import called
 
 from tools.sandbox import (
     CallTest,
@@ -28,15 +29,6 @@ from tools.sandbox import (
     make_sandbox,
 )
 from tools.sandbox.docker import container, engine, handover, image
-
-
-def running(name: str) -> int:
-    """How many processes of this machine call themselves ``name``."""
-    count = 0
-    for comm in Path("/proc").glob("[0-9]*/comm"):
-        with contextlib.suppress(OSError):
-            count += comm.read_text().strip() == name
-    return count
 
 
 async def until(condition, seconds: float = 15.0) -> None:
@@ -79,9 +71,9 @@ async def test_jobs_come_through_the_tunnel_where_no_descriptor_can(engine_clien
         assert verdict.num_passed == 20
         sleeper = "import ctypes, time; ctypes.CDLL(None).prctl(15, b'tw-carried'); time.sleep(60)"
         run = asyncio.create_task(sandbox.run(sleeper, limits=Limits(wall_s=60)))
-        await until(lambda: running("tw-carried") == 1)
+        await until(lambda: len(called("tw-carried")) == 1)
         run.cancel()
-        await until(lambda: running("tw-carried") == 0)
+        await until(lambda: not called("tw-carried"))
         assert (await sandbox.run("print(1)")).stdout == "1\n"
 
 
@@ -115,22 +107,26 @@ async def test_a_container_ends_with_its_judge_with_the_tunnel_too(engine_client
         [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path}\n{JUDGE}"]
     )
     try:
-        await until(lambda: running("tw-left") == 1)
+        await until(lambda: len(called("tw-left")) == 1)
     finally:
         judge.kill()
         judge.wait()
-    await until(lambda: running("tw-left") == 0, seconds=1.0)
+    await until(lambda: not called("tw-left"), seconds=1.0)
 
 
-def test_a_control_socket_is_given_to_the_right_process_only(tmp_path, monkeypatch):
+@pytest.mark.parametrize("folder", ["short", "long" * 40])
+def test_a_control_socket_is_given_to_the_right_process_only(tmp_path, monkeypatch, folder):
+    tmp_path = tmp_path / folder
+    tmp_path.mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     meeting = handover.Handover("the token")
+    monkeypatch.chdir(meeting.folder)
     mine, theirs = socket.socketpair()
     answers = []
     for token in (b"a guess", b"", b"the token"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as visitor:
-            visitor.connect(str(meeting.folder / "judge"))
+            visitor.connect("judge")
             visitor.send(token)
             meeting.give(theirs.fileno())
             _, fds, _, _ = socket.recv_fds(visitor, 16, 1)

@@ -8,6 +8,7 @@ shows it (one outside the judge's own container, gVisor): then the tunnel carrie
 from __future__ import annotations
 
 import hmac
+import os
 import socket
 import tempfile
 from contextlib import suppress
@@ -37,7 +38,10 @@ class Handover:
         self._token = token.encode()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         path = self.folder / Path(PLACE).name
-        self._listener.bind(str(path))
+        # Not by its path, which may be longer than the 107 bytes that a socket's name may have.
+        folder = os.open(self.folder, os.O_PATH | os.O_CLOEXEC)
+        self._listener.bind(f"/proc/self/fd/{folder}/{path.name}")
+        os.close(folder)
         path.chmod(0o666)
         self._listener.listen()
 

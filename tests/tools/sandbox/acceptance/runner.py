@@ -8,6 +8,8 @@ import os
 import time
 from collections.abc import Callable, Sequence
 
+from processes import called
+
 from tests.tools.sandbox.acceptance.case import (
     Case,
     ForgedGrade,
@@ -16,7 +18,7 @@ from tests.tools.sandbox.acceptance.case import (
     Program,
     shown,
 )
-from tests.tools.sandbox.acceptance.world import CANARY, World, processes_called
+from tests.tools.sandbox.acceptance.world import CANARY, World
 from tools.sandbox import AssertTest, CallTest, Limits, RunResult, Sandbox, Verdict
 
 AT_ONCE = 6
@@ -73,7 +75,7 @@ class Runner:
             case.text(mark, self.host), stdin=case.stdin, files=case.files, limits=case.limits
         )
         faults = _late(started, case.limits)
-        faults += [f"process {pid} is left" for pid in processes_called(mark)]
+        faults += [f"process {pid} is left" for pid in called(mark)]
         faults += _told(result)
         if result.status not in case.statuses:
             faults.append(f"status {result.status}, not one of {'/'.join(case.statuses)}")

@@ -95,13 +95,3 @@ class World:
     def close(self) -> None:
         """End the process and the listeners."""
         self._opened.close()
-
-
-def processes_called(name: str) -> list[str]:
-    """Ids of the processes of this machine that call themselves ``name``."""
-    found = []
-    for comm in Path("/proc").glob("[0-9]*/comm"):
-        with contextlib.suppress(OSError):
-            if comm.read_text().strip() == name:
-                found.append(comm.parent.name)
-    return found
