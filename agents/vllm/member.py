@@ -14,6 +14,7 @@ import aiohttp
 
 from agents.completion import Completion, SamplingParams
 from agents.policy import PolicyFailure
+from agents.vllm.instance import Instance, Startable
 from agents.vllm.process import ServerConfig, ServerGone, ServerProcess
 from agents.vllm.proof import Prober, Proof, WeightsDiffer
 from agents.vllm.replica import Broken, Refused, Replica, Unreachable, ready
@@ -29,6 +30,7 @@ class Member:
         prober: proves which weights it runs.
         url: where a server of somebody else listens; None: one is started here.
         config: how one is started here.
+        engine: what is started in its place.
         start_s: deadline of its being there, in seconds.
         load_s: deadline of loading weights.
         short_s: deadline of what generates nothing.
@@ -40,18 +42,19 @@ class Member:
         *,
         url: str | None = None,
         config: ServerConfig | None = None,
+        engine: Startable | None = None,
         start_s: float = 600.0,
         load_s: float = 120.0,
         short_s: float = 20.0,
     ) -> None:
-        if (url is None) == (config is None):
+        if [url, config, engine].count(None) != 2:
             raise ValueError("give either the url of a server, or how to start one")
         self._prober = prober
-        self._process = ServerProcess(config) if config is not None else None
+        self._process: Startable | None = ServerProcess(config) if config is not None else engine
         self._url = url
         self._start_s, self._load_s, self._short_s = start_s, load_s, short_s
         self._session: aiohttp.ClientSession | None = None
-        self.replica: Replica
+        self.replica: Instance
         self.broken: PolicyFailure | None = None
         """Why it will not come back."""
         self._weights: tuple[Path, int] | None = None
@@ -200,9 +203,14 @@ class Member:
         assert self._session is not None
         if self._process is not None:
             await self._process.start()
-        url = self._url or self._process.url  # type: ignore[union-attr]
-        self.replica = Replica(url, self._session, short_s=self._short_s, load_s=self._load_s)
-        if self._process is None:
+            self.replica = self._process.instance(
+                self._session, short_s=self._short_s, load_s=self._load_s
+            )
+        else:
+            assert self._url is not None
+            self.replica = Replica(
+                self._url, self._session, short_s=self._short_s, load_s=self._load_s
+            )
             return await ready(self.replica, self._short_s)
         waiting = asyncio.ensure_future(ready(self.replica, self._start_s))
         ending = asyncio.ensure_future(self._process.ended())

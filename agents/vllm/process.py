@@ -6,12 +6,16 @@ import asyncio
 import contextlib
 import logging
 import os
-import shlex
 import signal
 import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+import aiohttp
+
+from agents.vllm.arguments import StartConfig, as_words
+from agents.vllm.replica import Replica
 
 logger = logging.getLogger(__name__)
 SHARED_MEMORY = Path("/dev/shm")
@@ -33,25 +37,13 @@ class ServerGone(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerConfig:
+class ServerConfig(StartConfig):
     """How a server is started."""
 
-    model: str
-    """A folder or id in the Hugging Face layout."""
-    context_window: int
-    """Tokens of one sequence."""
-    dtype: str = "auto"
-    """float32, bfloat16, ...; auto is what the model was saved as."""
-    cpu: bool = True
-    """Whether it computes on the CPU: then it is started for little memory and a quick start."""
-    max_num_seqs: int = 64
-    """Requests that it computes together."""
     python: str = sys.executable
     """The interpreter that vLLM is installed for."""
     arguments: tuple[str, ...] = ()
     """Further words for vLLM's command line."""
-    log: Path | None = None
-    """A file for what it says; None: it is not kept."""
 
 
 class ServerProcess:
@@ -114,6 +106,10 @@ class ServerProcess:
         except OSError as error:
             raise ServerGone(f"vLLM cannot be started by {self.config.python}: {error}") from error
 
+    def instance(self, session: aiohttp.ClientSession, *, short_s: float, load_s: float) -> Replica:
+        """The server, as it is asked."""
+        return Replica(self.url, session, short_s=short_s, load_s=load_s)
+
     async def ended(self) -> None:
         """Return when its front end is gone."""
         if self._process is not None:
@@ -160,25 +156,9 @@ class ServerProcess:
 def command_line(config: ServerConfig, port: int) -> list[str]:
     """The words that start a server whose log-probabilities are those it sampled by."""
     words = [config.python, "-m", "vllm.entrypoints.openai.api_server"]
-    words += ["--model", config.model, "--served-model-name", "turnwise"]
-    words += ["--host", "127.0.0.1", "--port", str(port)]
-    words += ["--max-model-len", str(config.context_window), "--dtype", config.dtype]
-    words += ["--max-num-seqs", str(config.max_num_seqs)]
-    words += ["--enable-scale-out", "--logprobs-mode", "processed_logprobs"]
-    words += ["--generation-config", "vllm", "--disable-uvicorn-access-log"]
-    words += ["--scheduling-policy", "priority"]
-    if config.cpu:
-        words += ["--enforce-eager", "--kv-cache-memory-bytes", str(2**27), "--block-size", "32"]
-    return [*words, *config.arguments]
-
-
-def split_arguments(text: str) -> tuple[str, ...]:
-    """Words of a command line as a shell would split them.
-
-    Raises:
-        ValueError: a quotation does not end.
-    """
-    return tuple(shlex.split(text))
+    words += ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", "turnwise"]
+    words += ["--enable-scale-out", "--disable-uvicorn-access-log"]
+    return [*words, *as_words(config.core_arguments()), *config.arguments]
 
 
 def _free_port() -> int:

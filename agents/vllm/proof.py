@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from agents.completion import SamplingParams
 from agents.policy import PolicyFailure
-from agents.vllm.replica import Replica
+from agents.vllm.instance import Instance
 
 Score = Callable[[Sequence[int], float], Sequence[float]]
 """From token ids and a temperature to the learner's log-probability of each token but the first."""
@@ -60,7 +60,7 @@ class Prober:
         """Remember what the learner says of the probe now, as ``version``."""
         self._expected = {version: list(self._score(self._prompt, 1.0))}
 
-    async def prove(self, replica: Replica, version: int, *, sampled: bool = True) -> Proof:
+    async def prove(self, replica: Instance, version: int, *, sampled: bool = True) -> Proof:
         """Probe a server that runs ``version``.
 
         Args:
@@ -96,7 +96,7 @@ class Prober:
             raise WeightsDiffer(self._told(replica, version, largest, where), retryable=False)
         return Proof(version, largest)
 
-    def _told(self, replica: Replica, version: int, largest: float, where: str) -> str:
+    def _told(self, replica: Instance, version: int, largest: float, where: str) -> str:
         message = (
             f"{replica.url} does not run version {version} of the weights: a token it {where} has "
             f"a log-probability {largest:.3g} nats from the learner's (at most "

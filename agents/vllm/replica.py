@@ -11,15 +11,15 @@ from typing import Any
 import aiohttp
 
 from agents.completion import Completion, SamplingParams
+from agents.vllm.instance import Instance
 from agents.vllm.protocol import (
     ENDPOINTS,
-    Asked,
-    BadAnswer,
     Endpoint,
     completion_of,
     prompt_logprobs_of,
     request_body,
 )
+from agents.vllm.sampling import Asked, BadAnswer
 
 _PROGRESS = ("vllm:generation_tokens_total", "vllm:prompt_tokens_total")
 _TOLD = 300
@@ -178,13 +178,7 @@ class Replica:
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines) if lines else None
 
     def _asked(self, prompt_ids: Sequence[int], sampling: SamplingParams, version: int) -> Asked:
-        return Asked(
-            prompt_length=len(prompt_ids),
-            max_tokens=sampling.max_tokens,
-            context_window=self.context_window,
-            stop_token_ids=sampling.stop_token_ids,
-            version=version,
-        )
+        return Asked.of(prompt_ids, sampling, self.context_window, version)
 
     async def _ask(
         self,
@@ -253,7 +247,7 @@ def _error_in(text: str) -> str:
     return str(message)[:_TOLD]
 
 
-async def ready(replica: Replica, within_s: float, every_s: float = 0.25) -> None:
+async def ready(replica: Instance, within_s: float, every_s: float = 0.25) -> None:
     """Wait until the server answers.
 
     Raises:

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from agents.local import Limits, LocalPolicy
 from agents.policy import Policy
 from agents.vllm import Member, Prober, ServerConfig, Timeouts, VLLMServerPolicy, WeightFolders
-from agents.vllm.process import split_arguments
+from agents.vllm.arguments import split_words
 from rl.config import RunConfig
 from rl.learner.model import score_tokens
 from rl.settings.policy import VLLMServerConfig
@@ -95,7 +95,7 @@ async def _open_servers(
     if settings.urls:
         members = [member(url=url) for url in settings.urls]
     else:
-        arguments = split_arguments(settings.arguments)
+        arguments = split_words(settings.arguments)
         members = [
             member(
                 config=ServerConfig(

@@ -7,7 +7,8 @@ import math
 import pytest
 
 from agents.completion import Completion, FinishReason, SamplingParams
-from agents.vllm.protocol import Asked, BadAnswer, completion_of, prompt_logprobs_of, request_body
+from agents.vllm.protocol import completion_of, prompt_logprobs_of, request_body
+from agents.vllm.sampling import Asked, BadAnswer
 
 ASKED = Asked(prompt_length=10, max_tokens=3, context_window=64, stop_token_ids=(7, 9), version=4)
 

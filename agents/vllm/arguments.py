@@ -1,0 +1,96 @@
+"""What vLLM is told at its start, as a server's command line and as an engine's arguments."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+NOT_FREE = {
+    "model": "model=...",
+    "max_model_len": "context_length=...",
+    "dtype": "dtype=...",
+    "gpu_memory_utilization": "policy.gpu_memory=...",
+    "enable_sleep_mode": "policy.sleep=...",
+    "logprobs_mode": "",
+    "generation_config": "",
+}
+"""Arguments that are chosen elsewhere, by this; those without are what training rests on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartConfig:
+    """How vLLM is started, whichever way."""
+
+    model: str
+    """A folder or id in the Hugging Face layout."""
+    context_window: int
+    """Tokens of one sequence."""
+    dtype: str = "auto"
+    """float32, bfloat16, ...; auto is what the model was saved as."""
+    cpu: bool = True
+    """Whether it computes on the CPU: then it is started for little memory and a quick start."""
+    max_num_seqs: int = 64
+    """Requests that it computes together."""
+    log: Path | None = None
+    """A file for what it says; None: it is not kept."""
+
+    def core_arguments(self) -> dict[str, Any]:
+        """The arguments, by vLLM's names: its log-probabilities are those it samples by."""
+        told: dict[str, Any] = {
+            "model": self.model,
+            "max_model_len": self.context_window,
+            "dtype": self.dtype,
+            "max_num_seqs": self.max_num_seqs,
+            "logprobs_mode": "processed_logprobs",
+            "generation_config": "vllm",
+            "scheduling_policy": "priority",
+        }
+        if self.cpu:
+            told |= {"enforce_eager": True, "kv_cache_memory_bytes": 2**27, "block_size": 32}
+        return told
+
+
+def as_words(arguments: Mapping[str, Any]) -> list[str]:
+    """Arguments as words of vLLM's command line; True is a word alone."""
+    words: list[str] = []
+    for name, value in arguments.items():
+        words.append(f"--{name.replace('_', '-')}")
+        if value is not True:
+            words.append(str(value))
+    return words
+
+
+def split_words(text: str) -> tuple[str, ...]:
+    """Words of a command line as a shell would split them.
+
+    Raises:
+        ValueError: a quotation does not end.
+    """
+    return tuple(shlex.split(text))
+
+
+def parse_pairs(text: str) -> dict[str, Any]:
+    """Arguments given as ``key=value key=value``; values are JSON, or else words as they are.
+
+    Raises:
+        ValueError: a word is no pair, or names what is chosen elsewhere.
+    """
+    pairs: dict[str, Any] = {}
+    for word in split_words(text):
+        name, equals, value = word.partition("=")
+        name = name.removeprefix("--").replace("-", "_")
+        if not equals or not name:
+            raise ValueError(f"policy.arguments ({word!r}) must be words like max_num_seqs=32")
+        if name in NOT_FREE:
+            instead = NOT_FREE[name]
+            reason = f"say {instead}" if instead else "training rests on what it is set to"
+            raise ValueError(f"policy.arguments must not set {name}: {reason}")
+        try:
+            pairs[name] = json.loads(value)
+        except json.JSONDecodeError:
+            pairs[name] = value
+    return pairs
