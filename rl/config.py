@@ -214,10 +214,6 @@ class TrainConfig(RunConfig):
     def _check_staleness(self) -> None:
         if self.deterministic:
             raise ValueError("deterministic needs staleness=0: else time says what is learned when")
-        if self.curriculum.max_draws > 1:
-            raise ValueError(
-                "curriculum.max_draws must be 1 with staleness above 0: tasks are drawn ahead"
-            )
 
     @property
     def algorithm(self) -> Algorithm:

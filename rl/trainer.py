@@ -25,7 +25,7 @@ from rl.learner.checkpoint import TRAINER_STATE, load_trainer_state, recover, sa
 from rl.learner.learner import Learner
 from rl.learner.model import load_model
 from rl.rollout.curriculum import make_curriculum
-from rl.rollout.dynamic import fill, keep_widest
+from rl.rollout.dynamic import fill, leave_out
 from rl.rollout.order import TaskOrder
 from rl.rollout.stream import GroupStream
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup
@@ -114,12 +114,7 @@ class Trainer:
     async def rollout(self, step: int) -> list[TrajectoryGroup]:
         """Play the step's episodes with the current weights; those to learn from, and others."""
         config = self.config
-        if self.stream is not None:
-            groups = await self.stream.take(step - 1)
-            self.collector.check([t for group in groups for t in group.trajectories])
-            if config.curriculum.keep < 1:
-                keep_widest(groups, config.curriculum.keep)
-            return groups
+        max_draws, keep = config.curriculum.max_draws, config.curriculum.keep
 
         async def draw(count: int, number: int) -> list[TrajectoryGroup]:
             key = (config.seed, TRAIN, step, *([number] if number else []))
@@ -129,9 +124,12 @@ class Trainer:
                 self._note(task, group)
             return groups
 
-        groups = await fill(draw, config.prompts, config.curriculum.max_draws)
-        if config.curriculum.keep < 1:
-            keep_widest(groups, config.curriculum.keep)
+        if self.stream is not None:
+            groups = await self.stream.take(step - 1)
+            self.collector.check([t for group in groups for t in group.trajectories])
+        else:
+            groups = await fill(draw, config.prompts, max_draws)
+        leave_out(groups, config.prompts, max_draws, keep)
         return groups
 
     def shape(self, step: int, groups: list[TrajectoryGroup]) -> dict[str, float]:
@@ -266,9 +264,9 @@ class Trainer:
     def _make_stream(self) -> GroupStream:
         config = self.config
 
-        async def play(number: int, task: int) -> TrajectoryGroup:
+        async def play(number: int, draw: int, task: int) -> TrajectoryGroup:
             step, position = divmod(number, config.prompts)
-            key = (config.seed, TRAIN, step + 1, position)
+            key = (config.seed, TRAIN, step + 1, *([draw] if draw else []), position)
             return await self.collector.collect_group(task, config.group_size, key)
 
         return GroupStream(
@@ -277,6 +275,7 @@ class Trainer:
             self._note,
             prompts=config.prompts,
             staleness=config.staleness,
+            max_draws=config.curriculum.max_draws,
         )
 
     def _note(self, task: int, group: TrajectoryGroup) -> None:

@@ -31,7 +31,7 @@ class CurriculumConfig:
     """Steps over which easy-to-hard sorts its tasks; 0: all steps of the run."""
     max_draws: int = 1
     """From 2 on, groups whose returns are all equal are left out and others drawn in their place,
-    at most so many times per step (DAPO's dynamic sampling)."""
+    at most so many times per step, or with staleness per place in it (DAPO's dynamic sampling)."""
     keep: float = 1.0
     """Share of a step's groups that is learned from: those whose returns differ most (StarPO-S)."""
 

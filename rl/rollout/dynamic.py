@@ -3,7 +3,8 @@
 Dynamic sampling (DAPO, arXiv:2503.14476, section 3.2): where all returns of a group are equal,
 every advantage is 0. Such groups are left out of the update, and as many other tasks are drawn,
 until the batch is full or the draws are used up. Each draw is waited for as a whole: an episode
-that takes long is as welcome as a quick one.
+that takes long is as welcome as a quick one. Rollouts beside learning draw by places of an update
+instead, see :mod:`rl.rollout.stream`.
 """
 
 from __future__ import annotations
@@ -27,35 +28,27 @@ async def fill(draw: Draw, count: int, max_draws: int) -> list[TrajectoryGroup]:
         max_draws: the bound; 1 takes the first draw as it is.
 
     Returns:
-        Every group that was played, in order; those left out are marked ``dropped``. The others are
-        fewer than ``count`` where the draws were used up, and are the first draw's where no group
-        of any draw teaches anything.
+        Every group that was played, in the order of the draws.
     """
     played = await draw(count, 0)
-    if max_draws == 1:
-        return played
-    first, fresh = list(played), played
-    for number in range(1, max_draws + 1):
-        for group in fresh:
-            group.dropped = group.is_constant
-        missing = count - sum(not group.dropped for group in played)
-        if missing == 0 or number == max_draws:
+    for number in range(1, max_draws):
+        missing = count - sum(not group.is_constant for group in played)
+        if missing == 0:
             break
-        fresh = await draw(missing, number)
-        played = played + fresh
-    if all(group.dropped for group in played):
-        for group in first:
-            group.dropped = False
+        played = played + await draw(missing, number)
     return played
 
 
-def drop_again(groups: Sequence[TrajectoryGroup], count: int, max_draws: int, keep: float) -> None:
-    """Mark the groups of a step that were left out of its update, as :func:`fill` marked them.
+def leave_out(groups: Sequence[TrajectoryGroup], count: int, max_draws: int, keep: float) -> None:
+    """Mark the groups of a step that its update does not learn from as ``dropped``.
+
+    Where draws were used up, the others are fewer than ``count``; where no group of any draw
+    teaches anything, they are the first draw's.
 
     Args:
-        groups: all that were played for the step, in order.
+        groups: all that were played for the step, in the order of the draws.
         count: groups of an update.
-        max_draws: as for :func:`fill`.
+        max_draws: 1 for no dynamic sampling.
         keep: the share for :func:`keep_widest`.
     """
     for group in groups:

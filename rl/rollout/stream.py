@@ -6,6 +6,9 @@ An update takes groups that are done, the oldest first. It waits for a slow one 
 could not be learned from later without being more than n updates old. So nothing is learned from
 that is older, and nothing is thrown away.
 
+With dynamic sampling (DAPO, arXiv 2503.14476, section 3.2) a group whose returns are all equal
+teaches nothing: its place in an update gets another task at once, a bounded number of times.
+
 Episodes go on while weights change; each token knows the version that sampled it.
 """
 
@@ -13,36 +16,40 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup
 
-Play = Callable[[int, int], Awaitable[TrajectoryGroup]]
-"""From a group's number and its task to the group."""
+Play = Callable[[int, int, int], Awaitable[TrajectoryGroup]]
+"""From a place's number, the draw for it counted from 0, and the task drawn, to the group."""
 
 
 @dataclass(slots=True)
 class Ahead:
-    """A group that began and was not learned from yet."""
+    """A place in an update, whose group began and was not learned from yet."""
 
     number: int
-    task: int
+    tasks: list[int]
+    """Drawn for it; all but the last taught nothing."""
     begun_at: int
     """Updates that were done when it began."""
-    group: TrajectoryGroup | None = None
-    """Once it is done."""
+    played: list[TrajectoryGroup] = field(default_factory=list)
+    """The tasks' groups, as far as they are done."""
+    done: bool = False
 
 
 class GroupStream:
     """Plays groups in the background.
 
     Args:
-        play: plays one; its randomness depends on the group's number alone.
+        play: plays one; its randomness depends on the place's number and the draw alone.
         draw: the next so many tasks.
         finished: told of each task's group when it is done.
         prompts: groups of an update.
         staleness: updates by which a group may be older than those that learn from it.
+        max_draws: tasks for one place in an update, where those before teach nothing.
     """
 
     def __init__(
@@ -53,26 +60,31 @@ class GroupStream:
         *,
         prompts: int,
         staleness: int,
+        max_draws: int = 1,
     ) -> None:
         self._play = play
         self._draw = draw
         self._finished = finished
         self._prompts = prompts
         self._staleness = staleness
+        self._max_draws = max_draws
         self._begun = 0
-        """Groups that began, over the whole run."""
+        """Places for which a group began, over the whole run."""
         self._ahead: dict[int, Ahead] = {}
         """Those not learned from, by number; done ones in the order in which they were done."""
         self._lent: list[Ahead] = []
         """Those that the update under way learns from."""
-        self._running: dict[int, asyncio.Task[TrajectoryGroup]] = {}
+        self._running: dict[int, asyncio.Task[None]] = {}
         self._done = asyncio.Event()
 
     async def take(self, updates: int) -> list[TrajectoryGroup]:
-        """The groups of the next update, by number; others go on, and more begin.
+        """The groups of the next update; others go on, and more begin.
 
         Args:
             updates: how many are done.
+
+        Returns:
+            Those of the first draw by their places' numbers, then those of the second, and so on.
 
         Raises:
             BaseException: what playing a group raised.
@@ -88,7 +100,8 @@ class GroupStream:
         for ahead in chosen:
             del self._ahead[ahead.number]
         self._lent = sorted(chosen, key=lambda ahead: ahead.number)
-        return [ahead.group for ahead in self._lent if ahead.group is not None]
+        draws = zip_longest(*(ahead.played for ahead in self._lent))
+        return [group for draw in draws for group in draw if group is not None]
 
     def learned(self, updates: int) -> None:
         """The groups that were taken are learned from: as many others may begin."""
@@ -108,10 +121,12 @@ class GroupStream:
             "ahead": [
                 {
                     "number": one.number,
-                    "task": one.task,
-                    "episodes": None
-                    if one.group is None
-                    else [trajectory.to_json() for trajectory in one.group.trajectories],
+                    "tasks": one.tasks,
+                    "played": [
+                        [trajectory.to_json() for trajectory in group.trajectories]
+                        for group in one.played
+                    ],
+                    "done": one.done,
                 }
                 for one in ahead
             ],
@@ -121,10 +136,12 @@ class GroupStream:
         """Go on from there: what was running begins again, with the same tasks and seeds."""
         self._begun = state["begun"]
         for one in state["ahead"]:
-            group = None
-            if one["episodes"] is not None:
-                group = TrajectoryGroup([Trajectory.from_json(e) for e in one["episodes"]])
-            self._ahead[one["number"]] = Ahead(one["number"], one["task"], updates, group)
+            played = [
+                TrajectoryGroup([Trajectory.from_json(episode) for episode in episodes])
+                for episodes in one["played"]
+            ]
+            ahead = Ahead(one["number"], one["tasks"], updates, played, one["done"])
+            self._ahead[ahead.number] = ahead
 
     async def close(self) -> None:
         """Stop what is running."""
@@ -136,31 +153,39 @@ class GroupStream:
 
     def _begin(self, updates: int) -> None:
         for ahead in self._ahead.values():
-            if ahead.group is None and ahead.number not in self._running:
+            if not ahead.done and ahead.number not in self._running:
                 self._start(ahead)
         room = (self._staleness + updates + 1) * self._prompts - self._begun
         for task in self._draw(room) if room > 0 else ():
-            ahead = Ahead(self._begun, task, updates)
+            ahead = Ahead(self._begun, [task], updates)
             self._ahead[ahead.number] = ahead
             self._begun += 1
             self._start(ahead)
 
     def _start(self, ahead: Ahead) -> None:
-        async def play() -> TrajectoryGroup:
-            return await self._play(ahead.number, ahead.task)
-
-        def done(task: asyncio.Task[TrajectoryGroup]) -> None:
+        def done(task: asyncio.Task[None]) -> None:
             self._done.set()
             if task.cancelled() or task.exception() is not None:
                 return
             del self._running[ahead.number]
-            ahead.group = task.result()
+            ahead.done = True
             # To the end: the dictionary keeps the order in which groups were done.
             self._ahead[ahead.number] = self._ahead.pop(ahead.number)
-            self._finished(ahead.task, ahead.group)
 
-        self._running[ahead.number] = task = asyncio.create_task(play())
+        self._running[ahead.number] = task = asyncio.create_task(self._fill(ahead))
         task.add_done_callback(done)
+
+    async def _fill(self, ahead: Ahead) -> None:
+        """Play tasks for a place until one teaches something, or the draws are used up."""
+        while True:
+            draw = len(ahead.played)
+            if draw == len(ahead.tasks):
+                ahead.tasks += self._draw(1)
+            group = await self._play(ahead.number, draw, ahead.tasks[draw])
+            self._finished(ahead.tasks[draw], group)
+            ahead.played.append(group)
+            if not group.is_constant or len(ahead.played) >= self._max_draws:
+                return
 
     def _raise_failures(self) -> None:
         for task in self._running.values():
@@ -169,7 +194,7 @@ class GroupStream:
 
     def _chosen(self, updates: int) -> list[Ahead] | None:
         """The groups of the next update, or None while it has to wait."""
-        done = [ahead for ahead in self._ahead.values() if ahead.group is not None]
+        done = [ahead for ahead in self._ahead.values() if ahead.done]
         chosen = sorted(done, key=lambda ahead: ahead.begun_at)[: self._prompts]
         if len(chosen) < self._prompts:
             return None

@@ -18,8 +18,9 @@ from rl.train import main as train
         {"staleness": 2},
         {"algo": "ppo", "env__max_turns": 2},
         {"curriculum__max_draws": 2, "curriculum__keep": 0.5},
+        {"curriculum__max_draws": 3, "staleness": 2},
     ],
-    ids=["ahead", "ppo", "dropped"],
+    ids=["ahead", "ppo", "dropped", "dropped-ahead"],
 )
 def test_the_same_episodes_make_the_same_weights_bit_for_bit(words, tmp_path, settings, capfd):
     run = tmp_path / "run"

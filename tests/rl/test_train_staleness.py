@@ -49,7 +49,6 @@ def test_a_stopped_run_goes_on_and_repeats_and_skips_no_task(words, tmp_path):
     ("settings", "message"),
     [
         ({"deterministic": "true"}, "deterministic needs staleness=0"),
-        ({"curriculum__max_draws": 2}, "curriculum.max_draws must be 1 with staleness above 0"),
         ({"staleness": -1}, "staleness (-1) must be >= 0"),
     ],
 )

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from rl.rollout.dynamic import fill, keep_widest
+from rl.rollout.dynamic import fill, keep_widest, leave_out
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup, Turn
 from rl.run.metrics import rollout_metrics
 
@@ -30,7 +30,9 @@ def play(draws, count, max_draws):
         assert len(groups) == missing
         return groups
 
-    return asyncio.run(fill(draw, count, max_draws)), asked
+    played = asyncio.run(fill(draw, count, max_draws))
+    leave_out(played, count, max_draws, keep=1)
+    return played, asked
 
 
 def test_a_group_is_constant_if_its_finished_members_cannot_be_compared():

@@ -3,33 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rl.rollout.stream import GroupStream
-from rl.rollout.trajectory import Trajectory, TrajectoryGroup
+from rl.rollout.trajectory import Trajectory, TrajectoryGroup, Turn
 
 
 class World:
     """Groups that end when they are told to."""
 
-    def __init__(self, prompts: int, staleness: int) -> None:
+    def __init__(self, prompts: int, staleness: int, max_draws: int = 1) -> None:
         self.begun: list[int] = []
         self.ends: dict[int, asyncio.Event] = {}
         self.noted: list[int] = []
+        self.useless: set[int] = set()
+        """Numbers of tasks whose groups teach nothing."""
         self.drawn = 0
         self.stream = GroupStream(
-            self.play, self.draw, self.note, prompts=prompts, staleness=staleness
+            self.play,
+            self.draw,
+            self.note,
+            prompts=prompts,
+            staleness=staleness,
+            max_draws=max_draws,
         )
 
-    async def play(self, number: int, task: int) -> TrajectoryGroup:
-        assert task == 100 + number
-        self.begun.append(number)
-        await self.ends.setdefault(number, asyncio.Event()).wait()
-        episode = Trajectory(env_id="e", env_options={}, task=task, seed=0, member=0)
-        return TrajectoryGroup([episode])
+    async def play(self, number: int, draw: int, task: int) -> TrajectoryGroup:
+        assert draw or task == 100 + number or self.useless
+        self.begun.append(task - 100)
+        await self.ends.setdefault(task - 100, asyncio.Event()).wait()
+        wins = [1.0, 1.0 if task - 100 in self.useless else 0.0]
+        return TrajectoryGroup(
+            [
+                Trajectory("e", {}, task, 0, n, turns=[Turn("", "", "stop_token", 0, {"w": win})])
+                for n, win in enumerate(wins)
+            ]
+        )
 
     def draw(self, count: int) -> list[int]:
         self.drawn += count
@@ -94,7 +107,7 @@ async def test_the_slowest_is_waited_for_only_when_it_is_as_old_as_it_may_be():
 
 
 async def test_what_playing_raises_comes_out():
-    async def broken(number: int, task: int) -> TrajectoryGroup:
+    async def broken(number: int, draw: int, task: int) -> TrajectoryGroup:
         raise RuntimeError("the policy is gone")
 
     world = World(prompts=2, staleness=1)
@@ -102,6 +115,41 @@ async def test_what_playing_raises_comes_out():
     with pytest.raises(RuntimeError, match="the policy is gone"):
         await world.take(0)
     await world.stream.close()
+
+
+async def test_a_group_that_teaches_nothing_gives_its_place_to_another_task_at_once():
+    world = World(prompts=2, staleness=0, max_draws=3)
+    world.useless = {0, 2, 3}
+    taking = asyncio.create_task(world.take(0))
+    world.end(0, 1)
+    await settle()
+    assert sorted(world.begun) == [0, 1, 2], "task 2 in task 0's place"
+    world.end(2, 3)
+    assert await taking == [0, 1, 2, 3], "by draws; a place gets three tasks and no more"
+    assert sorted(world.noted) == [0, 1, 2, 3]
+    world.stream.learned(1)
+    await settle()
+    assert sorted(world.begun) == [0, 1, 2, 3, 4, 5]
+    await world.stream.close()
+
+
+async def test_a_resumed_place_goes_on_with_the_draw_that_ran():
+    world = World(prompts=1, staleness=0, max_draws=3)
+    world.useless = {0}
+    taking = asyncio.create_task(world.take(0))
+    world.end(0)
+    await settle()
+    assert world.begun == [0, 1]
+    state = world.stream.state_dict()
+    taking.cancel()
+    await world.stream.close()
+    resumed = World(prompts=1, staleness=0, max_draws=3)
+    resumed.useless, resumed.drawn = {0}, world.drawn
+    resumed.stream.load_state_dict(json.loads(json.dumps(state)), 0)
+    resumed.end(1)
+    assert await resumed.take(0) == [0, 1]
+    assert resumed.begun == [1], "what was played stays played"
+    await resumed.stream.close()
 
 
 async def test_a_resumed_stream_plays_again_what_ran_and_keeps_what_was_done():
@@ -128,11 +176,16 @@ async def test_a_resumed_stream_plays_again_what_ran_and_keeps_what_was_done():
 @given(
     prompts=st.integers(1, 4),
     staleness=st.integers(0, 3),
+    max_draws=st.integers(1, 3),
+    useless=st.sets(st.integers(0, 30)),
     order=st.randoms(use_true_random=False),
 )
-def test_no_group_is_lost_repeated_or_older_than_the_bound(prompts, staleness, order):
+def test_no_group_is_lost_repeated_or_older_than_the_bound(
+    prompts, staleness, max_draws, useless, order
+):
     async def run() -> None:
-        world = World(prompts, staleness)
+        world = World(prompts, staleness, max_draws)
+        world.useless = useless if max_draws > 1 else set()
         begun_at: dict[int, int] = {}
         learned: list[int] = []
         for updates in range(6):
@@ -145,7 +198,10 @@ def test_no_group_is_lost_repeated_or_older_than_the_bound(prompts, staleness, o
                 if running and not taking.done():
                     world.end(order.choice(running))
             batch = await taking
-            assert len(batch) == prompts
+            taught = [number for number in batch if number not in world.useless]
+            assert len(taught) <= prompts <= len(batch) <= prompts * max_draws
+            if len(taught) < prompts:
+                assert len(batch) - len(taught) >= max_draws, "a place's draws are used up"
             assert all(updates - begun_at[number] <= staleness for number in batch)
             learned += batch
             world.stream.learned(updates + 1)
@@ -153,7 +209,13 @@ def test_no_group_is_lost_repeated_or_older_than_the_bound(prompts, staleness, o
             for number in world.begun:
                 begun_at.setdefault(number, updates + 1)
         assert len(learned) == len(set(learned))
-        assert len(world.begun) == (staleness + 6 + 1) * prompts
+        # Whatever was drawn was begun once, and is learned from or still ahead.
+        assert sorted(world.begun) == list(range(world.drawn))
+        assert sorted(set(world.begun) - set(learned)) == sorted(
+            task - 100 for ahead in world.stream._ahead.values() for task in ahead.tasks
+        )
+        if not world.useless:
+            assert len(world.begun) == (staleness + 6 + 1) * prompts
         await world.stream.close()
 
     asyncio.run(run())
