@@ -51,15 +51,18 @@ class StartConfig:
         }
         if self.cpu:
             told |= {"enforce_eager": True, "kv_cache_memory_bytes": 2**27, "block_size": 32}
+            # A prompt that has a seed and is computed in two pieces ends vLLM 0.32's engine: it
+            # sets back the seed's generator, which those of a CPU cannot do.
+            told["enable_chunked_prefill"] = False
         return told
 
 
 def as_words(arguments: Mapping[str, Any]) -> list[str]:
-    """Arguments as words of vLLM's command line; True is a word alone."""
+    """Arguments as words of vLLM's command line; True is a word alone, False one with "no"."""
     words: list[str] = []
     for name, value in arguments.items():
-        words.append(f"--{name.replace('_', '-')}")
-        if value is not True:
+        words.append(f"--{'no-' if value is False else ''}{name.replace('_', '-')}")
+        if not isinstance(value, bool):
             words.append(str(value))
     return words
 

@@ -109,6 +109,19 @@ async def test_seeds_repeat_and_no_token_comes_from_other_weights_keys_and_value
     assert far(policy.model, after, 1.0, long_prompt) < 1e-4
 
 
+async def test_prompts_of_more_than_one_step_are_sampled_by_their_seeds(policy):
+    # Together they are more than a step computes. A seeded prompt that was computed in two pieces
+    # ended vLLM 0.32's engine on a CPU.
+    prompts = [[i % VOCAB, *range(1, 240)] for i in range(24)]
+    sampling = SamplingParams(max_tokens=4, seed=7)
+    async with asyncio.timeout(60):
+        completions = await asyncio.gather(*(policy.generate(p, sampling) for p in prompts))
+    pairs = zip(completions, prompts, strict=True)
+    assert max(far(policy.model, completion, 1.0, prompt) for completion, prompt in pairs) < 1e-4
+    metrics = policy.take_metrics()
+    assert (metrics["policy/restarts"], metrics["policy/reissued"]) == (0, 0)
+
+
 async def test_a_cancelled_call_ends_the_generation(policy):
     replica = policy._members[0].replica
     long = SamplingParams(max_tokens=200, seed=1)
