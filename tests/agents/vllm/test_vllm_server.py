@@ -58,8 +58,10 @@ async def test_a_running_completion_goes_on_with_the_new_weights_and_says_which(
     sampling = SamplingParams(max_tokens=WINDOW - len(PROMPT), seed=5)
     before = new_model()
     before.load_state_dict(policy.model.state_dict())
+    replica = policy._members[0].replica
+    before_all = await replica.num_tokens()
     calls = [asyncio.create_task(policy.generate(PROMPT, sampling)) for _ in range(8)]
-    while await policy._members[0].replica.num_tokens() < 400:  # until some of it is sampled
+    while await replica.num_tokens() < before_all + 400:  # until some of it is sampled
         await asyncio.sleep(0.01)
     nudge(policy.model, 0.1)
     await policy.load_weights(policy.model.state_dict(), 2)
