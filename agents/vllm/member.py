@@ -138,18 +138,22 @@ class Member:
         """
         async with self._loading:
             self._weights = (folder, version)
-            if self._ready.is_set():
+            for _ in range(MAX_RESTARTS_IN_A_ROW):
+                # It comes back with weights, though maybe with those before these.
+                await self._changed.wait()
+                if self.broken is not None:
+                    raise self.broken
                 try:
                     return await self._load_and_prove()
-                except (Unreachable, Refused) as error:
-                    if isinstance(error, Refused):
-                        raise PolicyFailure(str(error), retryable=False) from error
+                except Refused as refusal:
+                    raise PolicyFailure(str(refusal), retryable=False) from refusal
+                except Unreachable as error:
                     self.suspect(error)
-        # It comes back with the newest weights, proved.
-        await self._changed.wait()
-        if self.broken is not None:
-            raise self.broken
-        return 0.0, await self._prober.prove(self.replica, version)
+                    last = error
+        raise PolicyFailure(
+            f"version {version} did not arrive in {MAX_RESTARTS_IN_A_ROW} attempts: {last}",
+            retryable=False,
+        )
 
     def suspect(self, error: Unreachable) -> None:
         """Take it out until it is known to work, or works again; running requests end now."""
@@ -237,22 +241,34 @@ class Member:
         """Back to work: at once where it only lost a connection, else started or waited for."""
         logger.warning("a vLLM server is looked after: %s", error)
         try:
+            last: Exception = error
             for _ in range(MAX_RESTARTS_IN_A_ROW):
-                with contextlib.suppress(Unreachable):
+                try:
                     if isinstance(error, Broken) or not await self._is_well():
                         await self._again()
                     self._set_ready()
                     return
+                # It has worked before: one that ends as it starts may have been killed, too.
+                except (Unreachable, ServerGone) as failed:
+                    logger.warning("a vLLM server is not back yet: %s", failed)
+                    last = failed
             raise PolicyFailure(
-                f"a vLLM server failed {MAX_RESTARTS_IN_A_ROW} times in a row: {error}",
+                f"a vLLM server failed {MAX_RESTARTS_IN_A_ROW} times in a row: {last}",
                 retryable=False,
             )
-        except (Refused, ServerGone, WeightsDiffer, PolicyFailure) as failure:
-            self.broken = PolicyFailure(str(failure), retryable=False)
-            logger.error("a vLLM server is given up: %s", failure)
-            self._changed.set()
+        except (Refused, PolicyFailure) as failure:
+            self._give_up(failure)
+        except Exception as failure:
+            # Whoever waits for the server must not wait for ever.
+            logger.exception("looking after a vLLM server failed")
+            self._give_up(failure)
         finally:
             self._recovery = None
+
+    def _give_up(self, failure: Exception) -> None:
+        self.broken = PolicyFailure(str(failure), retryable=False)
+        logger.error("a vLLM server is given up: %s", failure)
+        self._changed.set()
 
     async def _is_well(self) -> bool:
         """Whether it samples a token, in time, from the weights that it should."""

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
+import shutil
 import socket
 import sys
 from dataclasses import dataclass
@@ -15,21 +15,19 @@ from pathlib import Path
 import aiohttp
 
 from agents.vllm.arguments import StartConfig, as_words
+from agents.vllm.guard import (
+    KILL_S,
+    Guard,
+    group_exists,
+    kill_group,
+    remove_orphans,
+    shared_memory,
+)
 from agents.vllm.replica import Replica
 
 logger = logging.getLogger(__name__)
-SHARED_MEMORY = Path("/dev/shm")
-GUARD = (
-    "import os, signal, sys\n"
-    "sys.stdin.buffer.read()\n"
-    "try:\n"
-    "    os.killpg(int(sys.argv[1]), signal.SIGKILL)\n"
-    "except ProcessLookupError:\n"
-    "    pass\n"
-)
-"""A process that waits until this one is gone, however that came, and then ends the server."""
-_LEFT_BEHIND = ("psm_", "sem.mp-")
-_KILL_S = 10.0
+_GATE = 'read -r go && exec "$@" </dev/null'
+"""Begins a server when it is told to: by then it is guarded. Untold, it ends."""
 
 
 class ServerGone(Exception):
@@ -50,14 +48,15 @@ class ServerProcess:
     """A server on a free port of this machine, in a process group of its own.
 
     Killed with everything it started: vLLM's engine outlives a killed front end otherwise, with its
-    memory, and leaves shared memory that nobody else would remove.
+    memory, and leaves shared memory that nobody else would remove. Where this process is killed, a
+    :class:`Guard` does that.
     """
 
     def __init__(self, config: ServerConfig) -> None:
         self.config = config
         self.port = 0
         self._process: asyncio.subprocess.Process | None = None
-        self._guard: asyncio.subprocess.Process | None = None
+        self._guard: Guard | None = None
         self._shared_before: set[Path] = set()
 
     @property
@@ -76,8 +75,11 @@ class ServerProcess:
         Raises:
             ServerGone: the interpreter is not there.
         """
+        python = self.config.python
+        if shutil.which(python) is None:
+            raise ServerGone(f"vLLM cannot be started by {python}: there is no such program")
         self.port = _free_port()
-        self._shared_before = _shared_memory()
+        self._shared_before = shared_memory()
         environment = {**os.environ, "VLLM_SERVER_DEV_MODE": "1", "PYTHONHASHSEED": "0"}
         # Ours would be read by another interpreter.
         environment.pop("PYTHONPATH", None)
@@ -85,26 +87,24 @@ class ServerProcess:
             # Else a small function of the sampler is compiled for half a minute at the first token.
             environment["TORCH_COMPILE_DISABLE"] = "1"
         log = self.config.log
-        if log is not None:
-            log.parent.mkdir(parents=True, exist_ok=True)
         try:
+            if log is not None:
+                log.parent.mkdir(parents=True, exist_ok=True)
             with (log or Path(os.devnull)).open("ab") as output:
                 self._process = await asyncio.create_subprocess_exec(
-                    *command_line(self.config, self.port),
-                    stdin=asyncio.subprocess.DEVNULL,
+                    *("/bin/sh", "-c", _GATE, "vllm", *command_line(self.config, self.port)),
+                    stdin=asyncio.subprocess.PIPE,
                     stdout=output,
                     stderr=output,
                     env=environment,
                     start_new_session=True,
                 )
-            # Its input ends when this process does, killed or not.
-            self._guard = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", "-c", GUARD, str(self._process.pid)),
-                stdin=asyncio.subprocess.PIPE,
-                start_new_session=True,
-            )
+            self._guard = Guard(group=self._process.pid)
         except OSError as error:
-            raise ServerGone(f"vLLM cannot be started by {self.config.python}: {error}") from error
+            raise ServerGone(f"vLLM cannot be started by {python}: {error}") from error
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"go\n")
+        self._process.stdin.close()
 
     def instance(self, session: aiohttp.ClientSession, *, short_s: float, load_s: float) -> Replica:
         """The server, as it is asked."""
@@ -131,26 +131,20 @@ class ServerProcess:
         before = self._shared_before
         if process is None:
             return
-        if guard is not None:
-            guard.kill()
-            await guard.wait()
-            assert guard.stdin is not None
-            guard.stdin.close()
         group = process.pid
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(group, signal.SIGKILL)
+        kill_group(group)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), _KILL_S)
+            await asyncio.wait_for(process.wait(), KILL_S)
         loop = asyncio.get_running_loop()
-        end = loop.time() + _KILL_S
-        while _group_exists(group):
+        end = loop.time() + KILL_S
+        while group_exists(group):
             if loop.time() > end:
                 logger.warning("processes of the vLLM server %d do not end", group)
                 break
             await asyncio.sleep(0.02)
-        for path in _shared_memory() - before:
-            if _orphaned(path):
-                path.unlink(missing_ok=True)
+        remove_orphans(shared_memory() - before)
+        if guard is not None:
+            guard.dismiss()
 
 
 def command_line(config: ServerConfig, port: int) -> list[str]:
@@ -166,40 +160,3 @@ def _free_port() -> int:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
         return port
-
-
-def _group_exists(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def _shared_memory() -> set[Path]:
-    if not SHARED_MEMORY.is_dir():
-        return set()
-    return {path for path in SHARED_MEMORY.iterdir() if path.name.startswith(_LEFT_BEHIND)}
-
-
-def _orphaned(path: Path) -> bool:
-    """Whether no process has it mapped or open: others on this machine use such files as well.
-
-    Told by its inode: a semaphore is mapped under the name that it had before it got its own.
-    """
-    try:
-        inode = path.stat().st_ino
-    except OSError:
-        return False
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            for line in (process / "maps").read_text().splitlines():
-                if str(SHARED_MEMORY) in line and line.split()[4] == str(inode):
-                    return False
-            if any(descriptor.readlink() == path for descriptor in (process / "fd").iterdir()):
-                return False
-        except OSError:
-            continue
-    return True

@@ -57,15 +57,19 @@ class Prober:
         self._expected: dict[int, list[float]] = {}
 
     def expect(self, version: int) -> None:
-        """Remember what the learner says of the probe now, as ``version``."""
-        self._expected = {version: list(self._score(self._prompt, 1.0))}
+        """Remember what the learner says of the probe now, as ``version``.
+
+        The version before is remembered as well: a server on its way back may be given that one.
+        """
+        former = list(self._expected.items())[-1:]
+        self._expected = dict(former) | {version: list(self._score(self._prompt, 1.0))}
 
     async def prove(self, replica: Instance, version: int, *, sampled: bool = True) -> Proof:
         """Probe a server that runs ``version``.
 
         Args:
             replica: the server.
-            version: the one that :meth:`expect` was last called for.
+            version: one of the two that :meth:`expect` was last called for.
             sampled: whether what it samples is compared as well, which the learner must score with
                 the very weights: False where it may have gone on.
 

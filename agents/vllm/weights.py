@@ -14,10 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agents.vllm.guard import SHARED_MEMORY, Guard
+
 if TYPE_CHECKING:
     import torch
 
-SHARED_MEMORY = Path("/dev/shm")
 _FREE_FACTOR = 2
 """Shared memory is used where it has room for this many copies."""
 
@@ -39,6 +40,7 @@ class WeightFolders:
         self._root: Path | None = None
         self._written: list[Path] = []
         self._names: set[str] = set()
+        self._guard: Guard | None = None
 
     @property
     def newest(self) -> Path | None:
@@ -56,6 +58,7 @@ class WeightFolders:
             UnfitWeights: one is not finite, or the names are not those of the first version.
             OSError: the folder cannot be written.
         """
+        from safetensors import SafetensorError
         from safetensors.torch import save_file
 
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
@@ -75,8 +78,15 @@ class WeightFolders:
             seen.add(tensor.data_ptr())
         folder = self._room(sum(t.nbytes for t in tensors.values())) / f"version-{version}"
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        save_file(tensors, folder / "model.safetensors")
+        try:
+            folder.mkdir(parents=True)
+            save_file(tensors, folder / "model.safetensors")
+        except (OSError, SafetensorError) as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise OSError(
+                f"the weights of version {version} cannot be handed over in {folder.parent}: "
+                f"{error}; make room there, or name another folder by policy.weights=..."
+            ) from error
         self._written = [path for path in self._written if path != folder] + [folder]
         for old in self._written[:-2]:
             shutil.rmtree(old, ignore_errors=True)
@@ -89,6 +99,9 @@ class WeightFolders:
         if self._root is not None:
             shutil.rmtree(self._root, ignore_errors=True)
             self._root = None
+        if self._guard is not None:
+            self._guard.dismiss()
+            self._guard = None
 
     def _room(self, num_bytes: int) -> Path:
         if self._root is None:
@@ -99,6 +112,7 @@ class WeightFolders:
             if parent is not None:
                 parent.mkdir(parents=True, exist_ok=True)
             self._root = Path(tempfile.mkdtemp(prefix="turnwise-weights-", dir=parent))
+            self._guard = Guard(folder=self._root)
             # A server may run as another user.
             self._root.chmod(0o755)
         return self._root

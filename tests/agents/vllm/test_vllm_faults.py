@@ -13,7 +13,7 @@ from tiny_served import WINDOW, new_model, nudge
 from agents.completion import SamplingParams
 from agents.policy import PolicyFailure
 from agents.vllm import Member
-from agents.vllm.process import SHARED_MEMORY
+from agents.vllm.guard import SHARED_MEMORY
 
 PROMPT = list(range(20, 60))
 SAMPLING = SamplingParams(max_tokens=WINDOW - len(PROMPT), seed=5)
@@ -36,7 +36,10 @@ async def policy(server_config, open_policy):
 
 def group_of(policy) -> list[int]:
     """The processes of a policy's server: its front end, its engine, its worker."""
-    front = policy._members[0]._process._process.pid
+    process = policy._members[0]._process._process
+    if process is None:
+        return []
+    front = process.pid
     found = []
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -72,6 +75,38 @@ async def test_a_killed_server_is_started_again_and_its_requests_are_asked_again
     assert metrics["policy/reissued"] >= 1
     assert not set(before) & set(group_of(policy))
     assert not any(Path(f"/proc/{process}").exists() for process in before), "an orphan is left"
+
+
+async def test_weights_that_come_while_a_server_comes_back_with_those_before_arrive(policy):
+    member = policy._members[0]
+    loads, begun = member._load_and_prove, asyncio.Event()
+
+    async def seen(**how):
+        begun.set()
+        return await loads(**how)
+
+    member._load_and_prove = seen
+    os.kill(group_of(policy)[0], signal.SIGKILL)
+    asking = asyncio.create_task(policy.generate(PROMPT, SAMPLING))
+    # It is being given version 1 again, when version 2 is there.
+    await asyncio.wait_for(begun.wait(), START_S)
+    nudge(policy.model, 0.1)
+    await asyncio.wait_for(policy.load_weights(policy.model.state_dict(), 2), START_S)
+    assert policy.take_metrics()["sync/max_difference"] < 1e-4
+    assert (await asking).versions[-1] == 2
+    assert set((await policy.generate(PROMPT, SAMPLING)).versions) == {2}
+
+
+async def test_a_server_killed_again_as_it_starts_is_started_once_more(policy):
+    expected = await policy.generate(PROMPT, SAMPLING)
+    front = group_of(policy)[0]
+    os.kill(front, signal.SIGKILL)
+    asking = asyncio.create_task(policy.generate(PROMPT, SAMPLING))
+    while (process := policy._members[0]._process._process) is None or process.pid == front:
+        await asyncio.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    assert (await asking).token_ids == expected.token_ids
+    assert policy.take_metrics()["policy/restarts"] == 2
 
 
 async def test_a_server_that_hangs_behind_a_healthy_front_is_found_out(policy):

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
+import torch
 
-from agents.vllm.process import SHARED_MEMORY, ServerConfig, command_line
+from agents.vllm.guard import SHARED_MEMORY
+from agents.vllm.process import ServerConfig, command_line
+from agents.vllm.weights import WeightFolders
 
 pytestmark = pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="needs /dev/shm")
 
@@ -18,7 +23,7 @@ pytestmark = pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="needs /dev/s
 HELD = """
 import multiprocessing
 from multiprocessing import shared_memory
-from agents.vllm.process import SHARED_MEMORY, _orphaned
+from agents.vllm.guard import SHARED_MEMORY, orphaned
 
 before = set(SHARED_MEMORY.iterdir())
 block = shared_memory.SharedMemory(create=True, size=4096)
@@ -26,9 +31,9 @@ block = shared_memory.SharedMemory(create=True, size=4096)
 lock = multiprocessing.get_context("spawn").Lock()
 made = sorted(set(SHARED_MEMORY.iterdir()) - before)
 assert [path.name[:4] for path in made] == ["psm_", "sem."], made
-held = [_orphaned(path) for path in made]
+held = [orphaned(path) for path in made]
 block.close()
-print(held, _orphaned(made[0]))
+print(held, orphaned(made[0]))
 block.unlink()
 """
 
@@ -43,12 +48,15 @@ def test_what_somebody_has_mapped_is_no_orphan():
 
 STARTER = """
 import asyncio, sys
+import torch
 from agents.vllm.process import ServerConfig, ServerProcess
+from agents.vllm.weights import WeightFolders
 
 async def main():
     server = ServerProcess(ServerConfig(model="m", context_window=64, python=sys.argv[1]))
     await server.start()
-    print(server._process.pid, flush=True)
+    folder = WeightFolders().write({"w": torch.zeros(4)}, 0)
+    print(server._process.pid, folder.parent, flush=True)
     await asyncio.sleep(60)
 
 asyncio.run(main())
@@ -63,22 +71,70 @@ def exists(group: int) -> bool:
     return True
 
 
-def test_a_server_does_not_outlive_whoever_started_it(tmp_path):
-    # Stands for vLLM: a front end and an engine in one process group.
+def until_gone(*there) -> bool:
+    """Whether none of these is there any more, in time."""
+    deadline = time.monotonic() + 20
+    while (goes_on := any(one() for one in there)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not goes_on
+
+
+def test_nothing_of_a_server_outlives_whoever_started_it(tmp_path):
+    # Stands for vLLM: a front end and an engine in one process group, and shared memory.
+    left = SHARED_MEMORY / f"psm_{os.getpid()}_left"
     server = tmp_path / "python"
-    server.write_text("#!/bin/sh\nsleep 60 & sleep 60\n")
+    server.write_text(f"#!/bin/sh\necho > {left}\nsleep 60 & sleep 60\n")
     server.chmod(0o755)
     words = [sys.executable, "-c", STARTER, str(server)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as starter:
-        group = int(starter.stdout.readline())
+        group, weights = starter.stdout.readline().split()
+        group, weights = int(group), Path(weights)
         assert exists(group)
+        assert weights.is_dir()
+        while not left.exists():
+            time.sleep(0.02)
         starter.kill()
-    deadline = time.monotonic() + 10
-    while (goes_on := exists(group)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    if goes_on:
+    clean = until_gone(lambda: exists(group), weights.exists, left.exists)
+    if exists(group):
         os.killpg(group, signal.SIGKILL)
-    assert not goes_on, "it goes on without its trainer"
+    left.unlink(missing_ok=True)
+    assert clean, "it goes on without its trainer, or leaves its memory"
+
+
+def test_a_server_that_is_not_guarded_yet_does_not_begin(tmp_path):
+    begun = tmp_path / "begun"
+    server = tmp_path / "python"
+    server.write_text(f"#!/bin/sh\necho > {begun}\n")
+    server.chmod(0o755)
+    dying = (
+        "import os, sys, asyncio\n"
+        "import agents.vllm.process as process\n"
+        "process.Guard = lambda **_: os._exit(9)\n"
+        "config = process.ServerConfig(model='m', context_window=64, python=sys.argv[1])\n"
+        "asyncio.run(process.ServerProcess(config).start())\n"
+    )
+    words = [sys.executable, "-c", dying, str(server)]
+    assert subprocess.run(words, check=False, timeout=60).returncode == 9
+    time.sleep(0.5)
+    assert not begun.exists()
+
+
+def test_weights_for_which_there_is_no_room_are_one_line(tmp_path):
+    folders = WeightFolders(tmp_path)
+    small, large = ({"w": torch.zeros(count)} for count in (4, 4096))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        first = folders.write(small, 0)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2048, before[1]))
+        with pytest.raises(OSError, match=r"version 1 cannot be handed over in .*: .*File too la"):
+            folders.write(large, 1)
+        assert [path.name for path in first.parent.iterdir()] == ["version-0"], "nothing half-made"
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert (folders.write(large, 1) / "model.safetensors").stat().st_size > 4 * 4096
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        folders.close()
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_server_is_started_to_tell_the_logprobs_that_it_sampled_by():
