@@ -122,6 +122,7 @@ class GroupStream:
                 {
                     "number": one.number,
                     "tasks": one.tasks,
+                    "begun_at": one.begun_at,
                     "played": [
                         [trajectory.to_json() for trajectory in group.trajectories]
                         for group in one.played
@@ -140,7 +141,9 @@ class GroupStream:
                 TrajectoryGroup([Trajectory.from_json(episode) for episode in episodes])
                 for episodes in one["played"]
             ]
-            ahead = Ahead(one["number"], one["tasks"], updates, played, one["done"])
+            # Tokens that are there are as old as they were.
+            begun_at = one["begun_at"] if played else updates
+            ahead = Ahead(one["number"], one["tasks"], begun_at, played, one["done"])
             self._ahead[ahead.number] = ahead
 
     async def close(self) -> None:
@@ -168,9 +171,6 @@ class GroupStream:
             if task.cancelled() or task.exception() is not None:
                 return
             del self._running[ahead.number]
-            ahead.done = True
-            # To the end: the dictionary keeps the order in which groups were done.
-            self._ahead[ahead.number] = self._ahead.pop(ahead.number)
 
         self._running[ahead.number] = task = asyncio.create_task(self._fill(ahead))
         task.add_done_callback(done)
@@ -185,7 +185,11 @@ class GroupStream:
             self._finished(ahead.tasks[draw], group)
             ahead.played.append(group)
             if not group.is_constant or len(ahead.played) >= self._max_draws:
-                return
+                break
+        # At once: a checkpoint may be written before anybody else hears of it.
+        ahead.done = True
+        # To the end: the dictionary keeps the order in which groups were done.
+        self._ahead[ahead.number] = self._ahead.pop(ahead.number)
 
     def _raise_failures(self) -> None:
         for task in self._running.values():

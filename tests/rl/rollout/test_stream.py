@@ -172,6 +172,43 @@ async def test_a_resumed_stream_plays_again_what_ran_and_keeps_what_was_done():
     await resumed.stream.close()
 
 
+async def test_a_checkpoint_never_shows_a_group_half_done():
+    world = World(prompts=2, staleness=1)
+    world.end(0, 1, 2, 3)
+    seen = []
+    stop = False
+
+    def look() -> None:
+        seen.extend((bool(a["played"]), a["done"]) for a in world.stream.state_dict()["ahead"])
+        if not stop:
+            asyncio.get_running_loop().call_soon(look)
+
+    look()
+    assert await world.take(0) == [0, 1]
+    stop = True
+    assert (True, True) in seen
+    assert (True, False) not in seen, "a resumed run would draw another task for it"
+    await world.stream.close()
+
+
+async def test_what_was_done_before_a_resume_is_as_old_after_it():
+    world = World(prompts=2, staleness=1)
+    world.end(1, 2, 3)
+    assert await world.take(0) == [1, 2]
+    world.stream.learned(1)
+    world.end(0)
+    await settle()
+    state = world.stream.state_dict()  # 0 and 3 are done, played with the weights before update 1
+    await world.stream.close()
+    resumed = World(prompts=2, staleness=1)
+    resumed.drawn = world.drawn
+    resumed.stream.load_state_dict(state, 1)
+    resumed.end(4, 5)
+    taken = await resumed.take(1)
+    assert taken == [0, 3], "one update later they would be older than the bound"
+    await resumed.stream.close()
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     prompts=st.integers(1, 4),
