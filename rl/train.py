@@ -88,11 +88,12 @@ async def train(config: TrainConfig) -> Outcome:
                     trainer.progress.validation_due = True
                     with ledger.part("validate"):
                         metrics |= await _validate(trainer, interrupt)
+                metrics |= ledger.take()
+                # Before the checkpoint: what one covers is complete wherever the run is killed.
+                folder.log(metrics)
                 if last or step % config.save_every == 0:
                     with ledger.part("save"):
                         trainer.save()
-                metrics |= ledger.take()
-                folder.log(metrics)
                 display.step(step, metrics)
                 if last:
                     break

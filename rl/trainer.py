@@ -21,7 +21,13 @@ from rl.credit.shaping import make_shapings
 from rl.credit.shaping.agreement import agreement_metrics
 from rl.credit.shaping.record import shape
 from rl.errors import RunFailure, UsageError
-from rl.learner.checkpoint import TRAINER_STATE, load_trainer_state, recover, save_checkpoint
+from rl.learner.checkpoint import (
+    TRAINER_STATE,
+    clear_partial,
+    load_trainer_state,
+    remove_checkpoint,
+    save_checkpoint,
+)
 from rl.learner.learner import Learner
 from rl.learner.model import load_model
 from rl.rollout.curriculum import make_curriculum
@@ -230,7 +236,7 @@ class Trainer:
             return
         save_checkpoint(path, self.stage.model, self.stage.tokenizer, state)
         for old in self._saved()[:-KEPT_CHECKPOINTS]:
-            shutil.rmtree(old)
+            remove_checkpoint(old)
 
     async def restore(self) -> bool:
         """Go on from the newest checkpoint; False where there is none: the run starts anew.
@@ -240,6 +246,7 @@ class Trainer:
         Raises:
             UsageError: there are some, and none can be used.
         """
+        clear_partial(self.folder.checkpoints)
         if not self._saved():
             self.folder.rewind(-1)
             return False
@@ -337,7 +344,6 @@ class Trainer:
 
     def _recall_best(self) -> None:
         """Read which weights are in checkpoints/best; those of an abandoned step count as well."""
-        recover(self._best_path)
         try:
             self.best = Best(**load_trainer_state(self._best_path))
         except ValueError as error:

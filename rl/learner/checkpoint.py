@@ -21,6 +21,8 @@ from rl.errors import RunFailure
 
 TRAINER_STATE = "trainer_state.pt"
 """The file beside the weights: what :func:`load_trainer_state` returns."""
+_HIDDEN = (".tmp", ".old")
+"""How the names of hidden siblings end: of what is written, and of what it replaces."""
 
 
 def save_checkpoint(
@@ -59,10 +61,14 @@ def save_checkpoint(
             folder.rename(previous)
         partial.rename(folder)
         _flush(folder.parent)
-    # Every library says in its own way that the disk is full.
-    except (OSError, SafetensorError, RuntimeError) as error:
+    except Exception as error:
         recover(folder)
-        raise RunFailure(f"checkpoint {folder} cannot be written: {error}") from error
+        if not _about_writing(error):
+            raise
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise RunFailure(
+            f"checkpoint {folder} cannot be written: {reason}{_room(folder.parent)}"
+        ) from error
     shutil.rmtree(previous, ignore_errors=True)
 
 
@@ -76,6 +82,21 @@ def recover(folder: Path) -> None:
         previous.rename(folder)
     for left_over in (partial, previous):
         shutil.rmtree(left_over, ignore_errors=True)
+
+
+def clear_partial(parent: Path) -> None:
+    """Do for every checkpoint in ``parent`` what :func:`recover` does for one."""
+    for path in sorted(parent.glob(".*")):
+        if path.suffix in _HIDDEN:
+            recover(parent / path.stem.removeprefix("."))
+
+
+def remove_checkpoint(folder: Path) -> None:
+    """Delete ``folder``; a process that dies meanwhile leaves no part of it under its name."""
+    partial, _ = _siblings(folder)
+    shutil.rmtree(partial, ignore_errors=True)
+    folder.rename(partial)
+    shutil.rmtree(partial, ignore_errors=True)
 
 
 def load_trainer_state(folder: Path) -> dict[str, Any]:
@@ -102,7 +123,22 @@ def load_trainer_state(folder: Path) -> dict[str, Any]:
 
 def _siblings(folder: Path) -> tuple[Path, Path]:
     """Where a save writes, and where what it replaces waits until it is done."""
-    return folder.with_name(f".{folder.name}.tmp"), folder.with_name(f".{folder.name}.old")
+    partial, previous = (folder.with_name(f".{folder.name}{ending}") for ending in _HIDDEN)
+    return partial, previous
+
+
+def _about_writing(error: Exception) -> bool:
+    """Whether a library says, each in its own way, that the disk is full or refuses to write."""
+    # The last is how tokenizers says it.
+    return isinstance(error, OSError | SafetensorError | RuntimeError) or type(error) is Exception
+
+
+def _room(folder: Path) -> str:
+    """How much can be written there still: what torch says of a full disk does not tell."""
+    try:
+        return f" ({shutil.disk_usage(folder).free / 2**20:.1f} MiB are free there)"
+    except OSError:
+        return ""
 
 
 def _flush(path: Path) -> None:

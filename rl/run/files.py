@@ -63,8 +63,13 @@ def replace_text(path: Path, text: str) -> None:
     """
     partial = path.with_name(f".{path.name}.tmp")
     with writing(path):
-        with partial.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        try:
+            with partial.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        except OSError:
+            # Half a file on a full disk helps nobody.
+            partial.unlink(missing_ok=True)
+            raise

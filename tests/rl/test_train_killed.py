@@ -1,0 +1,84 @@
+"""The learner is killed at any instant: the run goes on as if it had not been."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from benchmarks.task_ledger import read_ledger
+from rl.run.folder import read_jsonl, read_trajectories
+from rl.train import main
+
+HOME = Path(__file__).resolve().parents[2]
+SHARED = {"steps": 3, "save_every": 1, "eval__every": 2, "threads": 1, "prompts": 4}
+EXACT = {"deterministic": "true", "env__max_turns": 2}
+CHANGES = 400
+"""More often than this no run changes a file."""
+
+
+def killed(kind: str, instants: list, command: list[str]) -> list[dict]:
+    """What became of runs that were killed at these instants and resumed."""
+    script = HOME / "tests" / "helpers" / "killed_runs.py"
+    words = [sys.executable, str(script), kind, *map(str, instants), "--", *command]
+    env = os.environ | {"PYTHONPATH": str(HOME), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    for run in told:
+        assert run["resumed"] == 0, f"{run}: {done.stderr[-2000:]}"
+    return told
+
+
+def same(out: Path, whole: Path) -> bool:
+    """Whether two runs ended with the same weights, having learned from the same episodes."""
+    last = "checkpoints/step-000003/model.safetensors"
+    ours, theirs = (load_file(folder / last) for folder in (out, whole))
+    equal = all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    for step in (1, 2, 3):
+        name = f"trajectories/step-{step:06d}.jsonl.gz"
+        first, second = (read_trajectories(folder / name) for folder in (out, whole))
+        equal = equal and [t.segments for t in first] == [t.segments for t in second]
+    return equal
+
+
+@pytest.mark.parametrize("kind", ["change", "second"])
+def test_a_run_killed_at_any_instant_ends_with_the_same_weights(words, tmp_path, kind):
+    whole = tmp_path / "whole"
+    assert main(words(whole, **SHARED | EXACT)) == 0
+    folders = sorted(path.name for path in (whole / "checkpoints").iterdir())
+    rng = random.Random(6)
+    if kind == "change":
+        # The steps of a run are alike; there are 40 changes in one, and as many at the beginning.
+        instants = sorted(rng.sample(range(1, 161), 14))
+    else:
+        instants = [round(rng.uniform(0.02, 1.2), 3) for _ in range(8)]
+    told = killed(kind, instants, words(tmp_path / "runs", **SHARED | EXACT))
+    assert sum(run["killed"] < 0 for run in told) >= len(told) // 2, "too few were killed"
+    for run in told:
+        out = Path(run["out"])
+        assert same(out, whole), run
+        assert [r["step"] for r in read_jsonl(out / "metrics.jsonl")] == [0, 1, 2, 3], run
+        assert sorted(path.name for path in (out / "checkpoints").iterdir()) == folders, run
+        assert read_ledger(out).wrong == [], run
+
+
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_a_killed_run_skips_no_task_and_repeats_none(words, tmp_path, staleness):
+    shared = SHARED | {"steps": 6, "staleness": staleness}
+    instants = sorted(random.Random(7).sample(range(40, 260), 7))
+    told = killed("change", instants, words(tmp_path / "runs", **shared))
+    assert sum(run["killed"] < 0 for run in told) >= len(told) // 2, "too few were killed"
+    for run in told:
+        ledger = read_ledger(Path(run["out"]))
+        assert ledger.wrong == [], run
+        assert len(ledger.learned) == 6 * 4
+        # As many may begin as the next update and those after it learn from.
+        assert len(ledger.ahead) == ((staleness + 1) * 4 if staleness else 0)
