@@ -89,8 +89,7 @@ async def train(config: TrainConfig) -> Outcome:
                     with ledger.part("validate"):
                         metrics |= await _validate(trainer, interrupt)
                 metrics |= ledger.take()
-                # Before the checkpoint: what one covers is complete wherever the run is killed.
-                folder.log(metrics)
+                folder.log(metrics)  # Before the checkpoint: what one covers is on the disk.
                 if last or step % config.save_every == 0:
                     with ledger.part("save"):
                         trainer.save()

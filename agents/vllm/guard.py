@@ -7,6 +7,7 @@ kills a process group and removes what is left. It is this file, run as a progra
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -89,10 +90,8 @@ def orphaned(path: Path) -> bool:
 
 def kill_group(group: int) -> None:
     """Kill every process of a group, stopped ones as well."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(group, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def group_exists(group: int) -> bool:

@@ -1,4 +1,4 @@
-"""A disk that is full: a run ends in one line, and goes on from what is whole when there is room."""
+"""A disk that is full: a run ends in one line, and goes on when there is room again."""
 
 from __future__ import annotations
 
