@@ -17,7 +17,7 @@ from agents.policy import PolicyFailure
 from agents.vllm.instance import Instance, Startable
 from agents.vllm.process import ServerConfig, ServerGone, ServerProcess
 from agents.vllm.proof import Prober, Proof, WeightsDiffer
-from agents.vllm.replica import Broken, Refused, Replica, Unreachable, ready
+from agents.vllm.replica import Broken, Refused, Replica, Unreachable, open_session, ready
 
 logger = logging.getLogger(__name__)
 MAX_RESTARTS_IN_A_ROW = 3
@@ -73,9 +73,7 @@ class Member:
         Raises:
             PolicyFailure: it is not there within ``start_s``, or is no server to be used.
         """
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0), trust_env=False
-        )
+        self._session = open_session()
         try:
             await self._reach()
         except (Unreachable, Refused, ServerGone) as error:

@@ -81,6 +81,8 @@ class ServerProcess:
         self.port = _free_port()
         self._shared_before = shared_memory()
         environment = {**os.environ, "VLLM_SERVER_DEV_MODE": "1", "PYTHONHASHSEED": "0"}
+        # Connections are closed by those who ask, never under a request that is being sent.
+        environment["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"] = "600"
         # Ours would be read by another interpreter.
         environment.pop("PYTHONPATH", None)
         if self.config.cpu:

@@ -26,6 +26,17 @@ _TOLD = 300
 """Characters of a server's error that are passed on."""
 
 
+_REUSED_S = 2.0
+"""A connection that was idle for longer is not used again: a server closes it after 5 s, and a
+request that is sent at that moment is lost."""
+
+
+def open_session() -> aiohttp.ClientSession:
+    """Connections to servers; whoever opens them closes them."""
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_REUSED_S)
+    return aiohttp.ClientSession(connector=connector, trust_env=False)
+
+
 class Unreachable(Exception):
     """Raised when a server does not answer, or answers that it is broken."""
 

@@ -1,13 +1,15 @@
-"""Which endpoint a server has is told by its status, not by its words."""
+"""A server's verbs over HTTP, against servers that are scripted."""
 
 from __future__ import annotations
+
+import asyncio
 
 import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from agents.vllm.replica import Replica
+from agents.vllm.replica import Replica, open_session
 
 
 @pytest.mark.parametrize(("has_it", "expected"), [(True, "generate"), (False, "completions")])
@@ -27,3 +29,22 @@ async def test_the_endpoint_is_found(has_it, expected):
         replica = Replica(str(server.make_url("")), session, short_s=5, load_s=5)
         await replica.describe()
     assert (replica.model, replica.context_window, replica.path) == ("m", 64, expected)
+
+
+async def test_a_connection_that_was_idle_is_not_trusted_again():
+    seen = []
+
+    async def models(request):
+        seen.append(request.transport.get_extra_info("peername"))
+        return web.json_response({"data": []})
+
+    app = web.Application()
+    app.router.add_get("/v1/models", models)
+    # Between rollouts a learner learns for seconds, and vLLM closes what is idle for five.
+    async with TestServer(app) as server, open_session() as session:
+        for pause_s in (0.0, 0.0, 2.5):
+            await asyncio.sleep(pause_s)
+            async with session.get(server.make_url("/v1/models")) as answer:
+                await answer.read()
+    assert seen[0] == seen[1], "a rollout's requests share connections"
+    assert seen[2] != seen[1]
