@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from agents.completion import Completion, SamplingParams
 
@@ -79,4 +79,17 @@ class Policy(Protocol):
 
     async def close(self) -> None:
         """Give back what the policy holds; every running call is cancelled."""
+        ...
+
+
+@runtime_checkable
+class Observable(Protocol):
+    """A policy that says how it gets on; asked from another thread, at any time, for little."""
+
+    def progress(self) -> float:
+        """A number that changes whenever a token is read or sampled, or weights get further."""
+        ...
+
+    def parts(self) -> dict[str, str]:
+        """What each of its parts does, by name: a thread, a server."""
         ...

@@ -8,7 +8,8 @@ sandbox that grades, a verifier) are no tools: they are asked again.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,6 +86,10 @@ class Recorder(Tape):
     calls: list[RecordedCall] = field(default_factory=list)
     tools: dict[str, RecordedTool] = field(default_factory=dict)
     """By service, those that the environment asked for."""
+    on_tool: Callable[[bool], None] = lambda busy: None
+    """Told when a tool is asked while none was, and when the last one answered."""
+    num_asked: int = field(default=0, compare=False)
+    """Calls that were not answered yet."""
 
     async def find(self, name: str, lease: ServiceLease) -> Any:
         """As :meth:`Tape.find`; a tool's calls are written down."""
@@ -95,6 +100,19 @@ class Recorder(Tape):
             said = (service.name, service.description, _plain(service.parameters))
             self.tools[name] = RecordedTool(*said)
         return _Heard(service, name, self)
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """While the context lasts, a tool is asked."""
+        self.num_asked += 1
+        if self.num_asked == 1:
+            self.on_tool(True)
+        try:
+            yield
+        finally:
+            self.num_asked -= 1
+            if self.num_asked == 0:
+                self.on_tool(False)
 
     def fork(self) -> Recorder:
         """A record that begins with what this one holds."""
@@ -161,7 +179,8 @@ class _Heard(Tool):
         self, arguments: Mapping[str, Any], context: ToolContext | None = None
     ) -> ToolResult:
         asked, turn = _plain(arguments), self._recorder.turn
-        result = await self._tool(arguments, context)
+        with self._recorder.asking():
+            result = await self._tool(arguments, context)
         try:
             data = _plain(result.data)
         except (TypeError, ValueError):

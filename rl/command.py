@@ -24,11 +24,11 @@ from envs.datasets import DatasetUnavailable
 from envs.episode import EnvFailure
 from rl.cli import parse
 from rl.config import as_lines
-from rl.errors import RunFailure, UsageError
+from rl.errors import FAILED, RunFailure, UsageError
 from tools.sandbox.errors import SandboxUnavailable
 
-FAILED, INTERRUPTED = 1, 130
-"""Exit codes beside 0."""
+INTERRUPTED = 130
+"""Exit code of a command that somebody stopped."""
 EXPECTED_ERRORS = (
     UsageError,
     RunFailure,
@@ -82,7 +82,7 @@ def run_command(
     except EXPECTED_ERRORS as error:
         notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
         sys.stderr.write(f"error: {error}{notes}\n")
-        return FAILED
+        return error.exit_code if isinstance(error, RunFailure) else FAILED
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         return INTERRUPTED

@@ -111,6 +111,8 @@ class RunConfig(ModelConfig):
     """Tokens per episode; 0 means the model's own window."""
     episode_timeout_s: float = 3600.0
     """Seconds an episode may take, time without a free slot not counted. Longer is a failure."""
+    close_s: float = 120.0
+    """Seconds in which each part that a command opened must have closed in the end."""
     deterministic: bool = False
     """Two runs agree bit for bit, timings aside; slower."""
     allow_unsafe: bool = False
@@ -120,6 +122,7 @@ class RunConfig(ModelConfig):
         super().__post_init__()
         at_least(0, self, "context_length")
         at_least(1, self, "episode_timeout_s")
+        at_least(0.1, self, "close_s")
         if self.deterministic and self.policy.name != "local":
             raise ValueError("deterministic needs policy=local: servers batch as requests come")
         split = self.env.options.split
@@ -177,10 +180,13 @@ class TrainConfig(RunConfig):
     """Steps whose episodes stay in the folder, the newest; 0: all."""
     max_seconds: float = 0.0
     """Stop after this many seconds of training, cleanly; 0 for no limit."""
+    stall_s: float = 3600.0
+    """Seconds without a token, an episode, a micro-batch or an update's arrival after which waiting
+    episodes are begun again, and as many later the run ends with exit code 75; 0: never."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(0, self, "max_seconds", "keep_episodes")
+        at_least(0, self, "max_seconds", "keep_episodes", "stall_s")
         at_least(1, self, "steps", "prompts", "group_size", "save_every", "micro_batch_tokens")
         at_least(1, self, "shaping_from")
         at_least(0, self, "staleness")

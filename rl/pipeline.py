@@ -35,10 +35,10 @@ from pathlib import Path
 from typing import Any
 
 from rl.cli import parse, read_toml, table_words
-from rl.command import EXPECTED_ERRORS, FAILED, INTERRUPTED
+from rl.command import EXPECTED_ERRORS, INTERRUPTED
 from rl.config import PRESETS, SFTConfig, TrainConfig
 from rl.distill import CONVERSATIONS, DistillConfig
-from rl.errors import UsageError
+from rl.errors import FAILED, UsageError
 from rl.judge import JUDGED, JudgeConfig
 from rl.merge import MergeConfig
 from rl.preferences.config import DPOConfig, RewardModelConfig

@@ -7,24 +7,29 @@ depends, are played before and after.
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl.command import INTERRUPTED, run_command
 from rl.config import PRESETS, TrainConfig, run_path
+from rl.run.activity import Activities
+from rl.run.closing import leave, run_in_time
 from rl.run.folder import RunFolder
 
 if TYPE_CHECKING:
     from rl.rollout.trajectory import TrajectoryGroup
     from rl.run.interrupt import Interrupt
-    from rl.run.ledger import Ledger
     from rl.run.metrics import PassRate
     from rl.trainer import Trainer
+
+Part = Callable[[str], AbstractContextManager[object]]
+"""Counts the seconds of a context, and says what goes on there."""
 
 
 @dataclass
@@ -53,45 +58,44 @@ async def train(config: TrainConfig) -> Outcome:
     # These load torch, which `--help` and a mistyped key should not have to wait for.
     from rl.run.display import Display
     from rl.run.interrupt import Interrupt
-    from rl.run.ledger import Ledger
+    from rl.run.watchdog import Watchdog
     from rl.stage import open_stage
     from rl.trainer import Trainer
 
     title = f"{config.env.env_id}, {config.algo.name}, model {config.model}, seed {config.seed}"
     folder = RunFolder(run_path(config.out, config, config.algo.name), config)
-    outcome, ledger = Outcome(folder.path), Ledger()
+    outcome, activities = Outcome(folder.path), Activities()
     with Display(title, config.steps) as display:
         display.say(f"run folder: {folder.path}")
         async with (
-            open_stage(config, display.say, folder.path / "logs", config.staleness > 0) as stage,
+            Watchdog(activities, folder.path, config, display.say) as watchdog,
+            open_stage(config, display.say, folder.logs, config.staleness > 0, activities) as stage,
             Trainer(config, folder, stage) as trainer,
-            Interrupt(display.say) as interrupt,
+            Interrupt(display.say, activities) as interrupt,
         ):
             outcome.before = await _begin(trainer, interrupt, display.say)
             started = time.monotonic() - trainer.progress.seconds
 
             for step in range(trainer.progress.step + 1, config.steps + 1):
                 began = time.perf_counter()
-                with ledger.part("rollout"):
+                part = partial(activities.doing, "learner", f"step {step}")
+                with part("idle"):
                     groups = await interrupt.unless_asked(trainer.rollout(step))
                 if groups is None:
                     break
-                with ledger.part("reward"):
+                with part("reward"):
                     agreement = trainer.shape(step, groups)
-                metrics = await _learn(trainer, ledger, step, groups) | agreement
-                metrics["step_time"] = time.perf_counter() - began
-                metrics["tokens_per_second"] = metrics["num_sampled_tokens"] / metrics["step_time"]
-                trainer.progress.step = step
+                metrics = await _learn(trainer, part, step, groups) | agreement
+                metrics |= _speed(metrics, time.perf_counter() - began)
+                trainer.progress.step = watchdog.step = step
                 trainer.progress.seconds = time.monotonic() - started
                 last = step == config.steps or 0 < config.max_seconds <= trainer.progress.seconds
                 if last or step % config.eval.every == 0:
-                    trainer.progress.validation_due = True
-                    with ledger.part("validate"):
-                        metrics |= await _validate(trainer, interrupt)
-                metrics |= ledger.take()
+                    metrics |= await _validate_now(trainer, part, interrupt)
+                metrics |= activities.take()
                 folder.log(metrics)  # Before the checkpoint: what one covers is on the disk.
                 if last or step % config.save_every == 0:
-                    with ledger.part("save"):
+                    with part("save"):
                         trainer.save()
                 display.step(step, metrics)
                 if last:
@@ -99,7 +103,8 @@ async def train(config: TrainConfig) -> Outcome:
 
             await trainer.stop_rollouts()
             outcome.after = await _end(trainer, interrupt, title, display.say)
-            outcome.step, outcome.finished = trainer.progress.step, not interrupt.asked
+            outcome.step = trainer.progress.step
+            outcome.finished = watchdog.finished = not interrupt.asked
     return outcome
 
 
@@ -116,11 +121,20 @@ async def _begin(
         trainer.progress.validation_due = True
     if trainer.progress.validation_due and (made := await _validate(trainer, interrupt)):
         trainer.folder.log({"step": trainer.progress.step} | made)
+    trainer.stage.activities.take()  # What came before the first step is of no step.
     return before
 
 
+def _speed(metrics: dict[str, Any], seconds: float) -> dict[str, float]:
+    """How long a step took to play and to learn, and how much was sampled in that time."""
+    return {
+        "step_time": seconds,
+        "tokens_per_second": metrics["num_sampled_tokens"] / seconds,
+    }
+
+
 async def _learn(
-    trainer: Trainer, ledger: Ledger, step: int, groups: list[TrajectoryGroup]
+    trainer: Trainer, part: Part, step: int, groups: list[TrajectoryGroup]
 ) -> dict[str, Any]:
     """Write a step's episodes down and learn from them; returns the metrics of both."""
     from rl.learner.learner import NonFiniteLoss
@@ -128,17 +142,24 @@ async def _learn(
 
     metrics: dict[str, Any] = {"step": step} | rollout_metrics(groups, trainer.stage.success_score)
     metrics |= await trainer.stage.meter.take()
-    with ledger.part("write"):
+    with part("write"):
         written = trainer.folder.write_trajectories(step, groups, trainer.config.keep_episodes)
     try:
-        with ledger.part("learn"):
+        with part("learn"):
             metrics |= await trainer.learn(groups)
     except NonFiniteLoss as error:
         trainer.save()
         error.add_note(f"the episodes are in {written}")
         raise
-    with ledger.part("sync"):
+    with part("sync"):
         return metrics | await trainer.publish()
+
+
+async def _validate_now(trainer: Trainer, part: Part, interrupt: Interrupt) -> dict[str, float]:
+    """As :func:`_validate`, of a step; where somebody asked to stop, the next run makes it."""
+    trainer.progress.validation_due = True
+    with part("validate"):
+        return await _validate(trainer, interrupt)
 
 
 async def _validate(trainer: Trainer, interrupt: Interrupt) -> dict[str, float]:
@@ -151,6 +172,7 @@ async def _end(
 ) -> PassRate | None:
     """Test the best weights of a finished run, or save those of a stopped one; draw the curve."""
     from rl.run.curve import draw_curve
+    from rl.run.ledger_chart import draw_ledger
 
     after, step = None, trainer.progress.step
     if not interrupt.asked:
@@ -160,7 +182,9 @@ async def _end(
     if interrupt.asked:
         done = f"after step {step}" if step else "before the first step was done"
         say(f"stopped {done}; go on with resume=auto")
-    draw_curve(trainer.folder.read_metrics(), trainer.folder.path / "curve.png", title)
+    records = trainer.folder.read_metrics()
+    draw_curve(records, trainer.folder.path / "curve.png", title)
+    draw_ledger(records, trainer.folder.path / "ledger.png", title)
     return after
 
 
@@ -192,10 +216,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(config: TrainConfig) -> int:
-    outcome = asyncio.run(train(config))
+    outcome = run_in_time(train(config), config.close_s)
     sys.stdout.write(f"run: {outcome.folder}\n")
     return 0 if outcome.finished else INTERRUPTED
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

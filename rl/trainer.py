@@ -7,10 +7,12 @@ import dataclasses
 import logging
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Self
 
 from torch import Tensor
@@ -36,6 +38,7 @@ from rl.rollout.order import TaskOrder
 from rl.rollout.stream import GroupStream
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup
 from rl.rollout.vine import require_copies, vine_of
+from rl.run.closing import InTime, at_end
 from rl.run.folder import RunFolder
 from rl.run.metrics import PassRate, part_metrics, share_of_success, staleness_metrics
 from rl.stage import TEST, TRAIN, VALIDATION, Stage
@@ -116,6 +119,8 @@ class Trainer:
         self._texts: list[Segment] = []
         # One thread of its own: torch's thread settings are per thread.
         self._learner_thread = ThreadPoolExecutor(1, "turnwise-learner")
+        self.learner.tell(lambda: stage.activities.progressed("a micro-batch"))
+        self._parts = AsyncExitStack()
 
     async def rollout(self, step: int) -> list[TrajectoryGroup]:
         """Play the step's episodes with the current weights; those to learn from, and others."""
@@ -306,6 +311,10 @@ class Trainer:
         await self._put(weights, self.stage.policy.version + 1)
 
     async def __aenter__(self) -> Self:
+        await self._parts.enter_async_context(
+            self._in_time(self._end_learner, "the learner's thread")
+        )
+        self._parts.push_async_callback(self.stop_rollouts)
         if self.collector.vine is not None:
             await require_copies(self.collector)
         config = self.config.texts
@@ -316,10 +325,27 @@ class Trainer:
     async def stop_rollouts(self) -> None:
         """Stop what is played ahead: no more updates will learn from it."""
         if self.stream is not None:
-            await self.stream.close()
+            async with self._in_time(self.stream.close, "the rollouts"):
+                pass
 
-    async def __aexit__(self, *error: object) -> None:
-        await self.stop_rollouts()
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._parts.__aexit__(kind, error, trace)
+
+    def _in_time(self, end: Callable[[], Awaitable[None]], what: str) -> InTime[None]:
+        return at_end(end, what, self.stage.activities, self.config.close_s)
+
+    async def _end_learner(self) -> None:
+        # Its thread is over when it has done what it does.
+        try:
+            await asyncio.wrap_future(self._learner_thread.submit(int))
+        except asyncio.CancelledError:
+            self._learner_thread.shutdown(wait=False)
+            raise
         self._learner_thread.shutdown(wait=True)
 
     def _newest_usable(self) -> tuple[dict[str, Any], dict[str, Tensor]]:

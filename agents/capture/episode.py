@@ -7,6 +7,7 @@ import functools
 import json
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -108,6 +109,8 @@ class CapturedEpisode:
         self.failure: PolicyFailure | None = None
         self.limit: Limit | None = None
         self.closed = False
+        self.asking: Callable[[], AbstractContextManager[None]] = nullcontext
+        """Entered while the policy is asked."""
         self._history = History()
         self._turns: list[CapturedTurn] = []
         self._refused: Segment | None = None
@@ -271,9 +274,11 @@ class CapturedEpisode:
 
     async def _sample(self, prompt: list[int], sampling: SamplingParams) -> Completion:
         if self._places is None:
-            return await self._ask(prompt, sampling)
+            with self.asking():
+                return await self._ask(prompt, sampling)
         async with self._places:
-            return await self._ask(prompt, sampling)
+            with self.asking():
+                return await self._ask(prompt, sampling)
 
     async def _ask(self, prompt: list[int], sampling: SamplingParams) -> Completion:
         """The policy's answer within its time; without one the episode has failed."""

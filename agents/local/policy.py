@@ -221,6 +221,15 @@ class LocalPolicy:
 
         await self._worker.acall(load)
 
+    def progress(self) -> float:
+        """Steps of the engine, and versions of the weights."""
+        return float(self._engine.stats().num_steps + self._engine.version)
+
+    def parts(self) -> dict[str, str]:
+        """What the thread does that generates."""
+        asked = sum(queue.request is not None for queue in list(self._queues.values()))
+        return {"generation thread": f"asked for {asked} completions"}
+
     def facts(self) -> dict[str, object]:
         """What a run records of its policy."""
         return {"policy": "local", "forward": self.forward_kind}

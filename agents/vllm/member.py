@@ -65,6 +65,8 @@ class Member:
         self._loading = asyncio.Lock()
         self._restarts = 0
         self._tokens: float | None = None
+        self._num_done = 0
+        """Loads and starts that succeeded, answers as well."""
         self._moved_at = 0.0
 
     async def open(self) -> None:
@@ -84,6 +86,22 @@ class Member:
     def is_ready(self) -> bool:
         """Whether it may be asked."""
         return self._ready.is_set()
+
+    @property
+    def state(self) -> str:
+        """What it does, in words."""
+        if self.broken is not None:
+            return f"given up: {self.broken}"
+        if not self.is_ready:
+            return "starting" if self._recovery is None else "restarting"
+        if self._loading.locked():
+            return "loading weights"
+        return f"ready, {self.num_running} requests"
+
+    @property
+    def progress(self) -> float:
+        """A number that changes when it reads, samples, loads weights or comes back."""
+        return (self._tokens or 0.0) + self._num_done
 
     @property
     def num_running(self) -> int:
@@ -123,6 +141,7 @@ class Member:
             either: set[asyncio.Future[Any]] = {asking, lost}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if asking.done():
+                self._num_done += 1
                 return asking.result()
             raise lost.result()
         finally:
@@ -197,6 +216,7 @@ class Member:
     def _set_ready(self) -> None:
         self._lost = asyncio.get_running_loop().create_future()
         self._moved_at = time.monotonic()
+        self._num_done += 1
         self._ready.set()
         self._changed.set()
 
@@ -232,6 +252,7 @@ class Member:
         folder, version = self._weights
         began = time.perf_counter()
         await self.replica.load(folder, version)
+        self._num_done += 1
         seconds = time.perf_counter() - began
         return seconds, await self._prober.prove(self.replica, version, sampled=sampled)
 

@@ -201,6 +201,14 @@ class VLLMServerPolicy:
             "sync/seconds": loaded - began,
         }
 
+    def progress(self) -> float:
+        """Tokens that the servers read and sampled, as they said last, and what else got done."""
+        return float(sum(member.progress for member in self._members) + self._version)
+
+    def parts(self) -> dict[str, str]:
+        """What each server does."""
+        return {f"vLLM {place}": member.state for place, member in enumerate(self._members)}
+
     def facts(self) -> dict[str, object]:
         """What a run records of its policy."""
         urls = [member.replica.url for member in self._members]

@@ -22,6 +22,7 @@ from rl.external.program import Program
 from rl.rollout.collector import Collector
 from rl.rollout.episode import Episode, EpisodeTimeout
 from rl.rollout.trajectory import ToolCall, Trajectory, Turn
+from rl.run.activity import ENVIRONMENT, QUEUE
 
 
 class ExternalCollector(Collector):
@@ -93,14 +94,21 @@ class ExternalEpisode(Episode):
             ),
             turn_seed=self._turn_seed,
         )
+        captured.asking = self._generating
         failure: EnvFailure | EpisodeTimeout | None = None
+        self._activity.enter(QUEUE)
         async with collector.places, self._served(captured, trajectory) as base_url:
+            self._activity.enter(ENVIRONMENT)
             try:
                 async with self._in_time():
                     await self._play_program(captured, base_url)
             except (EnvFailure, EpisodeTimeout) as raised:
                 failure = raised
         return self._outcome(captured, trajectory, failure)
+
+    def _waited_for(self) -> str:
+        program = self._activity.state == ENVIRONMENT
+        return "the agent's program" if program else super()._waited_for()
 
     @contextlib.asynccontextmanager
     async def _served(
@@ -114,7 +122,6 @@ class ExternalEpisode(Episode):
             write_down(await self.collector.server.close(base_url), trajectory)
 
     async def _play_program(self, captured: CapturedEpisode, base_url: str) -> None:
-        self._waits_for = "the agent's program"
         task = self.collector.env.tasks[self.task]
         returned = await self.collector.program.play(task, base_url, self.env_seed)
         if returned is None:

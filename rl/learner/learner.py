@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -146,6 +146,12 @@ class Learner:
                 self.optimizer.restore(before)
             raise
         return self._finish(batch, metrics)
+
+    def tell(self, scored: Callable[[], None]) -> None:
+        """Have ``scored`` called as each micro-batch begins, in the thread that learns."""
+        for model in (self.model, self.reference):
+            if model is not None:
+                model.on_score = scored
 
     def _train(self, batch: Batch, metrics: UpdateMetrics, texts: Sequence[Segment]) -> None:
         """The optimizer steps of an update."""

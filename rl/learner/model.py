@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +121,8 @@ class ScoringModel:
             nn.init.zeros_(self.value_head.weight)
             nn.init.zeros_(self.value_head.bias)
         self._needs_mask = needs_mask(model)
+        self.on_score: Callable[[], None] = lambda: None
+        """Told that a micro-batch begins."""
         self._check_head()
 
     @property
@@ -144,6 +146,7 @@ class ScoringModel:
         Args:
             micro: on the model's device.
         """
+        self.on_score()
         hidden = self._hidden(micro.input_ids, micro.lengths if self._needs_mask else None)
         hidden = hidden.flatten(0, 1).index_select(0, micro.source)
         logprobs, entropy = token_head(

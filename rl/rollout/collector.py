@@ -20,6 +20,7 @@ from rl.errors import RunFailure
 from rl.rollout.episode import Episode
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup
 from rl.rollout.vine import Vine, value_turns
+from rl.run.activity import Activities
 
 
 class RolloutFailure(RunFailure):
@@ -89,6 +90,8 @@ class Collector:
         self.sampling = sampling
         self.limits = limits
         self.vine = vine
+        self.activities = Activities()
+        """Where its episodes say what they do; a run puts its own here."""
         self._queueing = [s for s in services.values() if isinstance(s, Queueing)]
 
     async def services_ready(self) -> None:

@@ -24,6 +24,7 @@ from envs.episode import EnvFailure, EnvToolCall, StepResult, StopReason
 from envs.record import Recorder
 from rl.rollout.attempt import Attempt
 from rl.rollout.trajectory import ToolCall, Trajectory, Turn
+from rl.run.activity import ENVIRONMENT, GENERATE, POLICY, QUEUE, ROLLOUT, TOOL, Activity
 from tools.owner import acting_for
 
 if TYPE_CHECKING:
@@ -33,6 +34,12 @@ logger = logging.getLogger(__name__)
 LARGEST_NUMBER = 1e15
 """Of a reward or score. The learner computes in 32 bits, where squares of returns must fit."""
 _SHORTEST_LOOK_S = 0.05
+_IN_WORDS = {
+    GENERATE: "the policy",
+    ENVIRONMENT: "the environment",
+    TOOL: "a tool",
+    QUEUE: "a service's queue",
+}
 
 
 class EpisodeTimeout(RuntimeError):
@@ -78,7 +85,10 @@ class Episode:
         """With ``keeps_starts``: copies made as each turn began, of the last attempt; whoever plays
         the episode calls :meth:`close_starts`. The last may be of a turn that was not taken."""
         self._keeps_starts = keeps_starts
-        self._waits_for = "the environment"
+        self._activity: Activity
+        """What it does, while it is played."""
+        self._num_asked = 0
+        """Requests that the policy did not answer yet."""
 
     @property
     def session(self) -> str:
@@ -87,8 +97,13 @@ class Episode:
 
     async def play(self) -> Trajectory:
         """Play it, again after each retryable failure, and return its checked record."""
-        with acting_for(self.session):
-            return await self._play()
+        activities = self.collector.activities
+        name = f"{self.collector.options.split} task {self.task}, member {self.member}"
+        doing = activities.doing(ROLLOUT, name, ENVIRONMENT)
+        with acting_for(self.session), doing as self._activity:
+            trajectory = await self._play()
+        activities.progressed("an episode")
+        return trajectory
 
     async def _play(self) -> Trajectory:
         policy = self.collector.policy
@@ -136,6 +151,7 @@ class Episode:
             async with self._in_time():
                 with self._blamed():
                     attempt = await self._open(trajectory)
+                    attempt.recorder.on_tool = self._on_tool
                 await self._run(attempt)
         except (EnvFailure, PolicyFailure, EpisodeTimeout) as raised:
             failure = raised
@@ -143,6 +159,13 @@ class Episode:
             if attempt is not None:
                 unclosed = await self._close(attempt.env)
         return failure or unclosed
+
+    def _waited_for(self) -> str:
+        """What it waits for at this moment, in words."""
+        return _IN_WORDS[self._activity.state]
+
+    def _on_tool(self, busy: bool) -> None:
+        self._activity.enter(TOOL if busy else ENVIRONMENT)
 
     def _record(self) -> Trajectory:
         """What an attempt is written down in."""
@@ -187,17 +210,16 @@ class Episode:
             if self._keeps_starts:
                 with self._blamed():
                     self.starts.append(await attempt.fork(replace(trajectory)))
-            self._waits_for = "a service's queue"
+            self._activity.enter(QUEUE)
             await collector.services_ready()
             asked = time.perf_counter()
-            self._waits_for = "the policy"
             agent = attempt.agents[env.role]
             try:
-                action = await agent.act()
+                with self._generating():
+                    action = await agent.act()
             except ContextFull:
                 return _truncate(trajectory, StopReason.CONTEXT_FULL)
             answered = time.perf_counter()
-            self._waits_for = "the environment"
             attempt.recorder.turn += 1
             with self._blamed():
                 result = await env.astep(action)
@@ -236,6 +258,22 @@ class Episode:
         trajectory.segments.append(agent.segment)
         agent.start(observation, env.system_prompt, env.stop)
 
+    @contextmanager
+    def _generating(self) -> Iterator[None]:
+        """While the context lasts, the policy is asked; then the environment is."""
+        policy, activity = self.collector.policy, self._activity
+        queued_s = policy.queued_s(self.session)
+        activity.enter(GENERATE)
+        self._num_asked += 1
+        try:
+            with self.collector.activities.busy(POLICY, GENERATE):
+                yield
+        finally:
+            self._num_asked -= 1
+            if not self._num_asked:
+                activity.was(QUEUE, policy.queued_s(self.session) - queued_s)
+                activity.enter(ENVIRONMENT)
+
     def _turn_seed(self, turn: int) -> int:
         return seed_of(*self.seed_key, self.member, turn)
 
@@ -247,6 +285,12 @@ class Episode:
         loop = asyncio.get_running_loop()
         began = loop.time()
         next_look: asyncio.TimerHandle
+        why = ""
+
+        def end(reason: str) -> None:
+            nonlocal why
+            why = f"{reason}, at last waiting for {self._waited_for()}"
+            timer.reschedule(loop.time())
 
         def look() -> None:
             nonlocal next_look
@@ -254,21 +298,20 @@ class Episode:
             if left > 0:
                 next_look = loop.call_later(max(left, _SHORTEST_LOOK_S), look)
             else:
-                timer.reschedule(loop.time())
+                end(f"took longer than episode_timeout_s ({limit_s:g} s)")
 
         timer = asyncio.timeout(None)
         next_look = loop.call_later(limit_s, look)
+        self._activity.give_up = lambda: end("was given up: nothing in the run got further")
         try:
             async with timer:
                 yield
         except TimeoutError as error:
             if not timer.expired():
                 raise  # The policy's own, which breaks its contract.
-            raise EpisodeTimeout(
-                f"took longer than episode_timeout_s ({limit_s:g} s), at last waiting for "
-                f"{self._waits_for}"
-            ) from error
+            raise EpisodeTimeout(why) from error
         finally:
+            self._activity.give_up = None
             next_look.cancel()
 
     @contextmanager

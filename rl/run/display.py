@@ -115,5 +115,9 @@ def sparkline(values: list[float], width: int) -> str:
 
 
 def _seconds(metrics: Mapping[str, float]) -> str:
-    parts = [(k.removeprefix("time/"), v) for k, v in metrics.items() if k.startswith("time/")]
+    parts = [
+        (key.removeprefix("time/learner/"), seconds)
+        for key, seconds in metrics.items()
+        if key.startswith("time/learner/") and seconds >= 0.005
+    ]
     return ", ".join(f"{name} {seconds:.2f}" for name, seconds in parts)

@@ -8,6 +8,9 @@
     trajectories/        step-000012.jsonl.gz: every episode, token for token
     checkpoints/         step-000020/ in the Hugging Face layout; best/ by validation
     curve.png            reward and validation over the run
+    ledger.png           where the seconds of each step went
+    status.json          what it does at this moment, for ``rl.status``
+    stalled.txt          where everything stood when nothing got further
 """
 
 from __future__ import annotations
@@ -38,6 +41,8 @@ MAY_CHANGE = (
     "keep_episodes",
     "max_seconds",
     "episode_timeout_s",
+    "stall_s",
+    "close_s",
     "resume",
     "out",
     "device",
@@ -64,6 +69,8 @@ class RunFolder:
         self.path = path
         self.metrics_path = path / "metrics.jsonl"
         self.checkpoints = path / "checkpoints"
+        self.logs = path / "logs"
+        """Of servers that the run starts."""
         if self.metrics_path.exists() or any(self.checkpoints.glob("step-*")):
             if config.resume == "no":
                 raise UsageError(

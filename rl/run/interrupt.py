@@ -8,6 +8,8 @@ from collections.abc import Callable, Coroutine
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
+from rl.run.activity import CLOSE, Activities
+
 T = TypeVar("T")
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -19,10 +21,12 @@ class Interrupt:
 
     Args:
         say: told that somebody asked.
+        activities: where it is told that work is being stopped, whose watchdog sees that it ends.
     """
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, say: Callable[[str], None], activities: Activities | None = None) -> None:
         self._say = say
+        self._activities = activities or Activities()
         self._signalled = False
         self._asked = asyncio.Event()
         self._before: dict[signal.Signals, Any] = {}
@@ -59,7 +63,8 @@ class Interrupt:
             if running.done():
                 return running.result()
             running.cancel()
-            await asyncio.wait((running,))
+            with self._activities.doing(CLOSE, "what runs when somebody asks to stop", "closing"):
+                await asyncio.wait((running,))
             # An error while it was being cancelled is an error all the same.
             if not running.cancelled():
                 running.result()

@@ -98,7 +98,7 @@ class TinyRecipe:
 
 
 def at_least(
-    least: int,
+    least: float,
     config: object,
     *keys: str,
 ) -> None:

@@ -15,7 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 import envs
 from agents.completion import SamplingParams
-from agents.policy import Policy
+from agents.policy import Observable, Policy
 from agents.renderer import Renderer
 from rl.config import RunConfig
 from rl.errors import UsageError
@@ -24,6 +24,8 @@ from rl.learner.model import load_model
 from rl.rollout.collector import Collector, EpisodeLimits
 from rl.rollout.trajectory import TrajectoryGroup
 from rl.rollout.vine import Vine
+from rl.run.activity import POLICY, Activities
+from rl.run.closing import InTime
 from rl.run.metrics import PassRate, pass_rate, success_of
 from rl.run.services import ServiceMeter
 from rl.stage.model import device_of, dtype_of, load_tokenizer
@@ -46,6 +48,8 @@ class Stage:
     renderer: Renderer
     meter: ServiceMeter
     """What the services count."""
+    activities: Activities
+    """What everything does at this moment."""
 
     @property
     def success_score(self) -> str:
@@ -56,7 +60,7 @@ class Stage:
         """Whoever plays episodes of a split at a temperature, and values their turns if asked."""
         config = self.config
         window: int = self.model.config.max_position_embeddings
-        return collector_type(config.env.env_id)(
+        collector = collector_type(config.env.env_id)(
             config.env.env_id,
             dataclasses.replace(config.env.options, split=split),
             self.services,
@@ -71,6 +75,8 @@ class Stage:
             ),
             vine=vine,
         )
+        collector.activities = self.activities
+        return collector
 
     async def evaluate(
         self, split: str, num_tasks: int, kind: int, temperature: float, episodes: int = 1
@@ -92,7 +98,9 @@ class Stage:
             PolicyFailure: it cannot.
         """
         weights = None if self.policy.shares_weights else self.model.state_dict()
-        await self.policy.load_weights(weights, version)
+        with self.activities.busy(POLICY, "sync"):
+            await self.policy.load_weights(weights, version)
+        self.activities.progressed("weights that arrived")
 
     def facts(self) -> dict[str, Any]:
         """What a run depends on beside its configuration."""
@@ -116,6 +124,7 @@ async def open_stage(
     say: Callable[[str], None],
     logs: Path | None = None,
     own_weights: bool = False,
+    activities: Activities | None = None,
 ) -> AsyncIterator[Stage]:
     """Open the environment's services, load or make the model, and start the policy.
 
@@ -124,39 +133,36 @@ async def open_stage(
         say: tells the user.
         logs: a folder for what servers say that the run starts; None: it is not kept.
         own_weights: whether the policy goes on while the model is trained, so it needs a copy.
+        activities: where everything says what it does.
 
     Raises:
+        Unclosed: a part took longer to close than ``close_s``.
         UsageError: the model does not exist, or a setting contradicts it.
         PolicyFailure: a server of the policy's cannot be used.
     """
     device, dtype = device_of(config), dtype_of(config)
+    activities = activities or Activities()
     transformers_logging.disable_progress_bar()
     torch.set_num_threads(config.threads)
-    env_id, options = config.env.env_id, config.env.options
     async with AsyncExitStack() as stack:
         # Until here and no further, a ValueError is about what the user asked for.
         try:
-            services = await stack.enter_async_context(envs.env_type(env_id).open_services(options))
+            opened = envs.env_type(config.env.env_id).open_services(config.env.options)
+            services = await stack.enter_async_context(
+                InTime(opened, "the environment's services", activities, config.close_s)
+            )
             _check_isolation(config, services, say)
-            path = config.model
-            if path == "tiny":
-                made = await make_tiny(
-                    env_id, options, services, seed=config.seed, recipe=config.tiny, say=say
-                )
-                path = str(made)
-            model = load_model(path, device=device, dtype=dtype)
-            tokenizer = load_tokenizer(path)
+            path = await _model_path(config, services, say, activities)
+            model, tokenizer = _load(config, path, device, dtype)
             renderer = Renderer(tokenizer)
         except ValueError as error:
             raise UsageError(str(error)) from error
-        window: int = model.config.max_position_embeddings
-        if config.context_length > window:
-            raise UsageError(
-                f"context_length ({config.context_length}) must be at most the model's window, "
-                f"{window} tokens"
-            )
+        activities.progressed("the model that was loaded")
         if renderer.difference is not None:
             say(f"chat template: {renderer.difference}")
+        closed_first = await stack.enter_async_context(
+            InTime(AsyncExitStack(), "the policy", activities, config.close_s)
+        )
         policy = await open_policy(
             config,
             path,
@@ -165,11 +171,54 @@ async def open_stage(
             logs=logs,
             own_weights=own_weights,
             say=say,
-            stack=stack,
+            stack=closed_first,
         )
+        if isinstance(policy, Observable):
+            activities.watch(policy)
+        activities.progressed("the policy that was opened")
         meter = ServiceMeter(services)
         await meter.take()  # a warm start's programs belong to no step
-        yield Stage(config, services, model, tokenizer, policy, renderer, meter)
+        yield Stage(config, services, model, tokenizer, policy, renderer, meter, activities)
+
+
+def _load(
+    config: RunConfig, path: str, device: torch.device, dtype: torch.dtype
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model, where the run wants it, and its tokenizer.
+
+    Raises:
+        ValueError: it cannot be loaded, or its window is smaller than the run wants.
+    """
+    model = load_model(path, device=device, dtype=dtype)
+    tokenizer = load_tokenizer(path)
+    window: int = model.config.max_position_embeddings
+    if config.context_length > window:
+        raise UsageError(
+            f"context_length ({config.context_length}) must be at most the model's window, "
+            f"{window} tokens"
+        )
+    return model, tokenizer
+
+
+async def _model_path(
+    config: RunConfig,
+    services: Mapping[str, Any],
+    say: Callable[[str], None],
+    activities: Activities,
+) -> str:
+    """Where the model is loaded from; the tiny one is made first."""
+    if config.model != "tiny":
+        return config.model
+    made = await make_tiny(
+        config.env.env_id,
+        config.env.options,
+        services,
+        seed=config.seed,
+        recipe=config.tiny,
+        say=say,
+        progressed=lambda: activities.progressed("a step of the warm start"),
+    )
+    return str(made)
 
 
 @runtime_checkable

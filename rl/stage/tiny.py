@@ -58,6 +58,7 @@ async def make_tiny(
     seed: int,
     recipe: TinyRecipe,
     say: Callable[[str], None],
+    progressed: Callable[[], None] = lambda: None,
 ) -> Path:
     """The folder of the tiny model for an environment; made now unless the cache has it.
 
@@ -68,6 +69,7 @@ async def make_tiny(
         seed: of the demonstrations, the initial weights and the order of imitation.
         recipe: size and warm start.
         say: told what is going on.
+        progressed: told of each step.
 
     Raises:
         NoDemonstrations: the environment has no author to imitate.
@@ -84,6 +86,11 @@ async def make_tiny(
     say(f"model=tiny: {count} demonstrations by the environment's imperfect author")
     conversations = await demonstrate(env_id, options, services, range(count), seed)
     tokenizer = train_tokenizer(conversations, recipe.vocab_size)
+
+    def on_step(step: int, loss: float) -> bool:
+        progressed()
+        return True
+
     model = new_model(tokenizer, recipe, seed)
     losses = await imitate(
         model,
@@ -92,6 +99,7 @@ async def make_tiny(
         steps=recipe.steps,
         batch_size=recipe.batch_size,
         seed=seed,
+        on_step=on_step,
     )
     say(
         f"model=tiny: {sum(p.numel() for p in model.parameters()):,} parameters, "

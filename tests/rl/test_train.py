@@ -102,8 +102,8 @@ def test_reward_rises_and_the_run_leaves_its_files(words, tmp_path, capfd, turns
     assert all(r["sampling/logp_difference_max"] < 1e-4 for r in records if "reward" in r)
 
     assert sorted(p.name for p in out.iterdir()) == [
-        *("checkpoints", "config.json", "curve.png"),
-        *("metrics.jsonl", "trajectories", "versions.json"),
+        *("checkpoints", "config.json", "curve.png", "ledger.png"),
+        *("metrics.jsonl", "status.json", "trajectories", "versions.json"),
     ]
     kept = sorted(p.name for p in (out / "checkpoints").iterdir())
     assert kept == ["best", "step-000008", "step-000010"], "the newest two, and the best"

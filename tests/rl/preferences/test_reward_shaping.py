@@ -128,7 +128,7 @@ def test_a_run_on_a_reward_model_alone_follows_it_and_shows_that_it_is_hacked(
     agreements = [r["agreement/reward_model/pairs"] for r in records[:3]]
     assert all(0 <= a <= 1 for a in agreements)
     assert all(-1 <= r["agreement/reward_model/ranks"] <= 1 for r in records[:3])
-    assert all("time/reward" in r for r in records)
+    assert all("time/learner/reward" in r for r in records)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,11 @@ METRICS = {
     "reward": 0.25,
     "tokens_per_second": 1234.5,
     "step_time": 1.5,
-    "time/rollout": 1.0,
-    "time/learn": 0.5,
+    "time/wall": 1.5,
+    "time/rollout/generate": 1.0,
+    "time/learner/idle": 1.0,
+    "time/learner/learn": 0.5,
+    "time/learner/save": 0.0,
     "entropy": 0.75,
 }
 
@@ -32,8 +35,8 @@ def test_a_line_per_step_without_a_terminal():
         display.step(2, METRICS | {"eval/success": 0.5})
     assert stream.getvalue().splitlines() == [
         "run folder: [bold]x[/bold]",
-        "step 1/9  reward 0.250  1234 tok/s  1.50 s (rollout 1.00, learn 0.50)",
-        "step 2/9  reward 0.250  validation 0.500  1234 tok/s  1.50 s (rollout 1.00, learn 0.50)",
+        "step 1/9  reward 0.250  1234 tok/s  1.50 s (idle 1.00, learn 0.50)",
+        "step 2/9  reward 0.250  validation 0.500  1234 tok/s  1.50 s (idle 1.00, learn 0.50)",
     ]
 
 

@@ -1,0 +1,127 @@
+"""What a run says of itself while it goes on, in ``status.json``; and what it says of the run.
+
+The file is replaced as a whole every few seconds, so a reader sees one moment. A run whose process
+was killed left the last one behind: whether the process is there tells them apart.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rl.errors import UsageError
+
+FILE = "status.json"
+RUNNING, STALLED, ENDING = "running", "stalled", "ending"
+FINISHED, INTERRUPTED, FAILED = "finished", "interrupted", "failed"
+DEAD = "dead"
+"""Its process is gone and did not say how it ended; never written, only found."""
+OVER = (FINISHED, INTERRUPTED, FAILED)
+SILENT_S = 60.0
+"""A run of another machine that wrote nothing for so long counts as dead."""
+
+
+@dataclass(kw_only=True)
+class RunState:
+    """A moment of a run."""
+
+    state: str
+    step: int
+    """Steps done."""
+    steps: int
+    """Steps of the whole run."""
+    pid: int
+    born: str
+    """When the process began, as the system counts: another one may get its number."""
+    host: str
+    began: float
+    """Seconds since 1970, as the next one."""
+    written: float
+    progress_s: float
+    """Seconds since something got further."""
+    progress: str
+    """What it was."""
+    loop_s: float
+    """Seconds since the event loop answered."""
+    waits: list[dict[str, Any]] = field(default_factory=list)
+    """What is under way (lane, name, state, seconds), the oldest first; of many, the oldest."""
+    num_waits: int = 0
+    """How many there are."""
+    parts: dict[str, str] = field(default_factory=dict)
+    """What each part of the policy does."""
+    recoveries: int = 0
+    """How often waiting episodes were begun again because nothing got further."""
+    told: str = ""
+    """What went wrong, or was done about it."""
+    exit_code: int | None = None
+    """Of the process, where it said so before its end."""
+
+    @property
+    def verdict(self) -> str:
+        """The state; :data:`DEAD` where the process is gone without having said its end."""
+        if self.state in OVER or (self.state == STALLED and self.exit_code is not None):
+            return self.state
+        return self.state if self.alive else DEAD
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process is there, as far as that can be seen from here."""
+        if self.host != platform.node():
+            return self.age_s < SILENT_S
+        return born_at(self.pid) == self.born
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since it was written."""
+        return max(0.0, time.time() - self.written)
+
+
+def write_state(folder: Path, state: RunState) -> None:
+    """Replace the file; not forced to the disk, for it is of this moment only.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    partial = folder / f".{FILE}.tmp"
+    partial.write_text(json.dumps(asdict(state), indent=1) + "\n", encoding="utf-8")
+    partial.replace(folder / FILE)
+
+
+def read_state(folder: Path) -> RunState:
+    """What a run said last.
+
+    Raises:
+        UsageError: the folder holds no run that says so.
+    """
+    path = folder / FILE
+    try:
+        return RunState(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise UsageError(
+            f"{folder} holds no run that says how it is: {path} cannot be read ({error})"
+        ) from error
+
+
+def born_at(pid: int) -> str:
+    """When a process began; empty where there is none, or only what its parent has not fetched."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return "" if Path("/proc/self/stat").exists() else _born_elsewhere(pid)
+    return "" if fields[0] in "ZX" else fields[19]
+
+
+def _born_elsewhere(pid: int) -> str:
+    """Of a system without /proc nothing but whether there is such a process."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return ""
+    except PermissionError:
+        return "running"
+    return "running"

@@ -1,0 +1,117 @@
+"""``python -m hung_runs WHAT key=value ...``: a run of rl.train in which something hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import threading
+import time
+from contextlib import asynccontextmanager
+
+import toy_envs
+
+import envs
+from agents.local import LocalPolicy
+from agents.local.engine import Engine
+from rl.learner.learner import Learner
+from rl.run import closing
+from rl.train import main
+
+NEVER = 3600.0
+
+
+class HungEnv(toy_envs.CopyEnv):
+    """The episodes of the first training task hang, or all, in the way that is asked."""
+
+    how = ""
+    times = 10**9
+    everywhere = False
+    hung = 0
+    first: int | None = None
+
+    async def turn(self, action):
+        if self.options.split == "train" and type(self).hung < self.times and self.chosen():
+            type(self).hung += 1
+            await self.hang()
+        return super().turn(action)
+
+    def chosen(self) -> bool:
+        """Whether it is of the task that came first: that one goes on hanging."""
+        kind = type(self)
+        kind.first = self.episode_id.task if kind.first is None else kind.first
+        return self.everywhere or self.episode_id.task == kind.first
+
+    async def hang(self):
+        if self.how == "awaits":
+            await asyncio.Event().wait()
+        elif self.how == "holds the loop":
+            time.sleep(NEVER)
+        elif self.how == "takes no cancelling":
+            end = time.monotonic() + NEVER
+            while time.monotonic() < end:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(NEVER)
+
+
+def hang_in_environment(how: str, times: int = 10**9, everywhere: bool = False) -> None:
+    HungEnv.how, HungEnv.times, HungEnv.everywhere = how, times, everywhere
+    toy_envs.TOYS["toy-copy-v0"] = HungEnv
+
+
+def hang_once(kind: type, name: str, when: int = 1) -> None:
+    """The ``when``-th call of a method never returns, nor do those after it."""
+    method, calls = getattr(kind, name), []
+
+    def hung(self, *args, **kwargs):
+        calls.append(1)
+        if len(calls) >= when:
+            time.sleep(NEVER)
+        return method(self, *args, **kwargs)
+
+    setattr(kind, name, hung)
+
+
+async def never_closed(self) -> None:
+    await asyncio.Event().wait()
+
+
+@asynccontextmanager
+async def stubborn_services(options):
+    try:
+        yield {}
+    finally:
+        end = time.monotonic() + NEVER
+        while time.monotonic() < end:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(NEVER)
+
+
+def thread_that_stays() -> None:
+    threading.Thread(target=time.sleep, args=(NEVER,), name="stays").start()
+
+
+HANGS = {
+    "env awaits": lambda: hang_in_environment("awaits"),
+    "env awaits once": lambda: hang_in_environment("awaits", 1),
+    "env holds the loop": lambda: hang_in_environment("holds the loop"),
+    "env takes no cancelling": lambda: hang_in_environment("takes no cancelling"),
+    "policy": lambda: hang_once(Engine, "step", 20),
+    "learner": lambda: hang_once(Learner, "update", 2),
+    "policy does not close": lambda: setattr(LocalPolicy, "close", never_closed),
+    "services do not close": lambda: setattr(
+        toy_envs.CopyEnv, "open_services", staticmethod(stubborn_services)
+    ),
+    "a thread stays": thread_that_stays,
+    "nothing": lambda: None,
+    "every env awaits": lambda: hang_in_environment("awaits", everywhere=True),
+}
+
+
+if __name__ == "__main__":
+    what, *words = sys.argv[1:]
+    HANGS[what]()
+    closing.LEAVE_S = 2.0
+    toy_envs.register()
+    assert envs.env_type("toy-copy-v0") is toy_envs.TOYS["toy-copy-v0"]
+    closing.leave(main(words))

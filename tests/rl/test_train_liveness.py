@@ -1,0 +1,151 @@
+"""Nothing hangs for ever: whatever does in a run of rl.train, its process ends and says what."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from processes import alive
+
+from rl.run.state import read_state
+from rl.status import main as status
+
+HOME = Path(__file__).resolve().parents[2]
+SHORT = {"stall_s": 3, "close_s": 3}
+
+
+@pytest.fixture
+def hung(words, tmp_path):
+    """Runs rl.train in a process in which something hangs: exit code, what it said, its folder."""
+
+    def run(what, **settings):
+        out = tmp_path / "run"
+        done = subprocess.run(
+            command(what, words(out, **SHORT | settings)),
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=150,
+            check=False,
+        )
+        return done.returncode, done.stderr, out
+
+    return run
+
+
+def command(what, words):
+    return [sys.executable, str(HOME / "tests" / "helpers" / "hung_runs.py"), what, *words]
+
+
+def environment():
+    path = os.pathsep.join(map(str, (HOME, HOME / "tests" / "helpers")))
+    return os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+
+
+def test_a_step_of_an_environment_that_hangs_once_is_begun_again(hung):
+    code, told, out = hung("env awaits once")
+    assert code == 0
+    assert "rollout: train task" in told
+    assert "its episodes are begun again" in told
+    assert "was given up: nothing in the run got further, at last waiting for the environment" in (
+        told
+    )
+    records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert sum(r.get("retries", 0) for r in records) == 1
+    assert sum(r.get("failures", 0) for r in records) == 0
+    state = read_state(out)
+    assert (state.verdict, state.recoveries, state.step) == ("finished", 1, 4)
+    assert "HungEnv.hang" in (out / "stalled.txt").read_text(), "where every task stood"
+
+
+@pytest.mark.parametrize(
+    ("what", "hints"),
+    [
+        ("env holds the loop", ["the event loop is held at hung_runs.py:", "HungEnv.hang"]),
+        ("env takes no cancelling", ["rollout: train task", "environment for", "HungEnv.hang"]),
+        ("policy", ["rollout: ", "generate for", "the run ends"]),
+        ("learner", ["learner: step 2, learn for", "the learner's thread did not close"]),
+    ],
+)
+def test_what_never_gets_further_ends_the_run(hung, capsys, what, hints):
+    code, told, out = hung(what)
+    assert code == 75
+    assert all(hint in told for hint in hints)
+    state = read_state(out)
+    assert (state.verdict, state.exit_code) == ("stalled", 75)
+    assert status([str(out)]) == 11
+    assert "nothing got further for" in capsys.readouterr().out
+
+
+def test_an_environment_that_always_hangs_fails_its_episodes_and_the_run(hung):
+    code, told, _ = hung("every env awaits", group_size=2, prompts=2, stall_s=2)
+    assert code == 1
+    assert "4 of 4 episodes failed" in told
+    assert "at last waiting for the environment" in told
+
+
+@pytest.mark.parametrize(
+    ("what", "told_in_the_end"),
+    [
+        ("policy does not close", "the policy did not close within close_s (3 s)"),
+        ("services do not close", "the environment's services did not close within close_s (3 s)"),
+        ("a thread stays", "the process did not end within 2 s, it waits for: thread stays"),
+    ],
+)
+def test_an_end_that_hangs_has_a_deadline(hung, what, told_in_the_end):
+    code, told, out = hung(what)
+    assert code == 76
+    assert told_in_the_end in told
+    assert "step 4/4" in told, "all was done before"
+    assert (out / "curve.png").exists()
+
+
+def test_a_run_tells_how_it_is_while_it_lives_and_when_it_is_dead(words, tmp_path, capsys):
+    out = tmp_path / "run"
+    arguments = command("env awaits", words(out, stall_s=600, group_size=2, prompts=2))
+    with subprocess.Popen(arguments, env=environment(), stderr=subprocess.DEVNULL) as process:
+        until(lambda: told(out, "environment"))
+        assert status([str(out)]) == 10
+        said = capsys.readouterr().out
+        assert f"running  step 0/4  process {process.pid} on " in said
+        assert "something got further" in said
+        (line, *_) = [line for line in said.splitlines() if line.startswith("rollout")]
+        assert line.split()[1:3] == ["train", "task"]
+        assert line.split()[-2] == "environment"
+        process.send_signal(signal.SIGKILL)
+    assert not alive(process.pid)
+    assert status([str(out)]) == 12
+    said = capsys.readouterr().out
+    assert said.startswith("dead  step 0/4")
+    assert "the process is gone and did not say why" in said
+
+
+def test_a_run_that_is_stopped_says_so(words, tmp_path, capsys):
+    out = tmp_path / "run"
+    arguments = command("env awaits", words(out, stall_s=600, group_size=2, prompts=2))
+    with subprocess.Popen(arguments, env=environment(), stderr=subprocess.DEVNULL) as process:
+        until(lambda: told(out, "environment"))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    assert status([str(out)]) == 13
+    assert capsys.readouterr().out.startswith("interrupted  step 0/4")
+
+
+def told(out, state):
+    """Whether the run in ``out`` says that an episode is in this state."""
+    if not (out / "status.json").exists():
+        return False
+    return any(w["state"] == state and w["lane"] == "rollout" for w in read_state(out).waits)
+
+
+def until(what):
+    end = time.monotonic() + 120
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.1)
