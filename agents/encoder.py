@@ -39,6 +39,7 @@ class Encoder:
         self._any = re.compile("|".join(map(re.escape, texts)) or r"(?!)")
         fast = isinstance(tokenizer, PreTrainedTokenizerFast)
         self._rust = _renamed(tokenizer.backend_tokenizer, self._specials) if fast else None
+        self._first_name = min(self._rust[1], default=0) if self._rust is not None else 0
 
     def plain(self, text: str) -> str:
         """A text of whoever it is: nothing in it is special.
@@ -68,7 +69,10 @@ class Encoder:
         """The token ids of a text that :meth:`plain` or :meth:`rendered` made."""
         if self._rust is not None:
             rust, names = self._rust
-            ids = rust.encode(text, add_special_tokens=False).ids
+            ids: list[int] = rust.encode(text, add_special_tokens=False).ids
+            # Names were added last: most texts hold none.
+            if max(ids, default=-1) < self._first_name:
+                return ids
             return [names.get(token_id, token_id) for token_id in ids]
         return self._encode_in_parts(text)
 

@@ -15,6 +15,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress
+from operator import not_
 
 from agents.completion import Completion
 
@@ -74,19 +76,31 @@ class Segment:
         columns = (self.loss_mask, self.sampling_logprobs, self.versions, self.turn_ids)
         assert all(len(column) == count for column in columns), "columns of unequal length"
         assert set(self.loss_mask) <= {0, 1}, "loss_mask holds something else than 0 and 1"
-        rows = zip(self.loss_mask, self.versions, self.sampling_logprobs, strict=True)
-        for mask, version, logprob in rows:
-            assert (version != NOT_SAMPLED) == bool(mask), "a version on a token nobody sampled"
+        assert self.loss_mask == [version != NOT_SAMPLED for version in self.versions], (
+            "a version on a token nobody sampled"
+        )
+        self._check_logprobs()
+        assert self.turn_ids == sorted(self.turn_ids), "turns out of order"
+        assert 0 <= self.offset <= count, "the shared prefix is longer than the segment"
+        assert self.parent is not None or self.offset == 0, "a prefix is shared with no parent"
+        assert self.loss_mask[: self.offset].count(1) == 0, "a shared prefix is trained twice"
+
+    def _check_logprobs(self) -> None:
+        """Assert that sampled tokens have log-probabilities, and no other has.
+
+        Sums and maxima are looked at first, tokens one by one only where these are wrong: an
+        episode may have many.
+        """
+        sampled = list(compress(self.sampling_logprobs, self.loss_mask))
+        others = compress(self.sampling_logprobs, map(not_, self.loss_mask))
+        # A sum is finite only where no number is infinite or nan; nan counts as true.
+        if math.isfinite(sum(sampled)) and max(sampled, default=0.0) <= 0 and not any(others):
+            return
+        for mask, logprob in zip(self.loss_mask, self.sampling_logprobs, strict=True):
             # Written so that nan fails.
             assert (-math.inf < logprob <= 0) if mask else logprob == 0, (
                 f"{logprob} is no log-probability of a token with loss_mask {mask}"
             )
-        assert all(a <= b for a, b in zip(self.turn_ids, self.turn_ids[1:], strict=False)), (
-            "turns out of order"
-        )
-        assert 0 <= self.offset <= count, "the shared prefix is longer than the segment"
-        assert self.parent is not None or self.offset == 0, "a prefix is shared with no parent"
-        assert self.loss_mask[: self.offset].count(1) == 0, "a shared prefix is trained twice"
 
     def __len__(self) -> int:
         return len(self.token_ids)

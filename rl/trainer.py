@@ -177,16 +177,17 @@ class Trainer:
             BrokenWeights: they are those of no step.
         """
         loop = asyncio.get_running_loop()
+        version = self.stage.policy.version
         groups = [group for group in groups if not group.dropped]
         finished = [trajectory for group in groups for trajectory in group.finished]
         rewards = [trajectory.shaped_reward for trajectory in finished]
         outcomes = [self._success(trajectory) for trajectory in finished]
         texts = self._texts_of(self.progress.step) if self._texts else []
         metrics = await loop.run_in_executor(
-            self._learner_thread, self.learner.update, groups, rewards, texts, outcomes
+            self._learner_thread, self.learner.update, groups, rewards, texts, outcomes, version
         )
         self._learnt = self.curriculum.state_dict()
-        return metrics | staleness_metrics(finished, self.stage.policy.version)
+        return metrics | staleness_metrics(finished, version)
 
     async def publish(self) -> dict[str, float]:
         """Have the policy sample from the weights as they are now; what it says of that.

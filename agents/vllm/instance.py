@@ -34,6 +34,11 @@ class Instance(Protocol):
         ...
 
     @property
+    def max_num_seqs(self) -> int | None:
+        """Requests that it computes at once; None where it does not tell."""
+        ...
+
+    @property
     def num_running(self) -> int:
         """Requests that it was sent and has not answered."""
         ...

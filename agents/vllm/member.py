@@ -108,6 +108,11 @@ class Member:
         """Requests that it has not answered."""
         return self.replica.num_running
 
+    @property
+    def max_num_seqs(self) -> int | None:
+        """Requests that it computes at once; None where it does not tell."""
+        return self.replica.max_num_seqs
+
     def take_restarts(self) -> int:
         """How often it was started again since the last call."""
         taken, self._restarts = self._restarts, 0

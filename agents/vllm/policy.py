@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from agents.completion import Completion, FinishReason, SamplingParams
 from agents.policy import PolicyFailure
+from agents.vllm.dispatch import Dispatcher
 from agents.vllm.member import Member
 from agents.vllm.proof import Prober
 from agents.vllm.replica import Refused, Unreachable
@@ -31,8 +32,6 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 MAX_REISSUES = 8
 """How often one request is asked again: one that ends every server must not go on for ever."""
-_CROWDED = 1.5
-"""A server is passed by when it has this many times the requests of the least busy one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,8 @@ class Timeouts:
     """How long each thing may take, in seconds."""
 
     request_s: float = 1800.0
-    """A completion, all its attempts together."""
+    """A completion, all its attempts together, without the time in which no server had room; and
+    the time in which none gets room."""
     stall_s: float = 60.0
     """A server that is asked and neither reads nor samples a token for so long hangs."""
 
@@ -68,6 +68,8 @@ class VLLMServerPolicy:
         prober: proves that they arrived.
         context_window: tokens of one sequence, at most what the servers take.
         timeouts: deadlines.
+        max_num_seqs: requests that a server computes at once, where it does not tell: so many are
+            sent to it, the others wait here (:class:`~agents.vllm.dispatch.Dispatcher`).
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class VLLMServerPolicy:
         *,
         context_window: int,
         timeouts: Timeouts | None = None,
+        max_num_seqs: int = 64,
     ) -> None:
         self._members = list(members)
         self._folders = folders
@@ -85,7 +88,9 @@ class VLLMServerPolicy:
         self._context_window = context_window
         self._timeouts = timeouts or Timeouts()
         self._version = -1
-        self._homes: dict[str | int, Member] = {}
+        self._dispatcher = Dispatcher(
+            self._members, max_num_seqs=max_num_seqs, stuck_s=self._timeouts.request_s
+        )
         self._names = itertools.count()
         self._counts: Counter[str] = Counter()
         self._sync: dict[str, float] = {}
@@ -121,7 +126,8 @@ class VLLMServerPolicy:
         return ", ".join(sorted({member.replica.path for member in self._members}))
 
     def begin(self, sessions: Sequence[str]) -> None:
-        """Servers need no announcement."""
+        """Announce episodes: of those that have taken equally many turns the first comes first."""
+        self._dispatcher.begin(sessions)
 
     async def generate(
         self, prompt_ids: Sequence[int], sampling: SamplingParams, session: str | None = None
@@ -137,38 +143,41 @@ class VLLMServerPolicy:
         self._check(prompt, sampling)
         if len(prompt) == self._context_window:
             return Completion((), (), (), FinishReason.CONTEXT_FULL)
-        loop = asyncio.get_running_loop()
-        end = loop.time() + self._timeouts.request_s
+        left = self._timeouts.request_s
         name = f"{session or 'turn'}-{next(self._names)}"
+        request = self._dispatcher.request(prompt, session)
         for attempt in itertools.count():
-            member = await self._home(prompt, session, end)
+            member = await self._dispatcher.place(request)
+            began = time.monotonic()
             try:
                 return await member.generate(
                     prompt,
                     sampling,
                     request_id=f"{name}-{attempt}",
                     version=self._version,
-                    deadline_s=end - loop.time(),
+                    deadline_s=left,
                 )
             except Refused as refusal:
                 raise PolicyFailure(str(refusal), retryable=False) from refusal
             except Unreachable as error:
-                left = end - loop.time()
+                left -= time.monotonic() - began
                 if left <= 0 or attempt == MAX_REISSUES:
                     message = f"no completion after {attempt + 1} attempts: {error}"
                     raise PolicyFailure(message, retryable=True) from error
                 self._counts["reissued"] += 1
                 logger.warning("a completion is asked for again: %s", error)
                 member.suspect(error)
+            finally:
+                self._dispatcher.free(member)
         raise AssertionError("the loop ends by returning or raising")
 
     def queued_s(self, session: str) -> float:
-        """Servers do not tell how long a request waited."""
-        return 0.0
+        """Seconds that the session's requests waited for a server to have room, so far."""
+        return self._dispatcher.queued_s(session)
 
     def end(self, session: str) -> None:
         """The episode is over: its server is free to forget it."""
-        self._homes.pop(session, None)
+        self._dispatcher.end(session)
 
     async def load_weights(self, weights: Mapping[str, torch.Tensor] | None, version: int) -> None:
         """Have every server sample from these weights, and prove that each does.
@@ -190,7 +199,7 @@ class VLLMServerPolicy:
             raise PolicyFailure(str(error), retryable=False) from error
         written = time.perf_counter()
         self._prober.expect(version)
-        self._homes.clear()
+        self._dispatcher.forget()
         made = await all_of(member.load(folder, version) for member in self._members)
         self._version = version
         loaded = time.perf_counter()
@@ -219,7 +228,11 @@ class VLLMServerPolicy:
         counts = {f"policy/{name}": float(count) for name, count in self._counts.items()}
         restarts = sum(member.take_restarts() for member in self._members)
         self._counts = Counter()
-        return self._sync | {"policy/reissued": 0.0} | counts | {"policy/restarts": float(restarts)}
+        always = {
+            "policy/restarts": float(restarts),
+            "policy/queued_s": self._dispatcher.take_mean_queued_s(),
+        }
+        return self._sync | {"policy/reissued": 0.0} | counts | always
 
     async def close(self) -> None:
         """End the servers that were started here, and delete the weights that were handed over."""
@@ -229,44 +242,6 @@ class VLLMServerPolicy:
                 await self._watch
         await all_of(member.close() for member in self._members)
         await asyncio.to_thread(self._folders.close)
-
-    async def _home(self, prompt: list[int], session: str | None, end: float) -> Member:
-        """A ready server: where the episode was, or the same prompt, or the least busy one."""
-        while True:
-            ready = [member for member in self._members if member.is_ready]
-            if ready:
-                break
-            await self._one_ready(end)
-        idle = min(ready, key=lambda member: member.num_running)
-        same_prompt = hash(tuple(prompt))
-        home = self._homes.get(session or same_prompt) or self._homes.get(same_prompt)
-        if home not in ready or home.num_running > _CROWDED * (idle.num_running + 1):
-            home = idle
-        self._homes[same_prompt] = home
-        if session is not None:
-            self._homes[session] = home
-        return home
-
-    async def _one_ready(self, end: float) -> None:
-        """Wait until a server is ready.
-
-        Raises:
-            PolicyFailure: none will be, or none is in time.
-        """
-        broken = [member.broken for member in self._members]
-        if all(broken):
-            raise PolicyFailure(f"no server is left: {broken[0]}", retryable=False)
-        left = end - asyncio.get_running_loop().time()
-        waits = [asyncio.ensure_future(member.changed()) for member in self._members]
-        try:
-            done, _ = await asyncio.wait(
-                waits, timeout=max(left, 0), return_when=asyncio.FIRST_COMPLETED
-            )
-        finally:
-            for wait in waits:
-                wait.cancel()
-        if not done:
-            raise PolicyFailure("no server was ready within the deadline", retryable=True)
 
     async def _watch_over(self) -> None:
         """Notice servers that hang: their health page would go on saying that all is well."""

@@ -42,6 +42,9 @@ class ServerConfig(StartConfig):
     """The interpreter that vLLM is installed for."""
     arguments: tuple[str, ...] = ()
     """Further words for vLLM's command line."""
+    cores: str = ""
+    """Of the CPU that its worker computes on ("0-3"): where several servers share a machine, each
+    would take the first. Empty: vLLM chooses."""
 
 
 class ServerProcess:
@@ -85,6 +88,8 @@ class ServerProcess:
         environment["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"] = "600"
         # Ours would be read by another interpreter.
         environment.pop("PYTHONPATH", None)
+        if self.config.cores:
+            environment["VLLM_CPU_OMP_THREADS_BIND"] = self.config.cores
         if self.config.cpu:
             # Else a small function of the sampler is compiled for half a minute at the first token.
             environment["TORCH_COMPILE_DISABLE"] = "1"

@@ -78,7 +78,7 @@ def completion_of(path: Endpoint, answer: Mapping[str, Any], asked: Asked) -> Co
     else:
         logprobs = [float(logprob) for logprob in told.get("token_logprobs") or ()]
         spans = None
-    tokens = [int(token) for token in choice.get("token_ids") or ()]
+    tokens = list(map(int, choice.get("token_ids") or ()))
     reason, stopped_by = choice.get("finish_reason"), choice.get("stop_reason")
     return completion_from(Sampled(tokens, logprobs, spans, reason, stopped_by), asked)
 

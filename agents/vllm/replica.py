@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from agents.vllm.protocol import (
 )
 from agents.vllm.sampling import Asked, BadAnswer
 
+logger = logging.getLogger(__name__)
 _PROGRESS = ("vllm:generation_tokens_total", "vllm:prompt_tokens_total")
 _TOLD = 300
 """Characters of a server's error that are passed on."""
@@ -73,6 +75,8 @@ class Replica:
         self.model = ""
         self.context_window = 0
         self.path: Endpoint = "generate"
+        self.max_num_seqs: int | None = None
+        """Requests that it computes at once; None where it does not tell."""
         self.num_running = 0
         """Requests that it was sent and has not answered."""
 
@@ -99,6 +103,7 @@ class Replica:
             )
         except Refused as refusal:
             self.path = "completions" if refusal.status == 404 else "generate"
+        self.max_num_seqs = await self._seats()
 
     async def generate(
         self,
@@ -187,6 +192,15 @@ class Replica:
         text = await self._call("GET", "/metrics", self._short_s, as_text=True)
         lines = [line for line in text.splitlines() if line.startswith(_PROGRESS)]
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines) if lines else None
+
+    async def _seats(self) -> int | None:
+        """Its ``--max-num-seqs``; None where it is no server for developers, which tell."""
+        try:
+            told = await self._call("GET", "/server_info?config_format=json", self._short_s)
+            return int(told["vllm_config"]["scheduler_config"]["max_num_seqs"])
+        except (Refused, KeyError, TypeError, ValueError) as error:
+            logger.warning("%s does not tell how many requests it computes: %r", self.url, error)
+            return None
 
     def _asked(self, prompt_ids: Sequence[int], sampling: SamplingParams, version: int) -> Asked:
         return Asked.of(prompt_ids, sampling, self.context_window, version)

@@ -112,7 +112,7 @@ def completion_from(sampled: Sampled, asked: Asked) -> Completion:
         raise BadAnswer(f"a sampled token has log-probability {bad[0]}: broken weights or cache")
     return Completion(
         tuple(tokens),
-        tuple(min(logprob, 0.0) for logprob in logprobs),
+        tuple([logprob if logprob < 0 else 0.0 for logprob in logprobs]),
         _versions(sampled, asked),
         _finish_reason(sampled, asked),
     )

@@ -89,6 +89,8 @@ class Batch:
     """``[N]``, the token's episode, non-decreasing."""
     sampling_logprobs: Tensor
     """``[N]``, float64; 0 for a token that was not sampled."""
+    versions: Tensor
+    """``[N]``, of the weights that sampled the token; -1 for one that was not sampled."""
     sampled: Tensor
     """``[N]`` booleans, whether the policy sampled it: all, but for ``mask_observations=False``."""
     turn_ends: Tensor
@@ -268,6 +270,7 @@ class _Tables:
     targets: list[Integers] = field(default_factory=list)
     episode_ids: list[Integers] = field(default_factory=list)
     sampling_logprobs: list[NDArray[np.float64]] = field(default_factory=list)
+    versions: list[Integers] = field(default_factory=list)
     sampled: list[NDArray[np.bool_]] = field(default_factory=list)
     turn_ends: list[Integers] = field(default_factory=list)
     turn_rewards: list[float] = field(default_factory=list)
@@ -328,6 +331,7 @@ class _Tables:
         self.sampling_logprobs.append(
             np.asarray(segment.sampling_logprobs, dtype=np.float64)[positions]
         )
+        self.versions.append(np.asarray(segment.versions, dtype=np.int64)[positions])
         self.sampled.append(loss_mask[positions])
         self.num_tokens += len(positions)
         self.row_starts.append(self.num_tokens)
@@ -347,6 +351,7 @@ class _Tables:
             targets=_joined(self.targets),
             episode_ids=torch.from_numpy(_joined(self.episode_ids)),
             sampling_logprobs=torch.from_numpy(_joined(self.sampling_logprobs, np.float64)),
+            versions=torch.from_numpy(_joined(self.versions, np.int64)),
             sampled=torch.from_numpy(_joined(self.sampled, np.bool_)),
             turn_ends=torch.from_numpy(_joined(self.turn_ends)),
             turn_rewards=torch.tensor(self.turn_rewards, dtype=torch.float64),

@@ -101,6 +101,7 @@ class Learner:
         rewards: Sequence[float] | None = None,
         texts: Sequence[Segment] = (),
         outcomes: Sequence[float] | None = None,
+        version: int | None = None,
     ) -> dict[str, float]:
         """Train on the finished episodes of ``groups``, wholly or not at all.
 
@@ -114,6 +115,8 @@ class Learner:
             outcomes: how far each finished episode was right, from 0 to 1; needed where the
                 algorithm ``uses_outcomes``.
             texts: what is imitated beside (``ptx_coef``); each optimizer step takes an equal share.
+            version: of the weights that it begins with, for the ages of tokens; None: those of the
+                newest token.
 
         Returns:
             The update's metrics. Without any sampled token nothing is trained, which is counted.
@@ -129,7 +132,7 @@ class Learner:
         batch = Batch.from_groups(
             groups, rewards, outcomes, mask_observations=self.algorithm.mask_observations
         )
-        metrics = UpdateMetrics()
+        metrics = UpdateMetrics(version)
         if batch.num_tokens == 0:
             return self._skip(batch, metrics)
         one_step = self.algorithm.epochs * self.algorithm.minibatches == 1
@@ -172,6 +175,7 @@ class Learner:
         metrics.values.update(told)
         sampling_logprobs = self._on_device(batch.sampling_logprobs)
         sampled = batch.sampled.to(self.model.device)
+        versions = batch.versions.to(self.model.device)
         owners = batch.episode_ids.to(self.model.device)
         live = self._live_episodes(batch, fixed.advantages)
         steps_before = self.optimizer.num_steps
@@ -193,7 +197,8 @@ class Learner:
                     terms.loss.backward()
                 if self.optimizer.num_steps == steps_before:
                     mine = sampled[micro.tokens]
-                    metrics.compare(scores.logprobs[mine], sampling_logprobs[micro.tokens][mine])
+                    own = micro.tokens[mine]
+                    metrics.compare(scores.logprobs[mine], sampling_logprobs[own], versions[own])
                 metrics.add(terms, micro.num_tokens)
             self._imitate(texts[number :: len(minibatches)], metrics)
             self._step(batch, metrics)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from rl.credit.objective import Terms
+from rl.learner.mismatch import mismatch
 
 
 class UpdateMetrics:
@@ -14,9 +15,12 @@ class UpdateMetrics:
     Token means are over the tokens of every optimizer step of the update; ``loss`` and
     ``grad_norm`` are means over optimizer steps. No number leaves the device before
     :meth:`means`, except the two that each step is checked by.
+
+    Args:
+        version: of the weights that the update began with; None: those of its newest token.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, version: int | None = None) -> None:
         self.values: dict[str, float] = {}
         """Numbers that are known already and only passed on."""
         self.step_loss = torch.zeros(())
@@ -25,7 +29,9 @@ class UpdateMetrics:
         self._sums: dict[str, Tensor] = {}
         self._losses: list[float] = []
         self._norms: list[float] = []
-        self._differences: list[Tensor] = []
+        self._log_ratios: list[Tensor] = []
+        self._version = version
+        self._versions: list[Tensor] = []
         self._ptx_losses: list[Tensor] = []
 
     def add(self, terms: Terms, num_tokens: int) -> None:
@@ -40,9 +46,16 @@ class UpdateMetrics:
         self.step_loss = terms.loss.detach() + self.step_loss.to(terms.loss.device)
         self._ptx_losses.append(terms.loss.detach() / weight)
 
-    def compare(self, logprobs: Tensor, sampling_logprobs: Tensor) -> None:
-        """Record how far the learner's log-probabilities are from the sampler's, ``[n]`` each."""
-        self._differences.append((logprobs.detach() - sampling_logprobs).abs())
+    def compare(self, logprobs: Tensor, sampling_logprobs: Tensor, versions: Tensor) -> None:
+        """Record how far the learner's log-probabilities are from the sampler's, ``[n]`` each.
+
+        Args:
+            logprobs: the learner's, with the weights that the update began with.
+            sampling_logprobs: the sampler's.
+            versions: of the weights that sampled the tokens.
+        """
+        self._log_ratios.append(logprobs.detach() - sampling_logprobs)
+        self._versions.append(versions)
 
     def end_step(self, loss: float, grad_norm: float) -> None:
         """An optimizer step has been made."""
@@ -59,10 +72,10 @@ class UpdateMetrics:
             result["optimizer_steps"] = float(len(self._losses))
         if self._ptx_losses:
             result["ptx_loss"] = torch.stack(self._ptx_losses).sum().item() / len(self._losses)
-        if self._differences:
-            differences = torch.cat(self._differences)
-            result["sampling/logp_difference_mean"] = differences.mean().item()
-            result["sampling/logp_difference_max"] = differences.max().item()
+        if self._log_ratios:
+            versions = torch.cat(self._versions)
+            newest = versions.max() if self._version is None else self._version
+            result |= mismatch(torch.cat(self._log_ratios), newest - versions)
         if self._sums:
             stacked = torch.stack([value.double() for value in self._sums.values()])
             numbers = (stacked / self._num_tokens).tolist()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import compress
 from typing import Any
 
 from agents.segment import NOT_SAMPLED, Segment
@@ -187,12 +188,9 @@ class Trajectory:
 
     def _check_turns(self) -> None:
         """Assert that the masks select what each turn says was sampled in it."""
-        selected = Counter(
-            turn
-            for segment in self.segments
-            for turn, mask in zip(segment.turn_ids, segment.loss_mask, strict=True)
-            if mask
-        )
+        selected: Counter[int] = Counter()
+        for segment in self.segments:
+            selected.update(compress(segment.turn_ids, segment.loss_mask))
         sampled = Counter({index: turn.num_tokens for index, turn in enumerate(self.turns)})
         assert selected == sampled, (
             f"loss_mask selects {dict(selected)} tokens by turn, sampled were {dict(sampled)}"

@@ -119,6 +119,7 @@ async def _open_servers(
         prober,
         context_window=window,
         timeouts=Timeouts(request_s=config.episode_timeout_s, stall_s=settings.stall_s),
+        max_num_seqs=config.sampling.slots,
     )
     stack.push_async_callback(policy.close)
     await policy.open()

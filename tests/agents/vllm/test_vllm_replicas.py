@@ -1,0 +1,98 @@
+"""Two real servers: episodes stay where their tokens are cached, and one may die."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+
+import pytest
+from tiny_served import WINDOW, new_model, nudge
+
+from agents.completion import SamplingParams
+from agents.vllm import Member
+from rl.learner.model import score_tokens
+
+START_S = 420.0
+PROMPT = 96
+"""Tokens: three blocks of the prefix cache."""
+NUM_EPISODES = 12
+
+
+@pytest.fixture
+async def policy(server_config, open_policy, tmp_path):
+    """A policy on two servers of its own, each with a core."""
+    model, numbers = new_model(), itertools.count()
+
+    def member(prober):
+        number = next(numbers)
+        config = server_config(cores=str(number), log=tmp_path / f"server-{number}.log")
+        return Member(prober, config=config, start_s=START_S, short_s=30.0)
+
+    policy = await open_policy(model, member, count=2)
+    policy.model = model
+    await policy.load_weights(model.state_dict(), 1)
+    return policy
+
+
+async def found(member) -> float:
+    """Prompt tokens that a server found in its prefix cache."""
+    text = await member.replica._call("GET", "/metrics", 30, as_text=True)
+    name = "vllm:prefix_cache_hits_total"
+    return sum(float(row.rsplit(" ", 1)[1]) for row in text.splitlines() if row.startswith(name))
+
+
+async def play(policy, sampling, number: int):
+    """An episode of two turns: the prompts and completions of both."""
+    session, first = f"episode-{number}", [number, *range(1, PROMPT)]
+    policy.begin([session])
+    one = await policy.generate(first, sampling, session)
+    second = [*first, *one.token_ids, 7, 8, 9]
+    other = await policy.generate(second, sampling, session)
+    policy.end(session)
+    return (first, one), (second, other)
+
+
+def far(model, prompt, completion) -> float:
+    scored = score_tokens(model, [*prompt, *completion.token_ids], 1.0)[len(prompt) - 1 :]
+    return max(abs(a - b) for a, b in zip(completion.logprobs, scored, strict=True))
+
+
+async def test_two_servers_share_the_work_and_one_of_them_dies(policy):
+    members = policy._members
+    begun = [await member.replica.num_tokens() for member in members]
+    sampling = SamplingParams(max_tokens=16, seed=3)
+    episodes = await asyncio.gather(*(play(policy, sampling, n) for n in range(NUM_EPISODES)))
+    # Both worked, and each second turn found the full blocks of its first: 96 + 15 tokens.
+    work = [await m.replica.num_tokens() - b for m, b in zip(members, begun, strict=True)]
+    assert min(work) > 0.3 * sum(work), work
+    hits = [await found(member) for member in members]
+    assert sum(hits) == NUM_EPISODES * 96, hits
+
+    # One is killed while both sample: what it had is asked of the other, with the same result.
+    long = SamplingParams(max_tokens=WINDOW - PROMPT, seed=5)
+    prompts = [[n, *range(1, PROMPT)] for n in range(32)]
+    expected = await asyncio.gather(*(policy.generate(p, long) for p in prompts))
+    calls = [asyncio.create_task(policy.generate(p, long)) for p in prompts]
+    while min(member.num_running for member in members) < 8:
+        await asyncio.sleep(0.01)
+    os.killpg(members[1]._process._process.pid, signal.SIGKILL)
+    completions = await asyncio.wait_for(asyncio.gather(*calls), 120)
+    assert [c.token_ids for c in completions] == [e.token_ids for e in expected]
+    assert not members[1].is_ready, "it is not back yet: the other one answered"
+
+    # The weights change meanwhile; it is asked again when it is proved to run the newest.
+    nudge(policy.model, 0.1)
+    await policy.load_weights(policy.model.state_dict(), 2)
+    assert all(member.is_ready for member in members)
+    metrics = policy.take_metrics()
+    assert metrics["policy/restarts"] == 1
+    assert metrics["policy/reissued"] >= 1
+    begun = [await member.replica.num_tokens() for member in members]
+    episodes = await asyncio.gather(*(play(policy, sampling, n) for n in range(NUM_EPISODES)))
+    work = [await m.replica.num_tokens() - b for m, b in zip(members, begun, strict=True)]
+    assert min(work) > 0.3 * sum(work), work
+    for prompt, completion in itertools.chain(*episodes):
+        assert set(completion.versions) == {2}
+        assert far(policy.model, prompt, completion) < 1e-4
