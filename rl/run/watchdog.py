@@ -75,6 +75,7 @@ class Watchdog:
         self._ending_at: float | None = None
         self._told = ""
         self._recoveries = 0
+        self._unwritable = False
         self.step = 0
         """Steps done."""
         self.finished = False
@@ -228,5 +229,9 @@ class Watchdog:
         )
         try:
             write_state(self._folder, moment)
+            self._unwritable = False
         except OSError as error:
-            logger.warning("%s cannot be written: %s", self._folder / states.FILE, error)
+            # Said once: a disk that is full stays so for a while.
+            if not self._unwritable:
+                logger.warning("%s cannot be written: %s", self._folder / states.FILE, error)
+            self._unwritable = True

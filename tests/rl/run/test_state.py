@@ -1,0 +1,111 @@
+"""How a run is, from what it wrote last and from whether its process is there."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import time
+
+import pytest
+
+from rl.errors import UsageError
+from rl.run.state import RunState, born_at, read_state, write_state
+from rl.status import main as status
+
+
+def moment(**values):
+    known = {
+        "state": "running",
+        "step": 3,
+        "steps": 9,
+        "pid": os.getpid(),
+        "born": born_at(os.getpid()),
+        "host": platform.node(),
+        "began": time.time() - 100,
+        "written": time.time(),
+        "progress_s": 2.0,
+        "progress": "an episode",
+        "loop_s": 0.0,
+    }
+    return RunState(**known | values)
+
+
+def test_what_is_written_is_read(tmp_path):
+    wait = {"lane": "rollout", "name": "train task 1, member 0", "state": "tool", "seconds": 7.5}
+    written = moment(waits=[wait], num_waits=30, parts={"vLLM 0": "restarting"})
+    write_state(tmp_path, written)
+    assert read_state(tmp_path) == written
+    assert [path.name for path in tmp_path.iterdir()] == ["status.json"]
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict", "code"),
+    [
+        ({}, "running", 10),
+        ({"state": "ending"}, "ending", 10),
+        ({"state": "stalled"}, "stalled", 11),
+        ({"state": "stalled", "exit_code": 75, "born": "gone"}, "stalled", 11),
+        ({"state": "stalled", "born": "gone"}, "dead", 12),
+        ({"born": "another process has the number"}, "dead", 12),
+        ({"state": "ending", "born": "gone"}, "dead", 12),
+        ({"host": "elsewhere", "born": "there"}, "running", 10),
+        ({"host": "elsewhere", "born": "there", "written": time.time() - 900}, "dead", 12),
+        ({"state": "finished", "born": "gone"}, "finished", 0),
+        ({"state": "interrupted", "born": "gone"}, "interrupted", 13),
+        ({"state": "failed", "exit_code": 76, "born": "gone"}, "failed", 14),
+    ],
+)
+def test_the_verdict_and_its_exit_code(tmp_path, capsys, values, verdict, code):
+    write_state(tmp_path, moment(**values))
+    assert read_state(tmp_path).verdict == verdict
+    assert status([str(tmp_path)]) == code
+    assert capsys.readouterr().out.startswith(f"{verdict}  step 3/9  process ")
+    assert status([f"run={tmp_path}", "follow=true"] if verdict in DONE else [str(tmp_path)]) == (
+        code
+    )
+
+
+DONE = ("finished", "interrupted", "failed", "dead")
+
+
+def test_a_process_that_ended_and_was_not_fetched_is_gone():
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    assert born_at(child.pid) not in ("", born_at(os.getpid()))
+    child.kill()
+    end = time.monotonic() + 30
+    while born_at(child.pid) and time.monotonic() < end:
+        time.sleep(0.02)
+    assert born_at(child.pid) == "", "a zombie"
+    child.communicate(timeout=30)
+    assert born_at(child.pid) == ""
+
+
+def test_what_is_wrong_with_a_living_run_is_said(tmp_path, capsys):
+    waits = [
+        {"lane": "rollout", "name": f"train task {i}, member 0", "state": "tool", "seconds": 9.0}
+        for i in range(40)
+    ]
+    state = moment(written=time.time() - 30, loop_s=20.0, recoveries=2, told="why", waits=waits)
+    state.num_waits, state.parts = 250, {"vLLM 0": "restarting"}
+    write_state(tmp_path, state)
+    assert status([str(tmp_path), "most=3"]) == 10
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert "the process wrote nothing for 30 s: is it stopped?" in lines
+    assert "the event loop did not answer for 20 s: code holds it" in lines
+    assert "episodes were begun again 2 time(s)" in lines
+    assert "why" in lines
+    assert any(line.startswith("something got further 32.") for line in lines)
+    assert sum(line.startswith("rollout") for line in lines) == 3
+    assert "and 247 more" in lines
+    assert any(line.split() == ["policy", "vLLM", "0", "restarting"] for line in lines)
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path, capsys):
+    with pytest.raises(UsageError, match="holds no run that says how it is"):
+        read_state(tmp_path)
+    assert status([str(tmp_path)]) == 1
+    (tmp_path / "status.json").write_text("{")
+    assert status([str(tmp_path)]) == 1
+    assert "cannot be read" in capsys.readouterr().err

@@ -1,0 +1,46 @@
+"""The seconds of a real run: each lane's parts add up to the time between two lines."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from rl.run.folder import RunFolder, read_jsonl
+from rl.train import main
+
+
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_the_parts_of_each_lane_add_up_to_the_wall_time(words, tmp_path, monkeypatch, staleness):
+    logged = []
+    log = RunFolder.log
+
+    def timed(self, record):
+        logged.append((record["step"], time.perf_counter()))
+        log(self, record)
+
+    monkeypatch.setattr(RunFolder, "log", timed)
+    out = tmp_path / "run"
+    assert main(words(out, steps=6, staleness=staleness, eval__every=3, save_every=2)) == 0
+    steps = [r for r in read_jsonl(out / "metrics.jsonl") if "time/wall" in r]
+    assert [r["step"] for r in steps] == [1, 2, 3, 4, 5, 6]
+    at = {step: moment for step, moment in logged if step}
+    between = at[6] - at[1]
+    for lane in ("rollout", "learner", "policy"):
+        total = 0.0
+        for record in steps:
+            parts = {k: v for k, v in record.items() if k.startswith(f"time/{lane}/")}
+            assert min(parts.values()) >= 0
+            assert sum(parts.values()) == pytest.approx(record["time/wall"], rel=1e-6)
+            total += sum(parts.values()) * (record["step"] > 1)
+        # By a clock of the test's own.
+        assert total == pytest.approx(between, rel=0.01, abs=0.005)
+    everything = {k for r in steps for k, v in r.items() if k.startswith("time/") and v > 0}
+    assert everything >= {
+        *("time/rollout/generate", "time/rollout/environment", "time/learner/learn"),
+        *("time/learner/sync", "time/learner/validate", "time/learner/save"),
+        *("time/policy/generate", "time/policy/sync"),
+    }
+    if staleness == 0:  # Nothing is played while something is learned.
+        assert all(r["time/rollout/idle"] >= 0.9 * r["time/learner/learn"] for r in steps)
+    assert (out / "ledger.png").read_bytes().startswith(b"\x89PNG")
