@@ -93,3 +93,16 @@ class Observable(Protocol):
     def parts(self) -> dict[str, str]:
         """What each of its parts does, by name: a thread, a server."""
         ...
+
+
+@runtime_checkable
+class Sleeper(Protocol):
+    """A policy that shares a device with the learner, and can leave it to the learner."""
+
+    async def sleep(self) -> None:
+        """Give back the device's memory, where that was configured; nothing is asked meanwhile."""
+        ...
+
+    async def wake(self) -> None:
+        """Take it again."""
+        ...

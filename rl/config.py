@@ -21,7 +21,7 @@ from rl.recipes import RECIPES
 from rl.rollout.curriculum import CurriculumConfig
 from rl.run.plain import to_plain
 from rl.settings.groups import EvalConfig, SamplingConfig, TextsConfig, TinyRecipe, at_least
-from rl.settings.policy import POLICY, PolicyChoice
+from rl.settings.policy import POLICY, PolicyChoice, VLLMEngineConfig
 
 
 @dataclass(frozen=True)
@@ -218,6 +218,12 @@ class TrainConfig(RunConfig):
                 )
 
     def _check_staleness(self) -> None:
+        settings = self.policy.settings
+        if isinstance(settings, VLLMEngineConfig) and settings.sleep:
+            raise ValueError(
+                "policy.sleep must be False with staleness above 0: then it samples while the "
+                "learner learns"
+            )
         if self.deterministic:
             raise ValueError("deterministic needs staleness=0: else time says what is learned when")
 

@@ -183,9 +183,10 @@ class Trainer:
         rewards = [trajectory.shaped_reward for trajectory in finished]
         outcomes = [self._success(trajectory) for trajectory in finished]
         texts = self._texts_of(self.progress.step) if self._texts else []
-        metrics = await loop.run_in_executor(
-            self._learner_thread, self.learner.update, groups, rewards, texts, outcomes, version
-        )
+        async with self.stage.learning():
+            metrics = await loop.run_in_executor(
+                self._learner_thread, self.learner.update, groups, rewards, texts, outcomes, version
+            )
         self._learnt = self.curriculum.state_dict()
         return metrics | staleness_metrics(finished, version)
 

@@ -1,5 +1,7 @@
-"""A policy whose tokens a vLLM server samples, here or elsewhere."""
+"""Policies whose tokens vLLM samples: servers, here or elsewhere, or the engine in this process."""
 
+from agents.vllm.engine_policy import VLLMEnginePolicy
+from agents.vllm.engine_process import EngineConfig, EngineProcess
 from agents.vllm.member import Member
 from agents.vllm.policy import Timeouts, VLLMServerPolicy
 from agents.vllm.process import ServerConfig, ServerProcess
@@ -7,11 +9,14 @@ from agents.vllm.proof import Prober, WeightsDiffer
 from agents.vllm.weights import WeightFolders
 
 __all__ = [
+    "EngineConfig",
+    "EngineProcess",
     "Member",
     "Prober",
     "ServerConfig",
     "ServerProcess",
     "Timeouts",
+    "VLLMEnginePolicy",
     "VLLMServerPolicy",
     "WeightFolders",
     "WeightsDiffer",

@@ -73,7 +73,10 @@ def split_words(text: str) -> tuple[str, ...]:
     Raises:
         ValueError: a quotation does not end.
     """
-    return tuple(shlex.split(text))
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise ValueError(f"arguments ({text!r}): a quotation does not end") from error
 
 
 def parse_pairs(text: str) -> dict[str, Any]:
@@ -87,11 +90,11 @@ def parse_pairs(text: str) -> dict[str, Any]:
         name, equals, value = word.partition("=")
         name = name.removeprefix("--").replace("-", "_")
         if not equals or not name:
-            raise ValueError(f"policy.arguments ({word!r}) must be words like max_num_seqs=32")
+            raise ValueError(f"arguments ({word!r}) must be words like max_num_seqs=32")
         if name in NOT_FREE:
             instead = NOT_FREE[name]
             reason = f"say {instead}" if instead else "training rests on what it is set to"
-            raise ValueError(f"policy.arguments must not set {name}: {reason}")
+            raise ValueError(f"arguments must not set {name}: {reason}")
         try:
             pairs[name] = json.loads(value)
         except json.JSONDecodeError:

@@ -212,7 +212,9 @@ class Member:
             self._recovery.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._recovery
-        self._ready.clear()
+        if self._ready.is_set():
+            self._ready.clear()
+            self._lost.set_result(Unreachable("the policy is closed"))
         if self._process is not None:
             await self._process.stop()
         if self._session is not None:
@@ -244,9 +246,7 @@ class Member:
         try:
             await asyncio.wait({waiting, ending}, return_when=asyncio.FIRST_COMPLETED)
             if not waiting.done():
-                raise ServerGone(
-                    f"the vLLM server ended as it started: {self._process.last_words()}"
-                )
+                raise ServerGone(f"vLLM ended as it started: {self._process.last_words()}")
             waiting.result()
         finally:
             waiting.cancel()

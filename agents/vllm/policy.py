@@ -125,6 +125,12 @@ class VLLMServerPolicy:
         """The endpoint in force: "generate", or "completions", which tells no versions."""
         return ", ".join(sorted({member.replica.path for member in self._members}))
 
+    @property
+    def about(self) -> str:
+        """Who samples, in a line."""
+        urls = ", ".join(member.replica.url for member in self._members)
+        return f"{urls}, endpoint {self.path}"
+
     def begin(self, sessions: Sequence[str]) -> None:
         """Announce episodes: of those that have taken equally many turns the first comes first."""
         self._dispatcher.begin(sessions)

@@ -16,7 +16,32 @@ class LocalPolicyConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VLLMServerConfig:
+class VLLMConfig:
+    """What holds for vLLM wherever it runs."""
+
+    weights: str = ""
+    """A folder that this process and vLLM's see under one path, to hand weights over; empty:
+    this machine's shared memory."""
+    tolerance: float = 0.0
+    """By how many nats vLLM's log-probabilities may differ from the learner's after an update;
+    0: 1e-4 for float32, 0.25 for bfloat16."""
+    start_s: float = 600.0
+    """Seconds until vLLM must be there."""
+    load_s: float = 120.0
+    """Seconds in which it must have loaded weights."""
+    stall_s: float = 60.0
+    """Seconds without a token after which vLLM counts as hanging when it is asked."""
+
+    def __post_init__(self) -> None:
+        for name in ("start_s", "load_s", "stall_s"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} ({getattr(self, name)}) must be above 0")
+        if not self.tolerance >= 0:
+            raise ValueError(f"tolerance ({self.tolerance}) must be >= 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class VLLMServerConfig(VLLMConfig):
     """vLLM servers, which are given the learner's weights after each update."""
 
     url: str = ""
@@ -27,29 +52,17 @@ class VLLMServerConfig:
     """The interpreter that vLLM is installed for; it may be another environment's."""
     arguments: str = ""
     """More words for the command line of servers that the run starts."""
-    weights: str = ""
-    """A folder that this process and the servers see under one path, to hand weights over; empty:
-    this machine's shared memory."""
-    tolerance: float = 0.0
-    """By how many nats a server's log-probabilities may differ from the learner's after an update;
-    0: 1e-4 for float32, 0.25 for bfloat16."""
-    start_s: float = 600.0
-    """Seconds until a server must be there."""
-    load_s: float = 120.0
-    """Seconds in which it must have loaded weights."""
-    stall_s: float = 60.0
-    """Seconds without a token after which a server that is asked counts as hanging."""
 
     def __post_init__(self) -> None:
-        for name in ("start_s", "load_s", "stall_s"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"policy.{name} ({getattr(self, name)}) must be above 0")
+        super().__post_init__()
         if self.replicas < 1:
-            raise ValueError(f"policy.replicas ({self.replicas}) must be >= 1")
-        if not self.tolerance >= 0:
-            raise ValueError(f"policy.tolerance ({self.tolerance}) must be >= 0")
+            raise ValueError(f"replicas ({self.replicas}) must be >= 1")
         if self.url and self.arguments:
-            raise ValueError("policy.arguments is for servers that the run starts, not policy.url")
+            raise ValueError("arguments is for servers that the run starts, not policy.url")
+        # Loads what the local policy's settings need nothing of.
+        from agents.vllm.arguments import split_words
+
+        split_words(self.arguments)
 
     @property
     def urls(self) -> list[str]:
@@ -57,15 +70,40 @@ class VLLMServerConfig:
         return [url.strip() for url in self.url.split(",") if url.strip()]
 
 
+@dataclass(frozen=True, kw_only=True)
+class VLLMEngineConfig(VLLMConfig):
+    """The engine of vLLM in this process, on the learner's device."""
+
+    gpu_memory: float = 0.4
+    """Share of the GPU's memory that it takes; the learner has the rest."""
+    sleep: bool = False
+    """Whether it leaves that memory to the learner while the learner learns. Needs a GPU."""
+    arguments: str = ""
+    """More arguments of vLLM's AsyncEngineArgs: "max_num_batched_tokens=4096 block_size=32"."""
+
+    def __post_init__(self) -> None:
+        # As above.
+        from agents.vllm.arguments import parse_pairs
+
+        super().__post_init__()
+        if not 0 < self.gpu_memory < 1:
+            raise ValueError(f"gpu_memory ({self.gpu_memory}) must be above 0 and below 1")
+        parse_pairs(self.arguments)
+
+
 @dataclass(frozen=True)
 class PolicyChoice:
     """A policy by its name, and its settings."""
 
     name: str
-    settings: LocalPolicyConfig | VLLMServerConfig
+    settings: LocalPolicyConfig | VLLMServerConfig | VLLMEngineConfig
 
 
-_CONFIGS = {"local": LocalPolicyConfig, "vllm-server": VLLMServerConfig}
+_CONFIGS = {
+    "local": LocalPolicyConfig,
+    "vllm-server": VLLMServerConfig,
+    "vllm-engine": VLLMEngineConfig,
+}
 
 
 def _resolve(name: str) -> tuple[type[Any], Mapping[str, Any], Build]:

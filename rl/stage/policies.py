@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import importlib.util
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
@@ -13,16 +15,48 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from agents.local import Limits, LocalPolicy
 from agents.policy import Policy
-from agents.vllm import Member, Prober, ServerConfig, Timeouts, VLLMServerPolicy, WeightFolders
-from agents.vllm.arguments import split_words
+from agents.vllm import (
+    EngineConfig,
+    EngineProcess,
+    Member,
+    Prober,
+    ServerConfig,
+    Timeouts,
+    VLLMEnginePolicy,
+    VLLMServerPolicy,
+    WeightFolders,
+)
+from agents.vllm.arguments import StartConfig, parse_pairs, split_words
+from agents.vllm.engine_process import NOT_INSTALLED
 from rl.config import RunConfig
+from rl.errors import UsageError
 from rl.learner.model import score_tokens
-from rl.settings.policy import VLLMServerConfig
+from rl.settings.policy import VLLMConfig, VLLMEngineConfig, VLLMServerConfig
 
 TOLERANCES = {torch.float32: 1e-4, torch.float64: 1e-4}
 """Largest difference of a log-probability between server and learner, in nats, by weights' type."""
 COARSE_TOLERANCE = 0.25
 """For types with few digits, whose kernels round in their own ways."""
+
+
+def check_policy(config: RunConfig, device: torch.device) -> None:
+    """Find out whether the configured policy is possible here, before anything takes time.
+
+    Raises:
+        UsageError: it is not.
+    """
+    settings = config.policy.settings
+    if not isinstance(settings, VLLMEngineConfig):
+        return
+    if importlib.util.find_spec("vllm") is None:
+        raise UsageError(NOT_INSTALLED)
+    if settings.sleep and device.type == "cpu":
+        raise UsageError("policy.sleep (True) must be False on a CPU: it frees a GPU's memory")
+    if device.index:
+        raise UsageError(
+            f"device ({device}) must be cuda with policy=vllm-engine, which takes the first GPU it "
+            f"sees: set CUDA_VISIBLE_DEVICES={device.index}"
+        )
 
 
 async def open_policy(
@@ -50,11 +84,10 @@ async def open_policy(
 
     Raises:
         PolicyFailure: a server cannot be started or reached, or does not take the weights.
-        ValueError: a setting is wrong.
     """
     settings = config.policy.settings
-    if isinstance(settings, VLLMServerConfig):
-        return await _open_servers(config, settings, path, model, logs, say, stack)
+    if isinstance(settings, VLLMServerConfig | VLLMEngineConfig):
+        return await _open_vllm(config, path, model, logs, say, stack)
     policy = LocalPolicy(
         copy.deepcopy(model) if own_weights else model,
         tokenizer,
@@ -73,56 +106,108 @@ async def open_policy(
     return policy
 
 
-async def _open_servers(
+async def _open_vllm(
     config: RunConfig,
-    settings: VLLMServerConfig,
     path: str,
     model: PreTrainedModel,
     logs: Path | None,
     say: Callable[[str], None],
     stack: AsyncExitStack,
 ) -> VLLMServerPolicy:
-    prober = Prober(
+    settings = config.policy.settings
+    window: int = model.config.max_position_embeddings
+    start = StartConfig(
+        model=path,
+        context_window=config.context_length or window,
+        dtype=str(model.dtype).removeprefix("torch."),
+        cpu=model.device.type == "cpu",
+        max_num_seqs=config.sampling.slots,
+    )
+    policy: VLLMServerPolicy
+    if isinstance(settings, VLLMEngineConfig):
+        policy = _engine(config, settings, start, model, logs)
+        say("starting vLLM in this process")
+    else:
+        assert isinstance(settings, VLLMServerConfig)
+        policy = _servers(config, settings, start, model, logs)
+        if not settings.urls:
+            say(f"starting vLLM, {settings.replicas} server(s)")
+    stack.push_async_callback(policy.close)
+    await policy.open()
+    await policy.load_weights(model.state_dict(), version=0)
+    say(f"vLLM: {policy.about}")
+    return policy
+
+
+def _servers(
+    config: RunConfig,
+    settings: VLLMServerConfig,
+    start: StartConfig,
+    model: PreTrainedModel,
+    logs: Path | None,
+) -> VLLMServerPolicy:
+    prober = _prober(config, settings, model)
+    member = partial(Member, prober, start_s=settings.start_s, load_s=settings.load_s)
+    if settings.urls:
+        members = [member(url=url) for url in settings.urls]
+    else:
+        told = ServerConfig(
+            **dataclasses.asdict(start),
+            python=settings.python,
+            arguments=split_words(settings.arguments),
+        )
+        files = [logs / f"vllm-{n}.log" if logs else None for n in range(settings.replicas)]
+        members = [member(config=dataclasses.replace(told, log=log)) for log in files]
+    return VLLMServerPolicy(
+        members,
+        _folders(settings),
+        prober,
+        context_window=start.context_window,
+        timeouts=_timeouts(config, settings),
+        max_num_seqs=config.sampling.slots,
+    )
+
+
+def _engine(
+    config: RunConfig,
+    settings: VLLMEngineConfig,
+    start: StartConfig,
+    model: PreTrainedModel,
+    logs: Path | None,
+) -> VLLMEnginePolicy:
+    told = dataclasses.asdict(start) | {"log": logs / "vllm-engine.log" if logs else None}
+    engine = EngineProcess(
+        EngineConfig(
+            **told,
+            gpu_memory=settings.gpu_memory,
+            sleep=settings.sleep,
+            arguments=parse_pairs(settings.arguments),
+        )
+    )
+    return VLLMEnginePolicy(
+        engine,
+        _folders(settings),
+        _prober(config, settings, model),
+        context_window=start.context_window,
+        timeouts=_timeouts(config, settings),
+        start_s=settings.start_s,
+        load_s=settings.load_s,
+    )
+
+
+def _prober(config: RunConfig, settings: VLLMConfig, model: PreTrainedModel) -> Prober:
+    return Prober(
         lambda token_ids, temperature: score_tokens(model, token_ids, temperature),
         model.get_output_embeddings().out_features,
         temperature=config.sampling.temperature,
         tolerance=settings.tolerance or TOLERANCES.get(model.dtype, COARSE_TOLERANCE),
         seed=config.seed,
     )
-    window: int = model.config.max_position_embeddings
-    window = config.context_length or window
-    member = partial(Member, prober, start_s=settings.start_s, load_s=settings.load_s)
-    if settings.urls:
-        members = [member(url=url) for url in settings.urls]
-    else:
-        arguments = split_words(settings.arguments)
-        members = [
-            member(
-                config=ServerConfig(
-                    model=path,
-                    context_window=window,
-                    dtype=str(model.dtype).removeprefix("torch."),
-                    cpu=model.device.type == "cpu",
-                    max_num_seqs=config.sampling.slots,
-                    python=settings.python,
-                    arguments=arguments,
-                    log=logs / f"vllm-{number}.log" if logs is not None else None,
-                ),
-            )
-            for number in range(settings.replicas)
-        ]
-        say(f"starting vLLM, {settings.replicas} server(s)")
-    folders = WeightFolders(Path(settings.weights) if settings.weights else None)
-    policy = VLLMServerPolicy(
-        members,
-        folders,
-        prober,
-        context_window=window,
-        timeouts=Timeouts(request_s=config.episode_timeout_s, stall_s=settings.stall_s),
-        max_num_seqs=config.sampling.slots,
-    )
-    stack.push_async_callback(policy.close)
-    await policy.open()
-    await policy.load_weights(model.state_dict(), version=0)
-    say(f"vLLM: {', '.join(m.replica.url for m in members)}, endpoint {policy.path}")
-    return policy
+
+
+def _folders(settings: VLLMConfig) -> WeightFolders:
+    return WeightFolders(Path(settings.weights) if settings.weights else None)
+
+
+def _timeouts(config: RunConfig, settings: VLLMConfig) -> Timeouts:
+    return Timeouts(request_s=config.episode_timeout_s, stall_s=settings.stall_s)

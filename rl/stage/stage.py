@@ -15,7 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 import envs
 from agents.completion import SamplingParams
-from agents.policy import Observable, Policy
+from agents.policy import Observable, Policy, Sleeper
 from agents.renderer import Renderer
 from rl.config import RunConfig
 from rl.errors import UsageError
@@ -29,7 +29,7 @@ from rl.run.closing import InTime
 from rl.run.metrics import PassRate, pass_rate, success_of
 from rl.run.services import ServiceMeter
 from rl.stage.model import device_of, dtype_of, load_tokenizer
-from rl.stage.policies import open_policy
+from rl.stage.policies import check_policy, open_policy
 from rl.stage.tiny import make_tiny
 
 TRAIN, VALIDATION, TEST, EVALUATE, DISTILL = 0, 1, 2, 3, 4
@@ -102,6 +102,21 @@ class Stage:
             await self.policy.load_weights(weights, version)
         self.activities.progressed("weights that arrived")
 
+    @asynccontextmanager
+    async def learning(self) -> AsyncIterator[None]:
+        """While this is open the learner has the device; a policy that shares it may sleep."""
+        if not isinstance(self.policy, Sleeper):
+            yield
+            return
+        await self.policy.sleep()
+        try:
+            yield
+        finally:
+            if self.model.device.type == "cuda":
+                # What torch keeps for later the policy could not take.
+                torch.cuda.empty_cache()
+            await self.policy.wake()
+
     def facts(self) -> dict[str, Any]:
         """What a run depends on beside its configuration."""
         return {
@@ -140,10 +155,8 @@ async def open_stage(
         UsageError: the model does not exist, or a setting contradicts it.
         PolicyFailure: a server of the policy's cannot be used.
     """
-    device, dtype = device_of(config), dtype_of(config)
+    device = _settle(config)
     activities = activities or Activities()
-    transformers_logging.disable_progress_bar()
-    torch.set_num_threads(config.threads)
     async with AsyncExitStack() as stack:
         # Until here and no further, a ValueError is about what the user asked for.
         try:
@@ -153,7 +166,7 @@ async def open_stage(
             )
             _check_isolation(config, services, say)
             path = await _model_path(config, services, say, activities)
-            model, tokenizer = _load(config, path, device, dtype)
+            model, tokenizer = _load(config, path, device, dtype_of(config))
             renderer = Renderer(tokenizer)
         except ValueError as error:
             raise UsageError(str(error)) from error
@@ -179,6 +192,19 @@ async def open_stage(
         meter = ServiceMeter(services)
         await meter.take()  # a warm start's programs belong to no step
         yield Stage(config, services, model, tokenizer, policy, renderer, meter, activities)
+
+
+def _settle(config: RunConfig) -> torch.device:
+    """What holds for the process; returns the device that the model is for.
+
+    Raises:
+        UsageError: it is not here, or the policy is not possible on it.
+    """
+    device = device_of(config)
+    check_policy(config, device)
+    transformers_logging.disable_progress_bar()
+    torch.set_num_threads(config.threads)
+    return device
 
 
 def _load(

@@ -1,0 +1,35 @@
+"""What vLLM is told at its start, both ways."""
+
+from __future__ import annotations
+
+import pytest
+
+from agents.vllm import EngineConfig
+from agents.vllm.arguments import as_words, parse_pairs
+
+
+def test_pairs_are_json_or_words():
+    text = 'max_num_seqs=32 enable_prefix_caching=false --block-size=16 tokenizer_mode=slow x="a b"'
+    expected = {"max_num_seqs": 32, "enable_prefix_caching": False, "block_size": 16}
+    assert parse_pairs(text) == expected | {"tokenizer_mode": "slow", "x": "a b"}
+    with pytest.raises(ValueError, match="a quotation does not end"):
+        parse_pairs('x="a')
+
+
+def test_an_engine_and_a_server_are_told_the_same():
+    config = EngineConfig(model="m", context_window=64, arguments={"block_size": 16})
+    words = as_words(config.core_arguments())
+    told = config.engine_arguments()
+    assert words[words.index("--logprobs-mode") + 1] == told["logprobs_mode"]
+    assert told["logprobs_mode"] == "processed_logprobs"
+    assert words[words.index("--max-model-len") + 1] == str(told["max_model_len"]) == "64"
+    assert told["block_size"] == 16, "the user's word is the last"
+
+
+def test_memory_is_shared_on_a_gpu_alone():
+    on_cpu = EngineConfig(model="m", context_window=64).engine_arguments()
+    assert not {"gpu_memory_utilization", "enable_sleep_mode"} & set(on_cpu)
+    config = EngineConfig(model="m", context_window=64, cpu=False, gpu_memory=0.3, sleep=True)
+    on_gpu = config.engine_arguments()
+    assert (on_gpu["gpu_memory_utilization"], on_gpu["enable_sleep_mode"]) == (0.3, True)
+    assert "enforce_eager" not in on_gpu

@@ -1,0 +1,67 @@
+"""What is said of a policy that is not possible here, before anything takes time."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+import torch
+
+from rl.cli import parse
+from rl.config import TrainConfig
+from rl.errors import UsageError
+from rl.stage.policies import check_policy
+
+
+def config(*words):
+    return parse(TrainConfig, ["policy=vllm-engine", *words], command="train", presets={})
+
+
+@pytest.fixture
+def with_vllm(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+
+
+def test_an_engine_that_is_not_installed_is_said_with_the_fix(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"needs vLLM in this interpreter: pip install .*policy="):
+        check_policy(config(), torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("words", "device", "message"),
+    [
+        (["policy.sleep=true"], "cpu", r"policy\.sleep \(True\) must be False on a CPU"),
+        ([], "cuda:1", r"device \(cuda:1\) must be cuda .* CUDA_VISIBLE_DEVICES=1"),
+    ],
+)
+def test_what_the_machine_does_not_allow_is_said(with_vllm, words, device, message):
+    with pytest.raises(UsageError, match=message):
+        check_policy(config(*words), torch.device(device))
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda", "cuda:0"])
+def test_what_it_allows_is_let_pass(with_vllm, device):
+    words = [] if device == "cpu" else ["policy.sleep=true"]
+    check_policy(config(*words), torch.device(device))
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("policy.arguments=foo", r"policy\.arguments \('foo'\) must be words like max_num_seqs=32"),
+        ("policy.arguments=dtype=half", r"must not set dtype: say dtype="),
+        ("policy.arguments=--logprobs-mode=raw_logprobs", "must not set logprobs_mode: training"),
+        ("policy.gpu_memory=1", r"policy\.gpu_memory \(1\.0\) must be above 0 and below 1"),
+        ("policy.stall_s=0", r"policy\.stall_s \(0\.0\) must be above 0"),
+    ],
+)
+def test_wrong_settings_are_told_by_their_names(word, message):
+    with pytest.raises(UsageError, match=message):
+        config(word)
+
+
+def test_an_engine_does_not_sleep_while_it_is_asked():
+    with pytest.raises(UsageError, match=r"policy\.sleep must be False with staleness above 0"):
+        config("policy.sleep=true", "staleness=1")
+    assert config("policy.sleep=true").policy.settings.sleep
