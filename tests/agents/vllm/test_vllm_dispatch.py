@@ -23,14 +23,14 @@ class Server:
         await self.change.wait()
 
 
-def dispatcher_of(*servers: Server, stuck_s: float = 60.0) -> Dispatcher:
-    return Dispatcher(servers, max_num_seqs=3, stuck_s=stuck_s)
+def dispatcher_of(*servers: Server, stuck_s: float = 60.0, spare: float = 0.0) -> Dispatcher:
+    return Dispatcher(servers, max_num_seqs=3, stuck_s=stuck_s, spare=spare)
 
 
 async def test_no_more_are_sent_than_a_server_computes_and_it_may_tell_how_many():
-    for told, expected in ((2, 2), (None, 3)):
+    for told, spare, expected in ((2, 0.0, 2), (None, 0.0, 3), (2, 0.5, 3), (1, 0.25, 2)):
         server = Server(told)
-        dispatcher = dispatcher_of(server)
+        dispatcher = dispatcher_of(server, spare=spare)
         asked = [dispatcher.request([n], f"e{n}") for n in range(5)]
         places = [asyncio.create_task(dispatcher.place(request)) for request in asked]
         await asyncio.sleep(0)
