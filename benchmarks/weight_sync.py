@@ -29,7 +29,7 @@ RESULTS = Path(__file__).parent / "results" / "weight_sync.json"
 WINDOW = 256
 
 
-def make_model(kind: str) -> Qwen3ForCausalLM:
+def make_model(kind: str, window: int = WINDOW) -> Qwen3ForCausalLM:
     shape = {"tiny": (96, 3, 3, 1, 512), "100M": (768, 12, 12, 4, 32000)}[kind]
     width, layers, heads, kv_heads, vocab = shape
     torch.manual_seed(0)
@@ -41,7 +41,7 @@ def make_model(kind: str) -> Qwen3ForCausalLM:
         num_attention_heads=heads,
         num_key_value_heads=kv_heads,
         head_dim=width // heads,
-        max_position_embeddings=WINDOW,
+        max_position_embeddings=window,
         tie_word_embeddings=True,
     )
     return Qwen3ForCausalLM(config).eval()
