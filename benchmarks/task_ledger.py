@@ -60,20 +60,26 @@ def order_of(num_tasks: int, seed: int, count: int) -> list[int]:
     return [int(task) for order in orders for task in order][:count]
 
 
+def last_step(run: Path) -> int:
+    """That of a run's newest checkpoint; 0 where it has none."""
+    names = [path.name for path in (run / "checkpoints").glob("step-*")]
+    return max((int(name.removeprefix("step-")) for name in names), default=0)
+
+
 def read_ledger(run: Path) -> TaskLedger:
-    """Read the files of a run that came to its end, with the uniform curriculum."""
-    config = config_of(run)
+    """Read the files of a run with the uniform curriculum, up to its newest checkpoint."""
+    config, steps = config_of(run), last_step(run)
     options = config.env.options
     env = envs.env_type(config.env.env_id)(options, {})
     ledger = TaskLedger()
-    per_group, count = config.group_size, (config.steps + config.staleness + 1) * config.prompts
+    per_group, count = config.group_size, (steps + config.staleness + 1) * config.prompts
     tasks = order_of(len(env.tasks), config.seed, count)
     numbers = {}
     for number in range(count):
         step, position = divmod(number, config.prompts)
         numbers[seed_of(config.seed, TRAIN, step + 1, position)] = number
-    records = _steps(run, config.steps, ledger)
-    for step in range(1, config.steps + 1):
+    records = _steps(run, steps, ledger)
+    for step in range(1, steps + 1):
         path = run / "trajectories" / f"step-{step:06d}.jsonl.gz"
         if not path.is_file():
             ledger.wrong.append(f"step {step} has no episodes")
@@ -90,7 +96,7 @@ def read_ledger(run: Path) -> TaskLedger:
                 first = ledger.learned[number]
                 ledger.wrong.append(f"group {number} entered the updates {first} and {step}")
         _check_episodes(step, episodes, records.get(step), config.staleness, ledger)
-    _check_complete(run, config.steps, config.prompts, ledger)
+    _check_complete(run, steps, config.prompts, ledger)
     return ledger
 
 

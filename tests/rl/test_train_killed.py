@@ -14,7 +14,8 @@ import torch
 from safetensors.torch import load_file
 
 from benchmarks.task_ledger import read_ledger
-from rl.run.folder import read_jsonl, read_trajectories
+from rl.rollout.trajectory import TrajectoryGroup
+from rl.run.folder import read_jsonl, read_trajectories, write_trajectories
 from rl.train import main
 
 HOME = Path(__file__).resolve().parents[2]
@@ -82,3 +83,50 @@ def test_a_killed_run_skips_no_task_and_repeats_none(words, tmp_path, staleness)
         assert len(ledger.learned) == 6 * 4
         # As many may begin as the next update and those after it learn from.
         assert len(ledger.ahead) == ((staleness + 1) * 4 if staleness else 0)
+
+
+@pytest.fixture
+def finished(words, tmp_path):
+    """A run of three steps without fault, and what reads and writes a step's episodes."""
+    out = tmp_path / "finished"
+    assert main(words(out, **SHARED, staleness=1)) == 0
+
+    def path(step: int) -> Path:
+        return out / "trajectories" / f"step-{step:06d}.jsonl.gz"
+
+    def write(step: int, episodes: list) -> None:
+        write_trajectories(path(step), [TrajectoryGroup(episodes)])
+
+    return out, lambda step: read_trajectories(path(step)), write
+
+
+def test_a_ledger_finds_a_task_that_comes_twice_and_one_that_is_missing(finished):
+    out, read, write = finished
+    assert read_ledger(out).wrong == []
+    write(3, [*read(2)[:4], *read(3)[4:]])
+    wrong = read_ledger(out).wrong
+    twice = next(n for n, step in read_ledger(out).learned.items() if step == 2)
+    assert f"group {twice} entered the updates 2 and 3" in wrong
+    assert any(line.startswith("groups that are missing: [") for line in wrong)
+
+
+def test_a_ledger_finds_another_task_and_a_reward_of_a_failure_and_tokens_too_old(finished):
+    out, read, write = finished
+    episodes = read(3)
+    episodes[0].task += 1
+    # Failed by what it says, and yet ended; its reward is in the mean that was logged.
+    episodes[5].failure = "EnvFailure: it broke"
+    episodes[9].segments[0].versions[-1] = 0
+    write(3, episodes)
+    told = "; ".join(read_ledger(out).wrong)
+    assert f"step 3: task {episodes[0].task} is nobody's turn" in told
+    assert "step 3: an episode that failed was ended or shaped" in told
+    assert "step 3: 1 failures, 0.0 logged" in told
+    assert "step 3 learned from tokens that are 2 updates old" in told
+
+
+def test_a_ledger_finds_a_line_of_metrics_that_is_missing(finished):
+    out, _, _ = finished
+    lines = (out / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (out / "metrics.jsonl").write_text("".join(lines[:-1]))
+    assert "metrics are of the steps [1, 2], not 1 to 3" in read_ledger(out).wrong
