@@ -23,13 +23,7 @@ from rl.credit.shaping import make_shapings
 from rl.credit.shaping.agreement import agreement_metrics
 from rl.credit.shaping.record import shape
 from rl.errors import RunFailure, UsageError
-from rl.learner.checkpoint import (
-    TRAINER_STATE,
-    clear_partial,
-    load_trainer_state,
-    remove_checkpoint,
-    save_checkpoint,
-)
+from rl.learner.checkpoint import TRAINER_STATE, load_trainer_state, save_checkpoint, tidy
 from rl.learner.learner import Learner
 from rl.learner.model import load_model
 from rl.rollout.curriculum import make_curriculum
@@ -242,8 +236,7 @@ class Trainer:
         if path in self._saved():
             return
         save_checkpoint(path, self.stage.model, self.stage.tokenizer, state)
-        for old in self._saved()[:-KEPT_CHECKPOINTS]:
-            remove_checkpoint(old)
+        tidy(self.folder.checkpoints, self._saved()[:-KEPT_CHECKPOINTS])
 
     async def restore(self) -> bool:
         """Go on from the newest checkpoint; False where there is none: the run starts anew.
@@ -253,7 +246,7 @@ class Trainer:
         Raises:
             UsageError: there are some, and none can be used.
         """
-        clear_partial(self.folder.checkpoints)
+        tidy(self.folder.checkpoints, self._saved()[:-KEPT_CHECKPOINTS])
         if not self._saved():
             self.folder.rewind(-1)
             return False

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,19 +84,18 @@ def recover(folder: Path) -> None:
         shutil.rmtree(left_over, ignore_errors=True)
 
 
-def clear_partial(parent: Path) -> None:
-    """Do for every checkpoint in ``parent`` what :func:`recover` does for one."""
+def tidy(parent: Path, old: Sequence[Path]) -> None:
+    """Delete the checkpoints ``old``, and do for all in ``parent`` what :func:`recover` does.
+
+    A process that dies meanwhile leaves no part of one under its name.
+    """
     for path in sorted(parent.glob(".*")):
         if path.suffix in _HIDDEN:
             recover(parent / path.stem.removeprefix("."))
-
-
-def remove_checkpoint(folder: Path) -> None:
-    """Delete ``folder``; a process that dies meanwhile leaves no part of it under its name."""
-    partial, _ = _siblings(folder)
-    shutil.rmtree(partial, ignore_errors=True)
-    folder.rename(partial)
-    shutil.rmtree(partial, ignore_errors=True)
+    for folder in old:
+        partial, _ = _siblings(folder)
+        folder.rename(partial)
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def load_trainer_state(folder: Path) -> dict[str, Any]:
