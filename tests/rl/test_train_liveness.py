@@ -17,7 +17,7 @@ from rl.run.state import read_state
 from rl.status import main as status
 
 HOME = Path(__file__).resolve().parents[2]
-SHORT = {"stall_s": 3, "close_s": 3}
+SHORT = {"stall_s": 5, "close_s": 3}
 
 
 @pytest.fixture
@@ -70,13 +70,13 @@ def test_a_step_of_an_environment_that_hangs_once_is_begun_again(hung):
         ("env holds the loop", ["the event loop is held at hung_runs.py:", "HungEnv.hang"]),
         ("env takes no cancelling", ["rollout: train task", "environment for", "HungEnv.hang"]),
         ("policy", ["rollout: ", "generate for", "the run ends"]),
-        ("learner", ["learner: step 2, learn for", "the learner's thread did not close"]),
+        ("learner", ["learner: step 2, learn for"]),
     ],
 )
 def test_what_never_gets_further_ends_the_run(hung, capsys, what, hints):
     code, told, out = hung(what)
     assert code == 75
-    assert all(hint in told for hint in hints)
+    assert [hint for hint in hints if hint not in told] == [], told
     state = read_state(out)
     assert (state.verdict, state.exit_code) == ("stalled", 75)
     assert status([str(out)]) == 11
