@@ -60,8 +60,9 @@ async def test_a_running_completion_goes_on_with_the_new_weights_and_says_which(
     before.load_state_dict(policy.model.state_dict())
     replica = policy._members[0].replica
     before_all = await replica.num_tokens()
-    calls = [asyncio.create_task(policy.generate(PROMPT, sampling)) for _ in range(8)]
-    while await replica.num_tokens() < before_all + 400:  # until some of it is sampled
+    calls = [asyncio.create_task(policy.generate(PROMPT, sampling)) for _ in range(48)]
+    read = len(calls) * len(PROMPT)
+    while await replica.num_tokens() < before_all + read + 500:  # until some of it is sampled
         await asyncio.sleep(0.01)
     nudge(policy.model, 0.1)
     await policy.load_weights(policy.model.state_dict(), 2)
@@ -185,8 +186,10 @@ async def test_cut_connections_cost_a_request_and_no_restart(server, open_policy
     await policy.load_weights(model.state_dict(), 1)
     sampling = SamplingParams(max_tokens=WINDOW - len(PROMPT), seed=5)
     expected = await policy.generate(PROMPT, sampling)
+    known = len(cables)
     calls = [asyncio.create_task(policy.generate(PROMPT, sampling)) for _ in range(48)]
-    await asyncio.sleep(0.1)
+    while len(cables) < known + 48:  # until half of them are on their way
+        await asyncio.sleep(0.01)
     for cable in cables:
         cable.transport.abort()
     completions = await asyncio.gather(*calls)
