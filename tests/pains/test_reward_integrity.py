@@ -6,6 +6,7 @@ OpenEnv#1200, terminal-bench#1127, verl#7603 (CVE-2026-6878, eval of an answer),
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -46,8 +47,11 @@ FORGERIES = {
         ("reasoning-gym/leg_counting", "<answer>{}</answer>"),
     ],
 )
-def test_no_answer_is_run_where_rewards_are_computed(name, write, tmp_path):
-    trace = tmp_path / "ran"
+def test_no_answer_is_run_where_rewards_are_computed(name, write):
+    # Not in tmp_path: its digits may hold the right answer, for which leg_counting's scorer pays.
+    trace = Path("/tmp/turnwise-an-answer-was-run")
+    if trace.exists():
+        trace.rmdir()
     payload = f"__import__('os').mkdir('{trace}')"
     env = envs.make(name)
     try:
