@@ -20,6 +20,12 @@ NOT_FREE = {
 }
 """Arguments that are chosen elsewhere, by this; those without are what training rests on."""
 
+ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
+"""Has the model computed where requests are scheduled. On a CPU vLLM puts it into a process of its
+own, for whose answer the scheduler's waits spinning: that takes a core and a half of the time, and
+keeps requests from being read while others are computed, at times all but one for seconds. The
+name in full is taken where "uni" is not."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class StartConfig:
@@ -33,6 +39,8 @@ class StartConfig:
     """float32, bfloat16, ...; auto is what the model was saved as."""
     cpu: bool = True
     """Whether it computes on the CPU: then it is started for little memory and a quick start."""
+    threads: int = 1
+    """With which it computes, on a CPU."""
     max_num_seqs: int = 64
     """Requests that it computes together."""
     log: Path | None = None
@@ -51,6 +59,7 @@ class StartConfig:
         }
         if self.cpu:
             told |= {"enforce_eager": True, "kv_cache_memory_bytes": 2**27, "block_size": 32}
+            told["distributed_executor_backend"] = ONE_PROCESS
             # A prompt that has a seed and is computed in two pieces ends vLLM 0.32's engine: it
             # sets back the seed's generator, which those of a CPU cannot do.
             told["enable_chunked_prefill"] = False

@@ -1,6 +1,6 @@
 """VLLM's engine, started by this process, watched over and ended with all that belongs to it.
 
-What is asked is in this process; what computes is in two more, which vLLM starts.
+What is asked is in this process; what computes is in processes that vLLM starts.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class EngineProcess:
         with tempfile.TemporaryDirectory(prefix="turnwise-engine-") as folder:
             log_config = Path(folder) / "logging.json"
             log_config.write_text(json.dumps(_log_config(self.config.log)))
-            with _handed_down(_variables(self.config.cpu, log_config)):
+            with _handed_down(_variables(self.config, log_config)):
                 import vllm
                 from vllm.engine.arg_utils import AsyncEngineArgs
                 from vllm.v1.engine.async_llm import AsyncLLM
@@ -218,7 +218,7 @@ def _check_names(told: Mapping[str, Any], known: list[str]) -> None:
             raise ServerGone(f"policy.arguments: vLLM's engine has no argument {name!r}{hint}")
 
 
-def _variables(cpu: bool, log_config: Path) -> dict[str, str]:
+def _variables(config: EngineConfig, log_config: Path) -> dict[str, str]:
     variables = {
         # This process has threads: a copy of it might wait for one that it does not have.
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
@@ -227,7 +227,8 @@ def _variables(cpu: bool, log_config: Path) -> dict[str, str]:
         "PYTHONHASHSEED": "0",
         "PYTHONWARNINGS": "ignore",
     }
-    if cpu:
+    if config.cpu:
+        variables["OMP_NUM_THREADS"] = str(config.threads)
         # Else a small function of the sampler is compiled for half a minute at the first token.
         variables["TORCH_COMPILE_DISABLE"] = "1"
     return variables

@@ -42,9 +42,6 @@ class ServerConfig(StartConfig):
     """The interpreter that vLLM is installed for."""
     arguments: tuple[str, ...] = ()
     """Further words for vLLM's command line."""
-    cores: str = ""
-    """Of the CPU that its worker computes on ("0-3"): where several servers share a machine, each
-    would take the first. Empty: vLLM chooses."""
 
 
 class ServerProcess:
@@ -88,9 +85,8 @@ class ServerProcess:
         environment["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"] = "600"
         # Ours would be read by another interpreter.
         environment.pop("PYTHONPATH", None)
-        if self.config.cores:
-            environment["VLLM_CPU_OMP_THREADS_BIND"] = self.config.cores
         if self.config.cpu:
+            environment["OMP_NUM_THREADS"] = str(self.config.threads)
             # Else a small function of the sampler is compiled for half a minute at the first token.
             environment["TORCH_COMPILE_DISABLE"] = "1"
         log = self.config.log

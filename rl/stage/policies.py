@@ -121,6 +121,7 @@ async def _open_vllm(
         context_window=config.context_length or window,
         dtype=str(model.dtype).removeprefix("torch."),
         cpu=model.device.type == "cpu",
+        threads=config.threads,
         max_num_seqs=config.sampling.slots,
     )
     policy: VLLMServerPolicy

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from agents.vllm import EngineConfig
@@ -33,3 +35,11 @@ def test_memory_is_shared_on_a_gpu_alone():
     on_gpu = config.engine_arguments()
     assert (on_gpu["gpu_memory_utilization"], on_gpu["enable_sleep_mode"]) == (0.3, True)
     assert "enforce_eager" not in on_gpu
+
+
+def test_a_cpu_computes_where_requests_are_scheduled():
+    config = EngineConfig(model="m", context_window=64)
+    told = config.core_arguments()["distributed_executor_backend"]
+    assert told == "vllm.v1.executor.uniproc_executor.UniProcExecutor"
+    on_gpu = dataclasses.replace(config, cpu=False).core_arguments()
+    assert "distributed_executor_backend" not in on_gpu

@@ -22,12 +22,12 @@ NUM_EPISODES = 12
 
 @pytest.fixture
 async def policy(server_config, open_policy, tmp_path):
-    """A policy on two servers of its own, each with a core."""
+    """A policy on two servers of its own, each with a thread."""
     model, numbers = new_model(), itertools.count()
 
     def member(prober):
         number = next(numbers)
-        config = server_config(cores=str(number), log=tmp_path / f"server-{number}.log")
+        config = server_config(log=tmp_path / f"server-{number}.log")
         return Member(prober, config=config, start_s=START_S, short_s=30.0)
 
     policy = await open_policy(model, member, count=2)
