@@ -50,6 +50,13 @@ def test_there_are_exactly_two_commands_before_the_ways_of_use() -> None:
     assert SHELL[1] == "pip install -e '.[test]' && pytest -n 2 --dist loadfile"
 
 
+def test_no_page_has_a_merge_left_in_it() -> None:
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+    marks = re.compile("^(<{7} |={7}$|>{7} )", re.MULTILINE)
+    assert len(pages) > 10
+    assert [page.name for page in pages if marks.search(page.read_text())] == []
+
+
 def test_the_main_job_goes_through_everything_with_the_smoke_preset(place: Path) -> None:
     words = shlex.split(SHELL[0].split("&& ")[1])
     done = run([sys.executable, *words[1:], "preset=smoke"], place, place / "cache")

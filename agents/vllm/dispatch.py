@@ -24,10 +24,10 @@ from agents.vllm.member import Member
 
 _CROWDED = 1.5
 """A server is passed by when it has this many times the requests of the least busy one."""
-SPARE = 0.5
+SPARE = 1.0
 """Requests that a server is sent beyond those that it computes at once, as a share of these. They
 take the places of those that end, which would stay empty until an answer is read here and the next
-request is read there."""
+request is read there: all end together where all sample equally many tokens."""
 _LOOK_S = 1.0
 """How often one that waits looks whether a server came back."""
 
@@ -46,6 +46,11 @@ class Request:
     queued_s: float = 0.0
     """Seconds that it waited for room, so far."""
     member: asyncio.Future[Member] | None = None
+
+    @property
+    def priority(self) -> int:
+        """For a server's own queue: of two that wait there the one with the least comes first."""
+        return self.rank[0]
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from agents.completion import Completion, SamplingParams
 from agents.vllm.engine_process import EngineProcess
-from agents.vllm.replica import Broken, Refused, Unreachable
+from agents.vllm.replica import FIRST, Broken, Refused, Unreachable
 from agents.vllm.sampling import (
     Asked,
     BadAnswer,
@@ -63,6 +63,7 @@ class Engine:
         *,
         request_id: str,
         version: int,
+        priority: int,
         deadline_s: float,
     ) -> Completion:
         """One completion; cancelling the call aborts the request.
@@ -72,7 +73,9 @@ class Engine:
             Refused: the request is wrong.
         """
         asked = Asked.of(prompt_ids, sampling, self.context_window, version)
-        output = await self._ask(prompt_ids, sampling, request_id, str(version), deadline_s)
+        output = await self._ask(
+            prompt_ids, sampling, request_id, str(version), deadline_s, priority=priority
+        )
         return self._completion(output, asked)
 
     async def probe(
@@ -87,7 +90,9 @@ class Engine:
             Unreachable, Refused: as :meth:`generate`.
         """
         name = f"probe-{version}"
-        output = await self._ask(prompt_ids, sampling, name, name, self._load_s, prompt=True)
+        output = await self._ask(
+            prompt_ids, sampling, name, name, self._load_s, priority=FIRST, prompt=True
+        )
         asked = Asked.of(prompt_ids, sampling, self.context_window, version)
         rows = output.prompt_logprobs
         read = None
@@ -161,6 +166,8 @@ class Engine:
         request_id: str,
         salt: str,
         deadline_s: float,
+        *,
+        priority: int,
         prompt: bool = False,
     ) -> Any:
         """What vLLM says at a request's end."""
@@ -174,7 +181,8 @@ class Engine:
             told = sampling_parameters(sampling, prompt_logprobs=prompt)
             parameters = Parameters(**told, output_kind=RequestOutputKind.FINAL_ONLY)
             tokens = TokensPrompt(prompt_token_ids=list(prompt_ids), cache_salt=salt)
-            outputs = [output async for output in llm.generate(tokens, parameters, request_id)]
+            asked = llm.generate(tokens, parameters, request_id, priority=priority)
+            outputs = [output async for output in asked]
             if not outputs:
                 raise Unreachable(f"{self.url} answered nothing")
             return outputs[-1]

@@ -54,9 +54,10 @@ class Instance(Protocol):
         *,
         request_id: str,
         version: int,
+        priority: int,
         deadline_s: float,
     ) -> Completion:
-        """One completion."""
+        """One completion; of those that wait there the one of the least priority comes first."""
         ...
 
     async def probe(

@@ -129,6 +129,7 @@ class Member:
         *,
         request_id: str,
         version: int,
+        priority: int,
         deadline_s: float,
     ) -> Completion:
         """As :meth:`Replica.generate`; ends early when the server is found to be gone or to hang.
@@ -139,7 +140,12 @@ class Member:
         lost = self._lost
         asking = asyncio.ensure_future(
             self.replica.generate(
-                prompt_ids, sampling, request_id=request_id, version=version, deadline_s=deadline_s
+                prompt_ids,
+                sampling,
+                request_id=request_id,
+                version=version,
+                priority=priority,
+                deadline_s=deadline_s,
             )
         )
         try:

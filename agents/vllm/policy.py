@@ -161,6 +161,7 @@ class VLLMServerPolicy:
                     sampling,
                     request_id=f"{name}-{attempt}",
                     version=self._version,
+                    priority=request.priority,
                     deadline_s=left,
                 )
             except Refused as refusal:
@@ -171,7 +172,8 @@ class VLLMServerPolicy:
                     message = f"no completion after {attempt + 1} attempts: {error}"
                     raise PolicyFailure(message, retryable=True) from error
                 self._counts["reissued"] += 1
-                logger.warning("a completion is asked for again: %s", error)
+                # The server's loss is said once, by its member: many completions go with it.
+                logger.info("a completion is asked for again: %s", error)
                 member.suspect(error)
             finally:
                 self._dispatcher.free(member)

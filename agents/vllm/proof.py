@@ -17,6 +17,8 @@ from agents.vllm.instance import Instance
 Score = Callable[[Sequence[int], float], Sequence[float]]
 """From token ids and a temperature to the learner's log-probability of each token but the first."""
 PROMPT_TOKENS, SAMPLED_TOKENS = 48, 16
+PROBE_TOKENS = PROMPT_TOKENS + SAMPLED_TOKENS
+"""The window that a probe needs."""
 
 
 class WeightsDiffer(PolicyFailure):

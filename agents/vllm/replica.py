@@ -23,6 +23,8 @@ from agents.vllm.protocol import (
 from agents.vllm.sampling import Asked, BadAnswer
 
 logger = logging.getLogger(__name__)
+FIRST = -(2**30)
+"""The priority of what must not wait behind completions."""
 _PROGRESS = ("vllm:generation_tokens_total", "vllm:prompt_tokens_total")
 _TOLD = 300
 """Characters of a server's error that are passed on."""
@@ -77,6 +79,8 @@ class Replica:
         self.path: Endpoint = "generate"
         self.max_num_seqs: int | None = None
         """Requests that it computes at once; None where it does not tell."""
+        self.by_priority = False
+        """Whether it serves requests in the order of their priorities."""
         self.num_running = 0
         """Requests that it was sent and has not answered."""
 
@@ -103,7 +107,7 @@ class Replica:
             )
         except Refused as refusal:
             self.path = "completions" if refusal.status == 404 else "generate"
-        self.max_num_seqs = await self._seats()
+        await self._describe_scheduler()
 
     async def generate(
         self,
@@ -112,6 +116,7 @@ class Replica:
         *,
         request_id: str,
         version: int,
+        priority: int,
         deadline_s: float,
     ) -> Completion:
         """One completion.
@@ -121,7 +126,8 @@ class Replica:
             Refused: the request is wrong.
         """
         asked = self._asked(prompt_ids, sampling, version)
-        answer = await self._ask(prompt_ids, sampling, request_id, str(version), deadline_s)
+        body = self._body(prompt_ids, sampling, request_id, str(version), priority=priority)
+        answer = await self._ask(body, deadline_s)
         try:
             return completion_of(self.path, answer, asked)
         except BadAnswer as bad:
@@ -138,9 +144,9 @@ class Replica:
         Raises:
             Unreachable, Refused: as :meth:`generate`.
         """
-        answer = await self._ask(
-            prompt_ids, sampling, f"probe-{version}", f"probe-{version}", self._load_s, prompt=True
-        )
+        name = f"probe-{version}"
+        body = self._body(prompt_ids, sampling, name, name, priority=FIRST, prompt=True)
+        answer = await self._ask(body, self._load_s)
         asked = self._asked(prompt_ids, sampling, version)
         try:
             return prompt_logprobs_of(answer, prompt_ids), completion_of(self.path, answer, asked)
@@ -193,28 +199,30 @@ class Replica:
         lines = [line for line in text.splitlines() if line.startswith(_PROGRESS)]
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines) if lines else None
 
-    async def _seats(self) -> int | None:
-        """Its ``--max-num-seqs``; None where it is no server for developers, which tell."""
+    async def _describe_scheduler(self) -> None:
+        """Learn its ``--max-num-seqs`` and ``--scheduling-policy``: developers' servers tell."""
         try:
             told = await self._call("GET", "/server_info?config_format=json", self._short_s)
-            return int(told["vllm_config"]["scheduler_config"]["max_num_seqs"])
+            scheduler = told["vllm_config"]["scheduler_config"]
+            self.max_num_seqs = int(scheduler["max_num_seqs"])
+            self.by_priority = scheduler["policy"] == "priority"
         except (Refused, KeyError, TypeError, ValueError) as error:
             logger.warning("%s does not tell how many requests it computes: %r", self.url, error)
-            return None
 
     def _asked(self, prompt_ids: Sequence[int], sampling: SamplingParams, version: int) -> Asked:
         return Asked.of(prompt_ids, sampling, self.context_window, version)
 
-    async def _ask(
+    def _body(
         self,
         prompt_ids: Sequence[int],
         sampling: SamplingParams,
         request_id: str,
         salt: str,
-        deadline_s: float,
+        *,
+        priority: int,
         prompt: bool = False,
-    ) -> Any:
-        body = request_body(
+    ) -> dict[str, Any]:
+        return request_body(
             self.path,
             self.model,
             prompt_ids,
@@ -222,7 +230,10 @@ class Replica:
             request_id=request_id,
             salt=salt,
             prompt_logprobs=prompt,
+            priority=priority if self.by_priority else 0,
         )
+
+    async def _ask(self, body: Mapping[str, Any], deadline_s: float) -> Any:
         self.num_running += 1
         try:
             return await self._call("POST", ENDPOINTS[self.path], deadline_s, body)

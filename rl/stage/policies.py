@@ -28,6 +28,7 @@ from agents.vllm import (
 )
 from agents.vllm.arguments import StartConfig, parse_pairs, split_words
 from agents.vllm.engine_process import NOT_INSTALLED
+from agents.vllm.proof import PROBE_TOKENS
 from rl.config import RunConfig
 from rl.errors import UsageError
 from rl.learner.model import score_tokens
@@ -46,6 +47,11 @@ def check_policy(config: RunConfig, device: torch.device) -> None:
         UsageError: it is not.
     """
     settings = config.policy.settings
+    if isinstance(settings, VLLMConfig) and 0 < config.context_length < PROBE_TOKENS:
+        raise UsageError(
+            f"context_length ({config.context_length}) must be at least {PROBE_TOKENS} with vLLM: "
+            "each update is proved by a probe of so many tokens"
+        )
     if not isinstance(settings, VLLMEngineConfig):
         return
     if importlib.util.find_spec("vllm") is None:

@@ -9,7 +9,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from agents.vllm.replica import Replica, open_session
+from agents.completion import SamplingParams
+from agents.vllm.replica import Refused, Replica, open_session
 
 
 @pytest.mark.parametrize(("has_it", "expected"), [(True, "generate"), (False, "completions")])
@@ -29,6 +30,35 @@ async def test_the_endpoint_is_found(has_it, expected):
         replica = Replica(str(server.make_url("")), session, short_s=5, load_s=5)
         await replica.describe()
     assert (replica.model, replica.context_window, replica.path) == ("m", 64, expected)
+
+
+@pytest.mark.parametrize(("scheduling", "expected"), [("priority", -3), ("fcfs", None)])
+async def test_priorities_are_told_where_requests_are_served_by_them(scheduling, expected):
+    asked = []
+
+    async def models(request):
+        return web.json_response({"data": [{"id": "m", "max_model_len": 64}]})
+
+    async def generate(request):
+        asked.append(await request.json())
+        return web.json_response({"error": {"message": "no"}}, status=400)
+
+    async def server_info(request):
+        scheduler = {"max_num_seqs": 7, "policy": scheduling}
+        return web.json_response({"vllm_config": {"scheduler_config": scheduler}})
+
+    app = web.Application()
+    app.router.add_get("/v1/models", models)
+    app.router.add_get("/server_info", server_info)
+    app.router.add_post("/inference/v1/generate", generate)
+    async with TestServer(app) as server, aiohttp.ClientSession() as session:
+        replica = Replica(str(server.make_url("")), session, short_s=5, load_s=5)
+        await replica.describe()
+        about = {"request_id": "a", "version": 1, "priority": -3, "deadline_s": 5}
+        with pytest.raises(Refused, match="no"):
+            await replica.generate([1], SamplingParams(max_tokens=1), **about)
+    assert replica.max_num_seqs == 7
+    assert asked[-1].get("priority") == expected
 
 
 async def test_a_connection_that_was_idle_is_not_trusted_again():

@@ -125,6 +125,32 @@ async def test_prompts_of_more_than_one_step_are_sampled_by_their_seeds(policy):
     assert (metrics["policy/restarts"], metrics["policy/reissued"]) == (0, 0)
 
 
+async def test_a_server_computes_the_waiting_request_of_least_priority_first(policy):
+    replica, ended = policy._members[0].replica, []
+
+    async def ask(name: str, priority: int, tokens: int) -> None:
+        sampling = SamplingParams(max_tokens=tokens, seed=1)
+        about = {"request_id": f"first-{name}", "version": 1, "priority": priority}
+        await replica.generate(PROMPT, sampling, **about, deadline_s=60)
+        ended.append(name)
+
+    seats = replica.max_num_seqs
+    long = [asyncio.create_task(ask("seated", 0, 100)) for _ in range(seats)]
+    later = [asyncio.create_task(ask(f"waits {n}", 0, 100)) for n in range(seats)]
+    while (await waiting(replica)) < seats:
+        await asyncio.sleep(0.01)
+    await ask("nearly done", -3, 1)
+    assert not any(name.startswith("waits") for name in ended)
+    await asyncio.gather(*long, *later)
+
+
+async def waiting(replica) -> float:
+    """Requests in the server's own queue."""
+    text = await replica._call("GET", "/metrics", 30, as_text=True)
+    rows = [row for row in text.splitlines() if row.startswith("vllm:num_requests_waiting{")]
+    return float(rows[0].rsplit(" ", 1)[1])
+
+
 async def test_a_cancelled_call_ends_the_generation(policy):
     replica = policy._members[0].replica
     long = SamplingParams(max_tokens=200, seed=1)

@@ -32,6 +32,7 @@ def test_an_engine_that_is_not_installed_is_said_with_the_fix(monkeypatch):
     ("words", "device", "message"),
     [
         (["policy.sleep=true"], "cpu", r"policy\.sleep \(True\) must be False on a CPU"),
+        (["context_length=63"], "cpu", r"context_length \(63\) must be at least 64 with vLLM"),
         ([], "cuda:1", r"device \(cuda:1\) must be cuda .* CUDA_VISIBLE_DEVICES=1"),
     ],
 )
