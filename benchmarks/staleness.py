@@ -1,11 +1,12 @@
 """Steps an hour with and without rollouts beside learning, where tools are slow at times.
 
-    python -m benchmarks.staleness [--seeds 0 1 2] [--seconds 90]
+    python -m benchmarks.staleness [--seeds 0 1 2] [--seconds 150] [--python INTERPRETER_WITH_VLLM]
 
 ``search-qa`` with simulated latencies (log-normal, mean 200 ms, one in a hundred above 2 s), equal
-seconds of training with ``staleness=0`` and ``staleness=2``, one after the other for each seed.
-Compared are steps per hour, and the mean reward at equal numbers of steps: over the last quarter of
-those that both made. Writes ``results/staleness.json``.
+seconds of training with ``staleness=0`` and ``staleness=2``, one after the other for each seed;
+with the local policy, and where an interpreter has it over a vLLM server. Compared are steps per
+hour, and the mean reward at equal numbers of steps: over the last quarter of those that both made.
+Writes ``results/staleness.json``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -27,29 +29,33 @@ COMMAND = "benchmarks.studies.worlds rl.train"
 SETTINGS = ("steps=1000", "eval.test_tasks=0", "eval.every=1000", "save_every=1000")
 
 
-def one(staleness: int, seed: int, seconds: float, folder: Path) -> list[dict[str, Any]]:
+def one(
+    policy: Sequence[str], staleness: int, seed: int, seconds: float, folder: Path
+) -> list[dict[str, Any]]:
     """The steps of a run."""
     # Warm-started where nothing is slow; both begin with these weights.
     begun = folder / f"begun-seed-{seed}"
     first = ("env=search-qa", "steps=1", "eval.test_tasks=0", f"seed={seed}")
     finished_run("rl.train", first, begun)
-    out = folder / f"staleness-{staleness}-seed-{seed}"
-    words = [*SETTINGS, "env=slow-search", f"model={begun / 'checkpoints/step-000001'}"]
+    out = folder / f"{'vllm-' if policy else ''}staleness-{staleness}-seed-{seed}"
+    words = [*SETTINGS, *policy, "env=slow-search", f"model={begun / 'checkpoints/step-000001'}"]
     words += [f"optimizer.lr={TINY_LR}", f"staleness={staleness}", f"seed={seed}"]
     words += [f"max_seconds={seconds}"]
     finished_run(COMMAND, words, out)
     return [record for record in read_jsonl(out / "metrics.jsonl") if "loss" in record]
 
 
-def measure(seeds: list[int], seconds: float, folder: Path) -> dict[str, Any]:
-    """Both settings over the seeds."""
+def measure(
+    policy: Sequence[str], seeds: Sequence[int], seconds: float, folder: Path
+) -> dict[str, Any]:
+    """With and without rollouts beside learning, over the seeds."""
     each: dict[str, list[float]] = {}
 
     def note(name: str, value: float) -> None:
         each.setdefault(name, []).append(value)
 
     for seed in seeds:
-        runs = {n: one(n, seed, seconds, folder) for n in (0, 2)}
+        runs = {n: one(policy, n, seed, seconds, folder) for n in (0, 2)}
         common = min(len(steps) for steps in runs.values())
         for staleness, steps in runs.items():
             spent = sum(step["step_time"] for step in steps)
@@ -66,13 +72,21 @@ def measure(seeds: list[int], seconds: float, folder: Path) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--seconds", type=float, default=90.0)
+    parser.add_argument("--seconds", type=float, default=150.0)
+    parser.add_argument("--python", default="", help="the interpreter that has vLLM")
     parser.add_argument("--folder", type=Path, help="where runs are kept, to go on with them")
     parser.add_argument("--out", type=Path, default=RESULTS)
     words = parser.parse_args()
+    policies: dict[str, list[str]] = {"local": []}
+    if words.python:
+        policies["vllm-server"] = ["policy=vllm-server", f"policy.python={words.python}"]
+    rows = {}
     with tempfile.TemporaryDirectory() as temporary:
-        rows = measure(words.seeds, words.seconds, words.folder or Path(temporary))
-    print(as_text([{"what": name, "mean [95%]": value} for name, value in rows.items()]))
+        folder = words.folder or Path(temporary)
+        for name, policy in policies.items():
+            rows[name] = measure(policy, words.seeds, words.seconds, folder)
+            told = rows[name].items()
+            print(as_text([{name: what, "mean [95%]": value} for what, value in told]), flush=True)
     result = {**versions(), "seconds": words.seconds, "seeds": words.seeds, "rows": rows}
     words.out.write_text(json.dumps(result, indent=2) + "\n")
 
