@@ -3,10 +3,11 @@
     python -m benchmarks.staleness [--seeds 0 1 2] [--seconds 150] [--python INTERPRETER_WITH_VLLM]
 
 ``search-qa`` with simulated latencies (log-normal, mean 200 ms, one in a hundred above 2 s), equal
-seconds of training with ``staleness=0`` and ``staleness=2``, one after the other for each seed;
-with the local policy, and where an interpreter has it over a vLLM server. Compared are steps per
-hour, and the mean reward at equal numbers of steps: over the last quarter of those that both made.
-Writes ``results/staleness.json``.
+seconds of training with ``staleness=0`` and ``staleness=2``, one after the other for each seed: with
+the default of 16 tasks a step and with 8, where computing takes less beside waiting; with an
+interpreter that has vLLM over a server as well. Compared are steps per hour, and the mean reward at
+equal numbers of steps: over the last quarter of those that both made. Writes
+``results/staleness.json``.
 """
 
 from __future__ import annotations
@@ -30,23 +31,23 @@ SETTINGS = ("steps=1000", "eval.test_tasks=0", "eval.every=1000", "save_every=10
 
 
 def one(
-    policy: Sequence[str], staleness: int, seed: int, seconds: float, folder: Path
+    name: str, more: Sequence[str], seed: int, seconds: float, folder: Path
 ) -> list[dict[str, Any]]:
     """The steps of a run."""
     # Warm-started where nothing is slow; both begin with these weights.
     begun = folder / f"begun-seed-{seed}"
     first = ("env=search-qa", "steps=1", "eval.test_tasks=0", f"seed={seed}")
     finished_run("rl.train", first, begun)
-    out = folder / f"{'vllm-' if policy else ''}staleness-{staleness}-seed-{seed}"
-    words = [*SETTINGS, *policy, "env=slow-search", f"model={begun / 'checkpoints/step-000001'}"]
-    words += [f"optimizer.lr={TINY_LR}", f"staleness={staleness}", f"seed={seed}"]
+    out = folder / f"{name}-seed-{seed}"
+    words = [*SETTINGS, *more, "env=slow-search", f"model={begun / 'checkpoints/step-000001'}"]
+    words += [f"optimizer.lr={TINY_LR}", f"seed={seed}"]
     words += [f"max_seconds={seconds}"]
     finished_run(COMMAND, words, out)
     return [record for record in read_jsonl(out / "metrics.jsonl") if "loss" in record]
 
 
 def measure(
-    policy: Sequence[str], seeds: Sequence[int], seconds: float, folder: Path
+    row: str, words: Sequence[str], seeds: Sequence[int], seconds: float, folder: Path
 ) -> dict[str, Any]:
     """With and without rollouts beside learning, over the seeds."""
     each: dict[str, list[float]] = {}
@@ -55,7 +56,9 @@ def measure(
         each.setdefault(name, []).append(value)
 
     for seed in seeds:
-        runs = {n: one(policy, n, seed, seconds, folder) for n in (0, 2)}
+        runs = {
+            n: one(f"{row}-{n}", [*words, f"staleness={n}"], seed, seconds, folder) for n in (0, 2)
+        }
         common = min(len(steps) for steps in runs.values())
         for staleness, steps in runs.items():
             spent = sum(step["step_time"] for step in steps)
@@ -77,14 +80,14 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where runs are kept, to go on with them")
     parser.add_argument("--out", type=Path, default=RESULTS)
     words = parser.parse_args()
-    policies: dict[str, list[str]] = {"local": []}
+    asked = {"16 tasks": [], "8 tasks": ["prompts=8"]}
     if words.python:
-        policies["vllm-server"] = ["policy=vllm-server", f"policy.python={words.python}"]
+        asked["vllm-server"] = ["policy=vllm-server", f"policy.python={words.python}"]
     rows = {}
     with tempfile.TemporaryDirectory() as temporary:
         folder = words.folder or Path(temporary)
-        for name, policy in policies.items():
-            rows[name] = measure(policy, words.seeds, words.seconds, folder)
+        for name, more in asked.items():
+            rows[name] = measure(name, more, words.seeds, words.seconds, folder)
             told = rows[name].items()
             print(as_text([{name: what, "mean [95%]": value} for what, value in told]), flush=True)
     result = {**versions(), "seconds": words.seconds, "seeds": words.seeds, "rows": rows}
