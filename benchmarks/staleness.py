@@ -4,9 +4,9 @@
 
 ``search-qa`` with simulated latencies (log-normal, mean 200 ms, one in a hundred above 2 s), equal
 seconds of training with ``staleness=0`` and ``staleness=2``, one after the other for each seed: with
-the default of 16 tasks a step and with 8, where computing takes less beside waiting; with an
-interpreter that has vLLM over a server as well. Compared are steps per hour, and the mean reward at
-equal numbers of steps: over the last quarter of those that both made. Writes
+the default of 32 tasks a step, and with 16, where computing takes less beside waiting; with an
+interpreter that has vLLM over a server as well. Compared are steps per hour, and the mean reward
+at equal numbers of steps: over the last quarter of those that both made. Writes
 ``results/staleness.json``.
 """
 
@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where runs are kept, to go on with them")
     parser.add_argument("--out", type=Path, default=RESULTS)
     words = parser.parse_args()
-    asked = {"16 tasks": [], "8 tasks": ["prompts=8"]}
+    asked = {"32 tasks": [], "16 tasks": ["prompts=16"]}
     if words.python:
         asked["vllm-server"] = ["policy=vllm-server", f"policy.python={words.python}"]
     rows = {}
