@@ -3,9 +3,9 @@
     python -m benchmarks.staleness [--seeds 0 1 2] [--seconds 150] [--python INTERPRETER_WITH_VLLM]
 
 ``search-qa`` with simulated latencies (log-normal, mean 200 ms, one in a hundred above 2 s), equal
-seconds of training with ``staleness=0`` and ``staleness=2``, one after the other for each seed: with
-the default of 32 tasks a step, and with 16, where computing takes less beside waiting; with an
-interpreter that has vLLM over a server as well. Compared are steps per hour, and the mean reward
+seconds of training with ``staleness=0`` and ``staleness=2``, one after the other for each seed:
+with the default of 32 tasks a step, and with 16, where computing takes less beside waiting; with
+an interpreter that has vLLM over a server as well. Compared are steps per hour, and the mean reward
 at equal numbers of steps: over the last quarter of those that both made. Writes
 ``results/staleness.json``.
 """
