@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import bisect
+import contextlib
 import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +31,7 @@ take the places of those that end, which would stay empty until an answer is rea
 request is read there: all end together where all sample equally many tokens."""
 _LOOK_S = 1.0
 """How often one that waits looks whether a server came back."""
+_DRAIN_LOOK_S = 0.01
 
 
 @dataclass(slots=True, eq=False)
@@ -100,6 +102,7 @@ class Dispatcher:
         self._homes: dict[int, Member] = {}
         self._numbers = itertools.count()
         self._moved_at = 0.0
+        self._held = False
         self._placed = 0
         self._queued_s = 0.0
 
@@ -173,6 +176,25 @@ class Dispatcher:
         self._running[member] -= 1
         self._dispatch()
 
+    @contextlib.asynccontextmanager
+    async def quiet(self) -> AsyncIterator[None]:
+        """While it is entered no request is placed, and none that was runs any more.
+
+        Raises:
+            PolicyFailure: those that run did not end within ``stuck_s``.
+        """
+        self._held, end = True, time.monotonic() + self._stuck_s
+        try:
+            while any(self._running.values()):
+                if time.monotonic() > end:
+                    message = f"running requests did not end for {self._stuck_s:g} s"
+                    raise PolicyFailure(message, retryable=True)
+                await asyncio.sleep(_DRAIN_LOOK_S)
+            yield
+        finally:
+            self._held, self._moved_at = False, time.monotonic()
+            self._dispatch()
+
     def _session(self, name: str) -> _Session:
         if name not in self._sessions:
             self._sessions[name] = _Session(next(self._numbers))
@@ -188,8 +210,10 @@ class Dispatcher:
     def _ends_to_wait(self, request: Request) -> None:
         now = time.monotonic()
         request.queued_s += now - request.asked_at
-        self._placed += 1
-        self._queued_s += now - request.asked_at
+        assert request.member is not None
+        if request.member.done() and not request.member.cancelled():
+            self._placed += 1
+            self._queued_s += now - request.asked_at
         known = self._sessions.get(request.session or "")
         if known is not None and known.num_waiting:
             known.num_waiting -= 1
@@ -210,6 +234,7 @@ class Dispatcher:
             raise PolicyFailure(
                 f"no server had room: none ended a request for {self._stuck_s:g} s", retryable=True
             )
+        there = [server.is_ready for server in self._members]
         lost = [m for m in self._members if not m.is_ready and m.broken is None]
         changes = [asyncio.ensure_future(server.changed()) for server in lost]
         any_of: set[asyncio.Future[Any]] = {member, *changes}
@@ -220,11 +245,13 @@ class Dispatcher:
         finally:
             for change in changes:
                 change.cancel()
-        self._dispatch()
+        # Whatever else makes room places the next one itself.
+        if there != [server.is_ready for server in self._members]:
+            self._dispatch()
 
     def _dispatch(self) -> None:
         """Place those that wait, in their order, while there is room."""
-        number = 0
+        number = 0 if not self._held else len(self._waiting)
         while number < len(self._waiting):
             free = [m for m in self._members if m.is_ready and self._room(m) > 0]
             if not free:

@@ -82,6 +82,7 @@ class EngineProcess:
         self._guard: asyncio.subprocess.Process | None = None
         self._shared_before: set[Path] = set()
         self._ending = False
+        self._stopping: asyncio.Task[None] | None = None
 
     @property
     def running(self) -> bool:
@@ -96,7 +97,7 @@ class EngineProcess:
         """
         if importlib.util.find_spec("vllm") is None:
             raise ServerGone(NOT_INSTALLED)
-        self._ending, self._error = False, ""
+        self._ending, self._error, self._stopping = False, "", None
         self._shared_before = shared_memory()
         # Else it would be started, once, with the engine's environment.
         resource_tracker.ensure_running()
@@ -126,7 +127,15 @@ class EngineProcess:
         return Engine(self, short_s=short_s, load_s=load_s)
 
     async def stop(self) -> None:
-        """Kill its processes, and remove the shared memory that they left."""
+        """Kill its processes, and remove the shared memory that they left.
+
+        Done to its end whoever is cancelled meanwhile: another call waits for the same.
+        """
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop())
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self) -> None:
         boot, self._boot = self._boot, None
         if boot is None:
             return

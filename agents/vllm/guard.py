@@ -61,10 +61,11 @@ def shared_memory() -> set[Path]:
 
 
 def remove_orphans(paths: set[Path]) -> None:
-    """Remove those of these files that nobody uses."""
+    """Remove those of these files that are this user's and that nobody uses."""
     for path in paths:
-        if orphaned(path):
-            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            if path.stat().st_uid == os.geteuid() and orphaned(path):
+                path.unlink(missing_ok=True)
 
 
 def orphaned(path: Path) -> bool:

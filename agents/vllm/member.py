@@ -17,7 +17,7 @@ from agents.policy import PolicyFailure
 from agents.vllm.instance import Instance, Startable
 from agents.vllm.process import ServerConfig, ServerGone, ServerProcess
 from agents.vllm.proof import Prober, Proof, WeightsDiffer
-from agents.vllm.replica import Broken, Refused, Replica, Unreachable, open_session, ready
+from agents.vllm.replica import Broken, Lost, Refused, Replica, Unreachable, open_session, ready
 
 logger = logging.getLogger(__name__)
 MAX_RESTARTS_IN_A_ROW = 3
@@ -135,6 +135,7 @@ class Member:
         """As :meth:`Replica.generate`; ends early when the server is found to be gone or to hang.
 
         Raises:
+            Lost: the server was lost meanwhile, by no fault of this request that is known.
             Unreachable, Refused: as there.
         """
         lost = self._lost
@@ -154,7 +155,7 @@ class Member:
             if asking.done():
                 self._num_done += 1
                 return asking.result()
-            raise lost.result()
+            raise Lost(str(lost.result()))
         finally:
             asking.cancel()
 
@@ -323,6 +324,6 @@ class Member:
             self._restarts += 1
             await self._reach()
         else:
-            await ready(self.replica, self._start_s)
+            await ready(self.replica, self._start_s, refusing=True)
         if self._weights is not None:
             await self._load_and_prove(sampled=False)

@@ -22,7 +22,7 @@ from agents.policy import PolicyFailure
 from agents.vllm.dispatch import Dispatcher
 from agents.vllm.member import Member
 from agents.vllm.proof import Prober
-from agents.vllm.replica import Refused, Unreachable
+from agents.vllm.replica import Lost, Refused, Unreachable
 from agents.vllm.weights import UnfitWeights, WeightFolders
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class VLLMServerPolicy:
             return Completion((), (), (), FinishReason.CONTEXT_FULL)
         left = self._timeouts.request_s
         name = f"{session or 'turn'}-{next(self._names)}"
-        request = self._dispatcher.request(prompt, session)
+        request, failed = self._dispatcher.request(prompt, session), 0
         for attempt in itertools.count():
             member = await self._dispatcher.place(request)
             began = time.monotonic()
@@ -168,7 +168,9 @@ class VLLMServerPolicy:
                 raise PolicyFailure(str(refusal), retryable=False) from refusal
             except Unreachable as error:
                 left -= time.monotonic() - began
-                if left <= 0 or attempt == MAX_REISSUES:
+                # What ends a server ends the others' requests too, and is none of their doing.
+                failed += not isinstance(error, Lost)
+                if left <= 0 or failed > MAX_REISSUES:
                     message = f"no completion after {attempt + 1} attempts: {error}"
                     raise PolicyFailure(message, retryable=True) from error
                 self._counts["reissued"] += 1
@@ -208,8 +210,12 @@ class VLLMServerPolicy:
         written = time.perf_counter()
         self._prober.expect(version)
         self._dispatcher.forget()
-        made = await all_of(member.load(folder, version) for member in self._members)
-        self._version = version
+        # Where versions are not told, no completion may have two, and none waits at the server: it
+        # would be sampled from weights that are newer than those it was asked of.
+        told = all(member.replica.path != "completions" for member in self._members)
+        async with contextlib.nullcontext() if told else self._dispatcher.quiet():
+            made = await all_of(member.load(folder, version) for member in self._members)
+            self._version = version
         loaded = time.perf_counter()
         self._sync = {
             "sync/write_s": written - began,
@@ -246,10 +252,11 @@ class VLLMServerPolicy:
         """End the servers that were started here, and delete the weights that were handed over."""
         if self._watch is not None:
             self._watch.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._watch
-        await all_of(member.close() for member in self._members)
-        await asyncio.to_thread(self._folders.close)
+            await asyncio.wait({self._watch})
+        try:
+            await all_of(member.close() for member in self._members)
+        finally:
+            await asyncio.to_thread(self._folders.close)
 
     async def _watch_over(self) -> None:
         """Notice servers that hang: their health page would go on saying that all is well."""
@@ -258,7 +265,11 @@ class VLLMServerPolicy:
             await asyncio.sleep(every_s)
             for member in self._members:
                 if member.is_ready:
-                    await member.look(self._timeouts.stall_s)
+                    try:
+                        await member.look(self._timeouts.stall_s)
+                    except Exception:
+                        # Whatever it was, the others must be looked at, and this one again.
+                        logger.exception("looking at a vLLM server failed")
 
     def _check(self, prompt: list[int], sampling: SamplingParams) -> None:
         if self._version < 0:

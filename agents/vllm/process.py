@@ -58,6 +58,7 @@ class ServerProcess:
         self._process: asyncio.subprocess.Process | None = None
         self._guard: Guard | None = None
         self._shared_before: set[Path] = set()
+        self._stopping: asyncio.Task[None] | None = None
 
     @property
     def url(self) -> str:
@@ -78,6 +79,7 @@ class ServerProcess:
         python = self.config.python
         if shutil.which(python) is None:
             raise ServerGone(f"vLLM cannot be started by {python}: there is no such program")
+        self._stopping = None
         self.port = _free_port()
         self._shared_before = shared_memory()
         environment = {**os.environ, "VLLM_SERVER_DEV_MODE": "1", "PYTHONHASHSEED": "0"}
@@ -128,7 +130,15 @@ class ServerProcess:
         return f"{told[-1].strip()} (all of it: {log})"
 
     async def stop(self) -> None:
-        """Kill it and everything it started, and remove the shared memory that it left."""
+        """Kill it and everything it started, and remove the shared memory that it left.
+
+        Done to its end whoever is cancelled meanwhile: another call waits for the same.
+        """
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop())
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self) -> None:
         process, self._process = self._process, None
         guard, self._guard = self._guard, None
         before = self._shared_before

@@ -7,7 +7,8 @@ completion's version is known only where no update fell into it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from agents.completion import Completion, SamplingParams
@@ -67,6 +68,12 @@ def completion_of(path: Endpoint, answer: Mapping[str, Any], asked: Asked) -> Co
     Raises:
         BadAnswer: something is missing, or its numbers are none.
     """
+    with _readable():
+        sampled = _sampled(path, answer)
+    return completion_from(sampled, asked)
+
+
+def _sampled(path: Endpoint, answer: Mapping[str, Any]) -> Sampled:
     choice = _choice(answer)
     told = choice.get("logprobs") or {}
     if path == "generate":
@@ -80,7 +87,7 @@ def completion_of(path: Endpoint, answer: Mapping[str, Any], asked: Asked) -> Co
         spans = None
     tokens = list(map(int, choice.get("token_ids") or ()))
     reason, stopped_by = choice.get("finish_reason"), choice.get("stop_reason")
-    return completion_from(Sampled(tokens, logprobs, spans, reason, stopped_by), asked)
+    return Sampled(tokens, logprobs, spans, reason, stopped_by)
 
 
 def prompt_logprobs_of(answer: Mapping[str, Any], prompt_ids: Sequence[int]) -> list[float]:
@@ -89,13 +96,23 @@ def prompt_logprobs_of(answer: Mapping[str, Any], prompt_ids: Sequence[int]) -> 
     Raises:
         BadAnswer: they are not all there.
     """
-    rows = answer.get("prompt_logprobs")
-    if rows is None:  # /v1/completions has them in its choice
-        rows = _choice(answer).get("prompt_logprobs")
-    if not isinstance(rows, list) or len(rows) != len(prompt_ids):
-        return scored(prompt_ids, None)
-    entries = [(row or {}).get(str(token)) for token, row in zip(prompt_ids, rows, strict=True)]
-    return scored(prompt_ids, [float(e["logprob"]) if e else None for e in entries])
+    with _readable():
+        rows = answer.get("prompt_logprobs")
+        if rows is None:  # /v1/completions has them in its choice
+            rows = _choice(answer).get("prompt_logprobs")
+        if not isinstance(rows, list) or len(rows) != len(prompt_ids):
+            return scored(prompt_ids, None)
+        entries = [(row or {}).get(str(token)) for token, row in zip(prompt_ids, rows, strict=True)]
+        return scored(prompt_ids, [float(e["logprob"]) if e else None for e in entries])
+
+
+@contextlib.contextmanager
+def _readable() -> Iterator[None]:
+    """An answer of another shape is a bad one, wherever that shows."""
+    try:
+        yield
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise BadAnswer(f"its shape is another: {type(error).__name__}: {error}") from error
 
 
 def _choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:

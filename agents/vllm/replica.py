@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 FIRST = -(2**30)
 """The priority of what must not wait behind completions."""
 _PROGRESS = ("vllm:generation_tokens_total", "vllm:prompt_tokens_total")
+_LATER = (408, 425, 429)
+"""Answers of the 400s that do not mean that the request is wrong."""
 _TOLD = 300
 """Characters of a server's error that are passed on."""
 
@@ -43,6 +45,10 @@ def open_session() -> aiohttp.ClientSession:
 
 class Unreachable(Exception):
     """Raised when a server does not answer, or answers that it is broken."""
+
+
+class Lost(Unreachable):
+    """Raised for a request whose server was found to be gone or to hang by others."""
 
 
 class Broken(Unreachable):
@@ -128,6 +134,9 @@ class Replica:
         asked = self._asked(prompt_ids, sampling, version)
         body = self._body(prompt_ids, sampling, request_id, str(version), priority=priority)
         answer = await self._ask(body, deadline_s)
+        # This endpoint tells no versions; one that was started again has a label of its own.
+        if self.path == "completions" and (told := await self.version()) != str(version):
+            raise Broken(f"{self.url} has weights {told!r}, not {version}: was it started again?")
         try:
             return completion_of(self.path, answer, asked)
         except BadAnswer as bad:
@@ -195,9 +204,12 @@ class Replica:
         Raises:
             Unreachable: it does not answer.
         """
-        text = await self._call("GET", "/metrics", self._short_s, as_text=True)
-        lines = [line for line in text.splitlines() if line.startswith(_PROGRESS)]
-        return sum(float(line.rsplit(" ", 1)[1]) for line in lines) if lines else None
+        try:
+            text = await self._call("GET", "/metrics", self._short_s, as_text=True)
+            lines = [line for line in text.splitlines() if line.startswith(_PROGRESS)]
+            return sum(float(line.rpartition(" ")[2]) for line in lines) if lines else None
+        except (Refused, ValueError):
+            return None
 
     async def _describe_scheduler(self) -> None:
         """Learn its ``--max-num-seqs`` and ``--scheduling-policy``: developers' servers tell."""
@@ -260,9 +272,10 @@ class Replica:
                 status = response.status
         except TimeoutError as error:
             raise Unreachable(f"{self.url}{path} did not answer within {deadline_s:g} s") from error
-        except (aiohttp.ClientError, OSError) as error:
+        # A session that was closed says so by a RuntimeError; bytes may be no text.
+        except (aiohttp.ClientError, OSError, RuntimeError, UnicodeDecodeError) as error:
             raise Unreachable(f"{self.url}{path}: {type(error).__name__}: {error}") from error
-        if status >= 500:
+        if status >= 500 or status in _LATER:
             raise Unreachable(f"{self.url}{path} answered {status}: {_error_in(text)}")
         if status >= 400:
             raise Refused(f"{self.url}{path} answered {status}: {_error_in(text)}", status)
@@ -283,18 +296,30 @@ def _error_in(text: str) -> str:
     return str(message)[:_TOLD]
 
 
-async def ready(replica: Instance, within_s: float, every_s: float = 0.25) -> None:
+async def ready(
+    replica: Instance, within_s: float, *, refusing: bool = False, every_s: float = 0.25
+) -> None:
     """Wait until the server answers.
+
+    Args:
+        replica: the server.
+        within_s: deadline.
+        refusing: whether one that refuses is waited for as well: what stands before a server that
+            is on its way back may answer in its place.
+        every_s: between two attempts.
 
     Raises:
         Unreachable: it does not within that time.
+        Refused: it refuses.
     """
     loop = asyncio.get_running_loop()
     end = loop.time() + within_s
     while True:
         try:
             return await replica.describe()
-        except Unreachable as error:
+        except (Unreachable, Refused) as error:
+            if isinstance(error, Refused) and not refusing:
+                raise
             if loop.time() >= end:
                 raise Unreachable(f"{replica.url} was not there after {within_s:g} s") from error
         await asyncio.sleep(every_s)

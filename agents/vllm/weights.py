@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import shutil
 import tempfile
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,8 +20,9 @@ from agents.vllm.guard import SHARED_MEMORY, Guard
 if TYPE_CHECKING:
     import torch
 
-_FREE_FACTOR = 2
-"""Shared memory is used where it has room for this many copies."""
+_FREE_FACTOR = 3
+"""Shared memory is used where it has room for this many copies: the newest two are kept while one
+more is written."""
 
 
 class UnfitWeights(ValueError):
@@ -41,6 +43,9 @@ class WeightFolders:
         self._written: list[Path] = []
         self._names: set[str] = set()
         self._guard: Guard | None = None
+        self._lock = threading.Lock()
+        """Whoever waited for a write may be gone, and close before it has ended."""
+        self._closed = False
 
     @property
     def newest(self) -> Path | None:
@@ -56,8 +61,14 @@ class WeightFolders:
 
         Raises:
             UnfitWeights: one is not finite, or the names are not those of the first version.
-            OSError: the folder cannot be written.
+            OSError: the folder cannot be written, or all were deleted.
         """
+        with self._lock:
+            if self._closed:
+                raise OSError(f"version {version} is not handed over: the folders are closed")
+            return self._write(weights, version)
+
+    def _write(self, weights: Mapping[str, torch.Tensor], version: int) -> Path:
         from safetensors import SafetensorError
         from safetensors.torch import save_file
 
@@ -94,14 +105,16 @@ class WeightFolders:
         return folder
 
     def close(self) -> None:
-        """Delete what was written."""
-        self._written = []
-        if self._root is not None:
-            shutil.rmtree(self._root, ignore_errors=True)
-            self._root = None
-        if self._guard is not None:
-            self._guard.dismiss()
-            self._guard = None
+        """Delete what was written; nothing can be written any more."""
+        with self._lock:
+            self._closed = True
+            self._written = []
+            if self._root is not None:
+                shutil.rmtree(self._root, ignore_errors=True)
+                self._root = None
+            if self._guard is not None:
+                self._guard.dismiss()
+                self._guard = None
 
     def _room(self, num_bytes: int) -> Path:
         if self._root is None:

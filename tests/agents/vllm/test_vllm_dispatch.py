@@ -165,3 +165,42 @@ async def test_a_server_that_comes_back_is_asked_and_where_none_will_it_is_said(
     server.broken = PolicyFailure("it burnt", retryable=False)
     with pytest.raises(PolicyFailure, match="no server is left: it burnt"):
         await asyncio.wait_for(dispatcher.place(dispatcher.request([1], "b")), 5)
+
+
+async def test_only_requests_that_were_placed_count_in_the_mean_wait():
+    server = Server(1)
+    dispatcher = dispatcher_of(server)
+    await dispatcher.place(dispatcher.request([1], "a"))
+    waiting = asyncio.create_task(dispatcher.place(dispatcher.request([2], "b")))
+    await asyncio.sleep(0.05)
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    assert dispatcher.take_mean_queued_s() < 0.01
+
+
+async def test_while_it_is_quiet_nothing_runs_and_nothing_is_placed():
+    server = Server(2)
+    dispatcher = dispatcher_of(server)
+    await dispatcher.place(dispatcher.request([1], "a"))
+
+    async def free_soon() -> None:
+        await asyncio.sleep(0.05)
+        dispatcher.free(server)
+
+    freeing = asyncio.create_task(free_soon())
+    async with dispatcher.quiet():
+        assert freeing.done()
+        waiting = asyncio.create_task(dispatcher.place(dispatcher.request([2], "b")))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+    assert await asyncio.wait_for(waiting, 1) is server
+
+
+async def test_what_does_not_become_quiet_is_said():
+    server = Server(2)
+    dispatcher = dispatcher_of(server, stuck_s=0.05)
+    await dispatcher.place(dispatcher.request([1], "a"))
+    with pytest.raises(PolicyFailure, match="running requests did not end"):
+        async with dispatcher.quiet():
+            pass
+    assert await dispatcher.place(dispatcher.request([2], "b")) is server

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 
 from agents.vllm.guard import SHARED_MEMORY
-from agents.vllm.process import ServerConfig, command_line
+from agents.vllm.process import ServerConfig, ServerProcess, command_line
 from agents.vllm.weights import WeightFolders
 
 pytestmark = pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="needs /dev/shm")
@@ -99,6 +102,48 @@ def test_nothing_of_a_server_outlives_whoever_started_it(tmp_path):
         os.killpg(group, signal.SIGKILL)
     left.unlink(missing_ok=True)
     assert clean, "it goes on without its trainer, or leaves its memory"
+
+
+async def test_a_server_is_cleaned_up_though_whoever_began_it_was_cancelled(tmp_path):
+    left = SHARED_MEMORY / f"psm_{os.getpid()}_cancelled"
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho > {left}\nsleep 60 & sleep 60\n")
+    python.chmod(0o755)
+    server = ServerProcess(ServerConfig(model="m", context_window=64, python=str(python)))
+    await server.start()
+    while not left.exists():
+        await asyncio.sleep(0.02)
+    guard = server._guard._process
+    recovery = asyncio.create_task(server.stop())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    recovery.cancel()
+    await asyncio.wait({recovery})
+    await server.stop()
+    assert not left.exists()
+    assert guard.poll() is not None
+
+
+def test_weights_that_are_written_while_they_are_closed_are_not_left(tmp_path):
+    writing, closing = threading.Event(), threading.Event()
+
+    class Weights(dict):
+        def items(self):
+            writing.set()
+            closing.wait(5)
+            time.sleep(0.05)
+            return super().items()
+
+    folders = WeightFolders(tmp_path)
+    with ThreadPoolExecutor(1) as pool:
+        written = pool.submit(folders.write, Weights(w=torch.zeros(4)), 0)
+        writing.wait(5)
+        closing.set()
+        folders.close()
+        assert written.exception() is None
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(OSError, match="the folders are closed"):
+        folders.write({"w": torch.zeros(4)}, 1)
 
 
 def test_a_server_that_is_not_guarded_yet_does_not_begin(tmp_path):
