@@ -74,13 +74,14 @@ async def train(config: TrainConfig) -> Outcome:
             Interrupt(display.say, activities) as interrupt,
         ):
             outcome.before = await _begin(trainer, interrupt, display.say)
+            watchdog.step = trainer.progress.step
             started = time.monotonic() - trainer.progress.seconds
 
             for step in range(trainer.progress.step + 1, config.steps + 1):
                 began = time.perf_counter()
                 part = partial(activities.doing, "learner", f"step {step}")
                 with part("idle"):
-                    groups = await interrupt.unless_asked(trainer.rollout(step))
+                    groups = await interrupt.unless_asked(trainer.rollout(step), trainer.save_done)
                 if groups is None:
                     break
                 with part("reward"):
@@ -177,8 +178,8 @@ async def _end(
     after, step = None, trainer.progress.step
     if not interrupt.asked:
         after = await interrupt.unless_asked(_test_best(trainer, say))
-    elif step > 0:
-        trainer.save()
+    else:
+        trainer.save_done()
     if interrupt.asked:
         done = f"after step {step}" if step else "before the first step was done"
         say(f"stopped {done}; go on with resume=auto")

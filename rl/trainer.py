@@ -238,6 +238,11 @@ class Trainer:
         save_checkpoint(path, self.stage.model, self.stage.tokenizer, state)
         tidy(self.folder.checkpoints, self._saved()[:-KEPT_CHECKPOINTS])
 
+    def save_done(self) -> None:
+        """As :meth:`save`, of the steps that are done, where there are any."""
+        if self.progress.step:
+            self.save()
+
     async def restore(self) -> bool:
         """Go on from the newest checkpoint; False where there is none: the run starts anew.
 

@@ -289,6 +289,8 @@ class Episode:
 
         def end(reason: str) -> None:
             nonlocal why
+            if why:
+                return  # It is ending, and takes its time.
             why = f"{reason}, at last waiting for {self._waited_for()}"
             timer.reschedule(loop.time())
 

@@ -15,6 +15,7 @@ Episodes go on while weights change; each token knows the version that sampled i
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -124,7 +125,7 @@ class GroupStream:
                     "tasks": one.tasks,
                     "begun_at": one.begun_at,
                     "played": [
-                        [trajectory.to_json() for trajectory in group.trajectories]
+                        [_plain(trajectory) for trajectory in group.trajectories]
                         for group in one.played
                     ],
                     "done": one.done,
@@ -210,3 +211,9 @@ class GroupStream:
             if left > later * self._prompts:
                 return None
         return chosen
+
+
+def _plain(trajectory: Trajectory) -> dict[str, Any]:
+    """As a file would have it: an environment's text may be of a kind that no checkpoint takes."""
+    plain: dict[str, Any] = json.loads(json.dumps(trajectory.to_json()))
+    return plain

@@ -126,8 +126,8 @@ class Activities:
 
     def watch(self, source: Observable) -> None:
         """Look at what else says how it gets on: a policy that samples tokens."""
-        self._sources.append(source)
         self._seen.append(source.progress())
+        self._sources.append(source)  # Last: the watchdog's thread reads it.
 
     def parts(self) -> dict[str, str]:
         """What the parts of all that is watched do."""

@@ -9,6 +9,7 @@ What comes after them, the end of the event loop and of the threads, has :func:`
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 import threading
@@ -138,7 +139,8 @@ def end_process(code: int, told: str) -> NoReturn:
 
     Servers and sandboxes that it started are watched by processes of their own, which end them.
     """
-    os.write(2, f"error: {told}\n".encode())
+    with contextlib.suppress(OSError):  # Whoever read it may be gone.
+        os.write(2, f"error: {told}\n".encode())
     os._exit(code)
 
 

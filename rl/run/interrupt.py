@@ -51,10 +51,19 @@ class Interrupt:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    async def unless_asked(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """The result of ``work``, or None when a signal comes first: then ``work`` is cancelled."""
+    async def unless_asked(
+        self, work: Coroutine[Any, Any, T], save: Callable[[], None] | None = None
+    ) -> T | None:
+        """The result of ``work``, or None when a signal comes first: then ``work`` is cancelled.
+
+        Args:
+            work: what is done.
+            save: called where it is not: before it is waited for, which may take too long.
+        """
         if self.asked:
             work.close()
+            if save is not None:
+                save()
             return None
         running = asyncio.ensure_future(work)
         asked = asyncio.ensure_future(self._asked.wait())
@@ -63,6 +72,8 @@ class Interrupt:
             if running.done():
                 return running.result()
             running.cancel()
+            if save is not None:
+                save()
             with self._activities.doing(CLOSE, "what runs when somebody asks to stop", "closing"):
                 await asyncio.wait((running,))
             # An error while it was being cancelled is an error all the same.

@@ -36,6 +36,8 @@ REPORT = "stalled.txt"
 WRITE_EVERY_S = 2.0
 MOST_WAITS = 100
 """Of so many activities the file tells."""
+STOPPED_S = 5.0
+"""A look that comes so much too late says that the whole process was stopped."""
 _TOLD_WAITS = 3
 _BEYOND = 1.25
 """A part's own deadline comes first; the watchdog's is this many times as long."""
@@ -70,6 +72,8 @@ class Watchdog:
         self._over = threading.Event()
         self._began = time.time()
         self._answered = self._written = time.monotonic()
+        self._went_on = self._answered
+        """When it last began to count, after it was stopped."""
         self._asked = True
         self._recovered_at: float | None = None
         self._ending_at: float | None = None
@@ -119,14 +123,34 @@ class Watchdog:
     def _watch(self) -> None:
         """The thread: look, act, write."""
         limits = [WRITE_EVERY_S, self._close_s / 10, self._stall_s / 10 or WRITE_EVERY_S]
-        while not self._over.wait(max(0.02, min(limits))):
-            if not self._asked and not self._loop.is_closed():
-                self._asked = True
-                self._loop.call_soon_threadsafe(self._beat)
-            self._look_at_closing()
-            self._look_at_progress()
-            if time.monotonic() - self._written >= WRITE_EVERY_S:
-                self._write(states.ENDING if self._ending_at else states.RUNNING)
+        every_s = max(0.02, min(limits))
+        before = time.monotonic()
+        while not self._over.wait(every_s):
+            now = time.monotonic()
+            if (stopped_s := now - before - every_s) > STOPPED_S:
+                self._begin_anew(now, stopped_s)
+            before = now
+            try:
+                self._look()
+            except Exception:
+                # The last instance must not end for what one look could not do.
+                logger.exception("a look at the run failed")
+
+    def _look(self) -> None:
+        if not self._asked and not self._loop.is_closed():
+            self._asked = True
+            self._loop.call_soon_threadsafe(self._beat)
+        self._look_at_closing()
+        self._look_at_progress()
+        if time.monotonic() - self._written >= WRITE_EVERY_S:
+            self._write(states.ENDING if self._ending_at else states.RUNNING)
+
+    def _begin_anew(self, now: float, stopped_s: float) -> None:
+        """The process was stopped, as by Ctrl-Z: nobody could get further in that time."""
+        self._activities.progressed(f"going on after {stopped_s:.0f} s in which it was stopped")
+        self._answered = self._went_on = now
+        if self._ending_at is not None:
+            self._ending_at = now
 
     def _beat(self) -> None:
         """On the event loop, where it answers."""
@@ -136,7 +160,7 @@ class Watchdog:
         """End the process where a part neither closes nor lets itself be cancelled."""
         now, limit_s = time.monotonic(), _BEYOND * self._close_s
         closing = [w for w in self._activities.waits() if w.lane == CLOSE]
-        if closing and closing[0].seconds > limit_s:
+        if closing and min(closing[0].seconds, now - self._went_on) > limit_s:
             told = f"{closing[0].name} did not close within close_s ({self._close_s:g} s)"
             self._end_process(STALLED_CODE if self._ending_at else UNCLOSED, told)
             return
@@ -152,7 +176,7 @@ class Watchdog:
         if silent_s <= self._stall_s:
             if self._recovered_at is not None:
                 self._recovered_at = None
-                self._say("watchdog: something gets further again")
+                self._tell("watchdog: something gets further again")
             return
         if any(waiting.lane == CLOSE for waiting in self._activities.waits()):
             return  # That has a deadline of its own.
@@ -166,14 +190,16 @@ class Watchdog:
             self._end_process(STALLED_CODE, f"{self._told}; the event loop is held at {holder}")
         elif since is None and self._activities.num_able():
             self._recovered_at, self._recoveries = now, self._recoveries + 1
-            self._say_all(f"{self._told}; its episodes are begun again")
-            self._write(states.STALLED)
+            self._told += "; its episodes are begun again"
             self._loop.call_soon_threadsafe(self._activities.give_up)
+            self._tell(f"watchdog: {self._told}")
+            self._write(states.STALLED)
         else:
             self._ending_at = now
-            self._say_all(f"{self._told}; the run ends")
-            self._write(states.ENDING)
+            self._told += "; the run ends"
             self._loop.call_soon_threadsafe(self._task.cancel)
+            self._tell(f"watchdog: {self._told}")
+            self._write(states.ENDING)
 
     def _stalled(self, silent_s: float) -> str:
         """What a person must know, in a line."""
@@ -194,9 +220,12 @@ class Watchdog:
         except OSError as error:
             logger.warning("%s cannot be written: %s", self._folder / REPORT, error)
 
-    def _say_all(self, told: str) -> None:
-        self._told = told
-        self._say(f"watchdog: {told}")
+    def _tell(self, words: str) -> None:
+        try:
+            self._say(words)
+        # A terminal that is gone is told by an OSError; rich makes an exit of it.
+        except (Exception, SystemExit) as error:
+            logger.warning("cannot be told: %s (%r)", words, error)
 
     def _end_process(self, code: int, told: str) -> None:
         self._told = f"{self._told}; {told}" if self._ending_at is not None else told

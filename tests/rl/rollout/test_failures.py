@@ -156,3 +156,27 @@ async def test_a_tool_that_times_out_beyond_its_retries(collect):
 
 def test_a_step_without_failures_says_nothing_of_them():
     assert failures({"failures": 0.0, "retries": 0.0}) == ""
+
+
+async def test_one_that_is_slow_to_give_up_may_be_asked_again(make_collector, random_policy):
+    sample, calls = random_policy.generate, []
+
+    async def generate(*arguments):
+        calls.append(arguments)
+        if len(calls) > 2:
+            return await sample(*arguments)
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.2)
+
+    random_policy.generate = generate
+    collector = make_collector(limits={"retries": 2})
+    collecting = asyncio.create_task(collector.collect([0, 1], 1, (5,)))
+    while len(calls) < 2:
+        await asyncio.sleep(0.005)
+    for _ in range(2):
+        collector.activities.give_up()
+        await asyncio.sleep(0.05)
+    groups = await asyncio.wait_for(collecting, 20)
+    assert [t.attempts for group in groups for t in group.trajectories] == [2, 2]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -259,3 +261,15 @@ def test_no_group_is_lost_repeated_or_older_than_the_bound(
         await world.stream.close()
 
     asyncio.run(run())
+
+
+async def test_words_of_any_kind_can_be_read_from_a_checkpoint(tmp_path):
+    world = World(prompts=1, staleness=2)
+    world.end(0, 1)
+    await world.take(0)
+    group = world.stream._lent[0].played[0]
+    group.trajectories[0].stop_reason = np.str_("from an array")
+    torch.save(world.stream.state_dict(), tmp_path / "state.pt")
+    state = torch.load(tmp_path / "state.pt", weights_only=True)
+    assert state["ahead"][0]["played"][0][0]["stop_reason"] == "from an array"
+    await world.stream.close()

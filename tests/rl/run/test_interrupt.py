@@ -52,6 +52,25 @@ async def test_a_signal_cancels_the_work_and_what_comes_after_it(told, number):
     assert told == ["stopping cleanly; Ctrl-C once more stops at once"]
 
 
+async def test_what_is_done_is_saved_before_what_runs_has_ended(told):
+    happened = []
+
+    async def work():
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.sleep(30)
+        finally:
+            await asyncio.sleep(0.01)
+            happened.append("ended")
+
+    async with Interrupt(told.append) as interrupt:
+        assert await interrupt.unless_asked(work(), lambda: happened.append("saved")) is None
+        assert happened == ["saved", "ended"]
+        later = work_that_must_not_finish(happened)
+        assert await interrupt.unless_asked(later, lambda: happened.append("again")) is None
+    assert happened == ["saved", "ended", "again"]
+
+
 async def work_that_must_not_finish(happened):
     await asyncio.sleep(0)
     happened.append("ran on")

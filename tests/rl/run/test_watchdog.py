@@ -1,0 +1,98 @@
+"""The watchdog where its own means fail it: no terminal, a process that was stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+HOME = Path(__file__).resolve().parents[3]
+WATCHED = """
+import asyncio, sys, time
+from pathlib import Path
+from rl.cli import parse
+from rl.config import TrainConfig
+from rl.run import watchdog
+from rl.run.activity import Activities
+
+watchdog.STOPPED_S = 1.0
+words = ["env=code-sandbox", "stall_s=3", "close_s=3"]
+config = parse(TrainConfig, words, command="train", presets={})
+activities = Activities()
+
+def work():
+    print("begun", flush=True)
+    for _ in range(3):
+        end = time.process_time() + 0.7
+        while time.process_time() < end:
+            sum(range(1000))
+        activities.progressed("some work")
+
+def say(words):
+    raise SystemExit(1)  # as rich does where the terminal is gone
+
+async def main(hangs):
+    async with watchdog.Watchdog(activities, Path(sys.argv[1]), config, say):
+        await (asyncio.Event().wait() if hangs else asyncio.to_thread(work))
+
+try:
+    asyncio.run(main(sys.argv[2] == "hangs"))
+except watchdog.RunStalled as stalled:
+    print(stalled)
+    sys.exit(75)
+"""
+
+
+@pytest.fixture
+def watched(tmp_path):
+    """Starts a process that a watchdog watches, with nobody to read its errors."""
+    started = []
+
+    def start(what: str) -> subprocess.Popen[str]:
+        words = [sys.executable, "-c", WATCHED, str(tmp_path), what]
+        environment = os.environ | {"PYTHONPATH": str(HOME)}
+        process = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_a_run_whose_terminal_is_gone_is_ended_all_the_same(watched):
+    process = watched("hangs")
+    told, _ = process.communicate(timeout=60)
+    assert process.returncode == 75
+    assert "nothing got further for" in told
+
+
+def test_a_process_that_was_stopped_goes_on(watched):
+    process = watched("works")
+    assert process.stdout.readline() == "begun\n"
+    time.sleep(0.3)
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(5)
+    process.send_signal(signal.SIGCONT)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+def test_a_process_ends_though_nobody_reads_why():
+    program = (
+        "import os, sys\n"
+        "from rl.run.closing import end_process\n"
+        "read, write = os.pipe()\n"
+        "os.close(read)\n"
+        "os.dup2(write, 2)\n"
+        "end_process(75, 'x')\n"
+    )
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(words, cwd=HOME, timeout=60, check=False)
+    assert done.returncode == 75
