@@ -50,7 +50,8 @@ async def train(config: TrainConfig) -> Outcome:
     """Run what ``config`` says; everything that happens is in the run's folder.
 
     Raises:
-        UsageError: the folder holds a run and resume is "no", or a setting is wrong.
+        UsageError: the folder holds a run and resume is "no", or one that goes on, or a setting is
+            wrong.
         NonFiniteLoss: the loss is not finite; the good weights are saved, the episodes as well.
         BrokenWeights: an update spoilt the weights; they are not saved.
         RolloutFailure: too many episodes failed for reasons that are not the policy's.
@@ -65,7 +66,7 @@ async def train(config: TrainConfig) -> Outcome:
     title = f"{config.env.env_id}, {config.algo.name}, model {config.model}, seed {config.seed}"
     folder = RunFolder(run_path(config.out, config, config.algo.name), config)
     outcome, activities = Outcome(folder.path), Activities()
-    with Display(title, config.steps) as display:
+    with folder.held(), Display(title, config.steps) as display:
         display.say(f"run folder: {folder.path}")
         async with (
             Watchdog(activities, folder.path, config, display.say) as watchdog,

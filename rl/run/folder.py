@@ -15,13 +15,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import json
+import logging
 import platform
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -34,6 +37,7 @@ from rl.run.files import make_folder, replace_text, writing
 from rl.run.metrics import PassRate
 from rl.run.plain import to_plain
 
+logger = logging.getLogger(__name__)
 MAY_CHANGE = (
     "steps",
     "eval.",
@@ -50,6 +54,7 @@ MAY_CHANGE = (
     "dry_run",
 )
 """Settings (prefixes of keys) in which a resumed run may differ from the one it goes on from."""
+LOCK = ".lock"
 PACKAGES = ("turnwise", "torch", "transformers", "tokenizers", "gymnasium", "numpy", "chz")
 
 
@@ -79,6 +84,27 @@ class RunFolder:
             self._check_same_run(config)
         for folder in (path, path / "trajectories", self.checkpoints):
             make_folder(folder)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """While the context lasts no other process may run in this folder.
+
+        A lock of the process: it is gone with it, however it ends, and no child has it.
+
+        Raises:
+            UsageError: one does.
+        """
+        with (self.path / LOCK).open("a") as file:
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except (BlockingIOError, PermissionError) as error:
+                raise UsageError(
+                    f"{self.path} is used by a run that goes on (python -m rl.status {self.path}): "
+                    "stop it first, or choose another out=..."
+                ) from error
+            except OSError as error:
+                logger.warning("two runs in %s would not be noticed: %s", self.path, error)
+            yield
 
     def write_config(self, config: TrainConfig, extra: Mapping[str, Any]) -> None:
         """Record the resolved configuration and the versions of everything that matters."""

@@ -6,6 +6,8 @@ import dataclasses
 import gzip
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -161,3 +163,23 @@ def test_episodes_are_read_as_they_were_written(tmp_path):
     groups = [TrajectoryGroup([one]), TrajectoryGroup([two])]
     write_trajectories(tmp_path / "episodes.jsonl.gz", groups)
     assert read_trajectories(tmp_path / "episodes.jsonl.gz") == [one, two]
+
+
+def test_a_folder_has_one_run_at_a_time(tmp_path):
+    folder = RunFolder(tmp_path / "run", config())
+    program = (
+        "import fcntl, sys, time\n"
+        "file = open(sys.argv[1], 'a')\n"
+        "fcntl.lockf(file, fcntl.LOCK_EX)\n"
+        "print('held', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    words = [sys.executable, "-c", program, str(folder.path / ".lock")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        used = pytest.raises(UsageError, match=r"is used by a run that goes on .* another out=")
+        with used, folder.held():
+            pass
+        other.kill()
+    with folder.held():
+        pass
