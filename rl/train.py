@@ -50,8 +50,7 @@ async def train(config: TrainConfig) -> Outcome:
     """Run what ``config`` says; everything that happens is in the run's folder.
 
     Raises:
-        UsageError: the folder holds a run and resume is "no", or one that goes on, or a setting is
-            wrong.
+        UsageError: the folder's run goes on, or resume is "no"; or a setting is wrong.
         NonFiniteLoss: the loss is not finite; the good weights are saved, the episodes as well.
         BrokenWeights: an update spoilt the weights; they are not saved.
         RolloutFailure: too many episodes failed for reasons that are not the policy's.
@@ -102,7 +101,6 @@ async def train(config: TrainConfig) -> Outcome:
                 display.step(step, metrics)
                 if last:
                     break
-
             await trainer.stop_rollouts()
             outcome.after = await _end(trainer, interrupt, title, display.say)
             outcome.step = trainer.progress.step

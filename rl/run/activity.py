@@ -18,6 +18,8 @@ from rl.run.ledger import Lane
 
 ROLLOUT, LEARNER, POLICY, CLOSE = "rollout", "learner", "policy", "close"
 """Lanes; the last is of what is being given back, and has no seconds."""
+OPEN = "open"
+"""State of what is being made ready before the first step."""
 GENERATE, ENVIRONMENT, TOOL, QUEUE = "generate", "environment", "tool", "queue"
 """States of an episode."""
 _LANES = {ROLLOUT: (), LEARNER: (), POLICY: ("sync", GENERATE)}

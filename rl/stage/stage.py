@@ -24,7 +24,7 @@ from rl.learner.model import load_model
 from rl.rollout.collector import Collector, EpisodeLimits
 from rl.rollout.trajectory import TrajectoryGroup
 from rl.rollout.vine import Vine
-from rl.run.activity import POLICY, Activities
+from rl.run.activity import LEARNER, OPEN, POLICY, Activities
 from rl.run.closing import InTime
 from rl.run.metrics import PassRate, pass_rate, success_of
 from rl.run.services import ServiceMeter
@@ -160,13 +160,11 @@ async def open_stage(
     async with AsyncExitStack() as stack:
         # Until here and no further, a ValueError is about what the user asked for.
         try:
-            opened = envs.env_type(config.env.env_id).open_services(config.env.options)
-            services = await stack.enter_async_context(
-                InTime(opened, "the environment's services", activities, config.close_s)
-            )
+            services = await _open_services(config, stack, activities)
             _check_isolation(config, services, say)
             path = await _model_path(config, services, say, activities)
-            model, tokenizer = _load(config, path, device, dtype_of(config))
+            with activities.doing(LEARNER, f"the model {path}", OPEN):
+                model, tokenizer = _load(config, path, device, dtype_of(config))
             renderer = Renderer(tokenizer)
         except ValueError as error:
             raise UsageError(str(error)) from error
@@ -176,22 +174,33 @@ async def open_stage(
         closed_first = await stack.enter_async_context(
             InTime(AsyncExitStack(), "the policy", activities, config.close_s)
         )
-        policy = await open_policy(
-            config,
-            path,
-            model,
-            tokenizer,
-            logs=logs,
-            own_weights=own_weights,
-            say=say,
-            stack=closed_first,
-        )
+        with activities.doing(LEARNER, "the policy", OPEN):
+            policy = await open_policy(
+                config,
+                path,
+                model,
+                tokenizer,
+                logs=logs,
+                own_weights=own_weights,
+                say=say,
+                stack=closed_first,
+            )
         if isinstance(policy, Observable):
             activities.watch(policy)
         activities.progressed("the policy that was opened")
         meter = ServiceMeter(services)
         await meter.take()  # a warm start's programs belong to no step
         yield Stage(config, services, model, tokenizer, policy, renderer, meter, activities)
+
+
+async def _open_services(
+    config: RunConfig, stack: AsyncExitStack, activities: Activities
+) -> Mapping[str, Any]:
+    """The environment's services; ``stack`` closes them, in time."""
+    opened = envs.env_type(config.env.env_id).open_services(config.env.options)
+    what = "the environment's services"
+    with activities.doing(LEARNER, what, OPEN):
+        return await stack.enter_async_context(InTime(opened, what, activities, config.close_s))
 
 
 def _settle(config: RunConfig) -> torch.device:
