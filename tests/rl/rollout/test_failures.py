@@ -159,7 +159,7 @@ def test_a_step_without_failures_says_nothing_of_them():
 
 
 async def test_one_that_is_slow_to_give_up_may_be_asked_again(make_collector, random_policy):
-    sample, calls = random_policy.generate, []
+    sample, calls, released = random_policy.generate, [], asyncio.Event()
 
     async def generate(*arguments):
         calls.append(arguments)
@@ -168,7 +168,7 @@ async def test_one_that_is_slow_to_give_up_may_be_asked_again(make_collector, ra
         try:
             await asyncio.sleep(60)
         finally:
-            await asyncio.sleep(0.2)
+            await released.wait()
 
     random_policy.generate = generate
     collector = make_collector(limits={"retries": 2})
@@ -177,6 +177,7 @@ async def test_one_that_is_slow_to_give_up_may_be_asked_again(make_collector, ra
         await asyncio.sleep(0.005)
     for _ in range(2):
         collector.activities.give_up()
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.02)
+    released.set()
     groups = await asyncio.wait_for(collecting, 20)
     assert [t.attempts for group in groups for t in group.trajectories] == [2, 2]
