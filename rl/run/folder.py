@@ -11,6 +11,7 @@
     ledger.png           where the seconds of each step went
     status.json          what it does at this moment, for ``rl.status``
     stalled.txt          where everything stood when nothing got further
+    .lock                held by the process that runs here
 """
 
 from __future__ import annotations
@@ -94,7 +95,10 @@ class RunFolder:
         Raises:
             UsageError: one does.
         """
-        with (self.path / LOCK).open("a") as file:
+        path = self.path / LOCK
+        with writing(path):
+            file = path.open("a")
+        with file:
             try:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except (BlockingIOError, PermissionError) as error:

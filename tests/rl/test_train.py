@@ -102,7 +102,7 @@ def test_reward_rises_and_the_run_leaves_its_files(words, tmp_path, capfd, turns
     assert all(r["sampling/logp_difference_max"] < 1e-4 for r in records if "reward" in r)
 
     assert sorted(p.name for p in out.iterdir()) == [
-        *("checkpoints", "config.json", "curve.png", "ledger.png"),
+        *(".lock", "checkpoints", "config.json", "curve.png", "ledger.png"),
         *("metrics.jsonl", "status.json", "trajectories", "versions.json"),
     ]
     kept = sorted(p.name for p in (out / "checkpoints").iterdir())
