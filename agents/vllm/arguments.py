@@ -59,7 +59,6 @@ class StartConfig:
         }
         if self.cpu:
             told |= {"enforce_eager": True, "kv_cache_memory_bytes": 2**27, "block_size": 32}
-            told["distributed_executor_backend"] = ONE_PROCESS
             # A prompt that has a seed and is computed in two pieces ends vLLM 0.32's engine: it
             # sets back the seed's generator, which those of a CPU cannot do.
             told["enable_chunked_prefill"] = False

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import aiohttp
 
-from agents.vllm.arguments import StartConfig, as_words
+from agents.vllm.arguments import ONE_PROCESS, StartConfig, as_words
 from agents.vllm.guard import (
     KILL_S,
     Guard,
@@ -165,7 +165,10 @@ def command_line(config: ServerConfig, port: int) -> list[str]:
     words = [config.python, "-m", "vllm.entrypoints.openai.api_server"]
     words += ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", "turnwise"]
     words += ["--enable-scale-out", "--disable-uvicorn-access-log"]
-    return [*words, *as_words(config.core_arguments()), *config.arguments]
+    words += as_words(config.core_arguments())
+    if config.cpu:
+        words += ["--distributed-executor-backend", ONE_PROCESS]
+    return [*words, *config.arguments]
 
 
 def _free_port() -> int:

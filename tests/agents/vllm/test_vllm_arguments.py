@@ -6,8 +6,9 @@ import dataclasses
 
 import pytest
 
-from agents.vllm import EngineConfig
+from agents.vllm import EngineConfig, ServerConfig
 from agents.vllm.arguments import as_words, parse_pairs
+from agents.vllm.process import command_line
 
 
 def test_pairs_are_json_or_words():
@@ -37,9 +38,11 @@ def test_memory_is_shared_on_a_gpu_alone():
     assert "enforce_eager" not in on_gpu
 
 
-def test_a_cpu_computes_where_requests_are_scheduled():
-    config = EngineConfig(model="m", context_window=64)
-    told = config.core_arguments()["distributed_executor_backend"]
-    assert told == "vllm.v1.executor.uniproc_executor.UniProcExecutor"
-    on_gpu = dataclasses.replace(config, cpu=False).core_arguments()
-    assert "distributed_executor_backend" not in on_gpu
+def test_a_server_on_a_cpu_computes_where_it_schedules_unless_the_user_says_otherwise():
+    config = ServerConfig(model="m", context_window=64, arguments=("--seed", "1"))
+    words = command_line(config, 8000)
+    at = words.index("--distributed-executor-backend")
+    assert words[at + 1] == "vllm.v1.executor.uniproc_executor.UniProcExecutor"
+    assert words[-2:] == ["--seed", "1"], "the user's words are the last"
+    on_gpu = command_line(dataclasses.replace(config, cpu=False), 8000)
+    assert "--distributed-executor-backend" not in on_gpu
