@@ -34,6 +34,9 @@ class Segment:
     sampling_logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     turn_ids: list[int] = field(default_factory=list)
+    supports: list[list[int]] = field(default_factory=list)
+    """The token ids that top-k and top-p left where each token was sampled, none for a token that
+    nothing was cut for. No entry at all where that holds for all of them."""
     parent: int | None = None
     """Index of the segment that this one forked from when the context was edited."""
     offset: int = 0
@@ -49,15 +52,23 @@ class Segment:
         self.sampling_logprobs.extend([0.0] * count)
         self.versions.extend([NOT_SAMPLED] * count)
         self.turn_ids.extend([turn] * count)
+        if self.supports:
+            self.supports.extend([[]] * count)
 
     def append_completion(self, completion: Completion, turn: int) -> None:
         """Append what the policy sampled: the only tokens that are ever trained."""
         count = len(completion.token_ids)
+        if completion.supports is not None and not self.supports:
+            self.supports = [[]] * len(self.token_ids)
         self.token_ids.extend(completion.token_ids)
         self.loss_mask.extend([1] * count)
         self.sampling_logprobs.extend(completion.logprobs)
         self.versions.extend(completion.versions)
         self.turn_ids.extend([turn] * count)
+        if completion.supports is not None:
+            self.supports.extend([*support] for support in completion.supports)
+        elif self.supports:
+            self.supports.extend([[]] * count)
 
     def copy(self) -> Segment:
         """The same tokens, to go on from in another way."""
@@ -68,6 +79,7 @@ class Segment:
             sampling_logprobs=[*self.sampling_logprobs],
             versions=[*self.versions],
             turn_ids=[*self.turn_ids],
+            supports=[*self.supports],
         )
 
     def check(self) -> None:
@@ -80,6 +92,7 @@ class Segment:
             "a version on a token nobody sampled"
         )
         self._check_logprobs()
+        self._check_supports()
         assert self.turn_ids == sorted(self.turn_ids), "turns out of order"
         assert 0 <= self.offset <= count, "the shared prefix is longer than the segment"
         assert self.parent is not None or self.offset == 0, "a prefix is shared with no parent"
@@ -101,6 +114,15 @@ class Segment:
             assert (-math.inf < logprob <= 0) if mask else logprob == 0, (
                 f"{logprob} is no log-probability of a token with loss_mask {mask}"
             )
+
+    def _check_supports(self) -> None:
+        """Assert that what was cut for a token is told for sampled ones alone, and holds them."""
+        if not self.supports:
+            return
+        assert len(self.supports) == len(self.token_ids), "supports are not one per token"
+        for token, mask, support in zip(self.token_ids, self.loss_mask, self.supports, strict=True):
+            assert mask or not support, "a support of a token nobody sampled"
+            assert not support or token in support, f"token {token} is not in its support"
 
     def __len__(self) -> int:
         return len(self.token_ids)

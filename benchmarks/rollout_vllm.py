@@ -29,7 +29,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -42,6 +42,7 @@ from agents.completion import SamplingParams
 from agents.renderer import Renderer
 from agents.vllm import Member, Prober, ServerConfig, VLLMServerPolicy, WeightFolders
 from agents.vllm.protocol import ENDPOINTS, request_body
+from agents.vllm.sampling import sampling_parameters
 from benchmarks.weight_sync import make_model
 from rl.learner.model import score_tokens
 from rl.rollout.collector import Collector, EpisodeLimits
@@ -206,14 +207,14 @@ class Bench:
 
             async def play(number: int, calls: Sequence[Call]) -> None:
                 for turn, call in enumerate(calls):
+                    sampling = SamplingParams(
+                        max_tokens=call.num_sampled, seed=None if lean else call.seed
+                    )
                     body = request_body(
                         "generate",
                         "turnwise",
                         call.prompt,
-                        SamplingParams(
-                            max_tokens=call.num_sampled,
-                            seed=None if lean else call.seed,
-                        ),
+                        sampling_parameters(sampling),
                         request_id=f"{salt}-{number}-{turn}",
                         salt=salt,
                     )
@@ -315,9 +316,9 @@ async def measure(words: argparse.Namespace, log: Path) -> list[dict[str, Any]]:
     """Start a server and compare at each number of episodes."""
     model = make_model("tiny", WINDOW)
     prober = Prober(
-        lambda ids, temperature: score_tokens(model, ids, temperature),
+        partial(score_tokens, model),
         model.config.vocab_size,
-        temperature=1.0,
+        sampling=SamplingParams(),
         tolerance=1e-4,
     )
     with tempfile.TemporaryDirectory() as folder:

@@ -16,11 +16,13 @@ import json
 import statistics
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from agents.completion import SamplingParams
 from agents.vllm import Member, Prober, ServerConfig, VLLMServerPolicy, WeightFolders
 from rl.learner.model import score_tokens
 from rl.run.folder import versions
@@ -53,9 +55,9 @@ async def measure(kind: str, updates: int, python: str, log: Path) -> dict[str, 
 
     model = make_model(kind)
     prober = Prober(
-        lambda ids, temperature: score_tokens(model, ids, temperature),
+        partial(score_tokens, model),
         model.config.vocab_size,
-        temperature=1.0,
+        sampling=SamplingParams(),
         tolerance=1e-4,
     )
     with tempfile.TemporaryDirectory() as folder:

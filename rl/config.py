@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import envs
+from agents.completion import SamplingParams
 from envs.budget import budget_kinds
 from envs.env import EnvOptions
 from rl.cli import Build, Choice, as_word, flatten, unknown
@@ -133,6 +134,11 @@ class RunConfig(ModelConfig):
                 "it belongs"
             )
 
+    @property
+    def sampling_params(self) -> SamplingParams:
+        """What the policy is asked."""
+        return self.sampling.params(with_support=False)
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(RunConfig):
@@ -226,6 +232,11 @@ class TrainConfig(RunConfig):
             )
         if self.deterministic:
             raise ValueError("deterministic needs staleness=0: else time says what is learned when")
+
+    @property
+    def sampling_params(self) -> SamplingParams:
+        """What the policy is asked in training."""
+        return self.sampling.params()
 
     @property
     def algorithm(self) -> Algorithm:

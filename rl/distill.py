@@ -115,7 +115,7 @@ async def _play(config: DistillConfig, stage: Stage) -> tuple[Harvest, dict[str,
     from rl.rollout.order import TaskOrder
     from rl.stage import DISTILL
 
-    collector = stage.collector("train", config.sampling.temperature)
+    collector = stage.collector("train", config.sampling_params)
     env = collector.make_env()
     rules = Rules(
         keep=config.keep,

@@ -26,7 +26,7 @@ async def evaluate(config: EvaluateConfig) -> tuple[dict[str, object], list[Traj
 
     async with open_stage(config, say) as stage:
         rate, groups = await stage.evaluate(
-            config.split, config.tasks, EVALUATE, config.sampling.temperature, config.episodes
+            config.split, config.tasks, EVALUATE, config.sampling_params, config.episodes
         )
         by_task = [[success_of(t, stage.success_score) for t in g.finished] for g in groups]
         result: dict[str, object] = {

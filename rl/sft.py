@@ -77,8 +77,7 @@ async def _test(config: SFTConfig, stage: Stage) -> float | None:
 
     if config.test_tasks == 0:
         return None
-    temperature = config.sampling.temperature
-    rate, _ = await stage.evaluate("test", config.test_tasks, TEST, temperature)
+    rate, _ = await stage.evaluate("test", config.test_tasks, TEST, config.sampling_params)
     say(f"test tasks: {stage.success_score or 'return'} {rate}")
     return rate.rate
 

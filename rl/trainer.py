@@ -76,6 +76,7 @@ class Trainer:
         self.shapings = make_shapings(config.shaping)
         self.progress = Progress()
         self.best = Best()
+        self._eval_sampling = config.eval.params(config.sampling.max_tokens)
         self._best_path = folder.checkpoints / "best"
         optimizer = config.optimizer
         if optimizer.lr == 0:
@@ -91,7 +92,7 @@ class Trainer:
                 seed=config.seed,
             )
             self.collector = stage.collector(
-                "train", config.sampling.temperature, vine_of(config.algo.row)
+                "train", config.sampling_params, vine_of(config.algo.row)
             )
             env = self.collector.make_env()
             ramp = config.curriculum.ramp_steps or config.steps
@@ -200,7 +201,7 @@ class Trainer:
         """Success on validation tasks; the weights are kept when no others did better."""
         config = self.config.eval
         rate, groups = await self.stage.evaluate(
-            "validation", config.tasks, VALIDATION, config.temperature
+            "validation", config.tasks, VALIDATION, self._eval_sampling
         )
         if rate.rate > self.best.success:
             self.best = Best(self.progress.step, rate.rate)
@@ -211,8 +212,8 @@ class Trainer:
 
     async def test(self) -> PassRate:
         """Success on test tasks."""
-        config = self.config.eval
-        rate, _ = await self.stage.evaluate("test", config.test_tasks, TEST, config.temperature)
+        tasks = self.config.eval.test_tasks
+        rate, _ = await self.stage.evaluate("test", tasks, TEST, self._eval_sampling)
         return rate
 
     def save(self) -> None:

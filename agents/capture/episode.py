@@ -225,13 +225,13 @@ class CapturedEpisode:
             ApiError: there is no room for it.
         """
         asked, own, limits = request.overruled or {}, self.sampling, self.limits
-        decided = {"temperature": own.temperature, "top_p": own.top_p}
+        decided = {"temperature": own.temperature, "top_p": own.top_p, "top_k": own.top_k}
         differing = {k: v for k, v in asked.items() if k in decided and v != decided[k]}
         if differing:
             given = ", ".join(f"{name}={value}" for name, value in differing.items())
             _say_once(
                 f"an agent asks for {given}: it is sampled at temperature={own.temperature:g}, "
-                f"top_p={own.top_p:g} all the same, as the run says"
+                f"top_p={own.top_p:g}, top_k={own.top_k} all the same, as the run says"
             )
         room = limits.context_length - length
         if room < 1:

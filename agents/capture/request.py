@@ -14,7 +14,7 @@ _NO_EFFECT = (
     "prompt_cache_retention",
 )
 """Fields that change nothing about an answer."""
-_OVERRULED = ("temperature", "top_p", "seed")
+_OVERRULED = ("temperature", "top_p", "top_k", "seed")
 """Fields that training decides: what was sampled otherwise could not be trained on as it is."""
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "n": (1,),

@@ -5,18 +5,17 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from agents.completion import Completion, FinishReason, SamplingParams
 from agents.local.forward import Batch, Forward
+from agents.local.request import Request, Slot, Token
 from agents.local.sampling import sample, uniforms
 from agents.local.slots import SlotTable
-from agents.local.stops import StopStrings, StopStringTable
+from agents.local.stops import StopStringTable
 from agents.local.weights import WeightWatch
 from agents.policy import PolicyFailure
 
@@ -39,62 +38,6 @@ class Stats:
     num_steps: int
     mean_occupancy: float
     """Rows that decoded per step, of all rows, on average over the steps."""
-
-
-@dataclass(slots=True, eq=False)
-class Request:
-    """One completion under way."""
-
-    prompt_ids: list[int]
-    sampling: SamplingParams
-    session: str | None = None
-    stops: StopStrings | None = None
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
-    finish_reason: FinishReason | None = None
-    uniforms: Iterator[float] = field(default_factory=lambda: iter(()))
-    slot: Slot | None = None
-    asked_at: float = field(default_factory=time.monotonic)
-    placed_at: float | None = None
-    """When it got its row; until then it queues."""
-
-    def queued_s(self) -> float:
-        """Seconds that it waited for a row, so far."""
-        return (self.placed_at or time.monotonic()) - self.asked_at
-
-    def append(self, token_id: int, logprob: float, version: int, context_window: int) -> bool:
-        """Record one sampled token; True when it is the last."""
-        self.token_ids.append(token_id)
-        self.logprobs.append(logprob)
-        self.versions.append(version)
-        if token_id in self.sampling.stop_token_ids:
-            self.finish_reason = FinishReason.STOP_TOKEN
-        elif self.stops is not None and self.stops.completed_by(self.token_ids):
-            self.finish_reason = FinishReason.STOP_STRING
-        elif len(self.token_ids) >= self.sampling.max_tokens:
-            self.finish_reason = FinishReason.LENGTH
-        elif len(self.prompt_ids) + len(self.token_ids) >= context_window:
-            self.finish_reason = FinishReason.CONTEXT_FULL
-        return self.finish_reason is not None
-
-    def completion(self) -> Completion:
-        """The finished completion."""
-        assert self.finish_reason is not None
-        return Completion(
-            tuple(self.token_ids), tuple(self.logprobs), tuple(self.versions), self.finish_reason
-        )
-
-
-@dataclass(slots=True, eq=False)
-class Slot:
-    """One row, as the scheduler sees it; its index changes when rows are swapped."""
-
-    index: int
-    request: Request | None = None
-    session: str | None = None
-    """The episode whose tokens it keeps between turns."""
-    last_used: int = 0
 
 
 class Engine:
@@ -219,7 +162,7 @@ class Engine:
         num_decode, num_chunks = self._num_decode, len(batch.chunk_sizes)
         self._table.lengths[:num_decode] += 1
         self._table.lengths[num_decode : num_decode + num_chunks] += batch.chunk_sizes
-        finished = self._record(*sampled) if sampled else []
+        finished = self._record(sampled) if sampled else []
         self._promote_ready()
         return finished
 
@@ -358,16 +301,12 @@ class Engine:
             starts=starts,
         )
 
-    def _sample(self, logits: torch.Tensor) -> tuple[list[int], list[float]]:
-        """One token and its log-probability for every decoding row."""
+    def _sample(self, logits: torch.Tensor) -> list[Token]:
+        """One token for every decoding row."""
         requests = [slot.request for slot in self._slots[: self._num_decode]]
         params = [request.sampling for request in requests if request is not None]
-        drawn = sample(
-            logits,
-            [p.temperature for p in params],
-            [p.top_p for p in params],
-            [next(request.uniforms) for request in requests if request is not None],
-        )
+        uniform = [next(request.uniforms) for request in requests if request is not None]
+        drawn = sample(logits, params, uniform)
         token_ids, logprobs = drawn.token_ids.tolist(), drawn.logprobs.tolist()
         if not math.isfinite(sum(logprobs)):
             raise PolicyFailure(
@@ -375,17 +314,17 @@ class Engine:
                 "the last update broke the model",
                 retryable=False,
             )
-        return token_ids, logprobs
+        return list(map(Token, token_ids, logprobs, drawn.supports))
 
-    def _record(self, token_ids: list[int], logprobs: list[float]) -> list[Request]:
+    def _record(self, tokens: list[Token]) -> list[Request]:
         """Append the sampled tokens to their requests; returns those that are finished."""
-        self._table.append(token_ids)
-        self._generated += len(token_ids)
+        self._table.append([token.id for token in tokens])
+        self._generated += len(tokens)
         finished = []
-        decoding = [slot.request for slot in self._slots[: len(token_ids)]]
-        for request, token_id, logprob in zip(decoding, token_ids, logprobs, strict=True):
+        decoding = [slot.request for slot in self._slots[: len(tokens)]]
+        for request, token in zip(decoding, tokens, strict=True):
             assert request is not None
-            if request.append(token_id, logprob, self.version, self._context_window):
+            if request.append(token, self.version, self._context_window):
                 finished.append(request)
         for request in finished:
             assert request.slot is not None

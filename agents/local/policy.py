@@ -13,9 +13,10 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from agents.completion import Completion, FinishReason, SamplingParams
-from agents.local.engine import Engine, Request, Stats
+from agents.local.engine import Engine, Stats
 from agents.local.fallback import TransformersForward
 from agents.local.forward import Forward, ThinForward, thin_obstacle
+from agents.local.request import Request
 from agents.local.stops import StopStringTable
 from agents.local.waves import Gate
 from agents.local.weights import check_weights, copy_weights

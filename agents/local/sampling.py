@@ -1,4 +1,4 @@
-"""From logits to tokens: temperature, nucleus, and one stream of random numbers per request."""
+"""From logits to tokens: temperature, top-k, top-p, and a stream of random numbers per request."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agents.completion import SamplingParams
+
 _BLOCK = 64
 _SHORTLIST = 256
 
@@ -18,7 +20,11 @@ class Sampled(NamedTuple):
 
     token_ids: Tensor
     logprobs: Tensor
-    """Under the sampling temperature, before top-p; fp32."""
+    """In the distribution that it was sampled from: under the temperature, and over what top-k and
+    top-p left; fp32."""
+    supports: list[list[int]]
+    """What top-k and top-p left, one list of token ids per row; empty where they cut nothing, and
+    where nobody asked."""
 
 
 def uniforms(seed: int) -> Iterator[float]:
@@ -34,41 +40,51 @@ def uniforms(seed: int) -> Iterator[float]:
 
 def sample(
     logits: Tensor,
-    temperatures: Sequence[float],
-    top_ps: Sequence[float],
+    params: Sequence[SamplingParams],
     uniform: Sequence[float],
 ) -> Sampled:
     """Sample one token per row by inverting the cumulative distribution at ``uniform``.
 
     Args:
         logits: ``[B, V]``, fp32.
-        temperatures: logits are divided by it; 0 takes the most likely token, and its
+        params: how each row is sampled. At temperature 0 the likeliest token is taken, and its
             log-probability is that at temperature 1.
-        top_ps: each row samples from the smallest set of tokens whose mass reaches it.
         uniform: numbers in [0, 1), one per row.
     """
     device = logits.device
-    if any(t != 1.0 for t in temperatures):
-        divisor = torch.tensor([t or 1.0 for t in temperatures], device=device)
+    if any(p.temperature != 1.0 for p in params):
+        divisor = torch.tensor([p.temperature or 1.0 for p in params], device=device)
         scaled = logits / divisor[:, None]
     else:
         scaled = logits
     logprobs = scaled.log_softmax(-1)
-    greedy = [t == 0.0 for t in temperatures]
+    supports: list[list[int]] = [[] for _ in params]
+    greedy = [p.temperature == 0.0 for p in params]
     if all(greedy):
         token_ids = logits.argmax(-1)
-    else:
-        u = torch.tensor(uniform, device=device)
-        token_ids = _draw(logprobs.exp(), u)
-        nucleus = [i for i, p in enumerate(top_ps) if p < 1.0 and not greedy[i]]
-        if nucleus:
-            rows = torch.tensor(nucleus, device=device)
-            mass = torch.tensor([top_ps[i] for i in nucleus], device=device)
-            token_ids[rows] = _draw_nucleus(logprobs[rows].exp(), mass, u[rows])
-        if any(greedy):
-            chosen = torch.tensor(greedy, device=device)
-            token_ids = torch.where(chosen, logits.argmax(-1), token_ids)
-    return Sampled(token_ids, logprobs.gather(-1, token_ids[:, None])[:, 0])
+        return Sampled(token_ids, _of(logprobs, token_ids), supports)
+    u = torch.tensor(uniform, device=device)
+    token_ids = _draw(logprobs.exp(), u)
+    if any(greedy):
+        chosen = torch.tensor(greedy, device=device)
+        token_ids = torch.where(chosen, logits.argmax(-1), token_ids)
+    cut = [i for i, p in enumerate(params) if p.truncates]
+    if not cut:
+        return Sampled(token_ids, _of(logprobs, token_ids), supports)
+    rows = torch.tensor(cut, device=device)
+    left = _cut(logprobs[rows].exp(), [params[i] for i in cut])
+    token_ids[rows] = left.draw(u[rows])
+    drawn = _of(logprobs, token_ids)
+    drawn[rows] -= left.mass.log()
+    for place, i in enumerate(cut):
+        if params[i].with_support:
+            supports[i] = left.support(place)
+    # The mass is a sum of rounded numbers: where one token is left it may be below that token's.
+    return Sampled(token_ids, drawn.clamp_max(0.0), supports)
+
+
+def _of(logprobs: Tensor, token_ids: Tensor) -> Tensor:
+    return logprobs.gather(-1, token_ids[:, None])[:, 0]
 
 
 def _draw(probs: Tensor, uniform: Tensor) -> Tensor:
@@ -80,16 +96,51 @@ def _draw(probs: Tensor, uniform: Tensor) -> Tensor:
     return found[:, 0].clamp_max(probs.shape[-1] - 1)
 
 
-def _draw_nucleus(probs: Tensor, top_p: Tensor, uniform: Tensor) -> Tensor:
-    """As :func:`_draw`, from the smallest set of tokens whose mass reaches ``top_p [B]``."""
+class _Left(NamedTuple):
+    """What top-k and top-p leave of some rows, likeliest tokens first."""
+
+    token_ids: Tensor
+    """``[B, W]``."""
+    cumulative: Tensor
+    """``[B, W]``: the mass of each token and those before it."""
+    last: Tensor
+    """``[B, 1]``: the place of the last token that is left."""
+
+    @property
+    def mass(self) -> Tensor:
+        """``[B]``, of all that is left."""
+        return self.cumulative.gather(-1, self.last)[:, 0]
+
+    def draw(self, uniform: Tensor) -> Tensor:
+        """A token id for each row, ``[B]``."""
+        point = (uniform * self.mass)[:, None]
+        rank = torch.searchsorted(self.cumulative, point, right=True)
+        return self.token_ids.gather(-1, torch.minimum(rank, self.last))[:, 0]
+
+    def support(self, row: int) -> list[int]:
+        """The token ids that are left of a row, in their order."""
+        return sorted(self.token_ids[row, : int(self.last[row]) + 1].tolist())
+
+
+def _cut(probs: Tensor, params: Sequence[SamplingParams]) -> _Left:
+    """What top-k and top-p leave of ``probs [B, V]``.
+
+    ``top_k`` tokens, and of these the smallest set with a share of ``top_p`` in their mass (the
+    nucleus of Holtzman et al. 2020, section 3.1).
+    """
     vocabulary = probs.shape[-1]
+    ks = [min(p.top_k or vocabulary, vocabulary) for p in params]
+    limits = torch.tensor(ks, device=probs.device)
+    top_p = torch.tensor([p.top_p for p in params], dtype=probs.dtype, device=probs.device)
     ranked, token_ids = probs.topk(min(_SHORTLIST, vocabulary))
     cumulative = ranked.cumsum(-1)
     # A full sort of a large vocabulary costs more than the model: only where the mass is spread.
-    if vocabulary > _SHORTLIST and bool((cumulative[:, -1] < top_p).any()):
+    limited = limits < vocabulary
+    enough = torch.where(limited, limits <= _SHORTLIST, cumulative[:, -1] >= top_p)
+    if vocabulary > _SHORTLIST and not bool(enough.all()):
         ranked, token_ids = probs.sort(-1, descending=True)
         cumulative = ranked.cumsum(-1)
-    last = torch.searchsorted(cumulative, top_p[:, None]).clamp_max(ranked.shape[-1] - 1)
-    point = uniform[:, None] * cumulative.gather(-1, last)
-    rank = torch.searchsorted(cumulative, point, right=True)
-    return token_ids.gather(-1, torch.minimum(rank, last))[:, 0]
+    most = limits.clamp_max(ranked.shape[-1])[:, None] - 1
+    total = torch.where(limited, cumulative.gather(-1, most)[:, 0], 1.0)
+    last = torch.searchsorted(cumulative, (top_p * total)[:, None])
+    return _Left(token_ids, cumulative, torch.minimum(last, most))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from agents.local.engine import Request
+from agents.local.request import Request
 from agents.policy import PolicyFailure
 
 

@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 import torch
 
 from agents.completion import Completion
-from agents.local.engine import Engine, Request
+from agents.local.engine import Engine
+from agents.local.request import Request
 from agents.local.waves import Gate
 from agents.policy import PolicyFailure
 

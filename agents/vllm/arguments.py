@@ -43,6 +43,8 @@ class StartConfig:
     """With which it computes, on a CPU."""
     max_num_seqs: int = 64
     """Requests that it computes together."""
+    supports: bool = False
+    """Whether it tells which tokens top-p and top-k left; it cannot on a CPU."""
     log: Path | None = None
     """A file for what it says; None: it is not kept."""
 
@@ -57,6 +59,8 @@ class StartConfig:
             "generation_config": "vllm",
             "scheduling_policy": "priority",
         }
+        if self.supports:
+            told["return_sampling_mask"] = True
         if self.cpu:
             told |= {"enforce_eager": True, "kv_cache_memory_bytes": 2**27, "block_size": 32}
             # A prompt that has a seed and is computed in two pieces ends vLLM 0.32's engine: it

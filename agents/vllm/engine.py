@@ -13,6 +13,7 @@ from agents.vllm.replica import FIRST, Broken, Refused, Unreachable
 from agents.vllm.sampling import (
     Asked,
     BadAnswer,
+    NoSupport,
     Sampled,
     Span,
     completion_from,
@@ -43,6 +44,8 @@ class Engine:
         self.context_window = 0
         self.max_num_seqs: int | None = None
         """Requests that it computes at once."""
+        self.tells_supports = False
+        """Whether it tells what top-k and top-p left."""
         self.num_running = 0
         """Requests that it was sent and has not answered."""
 
@@ -55,6 +58,7 @@ class Engine:
         llm = self._llm()
         self.context_window = int(llm.model_config.max_model_len)
         self.max_num_seqs = int(llm.scheduler_config.max_num_seqs)
+        self.tells_supports = getattr(llm.model_config, "return_sampling_mask", False) is True
 
     async def generate(
         self,
@@ -178,7 +182,9 @@ class Engine:
         from vllm.sampling_params import RequestOutputKind
 
         async def last() -> Any:
-            told = sampling_parameters(sampling, prompt_logprobs=prompt)
+            told = sampling_parameters(
+                sampling, prompt_logprobs=prompt, bounded=self.tells_supports
+            )
             parameters = Parameters(**told, output_kind=RequestOutputKind.FINAL_ONLY)
             tokens = TokensPrompt(prompt_token_ids=list(prompt_ids), cache_salt=salt)
             asked = llm.generate(tokens, parameters, request_id, priority=priority)
@@ -208,11 +214,14 @@ class Engine:
             [Span(span.version, span.start, span.end) for span in told.weight_versions or ()],
             told.finish_reason,
             told.stop_reason,
+            None if told.sampling_mask is None else told.sampling_mask.token_ids,
         )
         try:
             return completion_from(sampled, asked)
         except BadAnswer as bad:
             raise Broken(f"{self.url} cannot be believed: {bad}") from bad
+        except NoSupport as missing:
+            raise Refused(f"{self.url}: {missing}") from missing
 
     async def _do(self, what: str, call: Awaitable[T], deadline_s: float) -> T:
         try:

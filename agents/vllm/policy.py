@@ -141,9 +141,9 @@ class VLLMServerPolicy:
         """Sample one completion of ``prompt_ids``; cancelling the call stops the generation.
 
         Raises:
-            PolicyFailure: no server answered within the deadline, or one refuses the request.
-            ValueError: the prompt is empty or longer than the context window; ``top_p`` is below 1:
-                the servers do not tell which tokens it left, which importance ratios need.
+            PolicyFailure: no server answered within the deadline, or one refuses the request, or
+                does not tell which tokens top-p and top-k left, where that is asked for.
+            ValueError: the prompt is empty or longer than the context window.
         """
         prompt = list(prompt_ids)
         self._check(prompt, sampling)
@@ -280,9 +280,4 @@ class VLLMServerPolicy:
             raise ValueError(
                 f"prompt_ids has {len(prompt)} tokens, the context window {self._context_window}: "
                 "end the episode or shorten its context"
-            )
-        if sampling.top_p < 1:
-            raise ValueError(
-                f"sampling.top_p ({sampling.top_p}) must be 1 with a vLLM server: it does not say "
-                "which tokens were left to sample from, and without that no ratio is right"
             )

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agents.completion import SamplingParams
 from agents.policy import PolicyFailure
 from agents.vllm.instance import Instance
 
-Score = Callable[[Sequence[int], float], Sequence[float]]
-"""From token ids and a temperature to the learner's log-probability of each token but the first."""
+Score = Callable[[Sequence[int], float, Sequence[Sequence[int]]], Sequence[float]]
+"""From token ids, a temperature and what the last of them were sampled from (none: from the whole
+vocabulary) to the learner's log-probability of each token but the first."""
 PROMPT_TOKENS, SAMPLED_TOKENS = 48, 16
 PROBE_TOKENS = PROMPT_TOKENS + SAMPLED_TOKENS
 """The window that a probe needs."""
@@ -40,21 +41,26 @@ class Prober:
     Args:
         score: the learner's own scores, with the weights that were handed over last.
         vocab_size: the probe's tokens are drawn below it.
-        temperature: that episodes are sampled at.
+        sampling: how episodes are sampled.
         tolerance: the largest difference of a log-probability that is let pass, in nats.
         seed: of the probe's tokens.
     """
 
     def __init__(
-        self, score: Score, vocab_size: int, *, temperature: float, tolerance: float, seed: int = 0
+        self,
+        score: Score,
+        vocab_size: int,
+        *,
+        sampling: SamplingParams,
+        tolerance: float,
+        seed: int = 0,
     ) -> None:
         self._score = score
-        self._temperature = temperature
         self.tolerance = tolerance
         drawn = random.Random(seed)
         self._prompt = [drawn.randrange(vocab_size) for _ in range(PROMPT_TOKENS)]
-        self._sampling = SamplingParams(
-            temperature=temperature, max_tokens=SAMPLED_TOKENS, seed=seed + 1
+        self._sampling = replace(
+            sampling, max_tokens=SAMPLED_TOKENS, stop=(), stop_token_ids=(), seed=seed + 1
         )
         self._expected: dict[int, list[float]] = {}
 
@@ -64,7 +70,7 @@ class Prober:
         The version before is remembered as well: a server on its way back may be given that one.
         """
         former = list(self._expected.items())[-1:]
-        self._expected = dict(former) | {version: list(self._score(self._prompt, 1.0))}
+        self._expected = dict(former) | {version: list(self._score(self._prompt, 1.0, ()))}
 
     async def prove(self, replica: Instance, version: int, *, sampled: bool = True) -> Proof:
         """Probe a server that runs ``version``.
@@ -91,7 +97,8 @@ class Prober:
         read = max(differences)
         if sampled:
             both = [*self._prompt, *completion.token_ids]
-            scored = list(self._score(both, self._temperature))[len(self._prompt) - 1 :]
+            temperature, supports = self._sampling.temperature, completion.supports or ()
+            scored = list(self._score(both, temperature, supports))[len(self._prompt) - 1 :]
             more = _differences(completion.logprobs, scored)
             differences += more
             if read <= self.tolerance:
@@ -111,7 +118,8 @@ class Prober:
         if where == "sampled":
             message += (
                 f"; those that it read agree: start it with --logprobs-mode processed_logprobs, so "
-                f"that log-probabilities are those at temperature {self._temperature:g}"
+                f"that log-probabilities are those at temperature "
+                f"{self._sampling.temperature:g}"
             )
         return message
 

@@ -11,14 +11,13 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from agents.completion import Completion, SamplingParams
+from agents.completion import Completion
 from agents.vllm.sampling import (
     Asked,
     BadAnswer,
     Sampled,
     Span,
     completion_from,
-    sampling_parameters,
     scored,
 )
 
@@ -34,11 +33,10 @@ def request_body(
     path: Endpoint,
     model: str,
     prompt_ids: Sequence[int],
-    sampling: SamplingParams,
+    parameters: Mapping[str, Any],
     *,
     request_id: str,
     salt: str,
-    prompt_logprobs: bool = False,
     priority: int = 0,
 ) -> dict[str, Any]:
     """The body of a request.
@@ -47,18 +45,16 @@ def request_body(
         path: which endpoint.
         model: its name on the server.
         prompt_ids: the prompt.
-        sampling: how; only its own stop tokens end it, never those that the server adds.
+        parameters: how it samples (:func:`~agents.vllm.sampling.sampling_parameters`).
         request_id: names the request where it is to be aborted.
         salt: of the prefix cache: keys and values of other weights are never found under it.
-        prompt_logprobs: whether the prompt's log-probabilities are asked for as well.
         priority: lower is served earlier, where the server schedules by priority.
     """
-    parameters = sampling_parameters(sampling, prompt_logprobs=prompt_logprobs)
     about: dict[str, Any] = {"model": model, "request_id": request_id, "cache_salt": salt}
     if priority:
         about["priority"] = priority
     if path == "generate":
-        return {**about, "token_ids": list(prompt_ids), "sampling_params": parameters}
+        return {**about, "token_ids": list(prompt_ids), "sampling_params": dict(parameters)}
     return {**about, **parameters, "prompt": list(prompt_ids), "return_token_ids": True}
 
 
@@ -67,6 +63,7 @@ def completion_of(path: Endpoint, answer: Mapping[str, Any], asked: Asked) -> Co
 
     Raises:
         BadAnswer: something is missing, or its numbers are none.
+        NoSupport: it must tell which tokens could be sampled.
     """
     with _readable():
         sampled = _sampled(path, answer)
@@ -87,7 +84,9 @@ def _sampled(path: Endpoint, answer: Mapping[str, Any]) -> Sampled:
         spans = None
     tokens = list(map(int, choice.get("token_ids") or ()))
     reason, stopped_by = choice.get("finish_reason"), choice.get("stop_reason")
-    return Sampled(tokens, logprobs, spans, reason, stopped_by)
+    mask = choice.get("sampling_mask")
+    supports = None if mask is None else [list(map(int, support)) for support in mask]
+    return Sampled(tokens, logprobs, spans, reason, stopped_by, supports)
 
 
 def prompt_logprobs_of(answer: Mapping[str, Any], prompt_ids: Sequence[int]) -> list[float]:

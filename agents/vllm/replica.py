@@ -20,7 +20,7 @@ from agents.vllm.protocol import (
     prompt_logprobs_of,
     request_body,
 )
-from agents.vllm.sampling import Asked, BadAnswer
+from agents.vllm.sampling import Asked, BadAnswer, NoSupport, sampling_parameters
 
 logger = logging.getLogger(__name__)
 FIRST = -(2**30)
@@ -87,6 +87,8 @@ class Replica:
         """Requests that it computes at once; None where it does not tell."""
         self.by_priority = False
         """Whether it serves requests in the order of their priorities."""
+        self.tells_supports = False
+        """Whether it tells what top-k and top-p left (``--return-sampling-mask``)."""
         self.num_running = 0
         """Requests that it was sent and has not answered."""
 
@@ -103,9 +105,8 @@ class Replica:
             self.model, self.context_window = str(about["id"]), int(about["max_model_len"])
         except (KeyError, IndexError, TypeError) as error:
             raise Refused(f"{self.url} says nothing of its model: is it a vLLM server?") from error
-        body = request_body(
-            "generate", self.model, [0], SamplingParams(max_tokens=1), request_id="-", salt="-"
-        )
+        parameters = sampling_parameters(SamplingParams(max_tokens=1))
+        body = request_body("generate", self.model, [0], parameters, request_id="-", salt="-")
         try:
             # Without its token ids the request is wrong, which only the endpoint itself can say.
             await self._call(
@@ -113,7 +114,7 @@ class Replica:
             )
         except Refused as refusal:
             self.path = "completions" if refusal.status == 404 else "generate"
-        await self._describe_scheduler()
+        await self._describe_itself()
 
     async def generate(
         self,
@@ -141,6 +142,8 @@ class Replica:
             return completion_of(self.path, answer, asked)
         except BadAnswer as bad:
             raise Broken(f"{self.url} cannot be believed: {bad}") from bad
+        except NoSupport as missing:
+            raise Refused(f"{self.url}: {missing}") from missing
 
     async def probe(
         self, prompt_ids: Sequence[int], sampling: SamplingParams, version: int
@@ -161,6 +164,8 @@ class Replica:
             return prompt_logprobs_of(answer, prompt_ids), completion_of(self.path, answer, asked)
         except BadAnswer as bad:
             raise Broken(f"{self.url} cannot be believed: {bad}") from bad
+        except NoSupport as missing:
+            raise Refused(f"{self.url}: {missing}") from missing
 
     async def load(self, folder: Path, version: int) -> None:
         """Pause, load the weights in ``folder``, label them, go on.
@@ -211,14 +216,16 @@ class Replica:
         except (Refused, ValueError):
             return None
 
-    async def _describe_scheduler(self) -> None:
-        """Learn its ``--max-num-seqs`` and ``--scheduling-policy``: developers' servers tell."""
+    async def _describe_itself(self) -> None:
+        """Learn how it was started: developers' servers tell."""
         try:
             told = await self._call("GET", "/server_info?config_format=json", self._short_s)
             scheduler = told["vllm_config"]["scheduler_config"]
+            model = told["vllm_config"].get("model_config") or {}
             self.max_num_seqs = int(scheduler["max_num_seqs"])
             self.by_priority = scheduler["policy"] == "priority"
-        except (Refused, KeyError, TypeError, ValueError) as error:
+            self.tells_supports = model.get("return_sampling_mask") is True
+        except (Refused, AttributeError, KeyError, TypeError, ValueError) as error:
             logger.warning("%s does not tell how many requests it computes: %r", self.url, error)
 
     def _asked(self, prompt_ids: Sequence[int], sampling: SamplingParams, version: int) -> Asked:
@@ -238,10 +245,9 @@ class Replica:
             self.path,
             self.model,
             prompt_ids,
-            sampling,
+            sampling_parameters(sampling, prompt_logprobs=prompt, bounded=self.tells_supports),
             request_id=request_id,
             salt=salt,
-            prompt_logprobs=prompt,
             priority=priority if self.by_priority else 0,
         )
 

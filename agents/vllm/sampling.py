@@ -10,12 +10,25 @@ from agents.completion import Completion, FinishReason, SamplingParams
 
 POISONED = -9999.0
 """What vLLM writes for a log-probability that is not a number: its weights or its cache are bad."""
+ALL_TOKENS = 2**30
+"""A top_k above every vocabulary, which cuts nothing."""
 ROUNDING = 1e-5
 """By how much a log-probability may come out above 0."""
 
 
 class BadAnswer(Exception):
     """Raised when an answer does not hold what it should; it says what is missing."""
+
+
+class NoSupport(Exception):
+    """Raised when an answer does not tell which tokens could be sampled, and must."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "it does not tell which tokens top_p and top_k left, without which no importance ratio "
+            "is right: start it with --return-sampling-mask (vLLM has it on GPUs only), or sample "
+            "with top_p=1 and top_k=0"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +41,8 @@ class Asked:
     stop_token_ids: tuple[int, ...]
     version: int
     """The weights' version when the request was sent."""
+    needs_support: bool = False
+    """Whether it must tell which tokens could be sampled."""
 
     @classmethod
     def of(
@@ -40,6 +55,7 @@ class Asked:
             context_window=window,
             stop_token_ids=sampling.stop_token_ids,
             version=version,
+            needs_support=sampling.needs_support,
         )
 
 
@@ -61,10 +77,12 @@ class Sampled:
     """None where it tells no versions: then nothing but the asked one can be meant."""
     finish_reason: str | None
     stopped_by: int | str | None
+    supports: Sequence[Sequence[int]] | None = None
+    """Which tokens each could have been; None where it does not tell."""
 
 
 def sampling_parameters(
-    sampling: SamplingParams, *, prompt_logprobs: bool = False
+    sampling: SamplingParams, *, prompt_logprobs: bool = False, bounded: bool = False
 ) -> dict[str, Any]:
     """The sampling parameters, by vLLM's names for them.
 
@@ -74,12 +92,14 @@ def sampling_parameters(
     Args:
         sampling: how; only its own stop tokens end it, never those that vLLM adds.
         prompt_logprobs: whether the prompt's log-probabilities are asked for as well.
+        bounded: whether a ``top_k`` must be said: a vLLM that tells supports takes no request
+            without.
     """
     parameters: dict[str, Any] = {
         "n": 1,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
-        "top_k": -1,
+        "top_k": sampling.top_k or (ALL_TOKENS if bounded else -1),
         "min_p": 0.0,
         "repetition_penalty": 1.0,
         "presence_penalty": 0.0,
@@ -103,6 +123,7 @@ def completion_from(sampled: Sampled, asked: Asked) -> Completion:
 
     Raises:
         BadAnswer: something is missing, or its numbers are none.
+        NoSupport: it must tell which tokens could be sampled.
     """
     tokens, logprobs = sampled.token_ids, sampled.logprobs
     if len(logprobs) != len(tokens):
@@ -115,6 +136,7 @@ def completion_from(sampled: Sampled, asked: Asked) -> Completion:
         tuple([logprob if logprob < 0 else 0.0 for logprob in logprobs]),
         _versions(sampled, asked),
         _finish_reason(sampled, asked),
+        _supports(sampled) if asked.needs_support else None,
     )
 
 
@@ -151,6 +173,18 @@ def _versions(sampled: Sampled, asked: Asked) -> tuple[int, ...]:
     if len(versions) != count:
         raise BadAnswer(f"{count} tokens came with the weight versions of {len(versions)}")
     return tuple(versions)
+
+
+def _supports(sampled: Sampled) -> tuple[Sequence[int], ...]:
+    if sampled.supports is None:
+        raise NoSupport
+    if len(sampled.supports) != len(sampled.token_ids):
+        count = len(sampled.supports)
+        raise BadAnswer(f"{len(sampled.token_ids)} tokens came with the supports of {count}")
+    for token, support in zip(sampled.token_ids, sampled.supports, strict=True):
+        if token not in support:
+            raise BadAnswer(f"token {token} was sampled from others, which are {len(support)}")
+    return tuple(sampled.supports)
 
 
 def _finish_reason(sampled: Sampled, asked: Asked) -> FinishReason:

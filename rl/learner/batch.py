@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ import torch
 from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
+from rl.learner.support import Support
 from rl.rollout.trajectory import Segment, Trajectory, TrajectoryGroup
 
 Integers = NDArray[np.int64]
@@ -47,6 +48,8 @@ class MicroBatch:
     """``[n]``, the sampled token ids."""
     tokens: Tensor
     """``[n]``, indices into the batch's table of tokens."""
+    support: Support | None = None
+    """What each token was sampled from; None where nothing was cut."""
 
     @property
     def num_tokens(self) -> int:
@@ -66,6 +69,7 @@ class MicroBatch:
             source=self.source.to(device),
             targets=self.targets.to(device),
             tokens=self.tokens.to(device),
+            support=self.support.to(device) if self.support is not None else None,
         )
 
 
@@ -91,6 +95,8 @@ class Batch:
     """``[N]``, float64; 0 for a token that was not sampled."""
     versions: Tensor
     """``[N]``, of the weights that sampled the token; -1 for one that was not sampled."""
+    support: Support | None
+    """What each token was sampled from; None where top-k and top-p cut nothing."""
     sampled: Tensor
     """``[N]`` booleans, whether the policy sampled it: all, but for ``mask_observations=False``."""
     turn_ends: Tensor
@@ -178,9 +184,15 @@ class Batch:
             num_failed=sum(len(g.trajectories) for g in groups) - len(finished),
         )
 
+    def whole_vocabulary(self) -> Batch:
+        """The same, as if nothing had been cut where its tokens were sampled."""
+        return replace(self, support=None)
+
     @classmethod
     def from_segments(cls, segments: Sequence[Segment]) -> Batch:
         """The batch of texts to imitate: each segment is a sequence of its own, without reward.
+
+        Whoever sampled their tokens, they are to be said by the whole distribution.
 
         Raises:
             ValueError: a trained token has nothing before it.
@@ -193,7 +205,7 @@ class Batch:
         nothing = [0.0] * count
         return tables.batch(
             rewards=nothing, outcomes=nothing, group_ids=list(range(count)), num_failed=0
-        )
+        ).whole_vocabulary()
 
     def per_episode(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Token numbers ``[N]`` as one row for each episode, and their loss_mask: ``[M, L]``."""
@@ -235,12 +247,14 @@ class Batch:
         spans = [np.arange(self.row_starts[i], self.row_starts[i + 1]) for i in part]
         tokens = np.concatenate(spans)
         places = np.repeat(np.arange(len(part)), [len(span) for span in spans])
+        numbers = torch.from_numpy(tokens)
         return MicroBatch(
             input_ids=torch.from_numpy(input_ids),
             lengths=torch.tensor([len(self.rows[i]) for i in part]),
             source=torch.from_numpy(places * width + self.source[tokens]),
             targets=torch.from_numpy(self.targets[tokens]),
-            tokens=torch.from_numpy(tokens),
+            tokens=numbers,
+            support=self.support.of_tokens(numbers) if self.support is not None else None,
         )
 
 
@@ -271,6 +285,8 @@ class _Tables:
     episode_ids: list[Integers] = field(default_factory=list)
     sampling_logprobs: list[NDArray[np.float64]] = field(default_factory=list)
     versions: list[Integers] = field(default_factory=list)
+    supports: list[tuple[int, list[list[int]]]] = field(default_factory=list)
+    """Of the spans of tokens for which something was cut: the first's number, and each one's."""
     sampled: list[NDArray[np.bool_]] = field(default_factory=list)
     turn_ends: list[Integers] = field(default_factory=list)
     turn_rewards: list[float] = field(default_factory=list)
@@ -332,6 +348,8 @@ class _Tables:
             np.asarray(segment.sampling_logprobs, dtype=np.float64)[positions]
         )
         self.versions.append(np.asarray(segment.versions, dtype=np.int64)[positions])
+        if segment.supports:
+            self.supports.append((self.num_tokens, [segment.supports[p] for p in positions]))
         self.sampled.append(loss_mask[positions])
         self.num_tokens += len(positions)
         self.row_starts.append(self.num_tokens)
@@ -353,6 +371,7 @@ class _Tables:
             sampling_logprobs=torch.from_numpy(_joined(self.sampling_logprobs, np.float64)),
             versions=torch.from_numpy(_joined(self.versions, np.int64)),
             sampled=torch.from_numpy(_joined(self.sampled, np.bool_)),
+            support=Support.of(self.supports, self.num_tokens) if self.supports else None,
             turn_ends=torch.from_numpy(_joined(self.turn_ends)),
             turn_rewards=torch.tensor(self.turn_rewards, dtype=torch.float64),
             turn_values=torch.tensor(self.turn_values, dtype=torch.float64),

@@ -8,12 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rl.learner.support import Support
+
 CHUNK_ELEMENTS = 2**24
 """Logits held at once: 64 MiB in float32, 110 positions of a vocabulary of 152k."""
+FAR_BELOW = -1e30
+"""The logit of what cannot be sampled: its probability is 0, and 0 times it is 0."""
 
 
 def token_head(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, temperature: float
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    temperature: float,
+    support: Support | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Log-probability of each target and entropy of its distribution, under the temperature.
 
@@ -26,19 +35,28 @@ def token_head(
         bias: ``[V]`` or None.
         targets: ``[n]`` token ids.
         temperature: logits are divided by it.
+        support: of the targets: the distribution is over what they were sampled from. None: over
+            the vocabulary.
 
     Returns:
         ``logprobs`` and ``entropy``, both ``[n]``; both are differentiable.
     """
     apply: Callable[..., tuple[Tensor, Tensor]] = _TokenHead.apply
-    return apply(hidden, weight, bias, targets, temperature)
+    return apply(hidden, weight, bias, targets, temperature, support)
 
 
-def _scaled_logits(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float
+def _log_p(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    temperature: float,
+    outside: Tensor | None,
 ) -> Tensor:
     logits = torch.nn.functional.linear(hidden, weight, bias)
-    return logits.to(_precision(logits.dtype)).div_(temperature)
+    logits = logits.to(_precision(logits.dtype)).div_(temperature)
+    if outside is not None:
+        logits.masked_fill_(outside, FAR_BELOW)
+    return logits.log_softmax(-1)
 
 
 def _precision(dtype: torch.dtype) -> torch.dtype:
@@ -54,17 +72,18 @@ class _TokenHead(torch.autograd.Function):
         bias: Tensor | None,
         targets: Tensor,
         temperature: float,
+        support: Support | None,
     ) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
-        rows = max(1, CHUNK_ELEMENTS // weight.shape[0])
+        ctx.temperature, ctx.support = temperature, support
+        ctx.rows = max(1, CHUNK_ELEMENTS // weight.shape[0])
         logprobs, entropy = [], []
-        for h, target in zip(hidden.split(rows), targets.split(rows), strict=True):
-            log_p = _scaled_logits(h, weight, bias, temperature).log_softmax(-1)
-            logprobs.append(log_p.gather(1, target[:, None])[:, 0])
+        for part in _parts(len(hidden), ctx.rows):
+            log_p = _log_p(hidden[part], weight, bias, temperature, _outside(support, part, weight))
+            logprobs.append(log_p.gather(1, targets[part, None])[:, 0])
             entropy.append(log_p.exp().mul_(log_p).sum(-1).neg_())
         out = torch.cat(logprobs), torch.cat(entropy)
         ctx.save_for_backward(hidden, weight, bias, targets, out[1])
-        ctx.temperature, ctx.rows = temperature, rows
         return out
 
     @staticmethod
@@ -77,10 +96,10 @@ class _TokenHead(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden) if wanted["hidden"] else None
         grad_weight = torch.zeros_like(weight, dtype=sums) if wanted["weight"] else None
         grad_bias = torch.zeros_like(bias, dtype=sums) if wanted["bias"] else None
-        for start in range(0, len(hidden), ctx.rows):
-            part = slice(start, start + ctx.rows)
+        for part in _parts(len(hidden), ctx.rows):
             h = hidden[part]
-            log_p = _scaled_logits(h, weight, bias, ctx.temperature).log_softmax(-1)
+            outside = _outside(ctx.support, part, weight)
+            log_p = _log_p(h, weight, bias, ctx.temperature, outside)
             grad = _grad_logits(
                 log_p,
                 targets[part],
@@ -101,7 +120,19 @@ class _TokenHead(torch.autograd.Function):
             None if grad_bias is None else grad_bias.to(bias.dtype),
             None,
             None,
+            None,
         )
+
+
+def _parts(count: int, rows: int) -> list[slice]:
+    """Spans of at most so many rows, one at least: an empty table has log-probabilities too."""
+    return [slice(i, min(i + rows, count)) for i in range(0, max(count, 1), rows)]
+
+
+def _outside(support: Support | None, part: slice, weight: Tensor) -> Tensor | None:
+    if support is None:
+        return None
+    return support.outside(part.start, part.stop, weight.shape[0])
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:

@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from rl.credit.objective import TokenScores
 from rl.learner.batch import Batch, MicroBatch
 from rl.learner.head import token_head
+from rl.learner.support import Support
 
 PLAIN_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
 """Layer types in which a position reads only positions to its left, padded or not."""
@@ -143,6 +144,9 @@ class ScoringModel:
     def score(self, micro: MicroBatch) -> TokenScores:
         """Score the micro-batch's tokens. The head is run at the positions that predict one, only.
 
+        Where top-k or top-p had cut what a token was sampled from, its distribution is over what
+        was left, as the sampler's was.
+
         Args:
             micro: on the model's device.
         """
@@ -150,7 +154,12 @@ class ScoringModel:
         hidden = self._hidden(micro.input_ids, micro.lengths if self._needs_mask else None)
         hidden = hidden.flatten(0, 1).index_select(0, micro.source)
         logprobs, entropy = token_head(
-            hidden, self.head.weight, self.head.bias, micro.targets, self.temperature
+            hidden,
+            self.head.weight,
+            self.head.bias,
+            micro.targets,
+            self.temperature,
+            micro.support,
         )
         values = None
         if self.value_head is not None:
@@ -202,7 +211,10 @@ class ScoringModel:
 
 @torch.no_grad()
 def score_tokens(
-    model: PreTrainedModel, token_ids: Sequence[int], temperature: float
+    model: PreTrainedModel,
+    token_ids: Sequence[int],
+    temperature: float,
+    supports: Sequence[Sequence[int]] = (),
 ) -> list[float]:
     """The log-probability of each token but the first, given those before it.
 
@@ -210,10 +222,16 @@ def score_tokens(
         model: a causal language model.
         token_ids: one sequence.
         temperature: that logits are divided by; 0 (greedy) is scored at 1, as policies do.
+        supports: what the last tokens were sampled from; none for the whole vocabulary.
     """
     ids = torch.tensor(token_ids, device=model.device)
     logits = model(input_ids=ids[None], use_cache=False).logits[0, :-1]
-    logprobs = (logits.float() / (temperature or 1.0)).log_softmax(-1)
+    logits = logits.float() / (temperature or 1.0)
+    if supports:
+        told = Support.of([(0, supports)], len(supports)).to(model.device)
+        outside = told.outside(0, len(supports), logits.shape[-1])
+        logits[-len(supports) :].masked_fill_(outside, -torch.inf)
+    logprobs = logits.log_softmax(-1)
     scores: list[float] = logprobs.gather(1, ids[1:, None])[:, 0].tolist()
     return scores
 

@@ -58,7 +58,11 @@ class TokenRewards:
         self.optimizer = Optimizer(self.model.parameters(), replace(optimizer, lr=rate))
 
     def scores(self, batch: Batch) -> Tensor:
-        """The score of each token, ``[N]`` float64 on the CPU."""
+        """The score of each token, ``[N]`` float64 on the CPU.
+
+        How it was sampled does not matter to what it is worth: nothing is cut here.
+        """
+        batch = batch.whole_vocabulary()
         logprobs, values = self.model.score_batch(batch, self._max_tokens)
         if self._initial is None:
             assert values is not None
@@ -91,7 +95,7 @@ class TokenRewards:
         logits, outcomes = (scale * sums)[present], batch.outcomes[present]
         loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, outcomes).item()
         slopes = (torch.sigmoid(scale * sums) - batch.outcomes) * scale / len(logits)
-        for micro in batch.micro_batches(self._max_tokens):
+        for micro in batch.whole_vocabulary().micro_batches(self._max_tokens):
             scored = self.model.score(micro.to(self.model.device))
             theirs = scored.logprobs if scored.values is None else scored.values
             slope = slopes[batch.episode_ids[micro.tokens]].to(theirs.device, theirs.dtype)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 
+from agents.completion import SamplingParams
+
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingConfig:
@@ -12,14 +14,37 @@ class SamplingConfig:
 
     temperature: float = 1.0
     """Logits are divided by it, in the policy and in the learner."""
+    top_p: float = 1.0
+    """Share of the mass that is sampled from, likeliest tokens first; the learner renormalises over
+    the same tokens."""
+    top_k: int = 0
+    """How many of the likeliest tokens are sampled from, before top_p; 0: all."""
     max_tokens: int = 512
     """At most this many tokens per turn."""
     slots: int = 64
     """Sequences that a policy, or each of its servers, decodes at once."""
 
     def __post_init__(self) -> None:
-        at_least(0, self, "temperature")
+        at_least(0, self, "temperature", "top_k")
         at_least(1, self, "max_tokens", "slots")
+        self.params()
+
+    def params(self, *, with_support: bool = True) -> SamplingParams:
+        """What a policy is asked.
+
+        Args:
+            with_support: whether it must tell what top_p and top_k left, which training needs.
+
+        Raises:
+            ValueError: a value is outside its range.
+        """
+        return SamplingParams(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            max_tokens=self.max_tokens,
+            with_support=with_support,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +59,29 @@ class EvalConfig:
     """Test tasks, used for no choice: measured at the start and at the end. 0: none."""
     temperature: float = 1.0
     """Sampling temperature; 0 is greedy."""
+    top_p: float = 1.0
+    """Share of the mass that is sampled from, likeliest tokens first."""
+    top_k: int = 0
+    """How many of the likeliest tokens are sampled from, before top_p; 0: all."""
 
     def __post_init__(self) -> None:
-        at_least(0, self, "test_tasks", "temperature")
+        at_least(0, self, "test_tasks", "temperature", "top_k")
         at_least(1, self, "every", "tasks")
+        self.params(max_tokens=1)
+
+    def params(self, max_tokens: int) -> SamplingParams:
+        """What a policy is asked, for at most so many tokens a turn.
+
+        Raises:
+            ValueError: a value is outside its range.
+        """
+        return SamplingParams(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            max_tokens=max_tokens,
+            with_support=False,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

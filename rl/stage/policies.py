@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from agents.completion import SamplingParams
 from agents.local import Limits, LocalPolicy
 from agents.policy import Policy
 from agents.vllm import (
@@ -52,6 +53,9 @@ def check_policy(config: RunConfig, device: torch.device) -> None:
             f"context_length ({config.context_length}) must be at least {PROBE_TOKENS} with vLLM: "
             "each update is proved by a probe of so many tokens"
         )
+    elsewhere = isinstance(settings, VLLMServerConfig) and settings.urls
+    if isinstance(settings, VLLMConfig) and not elsewhere:
+        _check_cut(config.sampling_params, device)
     if not isinstance(settings, VLLMEngineConfig):
         return
     if importlib.util.find_spec("vllm") is None:
@@ -62,6 +66,23 @@ def check_policy(config: RunConfig, device: torch.device) -> None:
         raise UsageError(
             f"device ({device}) must be cuda with policy=vllm-engine, which takes the first GPU it "
             f"sees: set CUDA_VISIBLE_DEVICES={device.index}"
+        )
+
+
+def _check_cut(sampling: SamplingParams, device: torch.device) -> None:
+    """Find out whether vLLM can tell what top-p and top-k leave, where it must."""
+    if not sampling.needs_support:
+        return
+    if device.type == "cpu":
+        raise UsageError(
+            f"sampling.top_p ({sampling.top_p}) must be 1 and sampling.top_k ({sampling.top_k}) 0 "
+            "with vLLM on a CPU: it does not tell there which tokens they left, without which no "
+            "importance ratio is right; policy=local tells them"
+        )
+    if not sampling.top_k:
+        raise UsageError(
+            f"sampling.top_k (0) must be above 0 with vLLM and sampling.top_p ({sampling.top_p}): "
+            "it tells at most so many tokens that could be sampled"
         )
 
 
@@ -129,6 +150,7 @@ async def _open_vllm(
         cpu=model.device.type == "cpu",
         threads=config.threads,
         max_num_seqs=config.sampling.slots,
+        supports=config.sampling_params.needs_support,
     )
     policy: VLLMServerPolicy
     if isinstance(settings, VLLMEngineConfig):
@@ -204,9 +226,9 @@ def _engine(
 
 def _prober(config: RunConfig, settings: VLLMConfig, model: PreTrainedModel) -> Prober:
     return Prober(
-        lambda token_ids, temperature: score_tokens(model, token_ids, temperature),
+        partial(score_tokens, model),
         model.get_output_embeddings().out_features,
-        temperature=config.sampling.temperature,
+        sampling=config.sampling_params,
         tolerance=settings.tolerance or TOLERANCES.get(model.dtype, COARSE_TOLERANCE),
         seed=config.seed,
     )

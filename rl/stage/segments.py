@@ -31,7 +31,8 @@ async def text_segments(stage: Stage, data: str, demonstrations: int) -> list[Se
         if data != "demonstrations":
             conversations = read_conversations(data)
         else:
-            count = min(demonstrations, len(stage.collector("train", 1.0).make_env().tasks))
+            tasks = stage.collector("train", stage.config.sampling_params).make_env().tasks
+            count = min(demonstrations, len(tasks))
             conversations = await demonstrate(
                 env_id, options, stage.services, range(count), config.seed
             )

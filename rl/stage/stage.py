@@ -56,8 +56,10 @@ class Stage:
         """The environment's score that says an episode succeeded."""
         return envs.env_type(self.config.env.env_id).success_score
 
-    def collector(self, split: str, temperature: float, vine: Vine | None = None) -> Collector:
-        """Whoever plays episodes of a split at a temperature, and values their turns if asked."""
+    def collector(
+        self, split: str, sampling: SamplingParams, vine: Vine | None = None
+    ) -> Collector:
+        """Whoever plays episodes of a split, and values their turns if asked."""
         config = self.config
         window: int = self.model.config.max_position_embeddings
         collector = collector_type(config.env.env_id)(
@@ -66,7 +68,7 @@ class Stage:
             self.services,
             policy=self.policy,
             renderer=self.renderer,
-            sampling=SamplingParams(temperature=temperature, max_tokens=config.sampling.max_tokens),
+            sampling=sampling,
             limits=EpisodeLimits(
                 context_length=config.context_length or window,
                 episode_timeout_s=config.episode_timeout_s,
@@ -79,13 +81,13 @@ class Stage:
         return collector
 
     async def evaluate(
-        self, split: str, num_tasks: int, kind: int, temperature: float, episodes: int = 1
+        self, split: str, num_tasks: int, kind: int, sampling: SamplingParams, episodes: int = 1
     ) -> tuple[PassRate, list[TrajectoryGroup]]:
         """Play the first ``num_tasks`` tasks of a split, ``episodes`` times each.
 
         The same sampling seeds every time: two evaluations differ by their weights alone.
         """
-        collector = self.collector(split, temperature)
+        collector = self.collector(split, sampling)
         tasks = range(min(num_tasks, len(collector.make_env().tasks)))
         groups = await collector.collect(tasks, episodes, (self.config.seed, kind))
         finished = [t for group in groups for t in group.finished]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from agents.completion import SamplingParams
 from agents.vllm import Prober
 from rl.learner.model import score_tokens
 
@@ -40,5 +43,5 @@ def nudge(model, scale: float = 0.02) -> None:
 
 def prober_of(model, **changes) -> Prober:
     """A prober that scores with ``model``."""
-    settings = {"temperature": 0.7, "tolerance": 1e-4} | changes
-    return Prober(lambda ids, temperature: score_tokens(model, ids, temperature), VOCAB, **settings)
+    settings = {"sampling": SamplingParams(temperature=0.7), "tolerance": 1e-4} | changes
+    return Prober(partial(score_tokens, model), VOCAB, **settings)

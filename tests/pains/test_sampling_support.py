@@ -6,32 +6,18 @@ TRL#6789, #7269 (mean ratio 0.895; 52% of the tokens off by more than a tenth).
 
 from __future__ import annotations
 
-import pytest
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-from agents.completion import SamplingParams
-from agents.local import LocalPolicy
+from rl.run.folder import read_jsonl, read_trajectories
 from rl.train import main
 
 
-async def test_logprobs_are_those_before_the_cut(toy_model):
-    model = AutoModelForCausalLM.from_pretrained(toy_model).eval()
-    policy = LocalPolicy(model, AutoTokenizer.from_pretrained(toy_model))
-    sampling = SamplingParams(temperature=0.7, top_p=0.3, max_tokens=40, seed=1)
-    prompt = [5, 6, 7]
-    try:
-        said = await policy.generate(prompt, sampling)
-    finally:
-        await policy.close()
-    ids = torch.tensor([[*prompt, *said.token_ids]])
-    with torch.no_grad():
-        logprobs = (model(ids).logits[0] / 0.7).log_softmax(-1)
-    learner = logprobs[len(prompt) - 1 : -1].gather(1, ids[0, len(prompt) :, None])[:, 0]
-    ratio = (learner - torch.tensor(said.logprobs)).exp()
-    assert ratio.tolist() == pytest.approx([1.0] * 40, abs=1e-4)
-
-
-def test_training_offers_no_cut(words, tmp_path, capfd):
-    assert main([*words(tmp_path), "sampling.top_p=0.9"]) != 0
-    assert "top_p" in capfd.readouterr().err
+def test_a_run_that_samples_under_top_p_has_ratios_of_one(words, tmp_path):
+    assert main([*words(tmp_path), "sampling.top_p=0.9", "sampling.top_k=20"]) == 0
+    steps = [r for r in read_jsonl(tmp_path / "metrics.jsonl") if "loss" in r]
+    assert steps
+    for step in steps:
+        assert step["sampling/logp_difference_max"] < 1e-4
+        assert step["sampling/ratio_outside"] == 0
+    played = read_trajectories(next((tmp_path / "trajectories").iterdir()))
+    sizes = [len(ids) for t in played for s in t.segments for ids in s.supports if ids]
+    assert len(sizes) == sum(t.num_sampled for t in played)
+    assert max(sizes) <= 20

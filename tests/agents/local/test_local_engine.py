@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agents.completion import SamplingParams
-from agents.local.engine import Engine, Request
+from agents.local.engine import Engine
+from agents.local.request import Request
 
 VOCAB = 50
 

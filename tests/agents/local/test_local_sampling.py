@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from agents.completion import SamplingParams
 from agents.local.sampling import sample, uniforms
 
 PROBS = [0.4, 0.25, 0.15, 0.1, 0.06, 0.04]
@@ -15,11 +16,15 @@ CHI2_999 = {2: 13.82, 5: 20.52, 9: 27.88, 99: 148.2}
 """Quantiles of the chi-square distribution by degrees of freedom: 1 false alarm in 1000."""
 
 
-def draw(logits, count, temperature=1.0, top_p=1.0, seed=0):
+def asked(temperature=1.0, top_p=1.0, top_k=0):
+    return SamplingParams(temperature=temperature, top_p=top_p, top_k=top_k)
+
+
+def draw(logits, count, seed=0, **how):
     """``count`` tokens from one row of logits, drawn with one stream."""
     stream = list(itertools.islice(uniforms(seed), count))
     rows = logits.expand(count, -1)
-    return sample(rows, [temperature] * count, [top_p] * count, stream)
+    return sample(rows, [asked(**how)] * count, stream)
 
 
 def chi_square(token_ids, probs):
@@ -33,7 +38,7 @@ def test_frequencies_follow_the_softmax_at_the_temperature(temperature):
     logits = torch.tensor(PROBS).log() + 3.0
     powered = [p ** (1 / temperature) for p in PROBS]
     expected = [p / sum(powered) for p in powered]
-    drawn = draw(logits, 100_000, temperature)
+    drawn = draw(logits, 100_000, temperature=temperature)
     assert chi_square(drawn.token_ids, expected) < CHI2_999[5]
     assert drawn.logprobs.exp().allclose(torch.tensor(expected)[drawn.token_ids], atol=1e-6)
 
@@ -54,9 +59,12 @@ def test_top_p_keeps_the_smallest_set_that_reaches_it(top_p, support):
     assert [bool(c) for c in counts] == present
     observed, wanted = counts[present].double(), torch.tensor(expected)[present] * 50_000
     assert float(((observed - wanted) ** 2 / wanted).sum()) < CHI2_999[5]
-    # Log-probabilities are those before top-p.
-    before = torch.tensor([PROBS[i] for i in order], dtype=torch.float64)
-    assert drawn.logprobs.exp().allclose(before[drawn.token_ids])
+    # Log-probabilities are those of the distribution that is left.
+    assert drawn.logprobs.exp().allclose(
+        torch.tensor(expected, dtype=torch.float64)[drawn.token_ids]
+    )
+    left = [] if top_p == 1 else [i for i, there in enumerate(present) if there]
+    assert drawn.supports == [left] * 50_000
 
 
 def test_top_p_over_a_large_vocabulary_needs_the_full_sort_only_where_mass_is_spread():
@@ -66,16 +74,54 @@ def test_top_p_over_a_large_vocabulary_needs_the_full_sort_only_where_mass_is_sp
     count = 3000
     logits = torch.stack([flat, peaked]).repeat(count, 1)
     stream = list(itertools.islice(uniforms(5), 2 * count))
-    drawn = sample(logits, [1.0] * (2 * count), [0.5, 0.9] * count, stream).token_ids
-    of_flat, of_peaked = drawn[::2], drawn[1::2]
+    drawn = sample(logits, [asked(top_p=0.5), asked(top_p=0.9)] * count, stream)
+    of_flat, of_peaked = drawn.token_ids[::2], drawn.token_ids[1::2]
     assert set(of_peaked.tolist()) == {7, 1999}
     # Half of the flat vocabulary, in whatever order equals are ranked.
     assert 900 < len(set(of_flat.tolist())) <= 1001
 
 
+@pytest.mark.parametrize(
+    ("top_k", "top_p", "support"),
+    # Of three tokens, with 0.5, 0.3125 and 0.1875 of what they have together.
+    [
+        *[(1, 1.0, 1), (2, 1.0, 2), (5, 1.0, 5), (6, 1.0, 6), (9, 1.0, 6)],
+        *[(3, 0.49, 1), (3, 0.51, 2), (3, 0.8, 2), (3, 0.82, 3), (2, 0.62, 2), (2, 0.61, 1)],
+    ],
+)
+def test_top_k_comes_first_and_top_p_looks_at_what_it_left(top_k, top_p, support):
+    order = [3, 0, 5, 1, 4, 2]
+    logits = torch.tensor([PROBS[i] for i in order]).log()
+    kept = sum(PROBS[:support])
+    expected = torch.tensor([PROBS[i] / kept if i < support else 0.0 for i in order])
+    drawn = draw(logits, 20_000, top_k=top_k, top_p=top_p)
+    assert drawn.supports == [[i for i, p in enumerate(expected) if p > 0]] * 20_000
+    assert set(drawn.token_ids.tolist()) == set(drawn.supports[0])
+    assert drawn.logprobs.exp().allclose(expected[drawn.token_ids], atol=1e-6)
+    assert drawn.logprobs.max() <= 0
+
+
+@pytest.mark.parametrize("top_k", [3, 256, 257, 1500])
+def test_top_k_of_a_large_vocabulary_is_exact(top_k):
+    logits = torch.randn(2000, generator=torch.Generator().manual_seed(1))
+    drawn = sample(logits[None], [asked(top_k=top_k)], [0.7])
+    best = logits.topk(top_k).indices.sort().values.tolist()
+    assert drawn.supports == [best]
+    inside = logits[best].log_softmax(-1)[best.index(int(drawn.token_ids[0]))]
+    assert drawn.logprobs[0] == pytest.approx(float(inside), abs=1e-5)
+
+
+def test_nobody_is_told_what_is_left_who_did_not_ask():
+    params = SamplingParams(top_k=2, with_support=False)
+    drawn = sample(torch.tensor([[0.0, 0.0, -1.0]]), [params], [0.1])
+    assert drawn.supports == [[]]
+    assert drawn.logprobs.tolist() == pytest.approx([-0.6931472])
+
+
 def test_greedy_rows_take_the_likeliest_at_temperature_one():
     logits = torch.tensor([[0.0, 2.0, 1.0], [5.0, 0.0, 0.0], [0.0, 0.0, 9.0]])
-    drawn = sample(logits, [0.0, 0.0, 1.0], [1.0, 0.1, 1.0], [0.99, 0.99, 0.5])
+    params = [asked(0.0), asked(0.0, top_p=0.1, top_k=2), asked()]
+    drawn = sample(logits, params, [0.99, 0.99, 0.5])
     assert drawn.token_ids.tolist() == [1, 0, 2]
     assert drawn.logprobs.allclose(logits.log_softmax(-1).amax(-1))
 
@@ -85,16 +131,18 @@ def test_greedy_rows_take_the_likeliest_at_temperature_one():
 def test_tokens_without_mass_are_never_drawn(u, top_p):
     logits = torch.tensor([[-torch.inf, 0.3, -torch.inf, 0.1, -torch.inf]])
     expected = {(0.0, 1.0): 1, (0.0, 0.9): 1}.get((u, top_p), 3)
-    assert sample(logits, [1.0], [top_p], [u]).token_ids.tolist() == [expected]
+    assert sample(logits, [asked(top_p=top_p)], [u]).token_ids.tolist() == [expected]
 
 
 def test_rows_with_and_without_top_p_do_not_disturb_each_other():
     logits = torch.randn(6, 50, generator=torch.Generator().manual_seed(0))
     temperatures, top_ps = [1.0, 0.0, 0.7, 2.0, 1.0, 1.0], [1.0, 0.5, 0.3, 1.0, 0.8, 1.0]
+    params = list(map(asked, temperatures, top_ps, [0, 3, 4, 7, 50, 1]))
     u = [0.1, 0.9, 0.4, 0.6, 0.7, 0.2]
-    together = sample(logits, temperatures, top_ps, u)
+    together = sample(logits, params, u)
     for row in range(6):
-        alone = sample(logits[row : row + 1], [temperatures[row]], [top_ps[row]], [u[row]])
+        alone = sample(logits[row : row + 1], [params[row]], [u[row]])
+        assert alone.supports[0] == together.supports[row]
         assert alone.token_ids[0] == together.token_ids[row]
         assert alone.logprobs[0] == together.logprobs[row]
 

@@ -10,8 +10,8 @@ import pytest
 
 from agents.completion import SamplingParams
 from agents.local import Limits
-from agents.local.engine import Request
 from agents.local.forward import ThinForward
+from agents.local.request import Request
 from agents.local.waves import Gate
 from agents.policy import PolicyFailure
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
 
 from agents.completion import Completion, FinishReason, SamplingParams
 from agents.vllm.protocol import completion_of, prompt_logprobs_of, request_body
-from agents.vllm.sampling import Asked, BadAnswer
+from agents.vllm.sampling import Asked, BadAnswer, NoSupport, sampling_parameters
 
 ASKED = Asked(prompt_length=10, max_tokens=3, context_window=64, stop_token_ids=(7, 9), version=4)
 
@@ -22,7 +23,9 @@ def answer(tokens, logprobs, reason, stopped_by=None, spans=None):
 
 def test_every_parameter_that_a_models_defaults_may_set_is_said():
     sampling = SamplingParams(temperature=0.7, max_tokens=5, stop=("</a>",), seed=2**62)
-    body = request_body("generate", "m", [1, 2], sampling, request_id="r", salt="3")
+    body = request_body(
+        "generate", "m", [1, 2], sampling_parameters(sampling), request_id="r", salt="3"
+    )
     assert body["token_ids"] == [1, 2]
     assert body["cache_salt"] == "3"
     said = body["sampling_params"]
@@ -36,8 +39,8 @@ def test_every_parameter_that_a_models_defaults_may_set_is_said():
 def test_both_endpoints_are_asked_for_the_same():
     sampling = SamplingParams(temperature=0.5, stop_token_ids=(9,), max_tokens=4)
     mine = {"request_id": "r", "salt": "3"}
-    one = request_body("generate", "m", [1, 2], sampling, **mine)
-    other = request_body("completions", "m", [1, 2], sampling, **mine)
+    one = request_body("generate", "m", [1, 2], sampling_parameters(sampling), **mine)
+    other = request_body("completions", "m", [1, 2], sampling_parameters(sampling), **mine)
     assert other["prompt"] == one["token_ids"]
     assert other["return_token_ids"] is True
     assert {name: other[name] for name in one["sampling_params"]} == one["sampling_params"]
@@ -75,6 +78,28 @@ def test_without_spans_the_version_is_that_of_the_request():
     choice["logprobs"] = {"token_logprobs": [-0.25, -1.0]}
     made = completion_of("completions", {"choices": [choice]}, ASKED)
     assert made == Completion((5, 9), (-0.25, -1.0), (4, 4), FinishReason.STOP_TOKEN)
+
+
+def masked(mask, **asked):
+    told = answer([5, 6], [-1.0, 0.0], "length")
+    told["choices"][0]["sampling_mask"] = mask
+    return completion_of("generate", told, dataclasses.replace(ASKED, **asked))
+
+
+def test_what_top_k_and_top_p_left_is_told_where_it_is_asked_for():
+    assert masked([[2, 5], [6]], needs_support=True).supports == ([2, 5], [6])
+    assert masked([[2, 5], [6]]).supports is None
+    with pytest.raises(NoSupport, match="--return-sampling-mask"):
+        masked(None, needs_support=True)
+    for wrong, message in [([[5]], "supports of 1"), ([[5], [2]], "token 6"), (7, "shape")]:
+        with pytest.raises(BadAnswer, match=message):
+            masked(wrong, needs_support=True)
+
+
+def test_a_server_that_tells_supports_is_always_given_a_top_k():
+    plain, cut = SamplingParams(), SamplingParams(top_k=5)
+    said = [sampling_parameters(s, bounded=b)["top_k"] for b in (False, True) for s in (plain, cut)]
+    assert said == [-1, 5, 2**30, 5]
 
 
 def test_rounding_above_0_is_cut():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 
 import pytest
 import torch
@@ -96,8 +97,22 @@ async def test_the_window_ends_a_completion(policy):
     assert (full.token_ids, full.finish_reason) == ((), FinishReason.CONTEXT_FULL)
     with pytest.raises(ValueError, match="257 tokens"):
         await policy.generate([5] * (WINDOW + 1), SamplingParams())
-    with pytest.raises(ValueError, match="top_p"):
-        await policy.generate(PROMPT, SamplingParams(top_p=0.9))
+
+
+async def test_a_cpu_server_cuts_but_does_not_tell_what_it_left(policy):
+    cut = SamplingParams(temperature=0.7, top_k=3, max_tokens=8, seed=5)
+    with pytest.raises(PolicyFailure, match="does not tell which tokens top_p and top_k left"):
+        await policy.generate(PROMPT, cut)
+    said = await policy.generate(PROMPT, dataclasses.replace(cut, with_support=False))
+    tokens = torch.tensor([*PROMPT, *said.token_ids])
+    with torch.no_grad():
+        logits = policy.model(tokens[None]).logits[0, len(PROMPT) - 1 : -1] / 0.7
+    # What it says are log-probabilities of the three that it left, as the local policy's are.
+    left = logits.topk(3)
+    chosen = (left.indices == tokens[len(PROMPT) :, None]).nonzero()[:, 1]
+    assert len(chosen) == 8
+    expected = left.values.log_softmax(-1).gather(1, chosen[:, None])[:, 0]
+    assert said.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
 
 
 async def test_seeds_repeat_and_no_token_comes_from_other_weights_keys_and_values(policy):

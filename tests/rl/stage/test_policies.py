@@ -33,6 +33,9 @@ def test_an_engine_that_is_not_installed_is_said_with_the_fix(monkeypatch):
     [
         (["policy.sleep=true"], "cpu", r"policy\.sleep \(True\) must be False on a CPU"),
         (["context_length=63"], "cpu", r"context_length \(63\) must be at least 64 with vLLM"),
+        (["sampling.top_p=0.9"], "cpu", r"top_p \(0\.9\) must be 1 .* with vLLM on a CPU"),
+        (["sampling.top_k=9"], "cpu", r"sampling\.top_k \(9\) 0 with vLLM on a CPU"),
+        (["sampling.top_p=0.9"], "cuda", r"sampling\.top_k \(0\) must be above 0 with vLLM"),
         ([], "cuda:1", r"device \(cuda:1\) must be cuda .* CUDA_VISIBLE_DEVICES=1"),
     ],
 )
@@ -45,6 +48,12 @@ def test_what_the_machine_does_not_allow_is_said(with_vllm, words, device, messa
 def test_what_it_allows_is_let_pass(with_vllm, device):
     words = [] if device == "cpu" else ["policy.sleep=true"]
     check_policy(config(*words), torch.device(device))
+
+
+def test_a_cut_that_nothing_is_trained_on_is_let_pass(with_vllm):
+    check_policy(config("eval.top_p=0.9", "eval.top_k=5"), torch.device("cpu"))
+    words = ["policy=vllm-server", "sampling.top_p=0.9", "sampling.top_k=20"]
+    check_policy(config(*words, "policy.url=http://gpu:8000"), torch.device("cpu"))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,82 @@
+"""Requests under way, and the rows that they stand in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from agents.completion import Completion, FinishReason, SamplingParams
+from agents.local.stops import StopStrings
+
+
+class Token(NamedTuple):
+    """A sampled token."""
+
+    id: int
+    logprob: float
+    support: list[int]
+    """What it was sampled from; empty for all tokens."""
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One completion under way."""
+
+    prompt_ids: list[int]
+    sampling: SamplingParams
+    session: str | None = None
+    stops: StopStrings | None = None
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    supports: list[list[int]] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    uniforms: Iterator[float] = field(default_factory=lambda: iter(()))
+    slot: Slot | None = None
+    asked_at: float = field(default_factory=time.monotonic)
+    placed_at: float | None = None
+    """When it got its row; until then it queues."""
+
+    def queued_s(self) -> float:
+        """Seconds that it waited for a row, so far."""
+        return (self.placed_at or time.monotonic()) - self.asked_at
+
+    def append(self, token: Token, version: int, context_window: int) -> bool:
+        """Record one sampled token; True when it is the last."""
+        self.token_ids.append(token.id)
+        self.logprobs.append(token.logprob)
+        self.supports.append(token.support)
+        self.versions.append(version)
+        if token.id in self.sampling.stop_token_ids:
+            self.finish_reason = FinishReason.STOP_TOKEN
+        elif self.stops is not None and self.stops.completed_by(self.token_ids):
+            self.finish_reason = FinishReason.STOP_STRING
+        elif len(self.token_ids) >= self.sampling.max_tokens:
+            self.finish_reason = FinishReason.LENGTH
+        elif len(self.prompt_ids) + len(self.token_ids) >= context_window:
+            self.finish_reason = FinishReason.CONTEXT_FULL
+        return self.finish_reason is not None
+
+    def completion(self) -> Completion:
+        """The finished completion."""
+        assert self.finish_reason is not None
+        return Completion(
+            tuple(self.token_ids),
+            tuple(self.logprobs),
+            tuple(self.versions),
+            self.finish_reason,
+            tuple(self.supports) if self.sampling.needs_support else None,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """One row, as the scheduler sees it; its index changes when rows are swapped."""
+
+    index: int
+    request: Request | None = None
+    session: str | None = None
+    """The episode whose tokens it keeps between turns."""
+    last_used: int = 0
