@@ -69,7 +69,7 @@ def assert_failed(trajectories, metrics, kind, retries):
 
 
 async def test_an_unreachable_retriever(collect):
-    options = {"retriever": "http://127.0.0.1:9", "step_timeout_s": 1.0}
+    options = {"retriever": "http://127.0.0.1:9", "step_timeout_s": 3.0}
     trajectories, metrics = await collect("search-qa", SEARCH, **options)
     assert_failed(trajectories, metrics, "EnvFailure", retries=1)
     assert "retriever at http://127.0.0.1:9/" in trajectories[0].failure
