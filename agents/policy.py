@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from agents.completion import Completion, SamplingParams
@@ -92,6 +93,24 @@ class Observable(Protocol):
 
     def parts(self) -> dict[str, str]:
         """What each of its parts does, by name: a thread, a server."""
+        ...
+
+
+Busy = Callable[[str], AbstractContextManager[None]]
+"""Counts the seconds of a context as those of a state."""
+
+
+@runtime_checkable
+class Serving(Protocol):
+    """A policy whose servers each account for their own time."""
+
+    def account(self, lane: Callable[[str, Sequence[str]], Busy]) -> None:
+        """Have each server's seconds counted from now on.
+
+        Args:
+            lane: makes an account by its name, with the states that take the whole of an instant
+                before others do, the first of them first.
+        """
         ...
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 
 from agents.completion import Completion, SamplingParams
-from agents.policy import PolicyFailure
+from agents.policy import Busy, PolicyFailure
 from agents.vllm.instance import Instance, Startable
 from agents.vllm.process import ServerConfig, ServerGone, ServerProcess
 from agents.vllm.proof import Prober, Proof, WeightsDiffer
@@ -21,6 +21,8 @@ from agents.vllm.replica import Broken, Lost, Refused, Replica, Unreachable, ope
 
 logger = logging.getLogger(__name__)
 MAX_RESTARTS_IN_A_ROW = 3
+RESTART, SYNC, GENERATE = "restart", "sync", "generate"
+"""What its seconds are counted as."""
 
 
 class Member:
@@ -49,6 +51,8 @@ class Member:
     ) -> None:
         if [url, config, engine].count(None) != 2:
             raise ValueError("give either the url of a server, or how to start one")
+        self.busy: Busy = lambda state: contextlib.nullcontext()
+        """Counts its seconds."""
         self._prober = prober
         self._process: Startable | None = ServerProcess(config) if config is not None else engine
         self._url = url
@@ -151,7 +155,8 @@ class Member:
         )
         try:
             either: set[asyncio.Future[Any]] = {asking, lost}
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            with self.busy(GENERATE):
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if asking.done():
                 self._num_done += 1
                 return asking.result()
@@ -263,10 +268,11 @@ class Member:
         assert self._weights is not None
         folder, version = self._weights
         began = time.perf_counter()
-        await self.replica.load(folder, version)
-        self._num_done += 1
-        seconds = time.perf_counter() - began
-        return seconds, await self._prober.prove(self.replica, version, sampled=sampled)
+        with self.busy(SYNC):
+            await self.replica.load(folder, version)
+            self._num_done += 1
+            seconds = time.perf_counter() - began
+            return seconds, await self._prober.prove(self.replica, version, sampled=sampled)
 
     async def _recover(self, error: Unreachable) -> None:
         """Back to work: at once where it only lost a connection, else started or waited for."""
@@ -275,8 +281,9 @@ class Member:
             last: Exception = error
             for _ in range(MAX_RESTARTS_IN_A_ROW):
                 try:
-                    if isinstance(error, Broken) or not await self._is_well():
-                        await self._again()
+                    with self.busy(RESTART):
+                        if isinstance(error, Broken) or not await self._is_well():
+                            await self._again()
                     self._set_ready()
                     return
                 # It has worked before: one that ends as it starts may have been killed, too.

@@ -13,14 +13,14 @@ import itertools
 import logging
 import time
 from collections import Counter
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agents.completion import Completion, FinishReason, SamplingParams
-from agents.policy import PolicyFailure
+from agents.policy import Busy, PolicyFailure
 from agents.vllm.dispatch import Dispatcher
-from agents.vllm.member import Member
+from agents.vllm.member import GENERATE, RESTART, SYNC, Member
 from agents.vllm.proof import Prober
 from agents.vllm.replica import Lost, Refused, Unreachable
 from agents.vllm.weights import UnfitWeights, WeightFolders
@@ -231,6 +231,11 @@ class VLLMServerPolicy:
     def parts(self) -> dict[str, str]:
         """What each server does."""
         return {f"vLLM {place}": member.state for place, member in enumerate(self._members)}
+
+    def account(self, lane: Callable[[str, Sequence[str]], Busy]) -> None:
+        """Have each server's seconds counted: of restarting, syncing, generating, else idle."""
+        for place, member in enumerate(self._members):
+            member.busy = lane(f"vllm-{place}", (RESTART, SYNC, GENERATE))
 
     def facts(self) -> dict[str, object]:
         """What a run records of its policy."""

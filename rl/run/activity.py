@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
-from agents.policy import Observable
+from agents.policy import Busy, Observable
 from rl.run.ledger import Lane
 
 ROLLOUT, LEARNER, POLICY, CLOSE = "rollout", "learner", "policy", "close"
@@ -105,6 +106,17 @@ class Activities:
             yield
         finally:
             self._shift(activity, state, None)
+
+    def lane(self, name: str, precedence: Sequence[str]) -> Busy:
+        """A lane more, which nothing was done in so far; whoever is busy in it says so.
+
+        Args:
+            name: of the lane.
+            precedence: as of :class:`~rl.run.ledger.Lane`.
+        """
+        with self._lock:
+            self._lanes[name] = Lane(self._taken_at, precedence)
+        return partial(self.busy, name)
 
     def change(self, activity: Activity, state: str) -> None:
         """See :meth:`Activity.enter`."""

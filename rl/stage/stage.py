@@ -15,7 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 import envs
 from agents.completion import SamplingParams
-from agents.policy import Observable, Policy, Sleeper
+from agents.policy import Observable, Policy, Serving, Sleeper
 from agents.renderer import Renderer
 from rl.config import RunConfig
 from rl.errors import UsageError
@@ -189,6 +189,8 @@ async def open_stage(
             )
         if isinstance(policy, Observable):
             activities.watch(policy)
+        if isinstance(policy, Serving):
+            policy.account(activities.lane)
         activities.progressed("the policy that was opened")
         meter = ServiceMeter(services)
         await meter.take()  # a warm start's programs belong to no step

@@ -10,6 +10,7 @@ from scripted_vllm import POISON, ScriptedServer, opened
 
 from agents.completion import SamplingParams
 from agents.policy import PolicyFailure
+from rl.run.activity import Activities
 
 ONE = SamplingParams(max_tokens=1, seed=1)
 
@@ -102,3 +103,29 @@ async def test_a_line_of_metrics_that_says_nothing_does_not_end_the_watch():
         hangs.cancel()
         await policy.close()
         assert member._session.closed
+
+
+@pytest.mark.parametrize("endpoint", ["generate", "completions"])
+async def test_a_servers_seconds_are_accounted_for(endpoint):
+    script = ScriptedServer(endpoint, seconds=0.1)
+    async with TestServer(script.app()) as server:
+        policy = await opened(script, server)
+        activities = Activities()
+        policy.account(activities.lane)
+
+        async def seconds(*work) -> dict[str, float]:
+            activities.take()
+            await asyncio.gather(*work)
+            taken = activities.take()
+            wall = taken.pop("time/wall")
+            own = {key[12:]: s for key, s in taken.items() if key.startswith("time/vllm-0/")}
+            assert sum(own.values()) == pytest.approx(wall, abs=1e-9)
+            return {state: s for state, s in own.items() if s}
+
+        alone = await seconds(*asked(policy, 1))
+        assert set(alone) == {"idle", "generate"}
+        assert alone["generate"] >= 0.1
+        assert set(await seconds(policy.load_weights({}, 2))) == {"idle", "sync"}
+        script.restart()
+        assert set(await seconds(*asked(policy, 1))) == {"idle", "generate", "restart"}
+        await policy.close()

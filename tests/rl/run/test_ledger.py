@@ -95,6 +95,23 @@ def test_lanes_go_on_side_by_side(activities, clock):
     }
 
 
+def test_a_lane_that_came_later_was_idle_before(activities, clock):
+    clock.now += 2
+    busy = activities.lane("vllm-0", ("restart", "sync"))
+    with busy("generate"):
+        clock.now += 1
+        with busy("restart"):
+            clock.now += 4
+    taken = activities.take()
+    mine = {key: seconds for key, seconds in taken.items() if "vllm-0" in key}
+    assert mine == {
+        "time/vllm-0/idle": 2.0,
+        "time/vllm-0/generate": 1.0,
+        "time/vllm-0/restart": 4.0,
+    }
+    assert taken["time/wall"] == 7.0
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_each_lane_adds_up_to_the_time_whatever_happens(activities, clock, seed):
     """Random beginnings, changes, corrections and ends, and a count taken now and then."""
