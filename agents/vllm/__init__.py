@@ -6,9 +6,11 @@ from agents.vllm.member import Member
 from agents.vllm.policy import Timeouts, VLLMServerPolicy
 from agents.vllm.process import ServerConfig, ServerProcess
 from agents.vllm.proof import Prober, WeightsDiffer
+from agents.vllm.transfer import MEETINGS, Transfer
 from agents.vllm.weights import WeightFolders
 
 __all__ = [
+    "MEETINGS",
     "EngineConfig",
     "EngineProcess",
     "Member",
@@ -16,6 +18,7 @@ __all__ = [
     "ServerConfig",
     "ServerProcess",
     "Timeouts",
+    "Transfer",
     "VLLMEnginePolicy",
     "VLLMServerPolicy",
     "WeightFolders",

@@ -45,6 +45,8 @@ class StartConfig:
     """Requests that it computes together."""
     supports: bool = False
     """Whether it tells which tokens top-p and top-k left; it cannot on a CPU."""
+    transfer: str = ""
+    """By which of its own transfers it takes weights; "": by files."""
     log: Path | None = None
     """A file for what it says; None: it is not kept."""
 
@@ -59,6 +61,8 @@ class StartConfig:
             "generation_config": "vllm",
             "scheduling_policy": "priority",
         }
+        if self.transfer:
+            told["weight_transfer_config"] = {"backend": self.transfer}
         if self.supports:
             told["return_sampling_mask"] = True
         if self.cpu:
@@ -70,11 +74,16 @@ class StartConfig:
 
 
 def as_words(arguments: Mapping[str, Any]) -> list[str]:
-    """Arguments as words of vLLM's command line; True is a word alone, False one with "no"."""
+    """Arguments as words of vLLM's command line; True is a word alone, False one with "no".
+
+    What has parts is JSON.
+    """
     words: list[str] = []
     for name, value in arguments.items():
         words.append(f"--{'no-' if value is False else ''}{name.replace('_', '-')}")
-        if not isinstance(value, bool):
+        if isinstance(value, dict):
+            words.append(json.dumps(value))
+        elif not isinstance(value, bool):
             words.append(str(value))
     return words
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from agents.completion import Completion, SamplingParams
 from agents.vllm.engine_process import EngineProcess
+from agents.vllm.instance import Handover
+from agents.vllm.protocol import Verb, transfer_body
 from agents.vllm.replica import FIRST, Broken, Refused, Unreachable
 from agents.vllm.sampling import (
     Asked,
@@ -44,6 +46,8 @@ class Engine:
         self.context_window = 0
         self.max_num_seqs: int | None = None
         """Requests that it computes at once."""
+        self.num_workers = 1
+        """Processes that hold its weights."""
         self.tells_supports = False
         """Whether it tells what top-k and top-p left."""
         self.num_running = 0
@@ -57,6 +61,7 @@ class Engine:
         """
         llm = self._llm()
         self.context_window = int(llm.model_config.max_model_len)
+        self.num_workers = int(llm.vllm_config.parallel_config.world_size)
         self.max_num_seqs = int(llm.scheduler_config.max_num_seqs)
         self.tells_supports = getattr(llm.model_config, "return_sampling_mask", False) is True
 
@@ -108,8 +113,8 @@ class Engine:
         except BadAnswer as bad:
             raise Broken(f"{self.url} cannot be believed: {bad}") from bad
 
-    async def load(self, folder: Path, version: int) -> None:
-        """Pause, load the weights in ``folder``, label them, go on.
+    async def load(self, given: Handover, version: int) -> None:
+        """Pause, load the weights, from a folder or as they are sent, label them, go on.
 
         Requests that are running go on with the new weights; their keys and values are computed
         anew. A failure leaves the engine paused: another :meth:`load` may repair it, a request
@@ -119,13 +124,25 @@ class Engine:
             Unreachable: the engine does not answer in time, or could not load them.
         """
         llm = self._llm()
-        reload = {"weights_path": str(folder)}
         await self._do("pause", llm.pause_generation(mode="keep", clear_cache=True), self._load_s)
-        await self._do(
-            "load weights", llm.collective_rpc("reload_weights", kwargs=reload), self._load_s
-        )
+        if isinstance(given, Path):
+            reload = {"weights_path": str(given)}
+            await self._do(
+                "load weights", llm.collective_rpc("reload_weights", kwargs=reload), self._load_s
+            )
+        else:
+            await given.into(self)
         await self._do("label weights", llm.update_weight_version(str(version)), self._short_s)
         await self._do("go on", llm.resume_generation(), self._short_s)
+
+    async def transfer(self, verb: Verb, told: Mapping[str, Any]) -> None:
+        """Tell it a verb of vLLM's own transfer of weights.
+
+        Raises:
+            Unreachable: it does not answer in time, or fails.
+        """
+        call = self._llm().collective_rpc(verb, kwargs=transfer_body(told))
+        await self._do(verb.replace("_", " "), call, self._load_s)
 
     async def num_tokens(self) -> float | None:
         """Tokens that it has read and sampled since it was started; None where it does not count.

@@ -8,6 +8,7 @@ from agents.vllm.member import Member
 from agents.vllm.policy import Timeouts, VLLMServerPolicy
 from agents.vllm.proof import Prober
 from agents.vllm.replica import Unreachable
+from agents.vllm.transfer import Transfer
 from agents.vllm.weights import WeightFolders
 
 
@@ -27,7 +28,7 @@ class VLLMEnginePolicy(VLLMServerPolicy):
     def __init__(
         self,
         process: EngineProcess,
-        folders: WeightFolders,
+        folders: WeightFolders | Transfer,
         prober: Prober,
         *,
         context_window: int,

@@ -236,6 +236,9 @@ def _variables(config: EngineConfig, log_config: Path) -> dict[str, str]:
         "PYTHONHASHSEED": "0",
         "PYTHONWARNINGS": "ignore",
     }
+    if config.transfer == "ipc":
+        # Handles of a GPU's memory are pickled.
+        variables["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
     if config.cpu:
         variables["OMP_NUM_THREADS"] = str(config.threads)
         # Else a small function of the sampler is compiled for half a minute at the first token.

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import aiohttp
 
 from agents.completion import Completion, SamplingParams
+
+if TYPE_CHECKING:
+    from agents.vllm.transfer import Snapshot
+
+
+Handover: TypeAlias = "Path | Snapshot"
+"""The weights of a version: the folder in which they lie, or what sends them."""
 
 
 class Instance(Protocol):
@@ -66,8 +73,8 @@ class Instance(Protocol):
         """The log-probabilities of a prompt's tokens but the first, and a completion."""
         ...
 
-    async def load(self, folder: Path, version: int) -> None:
-        """Sample from the weights in ``folder``, and call them ``version``."""
+    async def load(self, given: Handover, version: int) -> None:
+        """Sample from the weights that are given, and call them ``version``."""
         ...
 
     async def num_tokens(self) -> float | None:

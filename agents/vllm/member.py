@@ -7,14 +7,13 @@ import contextlib
 import logging
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 
 from agents.completion import Completion, SamplingParams
 from agents.policy import Busy, PolicyFailure
-from agents.vllm.instance import Instance, Startable
+from agents.vllm.instance import Handover, Instance, Startable
 from agents.vllm.process import ServerConfig, ServerGone, ServerProcess
 from agents.vllm.proof import Prober, Proof, WeightsDiffer
 from agents.vllm.replica import Broken, Lost, Refused, Replica, Unreachable, open_session, ready
@@ -61,7 +60,7 @@ class Member:
         self.replica: Instance
         self.broken: PolicyFailure | None = None
         """Why it will not come back."""
-        self._weights: tuple[Path, int] | None = None
+        self._weights: tuple[Handover, int] | None = None
         self._ready = asyncio.Event()
         self._changed = asyncio.Event()
         self._lost: asyncio.Future[Unreachable]
@@ -164,14 +163,14 @@ class Member:
         finally:
             asking.cancel()
 
-    async def load(self, folder: Path, version: int) -> tuple[float, Proof]:
-        """Bring it to the weights in ``folder``, and prove it; seconds of the first, and the proof.
+    async def load(self, given: Handover, version: int) -> tuple[float, Proof]:
+        """Bring it to what is given, and prove it; the seconds of the first, and the proof.
 
         Raises:
             PolicyFailure: it cannot be brought there, or samples from others.
         """
         async with self._loading:
-            self._weights = (folder, version)
+            self._weights = (given, version)
             for _ in range(MAX_RESTARTS_IN_A_ROW):
                 # It comes back with weights, though maybe with those before these.
                 await self._changed.wait()
@@ -266,10 +265,10 @@ class Member:
 
     async def _load_and_prove(self, *, sampled: bool = True) -> tuple[float, Proof]:
         assert self._weights is not None
-        folder, version = self._weights
+        given, version = self._weights
         began = time.perf_counter()
         with self.busy(SYNC):
-            await self.replica.load(folder, version)
+            await self.replica.load(given, version)
             self._num_done += 1
             seconds = time.perf_counter() - began
             return seconds, await self._prober.prove(self.replica, version, sampled=sampled)

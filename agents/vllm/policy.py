@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from agents.completion import Completion, FinishReason, SamplingParams
 from agents.policy import Busy, PolicyFailure
 from agents.vllm.dispatch import Dispatcher
+from agents.vllm.instance import Handover
 from agents.vllm.member import GENERATE, RESTART, SYNC, Member
 from agents.vllm.proof import Prober
 from agents.vllm.replica import Lost, Refused, Unreachable
+from agents.vllm.transfer import Transfer
 from agents.vllm.weights import UnfitWeights, WeightFolders
 
 if TYPE_CHECKING:
@@ -75,7 +77,7 @@ class VLLMServerPolicy:
     def __init__(
         self,
         members: Sequence[Member],
-        folders: WeightFolders,
+        folders: WeightFolders | Transfer,
         prober: Prober,
         *,
         context_window: int,
@@ -204,7 +206,7 @@ class VLLMServerPolicy:
             raise ValueError("weights is None: a server shares no weights with the learner")
         began = time.perf_counter()
         try:
-            folder = await asyncio.to_thread(self._folders.write, weights, version)
+            given: Handover = await asyncio.to_thread(self._folders.write, weights, version)
         except (UnfitWeights, OSError) as error:
             raise PolicyFailure(str(error), retryable=False) from error
         written = time.perf_counter()
@@ -214,7 +216,7 @@ class VLLMServerPolicy:
         # would be sampled from weights that are newer than those it was asked of.
         told = all(member.replica.path != "completions" for member in self._members)
         async with contextlib.nullcontext() if told else self._dispatcher.quiet():
-            made = await all_of(member.load(folder, version) for member in self._members)
+            made = await all_of(member.load(given, version) for member in self._members)
             self._version = version
         loaded = time.perf_counter()
         self._sync = {

@@ -9,7 +9,8 @@ import os
 import shutil
 import socket
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
@@ -42,6 +43,8 @@ class ServerConfig(StartConfig):
     """The interpreter that vLLM is installed for."""
     arguments: tuple[str, ...] = ()
     """Further words for vLLM's command line."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables of its own; the others it has from this process, but for PYTHONPATH."""
 
 
 class ServerProcess:
@@ -85,8 +88,12 @@ class ServerProcess:
         environment = {**os.environ, "VLLM_SERVER_DEV_MODE": "1", "PYTHONHASHSEED": "0"}
         # Connections are closed by those who ask, never under a request that is being sent.
         environment["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"] = "600"
+        if self.config.transfer == "ipc":
+            # Handles of a GPU's memory are pickled.
+            environment["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
         # Ours would be read by another interpreter.
         environment.pop("PYTHONPATH", None)
+        environment |= self.config.environment
         if self.config.cpu:
             environment["OMP_NUM_THREADS"] = str(self.config.threads)
             # Else a small function of the sampler is compiled for half a minute at the first token.

@@ -7,7 +7,9 @@ completion's version is known only where no update fell into it.
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -27,6 +29,12 @@ ENDPOINTS: dict[Endpoint, str] = {
     "generate": "/inference/v1/generate",
     "completions": "/v1/completions",
 }
+
+
+Verb = Literal[
+    "init_weight_transfer_engine", "start_weight_update", "update_weights", "finish_weight_update"
+]
+"""What a vLLM is told of a transfer of weights, as it calls it."""
 
 
 def request_body(
@@ -56,6 +64,19 @@ def request_body(
     if path == "generate":
         return {**about, "token_ids": list(prompt_ids), "sampling_params": dict(parameters)}
     return {**about, **parameters, "prompt": list(prompt_ids), "return_token_ids": True}
+
+
+def transfer_body(told: Mapping[str, Any]) -> dict[str, Any]:
+    """What a verb tells, for a server's HTTP: handles of CUDA's memory are pickled.
+
+    A server unpickles them only with ``VLLM_ALLOW_INSECURE_SERIALIZATION=1``.
+    """
+    update = told.get("update_info")
+    if not isinstance(update, Mapping) or update.get("ipc_handles") is None:
+        return dict(told)
+    pickled = base64.b64encode(pickle.dumps(update["ipc_handles"])).decode()
+    rest = {key: value for key, value in update.items() if key != "ipc_handles"}
+    return {**told, "update_info": {**rest, "ipc_handles_pickled": pickled}}
 
 
 def completion_of(path: Endpoint, answer: Mapping[str, Any], asked: Asked) -> Completion:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,15 @@ from typing import Any
 import aiohttp
 
 from agents.completion import Completion, SamplingParams
-from agents.vllm.instance import Instance
+from agents.vllm.instance import Handover, Instance
 from agents.vllm.protocol import (
     ENDPOINTS,
     Endpoint,
+    Verb,
     completion_of,
     prompt_logprobs_of,
     request_body,
+    transfer_body,
 )
 from agents.vllm.sampling import Asked, BadAnswer, NoSupport, sampling_parameters
 
@@ -87,6 +90,8 @@ class Replica:
         """Requests that it computes at once; None where it does not tell."""
         self.by_priority = False
         """Whether it serves requests in the order of their priorities."""
+        self.num_workers = 1
+        """Processes that hold its weights."""
         self.tells_supports = False
         """Whether it tells what top-k and top-p left (``--return-sampling-mask``)."""
         self.num_running = 0
@@ -167,8 +172,8 @@ class Replica:
         except NoSupport as missing:
             raise Refused(f"{self.url}: {missing}") from missing
 
-    async def load(self, folder: Path, version: int) -> None:
-        """Pause, load the weights in ``folder``, label them, go on.
+    async def load(self, given: Handover, version: int) -> None:
+        """Pause, load the weights, from a folder or as they are sent, label them, go on.
 
         Requests that are running go on with the new weights; their keys and values are computed
         anew. Where the endpoint does not tell versions, the pause waits for them instead.
@@ -182,8 +187,11 @@ class Replica:
         mode = "keep" if self.path == "generate" else "wait"
         try:
             await self._call("POST", f"/pause?mode={mode}&clear_cache=true", self._load_s)
-            reload = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
-            await self._call("POST", "/collective_rpc", self._load_s, reload)
+            if isinstance(given, Path):
+                reload = {"method": "reload_weights", "kwargs": {"weights_path": str(given)}}
+                await self._call("POST", "/collective_rpc", self._load_s, reload)
+            else:
+                await given.into(self)
             label = {"new_version": str(version)}
             await self._call("POST", "/update_weight_version", self._short_s, label)
             await self._call("POST", "/resume", self._short_s)
@@ -192,6 +200,15 @@ class Replica:
                 f"{refusal}; weights are loaded by /pause, /collective_rpc and "
                 f"/update_weight_version: start the server with VLLM_SERVER_DEV_MODE=1"
             ) from refusal
+
+    async def transfer(self, verb: Verb, told: Mapping[str, Any]) -> None:
+        """Tell it a verb of vLLM's own transfer of weights.
+
+        Raises:
+            Unreachable: it does not answer in time, or fails.
+            Refused: it was started without that transfer.
+        """
+        await self._call("POST", f"/{verb}", self._load_s, transfer_body(told))
 
     async def version(self) -> str:
         """The label of the weights that it runs.
@@ -222,8 +239,11 @@ class Replica:
             told = await self._call("GET", "/server_info?config_format=json", self._short_s)
             scheduler = told["vllm_config"]["scheduler_config"]
             model = told["vllm_config"].get("model_config") or {}
+            parallel = told["vllm_config"].get("parallel_config") or {}
             self.max_num_seqs = int(scheduler["max_num_seqs"])
             self.by_priority = scheduler["policy"] == "priority"
+            sizes = (parallel.get(name) or 1 for name in ("world_size", "data_parallel_size"))
+            self.num_workers = math.prod(map(int, sizes))
             self.tells_supports = model.get("return_sampling_mask") is True
         except (Refused, AttributeError, KeyError, TypeError, ValueError) as error:
             logger.warning("%s does not tell how many requests it computes: %r", self.url, error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 from rl.cli import Build, Choice, unknown
 
@@ -22,6 +22,9 @@ class VLLMConfig:
     weights: str = ""
     """A folder that this process and vLLM's see under one path, to hand weights over; empty:
     this machine's shared memory."""
+    transfer: Literal["files", "ipc", "nccl"] = "files"
+    """How weights get there: by a file that both sides read; or by vLLM's own transfer, from a GPU
+    to another (nccl) or on one GPU (ipc). That needs vLLM in this interpreter as well."""
     tolerance: float = 0.0
     """By how many nats vLLM's log-probabilities may differ from the learner's after an update;
     0: 1e-4 for float32, 0.25 for bfloat16."""

@@ -17,12 +17,14 @@ from agents.completion import SamplingParams
 from agents.local import Limits, LocalPolicy
 from agents.policy import Policy
 from agents.vllm import (
+    MEETINGS,
     EngineConfig,
     EngineProcess,
     Member,
     Prober,
     ServerConfig,
     Timeouts,
+    Transfer,
     VLLMEnginePolicy,
     VLLMServerPolicy,
     WeightFolders,
@@ -56,6 +58,8 @@ def check_policy(config: RunConfig, device: torch.device) -> None:
     elsewhere = isinstance(settings, VLLMServerConfig) and settings.urls
     if isinstance(settings, VLLMConfig) and not elsewhere:
         _check_cut(config.sampling_params, device)
+    if isinstance(settings, VLLMConfig) and settings.transfer != "files":
+        _check_transfer(settings, device)
     if not isinstance(settings, VLLMEngineConfig):
         return
     if importlib.util.find_spec("vllm") is None:
@@ -66,6 +70,22 @@ def check_policy(config: RunConfig, device: torch.device) -> None:
         raise UsageError(
             f"device ({device}) must be cuda with policy=vllm-engine, which takes the first GPU it "
             f"sees: set CUDA_VISIBLE_DEVICES={device.index}"
+        )
+
+
+def _check_transfer(settings: VLLMConfig, device: torch.device) -> None:
+    """Find out whether vLLM's own transfer of weights is possible here."""
+    asked = f"policy.transfer ({settings.transfer})"
+    if device.type != "cuda":
+        raise UsageError(f"{asked} must be files on a {device.type}: it is between GPUs")
+    if isinstance(settings, VLLMEngineConfig) and settings.transfer == "nccl":
+        raise UsageError(f"{asked} must be ipc or files with policy=vllm-engine: both share a GPU")
+    if settings.weights:
+        raise UsageError(f"policy.weights ({settings.weights}) must be empty with {asked}: no file")
+    if importlib.util.find_spec("vllm") is None:
+        raise UsageError(
+            f"{asked} needs vLLM in this interpreter as well, which has the sending end of it: "
+            "pip install 'turnwise[vllm]', or say policy.transfer=files"
         )
 
 
@@ -142,6 +162,7 @@ async def _open_vllm(
     stack: AsyncExitStack,
 ) -> VLLMServerPolicy:
     settings = config.policy.settings
+    assert isinstance(settings, VLLMConfig)
     window: int = model.config.max_position_embeddings
     start = StartConfig(
         model=path,
@@ -151,6 +172,7 @@ async def _open_vllm(
         threads=config.threads,
         max_num_seqs=config.sampling.slots,
         supports=config.sampling_params.needs_support,
+        transfer="" if settings.transfer == "files" else settings.transfer,
     )
     policy: VLLMServerPolicy
     if isinstance(settings, VLLMEngineConfig):
@@ -234,7 +256,9 @@ def _prober(config: RunConfig, settings: VLLMConfig, model: PreTrainedModel) -> 
     )
 
 
-def _folders(settings: VLLMConfig) -> WeightFolders:
+def _folders(settings: VLLMConfig) -> WeightFolders | Transfer:
+    if settings.transfer != "files":
+        return Transfer(MEETINGS[settings.transfer], deadline_s=settings.load_s)
     return WeightFolders(Path(settings.weights) if settings.weights else None)
 
 

@@ -36,6 +36,13 @@ def test_an_engine_that_is_not_installed_is_said_with_the_fix(monkeypatch):
         (["sampling.top_p=0.9"], "cpu", r"top_p \(0\.9\) must be 1 .* with vLLM on a CPU"),
         (["sampling.top_k=9"], "cpu", r"sampling\.top_k \(9\) 0 with vLLM on a CPU"),
         (["sampling.top_p=0.9"], "cuda", r"sampling\.top_k \(0\) must be above 0 with vLLM"),
+        (["policy.transfer=ipc"], "cpu", r"policy\.transfer \(ipc\) must be files on a cpu"),
+        (["policy.transfer=nccl"], "cuda", r"transfer \(nccl\) must be ipc .*: both share a GPU"),
+        (
+            ["policy.transfer=ipc", "policy.weights=/w"],
+            "cuda",
+            r"policy\.weights \(/w\) must be empty with policy\.transfer \(ipc\)",
+        ),
         ([], "cuda:1", r"device \(cuda:1\) must be cuda .* CUDA_VISIBLE_DEVICES=1"),
     ],
 )
@@ -48,6 +55,15 @@ def test_what_the_machine_does_not_allow_is_said(with_vllm, words, device, messa
 def test_what_it_allows_is_let_pass(with_vllm, device):
     words = [] if device == "cpu" else ["policy.sleep=true"]
     check_policy(config(*words), torch.device(device))
+
+
+def test_a_transfer_needs_vllm_here_too(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    words = ["policy=vllm-server", "policy.transfer=nccl"]
+    with pytest.raises(
+        UsageError, match=r"transfer \(nccl\) needs vLLM in this interpreter .* pip"
+    ):
+        check_policy(config(*words), torch.device("cuda"))
 
 
 def test_a_cut_that_nothing_is_trained_on_is_let_pass(with_vllm):

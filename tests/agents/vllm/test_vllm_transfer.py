@@ -1,0 +1,172 @@
+"""vLLM's own transfer of weights, with a real server and both ends of a transport without a GPU.
+
+What is vLLM's is the server, its verbs, and the factory of sending ends; the transport is a file
+(``tests/helpers/vllm_plugin``) in the place of NCCL and IPC.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_served import WINDOW, new_model, nudge, prober_of
+
+from agents.completion import SamplingParams
+from agents.vllm import Member, ServerConfig, Timeouts, Transfer, VLLMServerPolicy
+from agents.vllm.protocol import transfer_body
+from agents.vllm.replica import Unreachable
+from agents.vllm.transfer import by_nccl
+from agents.vllm.weights import UnfitWeights
+
+PLUGIN = Path(__file__).parents[2] / "helpers" / "vllm_plugin"
+PROMPT = list(range(20, 60))
+START_S = 420.0
+
+
+class Receiving:
+    """A server as it is met: what it was told, and the weights that it got."""
+
+    url = "http://127.0.0.1:9"
+    num_workers = 4
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.got: dict[str, torch.Tensor] = {}
+
+    async def transfer(self, verb, told) -> None:
+        self.told.append(verb)
+        if verb == "update_weights":
+            self.got = load_file(told["update_info"]["path"])
+
+
+def test_handles_of_a_gpus_memory_are_pickled_and_nothing_else_is():
+    assert transfer_body({"init_info": {"packed": True}}) == {"init_info": {"packed": True}}
+    plain = {"update_info": {"names": ["a"], "ipc_handles": None}}
+    assert transfer_body(plain) == plain
+    said = transfer_body({"update_info": {"names": ["a"], "ipc_handles": [{"gpu": (1, b"x")}]}})
+    assert set(said["update_info"]) == {"names", "ipc_handles_pickled"}
+    assert isinstance(said["update_info"]["ipc_handles_pickled"], str)
+
+
+def test_weights_that_are_not_finite_are_not_sent():
+    transfer = Transfer(lambda receiver: None, deadline_s=1)
+    with pytest.raises(UnfitWeights, match="version 3 is not published: w is not finite"):
+        transfer.write({"w": torch.tensor([1.0, float("nan")])}, 3)
+
+
+@pytest.fixture
+def plugin():
+    pytest.importorskip("vllm", reason="vLLM is not installed for this interpreter")
+    sys.path.insert(0, str(PLUGIN))
+    import turnwise_test_transfer
+
+    turnwise_test_transfer.register()
+    yield turnwise_test_transfer
+    sys.path.remove(str(PLUGIN))
+
+
+@pytest.fixture
+async def policy(plugin, model_folder, tmp_path):
+    """A policy on a server with the plug-in, with weights 1."""
+    config = ServerConfig(
+        model=str(model_folder),
+        context_window=WINDOW,
+        dtype="float32",
+        log=tmp_path / "server.log",
+        transfer=plugin.BACKEND,
+        environment={"PYTHONPATH": str(PLUGIN)},
+    )
+    model = new_model()
+    prober = prober_of(model)
+    policy = VLLMServerPolicy(
+        [Member(prober, config=config, start_s=START_S)],
+        Transfer(lambda receiver: plugin.Meeting(rank=0), deadline_s=60),
+        prober,
+        context_window=WINDOW,
+        timeouts=Timeouts(request_s=START_S),
+    )
+    policy.model = model
+    try:
+        await policy.open()
+        await policy.load_weights(model.state_dict(), 1)
+        yield policy
+    finally:
+        await policy.close()
+
+
+async def test_updates_arrive_also_after_a_transfer_that_failed(policy, plugin, monkeypatch):
+    made = plugin.Sending.num_made
+
+    async def update(version: int) -> dict[str, float]:
+        nudge(policy.model)
+        await policy.load_weights(policy.model.state_dict(), version)
+        completion = await policy.generate(PROMPT, SamplingParams(max_tokens=8, seed=version))
+        assert completion.versions == (version,) * 8
+        return policy.take_metrics()
+
+    for version in range(2, 8):
+        assert (await update(version))["sync/max_difference"] < 1e-4
+    assert plugin.Sending.num_made == made, "both ends meet once"
+
+    failures = ["NCCL error: unhandled cuda error"]
+
+    def fault() -> None:
+        if failures:
+            raise RuntimeError(failures.pop())
+
+    monkeypatch.setattr(plugin.Sending, "fault", staticmethod(fault))
+    told = await update(8)
+    assert failures == []
+    assert (told["policy/restarts"], plugin.Sending.num_made) == (1, made + 1)
+    assert told["sync/max_difference"] < 1e-4
+
+
+async def test_a_sender_that_hangs_ends_with_its_deadline(plugin):
+    """As one does whose peer is gone from a collective call; its thread keeps nobody."""
+    hangs = threading.Event()
+
+    class Hanging(Receiving):
+        async def transfer(self, verb, told) -> None:
+            if verb == "update_weights":
+                await asyncio.to_thread(hangs.wait, 20)
+
+    transfer = Transfer(lambda receiver: plugin.Meeting(rank=0), deadline_s=0.3)
+    snapshot = transfer.write({"w": torch.zeros(3)}, 1)
+    try:
+        with pytest.raises(Unreachable, match=r"did not take the weights within 0\.3 s"):
+            await snapshot.into(Hanging())
+    finally:
+        hangs.set()
+
+
+async def test_what_is_sent_is_what_was_published(plugin):
+    """The learner may go on while a server on its way back is given the weights before."""
+    receiver = Receiving()
+    transfer = Transfer(lambda receiver: plugin.Meeting(rank=0), deadline_s=20)
+    weights = {"w": torch.zeros(3), "tied": torch.ones(2)}
+    weights["head"] = weights["tied"]
+    snapshot = transfer.write(weights, 1)
+    weights["w"] += 1
+    await snapshot.into(receiver)
+    assert {name: tensor.tolist() for name, tensor in receiver.got.items()} == {
+        "w": [0.0, 0.0, 0.0],
+        "tied": [1.0, 1.0],
+        "head": [1.0, 1.0],
+    }
+    verbs = ["start_weight_update", "update_weights", "finish_weight_update"]
+    assert receiver.told == ["init_weight_transfer_engine", *verbs]
+    await transfer.write(weights, 2).into(receiver)
+    assert receiver.told[4:] == verbs
+    assert receiver.got["w"].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_nccl_meets_at_this_machines_address_with_all_workers(plugin):
+    met = by_nccl(Receiving())
+    assert (met.master_address, met.world_size, met.rank) == ("127.0.0.1", 5, 0)
+    assert met.backend == "nccl"
+    assert 0 < met.master_port < 2**16
