@@ -85,7 +85,7 @@ async def train(config: TrainConfig) -> Outcome:
                 if groups is None:
                     break
                 with part("reward"):
-                    agreement = trainer.shape(step, groups)
+                    agreement = await trainer.shape(step, groups)
                 metrics = await _learn(trainer, part, step, groups) | agreement
                 metrics |= _speed(metrics, time.perf_counter() - began)
                 trainer.progress.step = watchdog.step = step
@@ -97,7 +97,7 @@ async def train(config: TrainConfig) -> Outcome:
                 folder.log(metrics)  # Before the checkpoint: what one covers is on the disk.
                 if last or step % config.save_every == 0:
                     with part("save"):
-                        trainer.save()
+                        await trainer.save()
                 display.step(step, metrics)
                 if last:
                     break
@@ -148,7 +148,7 @@ async def _learn(
         with part("learn"):
             metrics |= await trainer.learn(groups)
     except NonFiniteLoss as error:
-        trainer.save()
+        await trainer.save()
         error.add_note(f"the episodes are in {written}")
         raise
     with part("sync"):
@@ -164,7 +164,11 @@ async def _validate_now(trainer: Trainer, part: Part, interrupt: Interrupt) -> d
 
 async def _validate(trainer: Trainer, interrupt: Interrupt) -> dict[str, float]:
     """Success on validation tasks as a metric; nothing when somebody asked to stop meanwhile."""
-    return await interrupt.unless_asked(trainer.validate()) or {}
+    made = await interrupt.unless_asked(trainer.validate())
+    if made is not None:
+        # What was made counts, whoever asks to stop while its weights are being kept.
+        await trainer.judged(made["eval/success"])
+    return made or {}
 
 
 async def _end(
@@ -178,7 +182,7 @@ async def _end(
     if not interrupt.asked:
         after = await interrupt.unless_asked(_test_best(trainer, say))
     else:
-        trainer.save_done()
+        await trainer.save_done()
     if interrupt.asked:
         done = f"after step {step}" if step else "before the first step was done"
         say(f"stopped {done}; go on with resume=auto")

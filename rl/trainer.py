@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import logging
 import math
 import shutil
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +24,7 @@ from rl.errors import RunFailure, UsageError
 from rl.learner.checkpoint import TRAINER_STATE, load_trainer_state, save_checkpoint, tidy
 from rl.learner.learner import Learner
 from rl.learner.model import load_model
+from rl.learner.thread import LearnerThread
 from rl.rollout.curriculum import make_curriculum
 from rl.rollout.dynamic import fill, leave_out
 from rl.rollout.order import TaskOrder
@@ -112,8 +111,7 @@ class Trainer:
         self._learnt = self.curriculum.state_dict()
         """Where the curriculum stood after the last update."""
         self._texts: list[Segment] = []
-        # One thread of its own: torch's thread settings are per thread.
-        self._learner_thread = ThreadPoolExecutor(1, "turnwise-learner")
+        self._thread = LearnerThread()
         self.learner.tell(lambda: stage.activities.progressed("a micro-batch"))
         self._parts = AsyncExitStack()
 
@@ -138,7 +136,7 @@ class Trainer:
         leave_out(groups, config.prompts, max_draws, keep)
         return groups
 
-    def shape(self, step: int, groups: list[TrajectoryGroup]) -> dict[str, float]:
+    async def shape(self, step: int, groups: list[TrajectoryGroup]) -> dict[str, float]:
         """Record what the run's shapings add to the rewards of a step's episodes.
 
         Returns:
@@ -153,7 +151,8 @@ class Trainer:
         weight = self.config.reward_weight if begun else 1.0
         score, best = self.stage.success_score, self._reward_range[1]
         try:
-            shape(shapings, groups, score, best, self._most_tokens, weight)
+            # Those that judge may take long; episodes that are played ahead go on.
+            await self._thread.do(shape, shapings, groups, score, best, self._most_tokens, weight)
         except ValueError as error:
             raise RunFailure(str(error)) from error
         rewards = [t.shaped_reward for group in groups for t in group.finished]
@@ -171,7 +170,6 @@ class Trainer:
             NonFiniteLoss: the weights are still those of the step before.
             BrokenWeights: they are those of no step.
         """
-        loop = asyncio.get_running_loop()
         version = self.stage.policy.version
         groups = [group for group in groups if not group.dropped]
         finished = [trajectory for group in groups for trajectory in group.finished]
@@ -179,8 +177,8 @@ class Trainer:
         outcomes = [self._success(trajectory) for trajectory in finished]
         texts = self._texts_of(self.progress.step) if self._texts else []
         async with self.stage.learning():
-            metrics = await loop.run_in_executor(
-                self._learner_thread, self.learner.update, groups, rewards, texts, outcomes, version
+            metrics = await self._thread.do(
+                self.learner.update, groups, rewards, texts, outcomes, version
             )
         self._learnt = self.curriculum.state_dict()
         return metrics | staleness_metrics(finished, version)
@@ -198,17 +196,19 @@ class Trainer:
         return self.stage.policy.take_metrics()
 
     async def validate(self) -> dict[str, float]:
-        """Success on validation tasks; the weights are kept when no others did better."""
+        """Success on validation tasks, for :meth:`judged`."""
         config = self.config.eval
         rate, groups = await self.stage.evaluate(
             "validation", config.tasks, VALIDATION, self._eval_sampling
         )
-        if rate.rate > self.best.success:
-            self.best = Best(self.progress.step, rate.rate)
-            state = dataclasses.asdict(self.best)
-            save_checkpoint(self._best_path, self.stage.model, self.stage.tokenizer, state)
-        self.progress.validation_due = False
         return {"eval/success": rate.rate, **part_metrics(groups, "eval/", ("success",))}
+
+    async def judged(self, success: float) -> None:
+        """Validation said this of the weights: they are kept when no others did better."""
+        if success > self.best.success:
+            self.best = Best(self.progress.step, success)
+            await self._write(self._best_path, dataclasses.asdict(self.best))
+        self.progress.validation_due = False
 
     async def test(self) -> PassRate:
         """Success on test tasks."""
@@ -216,10 +216,11 @@ class Trainer:
         rate, _ = await self.stage.evaluate("test", tasks, TEST, self._eval_sampling)
         return rate
 
-    def save(self) -> None:
+    async def save(self) -> None:
         """Write the checkpoint of the current step and drop all but the newest few.
 
-        One that is there is of the same weights, and stays.
+        It is of the moment of the call, though episodes go on while it is written. One that is
+        there is of the same weights, and stays.
         """
         state = {
             "learner": self.learner.state_dict(),
@@ -236,13 +237,13 @@ class Trainer:
         path = self.folder.checkpoints / f"step-{self.progress.step:06d}"
         if path in self._saved():
             return
-        save_checkpoint(path, self.stage.model, self.stage.tokenizer, state)
-        tidy(self.folder.checkpoints, self._saved()[:-KEPT_CHECKPOINTS])
+        await self._write(path, state)
+        await self._thread.do(tidy, self.folder.checkpoints, self._saved()[:-KEPT_CHECKPOINTS])
 
-    def save_done(self) -> None:
+    async def save_done(self) -> None:
         """As :meth:`save`, of the steps that are done, where there are any."""
         if self.progress.step:
-            self.save()
+            await self.save()
 
     async def restore(self) -> bool:
         """Go on from the newest checkpoint; False where there is none: the run starts anew.
@@ -313,7 +314,7 @@ class Trainer:
 
     async def __aenter__(self) -> Self:
         await self._parts.enter_async_context(
-            self._in_time(self._end_learner, "the learner's thread")
+            self._in_time(self._thread.close, "the learner's thread")
         )
         self._parts.push_async_callback(self.stop_rollouts)
         if self.collector.vine is not None:
@@ -340,14 +341,11 @@ class Trainer:
     def _in_time(self, end: Callable[[], Awaitable[None]], what: str) -> InTime[None]:
         return at_end(end, what, self.stage.activities, self.config.close_s)
 
-    async def _end_learner(self) -> None:
-        # Its thread is over when it has done what it does.
-        try:
-            await asyncio.wrap_future(self._learner_thread.submit(int))
-        except asyncio.CancelledError:
-            self._learner_thread.shutdown(wait=False)
-            raise
-        self._learner_thread.shutdown(wait=True)
+    async def _write(self, folder: Path, state: dict[str, Any]) -> None:
+        """Save the weights as they are, where nothing changes them meanwhile."""
+        await self._thread.do(
+            save_checkpoint, folder, self.stage.model, self.stage.tokenizer, state
+        )
 
     def _newest_usable(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """The trainer's state and the weights of the newest checkpoint that can be used."""

@@ -115,14 +115,17 @@ class GroupStream:
         return len(self._running)
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values: what began and was not learned from; episodes that are done with it."""
+        """Plain values: what began and was not learned from; episodes that are done with it.
+
+        A copy, for what goes on meanwhile does not belong to it.
+        """
         ahead = [*self._lent, *self._ahead.values()]
         return {
             "begun": self._begun,
             "ahead": [
                 {
                     "number": one.number,
-                    "tasks": one.tasks,
+                    "tasks": list(one.tasks),
                     "begun_at": one.begun_at,
                     "played": [
                         [_plain(trajectory) for trajectory in group.trajectories]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
@@ -52,18 +52,19 @@ class Interrupt:
             signal.signal(number, handler)
 
     async def unless_asked(
-        self, work: Coroutine[Any, Any, T], save: Callable[[], None] | None = None
+        self, work: Coroutine[Any, Any, T], save: Callable[[], Awaitable[None]] | None = None
     ) -> T | None:
         """The result of ``work``, or None when a signal comes first: then ``work`` is cancelled.
 
         Args:
             work: what is done.
-            save: called where it is not: before it is waited for, which may take too long.
+            save: called where it is not: before it is waited for, which may take too long. It
+                begins before what is cancelled hears of it.
         """
         if self.asked:
             work.close()
             if save is not None:
-                save()
+                await save()
             return None
         running = asyncio.ensure_future(work)
         asked = asyncio.ensure_future(self._asked.wait())
@@ -73,7 +74,7 @@ class Interrupt:
                 return running.result()
             running.cancel()
             if save is not None:
-                save()
+                await save()
             with self._activities.doing(CLOSE, "what runs when somebody asks to stop", "closing"):
                 await asyncio.wait((running,))
             # An error while it was being cancelled is an error all the same.

@@ -76,10 +76,10 @@ def test_best_weights_of_an_abandoned_step_keep_their_own_success(
             rate = dataclasses.replace(rate, rate=next(successes))
         return rate, groups
 
-    def dying(self):
+    async def dying(self):
         if self.progress.step == 2:
             raise MemoryError("killed")
-        save(self)
+        await save(self)
 
     monkeypatch.setattr(rl.stage.Stage, "evaluate", judged)
     shared = {"steps": 3, "eval__every": 1, "save_every": 1}

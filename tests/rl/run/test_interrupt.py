@@ -63,12 +63,17 @@ async def test_what_is_done_is_saved_before_what_runs_has_ended(told):
             await asyncio.sleep(0.01)
             happened.append("ended")
 
+    async def save(what="saved"):
+        happened.append(f"{what}: begun")
+        await asyncio.sleep(0)
+        happened.append(what)
+
     async with Interrupt(told.append) as interrupt:
-        assert await interrupt.unless_asked(work(), lambda: happened.append("saved")) is None
-        assert happened == ["saved", "ended"]
+        assert await interrupt.unless_asked(work(), save) is None
+        assert happened == ["saved: begun", "saved", "ended"]
         later = work_that_must_not_finish(happened)
-        assert await interrupt.unless_asked(later, lambda: happened.append("again")) is None
-    assert happened == ["saved", "ended", "again"]
+        assert await interrupt.unless_asked(later, lambda: save("again")) is None
+    assert happened == ["saved: begun", "saved", "ended", "again: begun", "again"]
 
 
 async def work_that_must_not_finish(happened):

@@ -1,0 +1,119 @@
+"""Episodes go on while a checkpoint is written and while a step's episodes are judged."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import os
+import signal
+import time
+
+import pytest
+
+import rl.trainer
+from rl.learner.checkpoint import load_trainer_state
+from rl.run.folder import read_jsonl
+from rl.train import main
+
+ANSWER_S = 20.0
+"""Longer than any loop takes to answer that nothing holds."""
+
+
+@pytest.fixture
+def loops(monkeypatch):
+    """The event loop of the run under way."""
+    found = []
+    enter = rl.trainer.Trainer.__aenter__
+
+    async def entering(self):
+        found.append((asyncio.get_running_loop(), self))
+        return await enter(self)
+
+    monkeypatch.setattr(rl.trainer.Trainer, "__aenter__", entering)
+    return found
+
+
+def answers(loop) -> bool:
+    """Whether the event loop does something else while this thread waits."""
+
+    async def look() -> bool:
+        return True
+
+    looking = asyncio.run_coroutine_threadsafe(look(), loop)
+    try:
+        return looking.result(ANSWER_S)
+    except TimeoutError:
+        looking.cancel()
+        return False
+
+
+def test_the_loop_answers_while_weights_are_written_and_episodes_are_judged(
+    words, tmp_path, monkeypatch, loops
+):
+    told = []
+
+    def watched(name):
+        work = getattr(rl.trainer, name)
+
+        def doing(*args):
+            what = args[0].name if name == "save_checkpoint" else name
+            told.append((what, answers(loops[0][0])))
+            return work(*args)
+
+        monkeypatch.setattr(rl.trainer, name, doing)
+
+    watched("save_checkpoint")
+    watched("shape")
+    assert main(words(tmp_path / "run", steps=1)) == 0
+    assert set(told) == {(name, True) for name in ("best", "shape", "step-000001")}
+
+
+def test_a_checkpoint_is_of_the_moment_at_which_it_was_begun(words, tmp_path, monkeypatch, loops):
+    save, seen = rl.trainer.save_checkpoint, []
+
+    def slow(folder, model, tokenizer, state):
+        loop, trainer = loops[0]
+        if folder.name == "step-000001":
+            before = copy.deepcopy(state["stream"]), dict(state["curriculum"])
+            deadline = time.monotonic() + ANSWER_S
+            # All that may be played ahead is, in the meantime.
+            while trainer.stream.num_running and time.monotonic() < deadline:
+                assert answers(loop)
+            seen.append(trainer.stream.num_running)
+            assert (state["stream"], state["curriculum"]) == before
+        save(folder, model, tokenizer, state)
+
+    monkeypatch.setattr(rl.trainer, "save_checkpoint", slow)
+    out = tmp_path / "run"
+    settings = {"staleness": 2, "steps": 3, "save_every": 1, "curriculum__max_draws": 3}
+    assert main(words(out, **settings)) == 0
+    assert seen == [0]
+
+
+def test_a_validation_counts_though_somebody_asks_to_stop_while_its_weights_are_kept(
+    words, tmp_path, monkeypatch, loops
+):
+    save = rl.trainer.save_checkpoint
+
+    def interrupted(folder, model, tokenizer, state):
+        if folder.name == "best" and state["step"] == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+            # The first answer may come before the request is heard.
+            assert [answers(loops[0][0]) for _ in range(5)] == [True] * 5
+        save(folder, model, tokenizer, state)
+
+    judged = rl.trainer.Trainer.judged
+
+    async def better(self, success):
+        await judged(self, success + self.progress.step)
+
+    monkeypatch.setattr(rl.trainer, "save_checkpoint", interrupted)
+    monkeypatch.setattr(rl.trainer.Trainer, "judged", better)
+    out = tmp_path / "run"
+    assert main(words(out, steps=3, eval__every=1)) == 130
+    records = {r["step"]: r for r in read_jsonl(out / "metrics.jsonl")}
+    assert sorted(records) == [0, 1]
+    assert load_trainer_state(out / "checkpoints" / "best")["step"] == 1
+    assert "eval/success" in records[1]
+    progress = load_trainer_state(out / "checkpoints" / "step-000001")["progress"]
+    assert (progress["step"], progress["validation_due"]) == (1, False)
