@@ -25,6 +25,7 @@ from envs.episode import EnvFailure
 from rl.cli import parse
 from rl.config import as_lines
 from rl.errors import FAILED, RunFailure, UsageError
+from rl.run.interrupt import terminable
 from tools.sandbox.errors import SandboxUnavailable
 
 INTERRUPTED = 130
@@ -61,6 +62,8 @@ def run_command(
 ) -> int:
     """Parse the command line of ``python -m module`` and do its work.
 
+    Ctrl-C and SIGTERM end it in order, at any time of the work.
+
     Args:
         module: for the help.
         config_type: what the command line fills in.
@@ -78,7 +81,8 @@ def run_command(
         if config.dry_run:
             sys.stdout.write(as_lines(config))
             return 0
-        return work(config)
+        with terminable():
+            return work(config)
     except EXPECTED_ERRORS as error:
         notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
         sys.stderr.write(f"error: {error}{notes}\n")

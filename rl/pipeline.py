@@ -43,6 +43,7 @@ from rl.judge import JUDGED, JudgeConfig
 from rl.merge import MergeConfig
 from rl.preferences.config import DPOConfig, RewardModelConfig
 from rl.run.files import make_folder, replace_text
+from rl.run.interrupt import terminable
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 NO_STAGES_OWN = {
@@ -265,7 +266,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return 0
     try:
-        return _run(words[0], words[1:])
+        with terminable():
+            return _run(words[0], words[1:])
     except EXPECTED_ERRORS as error:
         sys.stderr.write(f"error: {error}\n")
         return FAILED

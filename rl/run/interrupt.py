@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Coroutine
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
@@ -12,6 +14,31 @@ from rl.run.activity import CLOSE, Activities
 
 T = TypeVar("T")
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """While the context lasts, SIGTERM does what Ctrl-C does: what was opened is closed.
+
+    Whoever has a handler of their own for it keeps that; so does a thread, which can have none.
+    """
+    mine = threading.current_thread() is threading.main_thread()
+    if not mine or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _as_ctrl_c)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _as_ctrl_c(number: int, frame: FrameType | None) -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    # An event loop has its own, which cancels what runs. Scripts ignore it in the background.
+    if not callable(handler):
+        raise KeyboardInterrupt
+    handler(number, frame)
 
 
 class Interrupt:

@@ -20,6 +20,7 @@ import rl.stage
 import rl.trainer
 from rl.learner.checkpoint import load_trainer_state
 from rl.run.folder import read_jsonl
+from rl.run.state import read_state
 from rl.train import main
 
 DETERMINISTIC = {"deterministic": "true", "env__max_turns": 2, "save_every": 1, "eval__every": 1}
@@ -281,7 +282,16 @@ def test_ctrl_c_stops_an_evaluation_and_a_resumed_run_makes_it(
         assert found == expected
 
 
-def test_ctrl_c_during_the_warm_start_stops_soon(words, tmp_path, plugged):
+@pytest.mark.parametrize(
+    ("number", "ctrl_c"),
+    # What runs in the background of a script is started with Ctrl-C ignored.
+    [
+        (signal.SIGINT, signal.SIG_DFL),
+        (signal.SIGTERM, signal.SIG_DFL),
+        (signal.SIGTERM, signal.SIG_IGN),
+    ],
+)
+def test_a_signal_during_the_warm_start_stops_soon(words, tmp_path, plugged, number, ctrl_c):
     settings = {"model": "tiny", "tiny__steps": 1_000_000, "tiny__demonstrations": 96}
     command = [sys.executable, "-m", "rl.train", *words(tmp_path / "run", **settings)]
     cache = tmp_path / "cache"
@@ -290,8 +300,7 @@ def test_ctrl_c_during_the_warm_start_stops_soon(words, tmp_path, plugged):
         env=plugged | {"TURNWISE_CACHE": str(cache)},
         stderr=subprocess.PIPE,
         text=True,
-        # What runs in the background of a script is started with the signal ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, ctrl_c),
     ) as process:
         try:
             assert process.stderr is not None
@@ -299,12 +308,13 @@ def test_ctrl_c_during_the_warm_start_stops_soon(words, tmp_path, plugged):
             assert lines[1].startswith("model=tiny: 96 demonstrations"), lines
             time.sleep(2)
             assert process.poll() is None
-            process.send_signal(signal.SIGINT)
+            process.send_signal(number)
             _, stderr = process.communicate(timeout=30)
         finally:
             process.kill()
     assert process.returncode == 130
     assert stderr == "interrupted\n"
+    assert read_state(tmp_path / "run").state == "interrupted", "what was open was closed"
     assert list((cache / "tiny").iterdir()) == [], "nothing half-made is left"
 
 

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from rl.run.interrupt import Interrupt
+from rl.run.interrupt import Interrupt, terminable
 
 
 @pytest.fixture
@@ -175,3 +175,33 @@ async def test_the_handlers_before_it_are_given_back(told):
     async with Interrupt(told.append):
         os.kill(os.getpid(), signal.SIGTERM)
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_sigterm_is_ctrl_c_while_work_lasts_and_nobody_else_wants_it():
+    default = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), terminable():
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is default is signal.SIG_DFL
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with terminable():
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, default)
+
+
+def test_sigterm_closes_what_an_event_loop_has_open():
+    closed = []
+
+    async def work():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.sleep(30)
+        finally:
+            await asyncio.sleep(0)
+            closed.append("a server")
+
+    with pytest.raises(KeyboardInterrupt), terminable():
+        asyncio.run(work())
+    assert closed == ["a server"]
