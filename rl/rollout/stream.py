@@ -174,7 +174,9 @@ class GroupStream:
             self._done.set()
             if task.cancelled() or task.exception() is not None:
                 return
-            del self._running[ahead.number]
+            # One that ends as everything is closed was taken out already.
+            if self._running.get(ahead.number) is task:
+                del self._running[ahead.number]
 
         self._running[ahead.number] = task = asyncio.create_task(self._fill(ahead))
         task.add_done_callback(done)

@@ -273,3 +273,53 @@ async def test_words_of_any_kind_can_be_read_from_a_checkpoint(tmp_path):
     state = torch.load(tmp_path / "state.pt", weights_only=True)
     assert state["ahead"][0]["played"][0][0]["stop_reason"] == "from an array"
     await world.stream.close()
+
+
+@pytest.fixture
+async def complaints():
+    """What callbacks of the event loop raised."""
+    loop, told = asyncio.get_running_loop(), []
+    loop.set_exception_handler(lambda _, context: told.append(context))
+    yield told
+    loop.set_exception_handler(None)
+
+
+async def test_a_group_that_is_done_in_the_moment_of_closing_is_no_error(complaints):
+    world = World(prompts=1, staleness=2)
+    note, closing = world.note, []
+
+    def note_and_close(task, group):
+        note(task, group)
+        # It closes before the loop tells whoever waits that this group is done.
+        closing.append(asyncio.create_task(world.stream.close()))
+
+    world.stream._finished = note_and_close
+    taking = asyncio.create_task(world.stream.take(0))
+    await settle()
+    world.end(0)
+    await settle()
+    assert [one.done() for one in closing] == [True]
+    assert world.noted == [0]
+    assert (world.stream.num_running, complaints) == (0, [])
+    taking.cancel()
+
+
+async def test_a_group_that_takes_no_cancelling_is_no_error(complaints):
+    world = World(prompts=1, staleness=2)
+    play = world.play
+
+    async def stubborn(number: int, draw: int, task: int) -> TrajectoryGroup:
+        try:
+            return await play(number, draw, task)
+        except asyncio.CancelledError:
+            world.end(number)
+            return await play(number, draw, task)
+
+    world.stream._play = stubborn
+    taking = asyncio.create_task(world.stream.take(0))
+    await settle()
+    await world.stream.close()
+    await settle()
+    assert len(world.noted) == 3, "they came to their ends"
+    assert (world.stream.num_running, complaints) == (0, [])
+    taking.cancel()
