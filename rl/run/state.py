@@ -10,7 +10,7 @@ import json
 import os
 import platform
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,15 @@ FINISHED, INTERRUPTED, FAILED = "finished", "interrupted", "failed"
 DEAD = "dead"
 """Its process is gone and did not say how it ended; never written, only found."""
 OVER = (FINISHED, INTERRUPTED, FAILED)
+_TYPES: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "float": (float, int),
+    "int | None": (int, type(None)),
+}
+"""Of the fields below, as they are written, to what JSON has for them."""
+_WAIT = {"lane": "str", "name": "str", "state": "str", "seconds": "float"}
+_SHOWN = 80
 SILENT_S = 60.0
 """A run of another machine that wrote nothing for so long counts as dead."""
 
@@ -100,11 +109,50 @@ def read_state(folder: Path) -> RunState:
     """
     path = folder / FILE
     try:
-        return RunState(**json.loads(path.read_text(encoding="utf-8")))
+        state = RunState(**json.loads(path.read_text(encoding="utf-8")))
+        _check(state)
+        return state
     except (OSError, ValueError, TypeError) as error:
         raise UsageError(
             f"{folder} holds no run that says how it is: {path} cannot be read ({error})"
         ) from error
+
+
+def _check(state: RunState) -> None:
+    """See that every value is of its type: whoever shows one counts on it.
+
+    Raises:
+        ValueError: names the first that is not.
+    """
+    if state.state not in (*OVER, RUNNING, STALLED, ENDING):
+        raise _wrong("state", state.state, f"one of {RUNNING}, {STALLED}, {ENDING}, {OVER}")
+    for one in fields(state):
+        if str(one.type) in _TYPES:
+            _check_value(one.name, getattr(state, one.name), str(one.type))
+    if not isinstance(state.waits, list):
+        raise _wrong("waits", state.waits, "a list")
+    for wait in state.waits:
+        if not isinstance(wait, dict) or wait.keys() != _WAIT.keys():
+            raise _wrong("waits", wait, "lane, name, state and seconds")
+        for name, kind in _WAIT.items():
+            _check_value(name, wait[name], kind)
+    if not isinstance(state.parts, dict):
+        raise _wrong("parts", state.parts, "a dict")
+    for name, does in state.parts.items():
+        _check_value(name, does, "str")
+
+
+def _check_value(name: str, value: object, kind: str) -> None:
+    # To Python, True is a number.
+    if isinstance(value, bool) or not isinstance(value, _TYPES[kind]):
+        raise _wrong(name, value, kind.replace(" | ", " or "))
+
+
+def _wrong(name: str, value: object, expected: str) -> ValueError:
+    shown = repr(value)
+    return ValueError(
+        f"{name} ({shown if len(shown) < _SHOWN else shown[:_SHOWN] + '...'}) must be {expected}"
+    )
 
 
 def born_at(pid: int) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 
 import pytest
 
@@ -109,3 +111,41 @@ def test_a_folder_without_a_run_is_refused(tmp_path, capsys):
     (tmp_path / "status.json").write_text("{")
     assert status([str(tmp_path)]) == 1
     assert "cannot be read" in capsys.readouterr().err
+
+
+WAIT = {"lane": "rollout", "name": "train task 1", "state": "tool", "seconds": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"step": [1]}, "step ([1]) must be int"),
+        ({"written": "noon"}, "written ('noon') must be float"),
+        ({"progress": None}, "progress (None) must be str"),
+        ({"exit_code": "1"}, "exit_code ('1') must be int or None"),
+        ({"num_waits": True}, "num_waits (True) must be int"),
+        ({"told": 7}, "told (7) must be str"),
+        ({"state": "asleep"}, "state ('asleep') must be one of "),
+        ({"waits": {"lane": "rollout"}}, "waits ({'lane': 'rollout'}) must be a list"),
+        ({"waits": [WAIT, "a tool"]}, "waits ('a tool') must be lane, name, state and seconds"),
+        ({"waits": [WAIT | {"seconds": "long"}]}, "seconds ('long') must be float"),
+        ({"waits": [WAIT | {"name": 3}]}, "name (3) must be str"),
+        ({"waits": [{"lane": "rollout"}]}, "must be lane, name, state and seconds"),
+        ({"parts": []}, "parts ([]) must be a dict"),
+        ({"parts": {"vLLM 0": 3}}, "vLLM 0 (3) must be str"),
+        ({"progress": ["x" * 999] * 9}, "...) must be str"),
+    ],
+)
+def test_values_of_other_types_are_one_line(tmp_path, capsys, values, told):
+    path = tmp_path / "status.json"
+    path.write_text(json.dumps(asdict(moment()) | values))
+    assert status([str(tmp_path)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {tmp_path} holds no run that says how it is: {path} cannot be")
+    assert told in line
+    assert len(line) < 400
+
+
+def test_numbers_without_a_fraction_are_seconds_too(tmp_path):
+    (tmp_path / "status.json").write_text(json.dumps(asdict(moment(loop_s=3, progress_s=2))))
+    assert read_state(tmp_path).loop_s == 3
