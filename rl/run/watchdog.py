@@ -113,6 +113,9 @@ class Watchdog:
             self._write(states.STALLED, STALLED_CODE)
             raise RunStalled(self._told) from error
         if error is None:
+            if self.finished:
+                # What was done about a stall is over; that it was is counted.
+                self._told = ""
             self._write(states.FINISHED if self.finished else states.INTERRUPTED)
             return
         self._told = f"{type(error).__name__}: {error}"
@@ -175,7 +178,7 @@ class Watchdog:
             return
         if silent_s <= self._stall_s:
             if self._recovered_at is not None:
-                self._recovered_at = None
+                self._recovered_at, self._told = None, ""
                 self._tell("watchdog: something gets further again")
             return
         if any(waiting.lane == CLOSE for waiting in self._activities.waits()):

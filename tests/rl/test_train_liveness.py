@@ -61,6 +61,7 @@ def test_a_step_of_an_environment_that_hangs_once_is_begun_again(hung):
     assert sum(r.get("failures", 0) for r in records) == 0
     state = read_state(out)
     assert (state.verdict, state.recoveries, state.step) == ("finished", 1, 4)
+    assert state.told == "", "what is over is not how it ended"
     assert "HungEnv.hang" in (out / "stalled.txt").read_text(), "where every task stood"
 
 
