@@ -2,8 +2,8 @@
 
 It reads what the run writes down every two seconds, and looks whether its process is there.
 ``follow=true`` goes on until the run is over. The exit code says how it is: 0 it did all its steps,
-10 it goes on, 11 nothing gets further in it, 12 its process is gone without a word, 13 somebody
-stopped it, 14 it failed.
+or those for which max_seconds left time, 10 it goes on, 11 nothing gets further in it, 12 its
+process is gone without a word, 13 somebody stopped it, 14 it failed.
 """
 
 from __future__ import annotations

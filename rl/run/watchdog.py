@@ -67,7 +67,7 @@ class Watchdog:
         self._activities = activities
         self._folder = folder
         self._stall_s, self._close_s = config.stall_s, config.close_s
-        self._steps = config.steps
+        self._steps, self._max_seconds = config.steps, config.max_seconds
         self._say = say
         self._over = threading.Event()
         self._began = time.time()
@@ -83,7 +83,7 @@ class Watchdog:
         self.step = 0
         """Steps done."""
         self.finished = False
-        """Set at the end: whether the run did all its steps."""
+        """Set at the end: whether the run did its steps, all or those that max_seconds let it."""
 
     async def __aenter__(self) -> Self:
         self._loop, self._thread_of_loop = asyncio.get_running_loop(), threading.get_ident()
@@ -115,13 +115,24 @@ class Watchdog:
         if error is None:
             if self.finished:
                 # What was done about a stall is over; that it was is counted.
-                self._told = ""
+                self._told = self._cut_short()
+                if self._told:
+                    self._tell(self._told)
             self._write(states.FINISHED if self.finished else states.INTERRUPTED)
             return
         self._told = f"{type(error).__name__}: {error}"
         stopped = isinstance(error, (KeyboardInterrupt, asyncio.CancelledError))
         code = error.exit_code if isinstance(error, RunFailure) else None
         self._write(states.INTERRUPTED if stopped else states.FAILED, code)
+
+    def _cut_short(self) -> str:
+        """Why a run that is finished did fewer steps than all; "" where it did all."""
+        if self.step >= self._steps:
+            return ""
+        return (
+            f"max_seconds ({self._max_seconds:g}) ended it after step {self.step} of "
+            f"{self._steps}: resume=auto and a larger max_seconds go on"
+        )
 
     def _watch(self) -> None:
         """The thread: look, act, write."""
