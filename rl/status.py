@@ -3,11 +3,13 @@
 It reads what the run writes down every two seconds, and looks whether its process is there.
 ``follow=true`` goes on until the run is over. The exit code says how it is: 0 it did all its steps,
 or those for which max_seconds left time, 10 it goes on, 11 nothing gets further in it, 12 its
-process is gone without a word, 13 somebody stopped it, 14 it failed.
+process is gone without a word, 13 somebody stopped it, 14 it failed, 15 it cannot be seen from here
+and wrote nothing for a minute.
 """
 
 from __future__ import annotations
 
+import platform
 import sys
 import time
 from collections.abc import Sequence
@@ -31,6 +33,7 @@ EXIT_CODES = {
     states.DEAD: 12,
     states.INTERRUPTED: 13,
     states.FAILED: 14,
+    states.SILENT: 15,
 }
 _LATE_S = 15.0
 """A run that lives and wrote nothing for so long is stopped, or cannot write."""
@@ -66,6 +69,12 @@ def lines(state: RunState) -> list[str]:
         told.append(
             f"the process is gone and did not say why; it wrote last {_ago(state.age_s)}: go on "
             f"with resume=auto"
+        )
+    elif verdict == states.SILENT:
+        inside = "" if state.host != platform.node() else ", in another PID namespace"
+        told.append(
+            f"it is on {state.host}{inside}, which cannot be seen from here, and wrote nothing for "
+            f"{state.age_s:.0f} s: look there; where it is gone, go on with resume=auto"
         )
     elif verdict in (*states.OVER, states.STALLED) and state.exit_code is not None:
         told.append(f"the process ended with exit code {state.exit_code}")

@@ -19,8 +19,9 @@ from rl.errors import UsageError
 FILE = "status.json"
 RUNNING, STALLED, ENDING = "running", "stalled", "ending"
 FINISHED, INTERRUPTED, FAILED = "finished", "interrupted", "failed"
-DEAD = "dead"
-"""Its process is gone and did not say how it ended; never written, only found."""
+DEAD, SILENT = "dead", "silent"
+"""Its process is gone and did not say how it ended; or nobody here can see whether it is, and it
+wrote nothing for long. Never written, only found."""
 OVER = (FINISHED, INTERRUPTED, FAILED)
 _TYPES: dict[str, tuple[type, ...]] = {
     "str": (str,),
@@ -32,7 +33,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 _WAIT = {"lane": "str", "name": "str", "state": "str", "seconds": "float"}
 _SHOWN = 80
 SILENT_S = 60.0
-"""A run of another machine that wrote nothing for so long counts as dead."""
+"""A run that wrote nothing for so long, and whose process cannot be seen, may be dead."""
 
 
 @dataclass(kw_only=True)
@@ -69,18 +70,28 @@ class RunState:
     """What went wrong, or was done about it."""
     exit_code: int | None = None
     """Of the process, where it said so before its end."""
+    namespace: str = ""
+    """Where the number of the process counts: on one host each container may have its own. "":
+    nobody knows."""
 
     @property
     def verdict(self) -> str:
-        """The state; :data:`DEAD` where the process is gone without having said its end."""
+        """The state; :data:`DEAD` or :data:`SILENT` where the process has not said its end."""
         if self.state in OVER or (self.state == STALLED and self.exit_code is not None):
             return self.state
-        return self.state if self.alive else DEAD
+        if self.alive:
+            return self.state
+        return DEAD if self.visible else SILENT
+
+    @property
+    def visible(self) -> bool:
+        """Whether its process can be seen from here, where there is one."""
+        return self.host == platform.node() and self.namespace in ("", namespace())
 
     @property
     def alive(self) -> bool:
-        """Whether its process is there, as far as that can be seen from here."""
-        if self.host != platform.node():
+        """Whether its process is there, as far as that can be known here."""
+        if not self.visible:
             return self.age_s < SILENT_S
         return born_at(self.pid) == self.born
 
@@ -162,6 +173,14 @@ def born_at(pid: int) -> str:
     except OSError:
         return "" if Path("/proc/self/stat").exists() else _born_elsewhere(pid)
     return "" if fields[0] in "ZX" else fields[19]
+
+
+def namespace() -> str:
+    """Where numbers of processes count as they do here; empty where a system has no such places."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
 
 
 def _born_elsewhere(pid: int) -> str:

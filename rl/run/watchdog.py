@@ -29,7 +29,7 @@ from rl.run.activity import CLOSE, Activities
 from rl.run.closing import end_process
 from rl.run.ledger import IDLE
 from rl.run.stacks import place_of, report
-from rl.run.state import RunState, born_at, write_state
+from rl.run.state import RunState, born_at, namespace, write_state
 
 logger = logging.getLogger(__name__)
 REPORT = "stalled.txt"
@@ -258,6 +258,7 @@ class Watchdog:
             pid=os.getpid(),
             born=born_at(os.getpid()),
             host=platform.node(),
+            namespace=namespace(),
             began=self._began,
             written=time.time(),
             progress_s=progress_s,

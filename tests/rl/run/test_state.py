@@ -53,7 +53,12 @@ def test_what_is_written_is_read(tmp_path):
         ({"born": "another process has the number"}, "dead", 12),
         ({"state": "ending", "born": "gone"}, "dead", 12),
         ({"host": "elsewhere", "born": "there"}, "running", 10),
-        ({"host": "elsewhere", "born": "there", "written": time.time() - 900}, "dead", 12),
+        ({"host": "elsewhere", "born": "there", "written": time.time() - 900}, "silent", 15),
+        ({"host": "elsewhere", "state": "ending", "written": time.time() - 900}, "silent", 15),
+        ({"host": "elsewhere", "state": "finished", "written": time.time() - 900}, "finished", 0),
+        ({"namespace": "pid:[1]", "born": "there"}, "running", 10),
+        ({"namespace": "pid:[1]", "written": time.time() - 900}, "silent", 15),
+        ({"namespace": "", "born": "gone"}, "dead", 12),
         ({"state": "finished", "born": "gone"}, "finished", 0),
         ({"state": "interrupted", "born": "gone"}, "interrupted", 13),
         ({"state": "failed", "exit_code": 76, "born": "gone"}, "failed", 14),
@@ -69,7 +74,25 @@ def test_the_verdict_and_its_exit_code(tmp_path, capsys, values, verdict, code):
     )
 
 
-DONE = ("finished", "interrupted", "failed", "dead")
+DONE = ("finished", "interrupted", "failed", "dead", "silent")
+
+
+@pytest.mark.parametrize(
+    ("values", "where"),
+    [
+        ({"host": "elsewhere"}, "elsewhere"),
+        ({"namespace": "pid:[1]"}, f"{platform.node()}, in another PID namespace"),
+    ],
+)
+def test_of_a_process_that_cannot_be_seen_only_what_is_known_is_said(
+    tmp_path, capsys, values, where
+):
+    write_state(tmp_path, moment(written=time.time() - 900, **values))
+    assert status([str(tmp_path)]) == 15
+    told = capsys.readouterr().out
+    assert f"it is on {where}, which cannot be seen from here, and wrote nothing for 900 s" in told
+    assert "dead" not in told
+    assert "the process is gone" not in told
 
 
 def test_a_process_that_ended_and_was_not_fetched_is_gone():
