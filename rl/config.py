@@ -22,7 +22,7 @@ from rl.recipes import RECIPES
 from rl.rollout.curriculum import CurriculumConfig
 from rl.run.plain import to_plain
 from rl.settings.groups import EvalConfig, SamplingConfig, TextsConfig, TinyRecipe, at_least
-from rl.settings.policy import POLICY, PolicyChoice, VLLMEngineConfig
+from rl.settings.policy import POLICY, PolicyChoice, VLLMConfig, VLLMEngineConfig
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,9 @@ ALGORITHM = Choice(
 )
 MAX_THREADS = 1024
 """More than the processors of any one machine; many more are refused by the system, fatally."""
+
+_ROOM = 1.25
+"""So many times a deadline is a good one for what comes after it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +191,8 @@ class TrainConfig(RunConfig):
     """Stop after this many seconds of training, cleanly; 0 for no limit."""
     stall_s: float = 3600.0
     """Seconds without a token, an episode, a micro-batch or an update's arrival after which waiting
-    episodes are begun again, and as many later the run ends with exit code 75; 0: never."""
+    episodes are begun again, and as many later the run ends with exit code 75; 0: never. Above
+    env.step_timeout_s, and above policy.start_s, load_s and stall_s."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -196,6 +200,8 @@ class TrainConfig(RunConfig):
         at_least(1, self, "steps", "prompts", "group_size", "save_every", "micro_batch_tokens")
         at_least(1, self, "shaping_from")
         at_least(0, self, "staleness")
+        if self.stall_s:
+            self._check_stall()
         if self.staleness:
             self._check_staleness()
         if self.shaping and self.algo.row.advantage == "vine":
@@ -221,6 +227,27 @@ class TrainConfig(RunConfig):
                 raise ValueError(
                     f"shaping ({self.shaping}): {shaping.name} needs prompts with a budget: "
                     f"give env.token_budget={shaping.budget}"
+                )
+
+    def _check_stall(self) -> None:
+        """The deadline that is nearest to a cause comes first: the watchdog is the last of all.
+
+        Episodes as a whole may take longer: they show tokens as they go on.
+        """
+        alone = {"env.step_timeout_s": self.env.options.step_timeout_s}
+        settings = self.policy.settings
+        if isinstance(settings, VLLMConfig):
+            alone |= {
+                "policy.start_s": settings.start_s,
+                "policy.load_s": settings.load_s,
+                "policy.stall_s": settings.stall_s,
+            }
+        for key, limit_s in alone.items():
+            if limit_s >= self.stall_s:
+                raise ValueError(
+                    f"stall_s ({self.stall_s:g}) must be above {key} ({limit_s:g}): for so long "
+                    f"nothing may get further; give stall_s={_ROOM * limit_s:g}, a smaller {key}, "
+                    f"or stall_s=0 for no watchdog"
                 )
 
     def _check_staleness(self) -> None:

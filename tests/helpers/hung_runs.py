@@ -22,17 +22,13 @@ NEVER = 3600.0
 
 
 class HungEnv(toy_envs.CopyEnv):
-    """The episodes of the first training task hang, or all, in the way that is asked."""
+    """The episodes of the first training task hang, in the way that is asked."""
 
     how = ""
-    times = 10**9
-    everywhere = False
-    hung = 0
     first: int | None = None
 
     async def turn(self, action):
-        if self.options.split == "train" and type(self).hung < self.times and self.chosen():
-            type(self).hung += 1
+        if self.options.split == "train" and self.chosen():
             await self.hang()
         return super().turn(action)
 
@@ -40,7 +36,7 @@ class HungEnv(toy_envs.CopyEnv):
         """Whether it is of the task that came first: that one goes on hanging."""
         kind = type(self)
         kind.first = self.episode_id.task if kind.first is None else kind.first
-        return self.everywhere or self.episode_id.task == kind.first
+        return self.episode_id.task == kind.first
 
     async def hang(self):
         if self.how == "awaits":
@@ -54,9 +50,24 @@ class HungEnv(toy_envs.CopyEnv):
                     await asyncio.sleep(NEVER)
 
 
-def hang_in_environment(how: str, times: int = 10**9, everywhere: bool = False) -> None:
-    HungEnv.how, HungEnv.times, HungEnv.everywhere = how, times, everywhere
+def hang_in_environment(how: str) -> None:
+    HungEnv.how = how
     toy_envs.TOYS["toy-copy-v0"] = HungEnv
+
+
+def hang_in_policy(times: int = 10**9) -> None:
+    """So many completions are sampled and never come, the first six, validation's, left out."""
+    generate, calls = LocalPolicy.generate, []
+
+    async def hung(self, *args):
+        calls.append(1)
+        hangs = 6 < len(calls) <= 6 + times
+        completion = await generate(self, *args)
+        if hangs:
+            await asyncio.Event().wait()
+        return completion
+
+    LocalPolicy.generate = hung
 
 
 def hang_once(kind: type, name: str, when: int = 1) -> None:
@@ -93,7 +104,6 @@ def thread_that_stays() -> None:
 
 HANGS = {
     "env awaits": lambda: hang_in_environment("awaits"),
-    "env awaits once": lambda: hang_in_environment("awaits", 1),
     "env holds the loop": lambda: hang_in_environment("holds the loop"),
     "env takes no cancelling": lambda: hang_in_environment("takes no cancelling"),
     "policy": lambda: hang_once(Engine, "step", 20),
@@ -104,7 +114,8 @@ HANGS = {
     ),
     "a thread stays": thread_that_stays,
     "nothing": lambda: None,
-    "every env awaits": lambda: hang_in_environment("awaits", everywhere=True),
+    "one completion": lambda: hang_in_policy(1),
+    "every completion": hang_in_policy,
 }
 
 

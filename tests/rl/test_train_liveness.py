@@ -17,7 +17,7 @@ from rl.run.state import read_state
 from rl.status import main as status
 
 HOME = Path(__file__).resolve().parents[2]
-SHORT = {"stall_s": 5, "close_s": 3}
+SHORT = {"stall_s": 5, "close_s": 3, "env__step_timeout_s": 4}
 
 
 @pytest.fixture
@@ -48,21 +48,21 @@ def environment():
     return os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
 
 
-def test_a_step_of_an_environment_that_hangs_once_is_begun_again(hung):
-    code, told, out = hung("env awaits once")
+def test_an_episode_that_hangs_once_is_begun_again(hung):
+    code, told, out = hung("one completion")
     assert code == 0
     assert "rollout: train task" in told
     assert "its episodes are begun again" in told
-    assert "was given up: nothing in the run got further, at last waiting for the environment" in (
-        told
-    )
+    assert "was given up: nothing in the run got further, at last waiting for the policy" in told
     records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert sum(r.get("retries", 0) for r in records) == 1
     assert sum(r.get("failures", 0) for r in records) == 0
     state = read_state(out)
     assert (state.verdict, state.recoveries, state.step) == ("finished", 1, 4)
     assert state.told == "", "what is over is not how it ended"
-    assert "HungEnv.hang" in (out / "stalled.txt").read_text(), "where every task stood"
+    assert "hang_in_policy.<locals>.hung" in (out / "stalled.txt").read_text(), (
+        "where every task stood"
+    )
 
 
 @pytest.mark.parametrize(
@@ -84,11 +84,12 @@ def test_what_never_gets_further_ends_the_run(hung, capsys, what, hints):
     assert "nothing got further for" in capsys.readouterr().out
 
 
-def test_an_environment_that_always_hangs_fails_its_episodes_and_the_run(hung):
-    code, told, _ = hung("every env awaits", group_size=2, prompts=2, stall_s=2)
+def test_what_always_hangs_fails_its_episodes_and_the_run(hung):
+    settings = {"stall_s": 2, "env__step_timeout_s": 1}
+    code, told, _ = hung("every completion", group_size=2, prompts=2, **settings)
     assert code == 1
     assert "4 of 4 episodes failed" in told
-    assert "at last waiting for the environment" in told
+    assert "at last waiting for the policy" in told
 
 
 @pytest.mark.parametrize(

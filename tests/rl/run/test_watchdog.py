@@ -21,7 +21,7 @@ from rl.run import watchdog
 from rl.run.activity import Activities
 
 watchdog.STOPPED_S = 1.0
-words = ["env=code-sandbox", "stall_s=3", "close_s=3"]
+words = ["env=code-sandbox", "env.step_timeout_s=1", "stall_s=3", "close_s=3"]
 config = parse(TrainConfig, words, command="train", presets={})
 activities = Activities()
 

@@ -80,11 +80,19 @@ def test_a_cut_that_nothing_is_trained_on_is_let_pass(with_vllm):
         ("policy.arguments=--logprobs-mode=raw_logprobs", "must not set logprobs_mode: training"),
         ("policy.gpu_memory=1", r"policy\.gpu_memory \(1\.0\) must be above 0 and below 1"),
         ("policy.stall_s=0", r"policy\.stall_s \(0\.0\) must be above 0"),
+        ("policy.start_s=7200", r"^stall_s \(3600\) must be above policy\.start_s \(7200\): "),
+        ("policy.load_s=3600", r"^stall_s \(3600\) must be above policy\.load_s \(3600\): "),
+        ("stall_s=601 policy.stall_s=700", r"^stall_s \(601\) must be above policy\.stall_s "),
     ],
 )
 def test_wrong_settings_are_told_by_their_names(word, message):
     with pytest.raises(UsageError, match=message):
-        config(word)
+        config(*word.split())
+
+
+def test_a_watchdog_that_is_off_or_waits_longer_contradicts_nothing():
+    assert config("stall_s=0", "policy.start_s=7200").stall_s == 0
+    assert config("stall_s=7201", "policy.start_s=7200").stall_s == 7201
 
 
 def test_an_engine_does_not_sleep_while_it_is_asked():
