@@ -6,11 +6,12 @@ asked first.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol, TextIO, TypeVar
 
 from rl.run.identity import PackageCollision, check_packages
 
@@ -25,6 +26,7 @@ from envs.episode import EnvFailure
 from rl.cli import parse
 from rl.config import as_lines
 from rl.errors import FAILED, RunFailure, UsageError
+from rl.run.files import put
 from rl.run.interrupt import terminable
 from tools.sandbox.errors import SandboxUnavailable
 
@@ -53,6 +55,17 @@ class Runnable(Protocol):
 C = TypeVar("C", bound=Runnable)
 
 
+class _Log(logging.StreamHandler[TextIO]):
+    """Warnings on stderr. On a full disk they are lost without a word of logging's own.
+
+    What a command itself says there next ends it, in one line.
+    """
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        if not isinstance(sys.exception(), OSError):
+            super().handleError(record)
+
+
 def run_command(
     module: str,
     config_type: type[C],
@@ -74,30 +87,37 @@ def run_command(
     Returns:
         The exit code.
     """
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    form = "%(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=logging.WARNING, format=form, handlers=[_Log()])
     words = sys.argv[1:] if argv is None else argv
     try:
         config = parse(config_type, words, command=f"python -m {module}", presets=presets)
         if config.dry_run:
-            sys.stdout.write(as_lines(config))
+            put(sys.stdout, as_lines(config))
             return 0
         with terminable():
             return work(config)
     except EXPECTED_ERRORS as error:
         notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
-        sys.stderr.write(f"error: {error}{notes}\n")
+        last_words(f"error: {error}{notes}")
         return error.exit_code if isinstance(error, RunFailure) else FAILED
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
+        last_words("interrupted")
         return INTERRUPTED
 
 
 def say(text: str) -> None:
     """A line of progress, apart from the result."""
-    sys.stderr.write(f"{text}\n")
+    put(sys.stderr, f"{text}\n")
+
+
+def last_words(text: str) -> None:
+    """The line that a command ends with; where nobody can be told, the exit code says it."""
+    with contextlib.suppress(RunFailure):
+        put(sys.stderr, f"{text}\n")
 
 
 def answer(result: Mapping[str, object]) -> int:
     """Write what a command found as a line of JSON; returns the exit code of success."""
-    sys.stdout.write(json.dumps(result) + "\n")
+    put(sys.stdout, json.dumps(result) + "\n")
     return 0

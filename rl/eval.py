@@ -72,7 +72,6 @@ def _run(config: EvaluateConfig) -> int:
     result, groups = asyncio.run(evaluate(config))
     # Before anything is written: what was measured must not be lost to a full disk.
     answer(result)
-    sys.stdout.flush()
     if folder is not None:
         with writing(folder):
             write_trajectories(folder / "trajectories.jsonl.gz", groups)

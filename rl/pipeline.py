@@ -35,14 +35,14 @@ from pathlib import Path
 from typing import Any
 
 from rl.cli import parse, read_toml, table_words
-from rl.command import EXPECTED_ERRORS, INTERRUPTED
+from rl.command import EXPECTED_ERRORS, INTERRUPTED, answer, last_words, say
 from rl.config import PRESETS, SFTConfig, TrainConfig
 from rl.distill import CONVERSATIONS, DistillConfig
 from rl.errors import FAILED, UsageError
 from rl.judge import JUDGED, JudgeConfig
 from rl.merge import MergeConfig
 from rl.preferences.config import DPOConfig, RewardModelConfig
-from rl.run.files import make_folder, replace_text
+from rl.run.files import make_folder, put, replace_text
 from rl.run.interrupt import terminable
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
@@ -221,10 +221,10 @@ def run_stages(stages: Sequence[Stage]) -> int:
     for number, stage in enumerate(stages, start=1):
         title = f"stage {number}/{len(stages)}, {stage.name}"
         if done[number - 1]:
-            sys.stderr.write(f"{title}: done before\n")
+            say(f"{title}: done before")
             continue
         argv = [*stage.argv, *(["resume=auto"] if stage.command.resumes else [])]
-        sys.stderr.write(f"{title}: python -m {stage.command.module} {shlex.join(argv)}\n")
+        say(f"{title}: python -m {stage.command.module} {shlex.join(argv)}")
         _begin(stage)
         started = time.monotonic()
         code: int = import_module(stage.command.module).main(argv)
@@ -269,10 +269,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         with terminable():
             return _run(words[0], words[1:])
     except EXPECTED_ERRORS as error:
-        sys.stderr.write(f"error: {error}\n")
+        last_words(f"error: {error}")
         return FAILED
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
+        last_words("interrupted")
         return INTERRUPTED
 
 
@@ -290,12 +290,12 @@ def _run(path: str, rest: Sequence[str]) -> int:
     stages = read_stages(path, out, settings)
     if dry:
         for stage in stages:
-            sys.stdout.write(f"python -m {stage.command.module} {shlex.join(stage.argv)}\n")
+            put(sys.stdout, f"python -m {stage.command.module} {shlex.join(stage.argv)}\n")
         return 0
     code = run_stages(stages)
     if code == 0:
         made = {stage.name: str(stage.product) for stage in stages}
-        sys.stdout.write(json.dumps(made) + "\n")
+        answer(made)
     return code
 
 

@@ -9,6 +9,7 @@ and wrote nothing for a minute.
 
 from __future__ import annotations
 
+import io
 import platform
 import sys
 import time
@@ -23,6 +24,7 @@ from rich.text import Text
 
 from rl.command import run_command
 from rl.run import state as states
+from rl.run.files import put
 from rl.run.state import RunState, read_state
 
 EXIT_CODES = {
@@ -120,7 +122,7 @@ def _run(config: StatusConfig) -> int:
     console = Console(highlight=False)
     state = read_state(folder)
     if not config.follow:
-        console.print(_shown(state, config.most), soft_wrap=not console.is_terminal)
+        put(sys.stdout, _text(_shown(state, config.most), console))
         return EXIT_CODES[state.verdict]
     with Live(_shown(state, config.most), console=console, auto_refresh=False) as live:
         while state.verdict in (states.RUNNING, states.ENDING, states.STALLED) and state.alive:
@@ -134,6 +136,14 @@ def _shown(state: RunState, most: int) -> Group:
     told = [Text(line) for line in lines(state)]
     over = state.verdict in states.OVER
     return Group(*told) if over else Group(*told, table(state, most))
+
+
+def _text(shown: Group, console: Console) -> str:
+    """As ``console`` would print it."""
+    terminal, page = console.is_terminal, io.StringIO()
+    paper = Console(file=page, width=console.width, force_terminal=terminal, highlight=False)
+    paper.print(shown, soft_wrap=not terminal)
+    return page.getvalue()
 
 
 def _ago(seconds: float) -> str:

@@ -20,6 +20,7 @@ from rl.command import INTERRUPTED, run_command
 from rl.config import PRESETS, TrainConfig, run_path
 from rl.run.activity import Activities
 from rl.run.closing import leave, run_in_time
+from rl.run.files import put
 from rl.run.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -221,7 +222,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(config: TrainConfig) -> int:
     outcome = run_in_time(train(config), config.close_s)
-    sys.stdout.write(f"run: {outcome.folder}\n")
+    put(sys.stdout, f"run: {outcome.folder}\n")
     return 0 if outcome.finished else INTERRUPTED
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Self, TextIO
 
@@ -12,6 +13,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
+
+from rl.run.files import writing
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -51,8 +54,13 @@ class Display:
             self._live.stop()
 
     def say(self, text: str) -> None:
-        """One line that stays."""
-        self._console.print(text, markup=False, soft_wrap=True)
+        """One line that stays.
+
+        Raises:
+            RunFailure: it cannot be written: what is there is a file on a full disk.
+        """
+        with writing(Path("stderr")):
+            self._console.print(text, markup=False, soft_wrap=True)
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """A step is done."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from safetensors import SafetensorError
 
@@ -53,6 +56,22 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except (OSError, SafetensorError) as error:
         raise RunFailure(f"{path} cannot be written: {error}") from error
+
+
+def put(stream: TextIO, text: str) -> None:
+    """Write to stdout or stderr, which may be files, now.
+
+    Raises:
+        RunFailure: it cannot be written; nothing more will be tried, not even as the process ends.
+    """
+    with writing(Path("stdout" if stream is sys.stdout else "stderr")):
+        try:
+            stream.write(text)
+            stream.flush()
+        except OSError:
+            with contextlib.suppress(OSError), Path(os.devnull).open("wb") as nowhere:
+                os.dup2(nowhere.fileno(), stream.fileno())
+            raise
 
 
 def replace_text(path: Path, text: str) -> None:
