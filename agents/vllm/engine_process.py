@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from agents.vllm import tree
 from agents.vllm.arguments import StartConfig
-from agents.vllm.guard import orphaned, shared_memory
+from agents.vllm.guard import Used, shared_memory
 from agents.vllm.process import ServerGone
 from agents.vllm.tree import Tree
 
@@ -80,7 +80,8 @@ class EngineProcess:
         self._trees: set[Tree] = set()
         self._others: set[int | None] = set()
         self._guard: asyncio.subprocess.Process | None = None
-        self._shared_before: set[Path] = set()
+        self._memory: Used
+        """What shared memory it was seen to use."""
         self._ending = False
         self._stopping: asyncio.Task[None] | None = None
 
@@ -98,7 +99,7 @@ class EngineProcess:
         if importlib.util.find_spec("vllm") is None:
             raise ServerGone(NOT_INSTALLED)
         self._ending, self._error, self._stopping = False, "", None
-        self._shared_before = shared_memory()
+        self._memory = Used(self._processes, shared_memory())
         # Else it would be started, once, with the engine's environment.
         resource_tracker.ensure_running()
         self._others = {child.pid for child in multiprocessing.active_children()}
@@ -140,6 +141,7 @@ class EngineProcess:
         if boot is None:
             return
         self._ending = True
+        self._memory.look()
         gone = self._kill()
         await asyncio.wait({boot}, timeout=_END_S)
         llm, self.llm = self.llm, None
@@ -157,9 +159,8 @@ class EngineProcess:
                 break
             await asyncio.sleep(_LOOK_S)
         self._trees = set()
-        for path in shared_memory() - self._shared_before:
-            if orphaned(path):
-                _remove(path)
+        for path in self._memory.orphans():
+            _remove(path)
         guard, self._guard = self._guard, None
         if guard is not None:
             guard.kill()
@@ -172,6 +173,7 @@ class EngineProcess:
         while not building.done():
             await asyncio.wait({building}, timeout=_LOOK_S)
             self._note_trees()
+            self._memory.look()
             if self._ending:
                 self._kill()
         try:
@@ -191,6 +193,10 @@ class EngineProcess:
             self._trees.add(found)
             if self._guard is not None and self._guard.stdin is not None:
                 self._guard.stdin.write(f"{found.pid} {found.born}\n".encode())
+
+    def _processes(self) -> list[int]:
+        """This one, which makes what it shares with those that compute, and those."""
+        return [os.getpid(), *(one.pid for found in self._trees for one in found.members())]
 
     def _kill(self) -> list[Tree]:
         return [one for found in self._trees for one in found.kill()]

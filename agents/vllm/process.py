@@ -16,14 +16,7 @@ from pathlib import Path
 import aiohttp
 
 from agents.vllm.arguments import ONE_PROCESS, StartConfig, as_words
-from agents.vllm.guard import (
-    KILL_S,
-    Guard,
-    group_exists,
-    kill_group,
-    remove_orphans,
-    shared_memory,
-)
+from agents.vllm.guard import KILL_S, Guard, group_exists, kill_group
 from agents.vllm.replica import Replica
 
 logger = logging.getLogger(__name__)
@@ -60,7 +53,6 @@ class ServerProcess:
         self.port = 0
         self._process: asyncio.subprocess.Process | None = None
         self._guard: Guard | None = None
-        self._shared_before: set[Path] = set()
         self._stopping: asyncio.Task[None] | None = None
 
     @property
@@ -84,7 +76,6 @@ class ServerProcess:
             raise ServerGone(f"vLLM cannot be started by {python}: there is no such program")
         self._stopping = None
         self.port = _free_port()
-        self._shared_before = shared_memory()
         environment = {**os.environ, "VLLM_SERVER_DEV_MODE": "1", "PYTHONHASHSEED": "0"}
         # Connections are closed by those who ask, never under a request that is being sent.
         environment["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"] = "600"
@@ -148,10 +139,11 @@ class ServerProcess:
     async def _stop(self) -> None:
         process, self._process = self._process, None
         guard, self._guard = self._guard, None
-        before = self._shared_before
         if process is None:
             return
         group = process.pid
+        if guard is not None and not await asyncio.to_thread(guard.finish):
+            logger.warning("the guard of the vLLM server %d is gone: see /dev/shm", group)
         kill_group(group)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), KILL_S)
@@ -162,9 +154,6 @@ class ServerProcess:
                 logger.warning("processes of the vLLM server %d do not end", group)
                 break
             await asyncio.sleep(0.02)
-        remove_orphans(shared_memory() - before)
-        if guard is not None:
-            guard.dismiss()
 
 
 def command_line(config: ServerConfig, port: int) -> list[str]:

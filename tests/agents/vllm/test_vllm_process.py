@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from agents.vllm.guard import SHARED_MEMORY
+from agents.vllm.guard import SHARED_MEMORY, Used, shared_memory
 from agents.vllm.process import ServerConfig, ServerProcess, command_line
 from agents.vllm.weights import WeightFolders
 
@@ -66,6 +66,36 @@ asyncio.run(main())
 """
 
 
+def memory(name: str) -> Path:
+    """A file of shared memory as Python makes them, which is not there yet."""
+    return SHARED_MEMORY / f"psm_{os.getpid()}_{name}"
+
+
+def holder(folder: Path, held: Path) -> Path:
+    """Stands for vLLM: a front end and an engine in one process group, which use memory."""
+    program = folder / "python"
+    program.write_text(f"#!/bin/sh\nexec 3> {held}\nsleep 60 & sleep 60\n")
+    program.chmod(0o755)
+    return program
+
+
+def test_memory_is_whose_that_were_seen_to_use_it_though_they_are_gone():
+    mine, others = memory("mine"), memory("not_mine")
+    before = shared_memory()
+    with subprocess.Popen(["sh", "-c", f"exec 3> {mine}; exec sleep 60"]) as child:
+        used = Used(lambda: [child.pid], before)
+        while not mine.exists():
+            time.sleep(0.02)
+        others.touch()
+        used.look()
+        assert used.orphans() == set(), "it is used"
+        child.kill()
+    found = used.orphans()
+    for path in (mine, others):
+        path.unlink()
+    assert found == {mine}
+
+
 def exists(group: int) -> bool:
     try:
         os.killpg(group, 0)
@@ -84,10 +114,8 @@ def until_gone(*there) -> bool:
 
 def test_nothing_of_a_server_outlives_whoever_started_it(tmp_path):
     # Stands for vLLM: a front end and an engine in one process group, and shared memory.
-    left = SHARED_MEMORY / f"psm_{os.getpid()}_left"
-    server = tmp_path / "python"
-    server.write_text(f"#!/bin/sh\necho > {left}\nsleep 60 & sleep 60\n")
-    server.chmod(0o755)
+    left, others = memory("left"), memory("others")
+    server = holder(tmp_path, left)
     words = [sys.executable, "-c", STARTER, str(server)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as starter:
         group, weights = starter.stdout.readline().split()
@@ -96,23 +124,27 @@ def test_nothing_of_a_server_outlives_whoever_started_it(tmp_path):
         assert weights.is_dir()
         while not left.exists():
             time.sleep(0.02)
+        # As it looks whose process is in another container.
+        others.touch()
         starter.kill()
     clean = until_gone(lambda: exists(group), weights.exists, left.exists)
     if exists(group):
         os.killpg(group, signal.SIGKILL)
-    left.unlink(missing_ok=True)
+    kept = others.exists()
+    for path in (left, others):
+        path.unlink(missing_ok=True)
     assert clean, "it goes on without its trainer, or leaves its memory"
+    assert kept, "it was never seen to use that"
 
 
 async def test_a_server_is_cleaned_up_though_whoever_began_it_was_cancelled(tmp_path):
-    left = SHARED_MEMORY / f"psm_{os.getpid()}_cancelled"
-    python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\necho > {left}\nsleep 60 & sleep 60\n")
-    python.chmod(0o755)
-    server = ServerProcess(ServerConfig(model="m", context_window=64, python=str(python)))
+    left, others = memory("cancelled"), memory("cancelled_others")
+    python = str(holder(tmp_path, left))
+    server = ServerProcess(ServerConfig(model="m", context_window=64, python=python))
     await server.start()
     while not left.exists():
         await asyncio.sleep(0.02)
+    others.touch()
     guard = server._guard._process
     recovery = asyncio.create_task(server.stop())
     await asyncio.sleep(0)
@@ -120,8 +152,26 @@ async def test_a_server_is_cleaned_up_though_whoever_began_it_was_cancelled(tmp_
     recovery.cancel()
     await asyncio.wait({recovery})
     await server.stop()
-    assert not left.exists()
+    kept = others.exists()
+    others.unlink(missing_ok=True)
+    assert (left.exists(), kept) == (False, True)
     assert guard.poll() is not None
+
+
+async def test_a_server_whose_guard_is_gone_ends_all_the_same(tmp_path, caplog):
+    left = memory("unguarded")
+    python = str(holder(tmp_path, left))
+    server = ServerProcess(ServerConfig(model="m", context_window=64, python=python))
+    await server.start()
+    while not left.exists():
+        await asyncio.sleep(0.02)
+    group = server._process.pid
+    server._guard._process.kill()
+    server._guard._process.wait()
+    await server.stop()
+    left.unlink()
+    assert not exists(group)
+    assert f"the guard of the vLLM server {group} is gone: see /dev/shm" in caplog.text
 
 
 def test_weights_that_are_written_while_they_are_closed_are_not_left(tmp_path):
