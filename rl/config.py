@@ -22,6 +22,7 @@ from rl.recipes import RECIPES
 from rl.rollout.curriculum import CurriculumConfig
 from rl.run.plain import to_plain
 from rl.settings.groups import EvalConfig, SamplingConfig, TextsConfig, TinyRecipe, at_least
+from rl.settings.lora import LoraConfig
 from rl.settings.policy import POLICY, PolicyChoice, VLLMConfig, VLLMEngineConfig
 
 
@@ -64,6 +65,10 @@ ALGORITHM = Choice(
     default="grpo",
     brings={name: recipe.settings for name, recipe in RECIPES.items()},
 )
+TINY_LR, LARGE_LR = 4e-4, 1e-6
+"""Learning rates when none is given: for model=tiny, and for every other model."""
+ADAPTER_LR = 10
+"""By so much the rate of an adapter is higher."""
 MAX_THREADS = 1024
 """More than the processors of any one machine; many more are refused by the system, fatally."""
 
@@ -174,7 +179,10 @@ class TrainConfig(RunConfig):
     shaping_from: int = 1
     """The first step whose rewards are shaped and weighted."""
     optimizer: OptimizerConfig = field(metadata={"defaults": {"lr": 0.0, "warmup_steps": 5}})
-    """The learner's optimizer; lr=0 means 4e-4 for model=tiny and 1e-6 for every other model."""
+    """The learner's optimizer; lr=0 means 4e-4 for model=tiny and 1e-6 for every other model, and
+    ten times that for an adapter."""
+    lora: LoraConfig
+    """An adapter that is trained in the place of the model's own weights."""
     micro_batch_tokens: int = 4096
     """Padded tokens per forward of the learner; the loss does not depend on it."""
     eval: EvalConfig
@@ -274,6 +282,14 @@ class TrainConfig(RunConfig):
             return replace(row, correction=self.stale_correction)
         return row
 
+    @property
+    def optimizer_in_force(self) -> OptimizerConfig:
+        """The optimizer with its learning rate."""
+        if self.optimizer.lr:
+            return self.optimizer
+        lr = TINY_LR if self.model == "tiny" else LARGE_LR
+        return replace(self.optimizer, lr=lr * (ADAPTER_LR if self.lora.rank else 1))
+
 
 @dataclass(frozen=True, kw_only=True)
 class SFTConfig(RunConfig):
@@ -289,6 +305,8 @@ class SFTConfig(RunConfig):
     """Conversations per step."""
     optimizer: OptimizerConfig = field(metadata={"defaults": {"lr": 1e-3, "warmup_steps": 10}})
     """The learner's optimizer."""
+    lora: LoraConfig
+    """An adapter that is trained in the place of the model's own weights."""
     test_tasks: int = 512
     """Test tasks played before and after; 0: none."""
     out: str = "runs/{env}-sft-{seed}"

@@ -1,5 +1,8 @@
 """``python -m rl.merge models=LONG,SHORT``: the weighted average of models' weights.
 
+An adapter counts as its base model with the adapter added: ``models=ADAPTER`` alone makes a model
+of it that needs no PEFT.
+
 Kimi k1.5 (arXiv 2501.12599, section 2.4) averages a model of long thoughts with one of short ones
 and trains neither.
 """
@@ -15,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from rl.command import answer, run_command
 from rl.errors import UsageError
+from rl.settings.lora import is_adapter
 
 if TYPE_CHECKING:
     import torch
@@ -25,10 +29,10 @@ _TOLERANCE = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class MergeConfig:
-    """Average the weights of models of one architecture."""
+    """Average the weights of models of one architecture, or add an adapter to its base model's."""
 
     models: tuple[str, ...]
-    """Two or more folders or Hugging Face ids, with commas between them."""
+    """Two or more folders or Hugging Face ids, with commas between; or one adapter's folder."""
     weights: tuple[float, ...] = ()
     """What each counts, in all 1; without them all count the same."""
     out: str
@@ -37,8 +41,9 @@ class MergeConfig:
     """Print the resolved configuration and stop."""
 
     def __post_init__(self) -> None:
-        if len(self.models) < 2:
-            raise ValueError(f"models ({', '.join(self.models)}) must be two or more")
+        if len(self.models) < 2 and not any(map(is_adapter, self.models)):
+            told = ", ".join(self.models)
+            raise ValueError(f"models ({told}) must be two or more, or an adapter's folder")
         if not self.weights:
             return
         told = f"weights ({', '.join(map(str, self.weights))})"
@@ -70,6 +75,7 @@ def merge(config: MergeConfig) -> dict[str, object]:
     from transformers.utils import logging as transformers_logging
 
     from rl.learner.checkpoint import save_checkpoint
+    from rl.learner.lora import base_of
     from rl.run.files import make_folder
 
     saved = Path(config.out).expanduser() / "checkpoints" / "last"
@@ -94,7 +100,8 @@ def merge(config: MergeConfig) -> dict[str, object]:
     with torch.no_grad():
         for name, values in total.items():
             first[name].copy_(values)
-    dtype: torch.dtype = AutoConfig.from_pretrained(config.models[0]).dtype or torch.float32
+    base = base_of(config.models[0])
+    dtype: torch.dtype = AutoConfig.from_pretrained(base).dtype or torch.float32
     model.to(dtype=dtype)  # type: ignore[call-arg]
     save_checkpoint(saved, model, tokenizer)
     return {"model": str(saved), "models": list(config.models), "weights": list(config.shares)}

@@ -115,13 +115,14 @@ def _groups_of(trainer: Trainer, run: Path, step: int) -> list[TrajectoryGroup]:
 
 def _compared(trainer: Trainer, checkpoint: Path) -> dict[str, Any]:
     """How the weights differ from those that the run saved."""
-    from rl.learner.model import load_model
+    from rl.learner.checkpoint import read_trained_state
+    from rl.learner.lora import trained_state
 
     if not checkpoint.is_dir():
         return {"compared": None}
     model = trainer.stage.model
-    theirs = load_model(checkpoint, dtype=model.dtype).state_dict()
-    ours = {name: weight.cpu() for name, weight in model.state_dict().items()}
+    theirs = read_trained_state(checkpoint, model)
+    ours = {name: weight.cpu() for name, weight in trained_state(model).items()}
     largest = max(float((ours[n].double() - w.double()).abs().max()) for n, w in theirs.items())
     equal = all(bool((ours[name] == weight).all()) for name, weight in theirs.items())
     return {"compared": str(checkpoint), "equal": equal, "max_difference": largest}

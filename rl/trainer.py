@@ -21,9 +21,15 @@ from rl.credit.shaping import make_shapings
 from rl.credit.shaping.agreement import agreement_metrics
 from rl.credit.shaping.record import shape
 from rl.errors import RunFailure, UsageError
-from rl.learner.checkpoint import TRAINER_STATE, load_trainer_state, save_checkpoint, tidy
+from rl.learner.checkpoint import (
+    TRAINER_STATE,
+    load_trainer_state,
+    read_trained_state,
+    save_checkpoint,
+    tidy,
+)
 from rl.learner.learner import Learner
-from rl.learner.model import load_model
+from rl.learner.lora import load_trained_state
 from rl.learner.thread import LearnerThread
 from rl.rollout.curriculum import make_curriculum
 from rl.rollout.dynamic import fill, leave_out
@@ -39,8 +45,6 @@ from rl.stage.segments import text_segments
 
 logger = logging.getLogger(__name__)
 KEPT_CHECKPOINTS = 2
-TINY_LR, LARGE_LR = 4e-4, 1e-6
-"""Learning rates when none is given: for model=tiny, and for every other model."""
 
 
 @dataclass
@@ -77,15 +81,11 @@ class Trainer:
         self.best = Best()
         self._eval_sampling = config.eval.params(config.sampling.max_tokens)
         self._best_path = folder.checkpoints / "best"
-        optimizer = config.optimizer
-        if optimizer.lr == 0:
-            lr = TINY_LR if config.model == "tiny" else LARGE_LR
-            optimizer = dataclasses.replace(optimizer, lr=lr)
         try:
             self.learner = Learner(
                 stage.model,
                 config.algorithm,
-                optimizer,
+                config.optimizer_in_force,
                 temperature=config.sampling.temperature,
                 max_tokens_per_micro_batch=config.micro_batch_tokens,
                 seed=config.seed,
@@ -382,13 +382,13 @@ class Trainer:
         """
         if not checkpoint.is_dir():
             raise ValueError(f"{checkpoint} is gone")
-        weights = load_model(checkpoint, dtype=self.stage.model.dtype).state_dict()
+        weights = read_trained_state(checkpoint, self.stage.model)
         if not all(weight.isfinite().all() for weight in weights.values()):
             raise ValueError(f"the weights in {checkpoint} are not finite")
         return weights
 
     async def _put(self, weights: Mapping[str, Tensor], version: int) -> None:
-        self.stage.model.load_state_dict(weights)
+        load_trained_state(self.stage.model, weights)
         await self.stage.publish(version)
 
     def _saved(self) -> list[Path]:

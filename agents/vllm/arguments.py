@@ -15,6 +15,9 @@ NOT_FREE = {
     "dtype": "dtype=...",
     "gpu_memory_utilization": "policy.gpu_memory=...",
     "enable_sleep_mode": "policy.sleep=...",
+    "enable_lora": "lora.rank=...",
+    "max_lora_rank": "lora.rank=...",
+    "lora_target_modules": "lora.targets=...",
     "logprobs_mode": "",
     "generation_config": "",
 }
@@ -25,6 +28,11 @@ ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 own, for whose answer the scheduler's waits spinning: that takes a core and a half of the time, and
 keeps requests from being read while others are computed, at times all but one for seconds. The
 name in full is taken where "uni" is not."""
+
+
+_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""What vLLM takes as the largest rank of an adapter."""
+MAX_RANK = _RANKS[-1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +55,10 @@ class StartConfig:
     """Whether it tells which tokens top-p and top-k left; it cannot on a CPU."""
     transfer: str = ""
     """By which of its own transfers it takes weights; "": by files."""
+    lora_rank: int = 0
+    """Of the adapter that it is given in the place of weights; 0: it is given all weights."""
+    lora_targets: tuple[str, ...] = ()
+    """Layers that the adapter changes, by the last parts of their names."""
     log: Path | None = None
     """A file for what it says; None: it is not kept."""
 
@@ -65,6 +77,11 @@ class StartConfig:
             told["weight_transfer_config"] = {"backend": self.transfer}
         if self.supports:
             told["return_sampling_mask"] = True
+        if self.lora_rank:
+            told |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": room(self.lora_rank)}
+            # The output head among them, as vLLM 0.32 would have it, ends its engine on a CPU where
+            # a prompt's log-probabilities are asked for while others are sampled.
+            told["lora_target_modules"] = list(self.lora_targets)
         if self.cpu:
             told |= {"enforce_eager": True, "kv_cache_memory_bytes": 2**27, "block_size": 32}
             # A prompt that has a seed and is computed in two pieces ends vLLM 0.32's engine: it
@@ -73,16 +90,23 @@ class StartConfig:
         return told
 
 
+def room(rank: int) -> int:
+    """The least ``max_lora_rank`` that has room for an adapter of this rank, of 512 at most."""
+    return next(largest for largest in _RANKS if largest >= rank)
+
+
 def as_words(arguments: Mapping[str, Any]) -> list[str]:
     """Arguments as words of vLLM's command line; True is a word alone, False one with "no".
 
-    What has parts is JSON.
+    What has parts is JSON; the parts of a list are words of their own.
     """
     words: list[str] = []
     for name, value in arguments.items():
         words.append(f"--{'no-' if value is False else ''}{name.replace('_', '-')}")
         if isinstance(value, dict):
             words.append(json.dumps(value))
+        elif isinstance(value, list):
+            words += map(str, value)
         elif not isinstance(value, bool):
             words.append(str(value))
     return words

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agents.completion import Completion, SamplingParams
+from agents.vllm.adapter import ADAPTER, is_adapter
 from agents.vllm.engine_process import EngineProcess
 from agents.vllm.instance import Handover
 from agents.vllm.protocol import Verb, transfer_body
@@ -52,6 +53,8 @@ class Engine:
         """Whether it tells what top-k and top-p left."""
         self.num_running = 0
         """Requests that it was sent and has not answered."""
+        self._adapter: Path | None = None
+        """Where the adapter lay that it was given first; None: it has none."""
 
     async def describe(self) -> None:
         """Learn its window, and how many requests it computes at once.
@@ -114,7 +117,7 @@ class Engine:
             raise Broken(f"{self.url} cannot be believed: {bad}") from bad
 
     async def load(self, given: Handover, version: int) -> None:
-        """Pause, load the weights, from a folder or as they are sent, label them, go on.
+        """Pause, load the weights or the adapter that are given, label them, go on.
 
         Requests that are running go on with the new weights; their keys and values are computed
         anew. A failure leaves the engine paused: another :meth:`load` may repair it, a request
@@ -125,15 +128,20 @@ class Engine:
         """
         llm = self._llm()
         await self._do("pause", llm.pause_generation(mode="keep", clear_cache=True), self._load_s)
-        if isinstance(given, Path):
-            reload = {"weights_path": str(given)}
-            await self._do(
-                "load weights", llm.collective_rpc("reload_weights", kwargs=reload), self._load_s
-            )
-        else:
-            await given.into(self)
+        await self._take(given)
         await self._do("label weights", llm.update_weight_version(str(version)), self._short_s)
         await self._do("go on", llm.resume_generation(), self._short_s)
+
+    async def _take(self, given: Handover) -> None:
+        if not isinstance(given, Path):
+            return await given.into(self)
+        if is_adapter(given):
+            self._adapter = self._adapter or given
+            loading = self._llm().add_lora(_named(given, load_inplace=True))
+        else:
+            reload = {"weights_path": str(given)}
+            loading = self._llm().collective_rpc("reload_weights", kwargs=reload)
+        await self._do("load weights", loading, self._load_s)
 
     async def transfer(self, verb: Verb, told: Mapping[str, Any]) -> None:
         """Tell it a verb of vLLM's own transfer of weights.
@@ -204,7 +212,10 @@ class Engine:
             )
             parameters = Parameters(**told, output_kind=RequestOutputKind.FINAL_ONLY)
             tokens = TokensPrompt(prompt_token_ids=list(prompt_ids), cache_salt=salt)
-            asked = llm.generate(tokens, parameters, request_id, priority=priority)
+            adapter = _named(self._adapter) if self._adapter is not None else None
+            asked = llm.generate(
+                tokens, parameters, request_id, lora_request=adapter, priority=priority
+            )
             outputs = [output async for output in asked]
             if not outputs:
                 raise Unreachable(f"{self.url} answered nothing")
@@ -250,6 +261,13 @@ class Engine:
         except Exception as error:
             said = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
             raise Unreachable(f"{self.url} did not {what}: {said}") from error
+
+
+def _named(folder: Path, *, load_inplace: bool = False) -> Any:
+    """The adapter, as vLLM is told of it; a request names it and has nothing read."""
+    from vllm.lora.request import LoRARequest
+
+    return LoRARequest(ADAPTER, 1, str(folder), load_inplace=load_inplace)
 
 
 def _logprob(row: Any, token: int) -> float | None:

@@ -82,6 +82,8 @@ class ServerProcess:
         if self.config.transfer == "ipc":
             # Handles of a GPU's memory are pickled.
             environment["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
+        if self.config.lora_rank:
+            environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
         # Ours would be read by another interpreter.
         environment.pop("PYTHONPATH", None)
         environment |= self.config.environment

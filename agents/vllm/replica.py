@@ -13,6 +13,7 @@ from typing import Any
 import aiohttp
 
 from agents.completion import Completion, SamplingParams
+from agents.vllm.adapter import ADAPTER, held, how_to_start, is_adapter, link_of, turn
 from agents.vllm.instance import Handover, Instance
 from agents.vllm.protocol import (
     ENDPOINTS,
@@ -84,6 +85,9 @@ class Replica:
         self._short_s = short_s
         self._load_s = load_s
         self.model = ""
+        """What requests name: the model, or the adapter once it is known."""
+        self._adapter: str | None = None
+        """The path that the adapter's name stands for on the server."""
         self.context_window = 0
         self.path: Endpoint = "generate"
         self.max_num_seqs: int | None = None
@@ -107,6 +111,7 @@ class Replica:
         models = await self._call("GET", "/v1/models", self._short_s)
         try:
             about = models["data"][0]
+            self._adapter = next((m["root"] for m in models["data"] if m["id"] == ADAPTER), None)
             self.model, self.context_window = str(about["id"]), int(about["max_model_len"])
         except (KeyError, IndexError, TypeError) as error:
             raise Refused(f"{self.url} says nothing of its model: is it a vLLM server?") from error
@@ -173,7 +178,7 @@ class Replica:
             raise Refused(f"{self.url}: {missing}") from missing
 
     async def load(self, given: Handover, version: int) -> None:
-        """Pause, load the weights, from a folder or as they are sent, label them, go on.
+        """Pause, load the weights or the adapter that are given, label them, go on.
 
         Requests that are running go on with the new weights; their keys and values are computed
         anew. Where the endpoint does not tell versions, the pause waits for them instead.
@@ -182,16 +187,14 @@ class Replica:
 
         Raises:
             Unreachable: the server does not answer in time, or could not load them.
-            Refused: it does not know these verbs.
+            Refused: it does not know these verbs, or takes no such adapter.
         """
         mode = "keep" if self.path == "generate" else "wait"
+        # Before the pause: a server that takes no adapters refuses here, and goes on.
+        known = isinstance(given, Path) and is_adapter(given) and await self._know_adapter(given)
         try:
             await self._call("POST", f"/pause?mode={mode}&clear_cache=true", self._load_s)
-            if isinstance(given, Path):
-                reload = {"method": "reload_weights", "kwargs": {"weights_path": str(given)}}
-                await self._call("POST", "/collective_rpc", self._load_s, reload)
-            else:
-                await given.into(self)
+            await self._take(given, known=known)
             label = {"new_version": str(version)}
             await self._call("POST", "/update_weight_version", self._short_s, label)
             await self._call("POST", "/resume", self._short_s)
@@ -201,6 +204,17 @@ class Replica:
                 f"/update_weight_version: start the server with VLLM_SERVER_DEV_MODE=1"
             ) from refusal
 
+    async def _take(self, given: Handover, *, known: bool) -> None:
+        """Have it read what is given; ``known``: it has read an adapter under its name before."""
+        if not isinstance(given, Path):
+            await given.into(self)
+        elif known:
+            for number in held(await self._on_workers({"method": "list_loras"})):
+                await self._on_workers({"method": "remove_lora", "args": [number]})
+        elif not is_adapter(given):
+            path = {"weights_path": str(given)}
+            await self._on_workers({"method": "reload_weights", "kwargs": path})
+
     async def transfer(self, verb: Verb, told: Mapping[str, Any]) -> None:
         """Tell it a verb of vLLM's own transfer of weights.
 
@@ -209,6 +223,33 @@ class Replica:
             Refused: it was started without that transfer.
         """
         await self._call("POST", f"/{verb}", self._load_s, transfer_body(told))
+
+    async def _know_adapter(self, folder: Path) -> bool:
+        """Have the adapter's name stand for ``folder``; whether it was known, and is to be read."""
+        link = link_of(folder, self.url)
+        name = {"lora_name": ADAPTER}
+        try:
+            turn(link, folder)
+            if self._adapter == str(link):
+                return True
+            if self._adapter is not None:  # a former run's
+                await self._call(
+                    "POST", "/v1/unload_lora_adapter", self._short_s, name, as_text=True
+                )
+            path = name | {"lora_path": str(link)}
+            await self._call("POST", "/v1/load_lora_adapter", self._load_s, path, as_text=True)
+        except OSError as error:
+            raise Refused(f"{link} cannot be written: {error}") from error
+        except (Refused, Unreachable) as error:
+            # What is wrong with an adapter it answers as if it were broken itself.
+            if isinstance(error, Refused) or "LoRA" in str(error):
+                raise Refused(f"{error}; {how_to_start(folder)}") from error
+            raise
+        self._adapter, self.model = str(link), ADAPTER
+        return False
+
+    async def _on_workers(self, call: Mapping[str, Any]) -> Any:
+        return await self._call("POST", "/collective_rpc", self._load_s, call)
 
     async def version(self) -> str:
         """The label of the weights that it runs.
@@ -275,6 +316,10 @@ class Replica:
         self.num_running += 1
         try:
             return await self._call("POST", ENDPOINTS[self.path], deadline_s, body)
+        except Refused as refusal:
+            if refusal.status == 404 and self.model == ADAPTER:
+                raise Broken(f"{refusal}: was it started again?") from refusal
+            raise
         finally:
             self.num_running -= 1
 

@@ -3,17 +3,20 @@
 vLLM packs each linear layer when it loads it, an output head that is tied to the embedding
 included: only what a file names is packed anew. So tied weights are written under each of their
 names, and all are looked at before anybody reads them: a server that meets a bad file stays broken.
+
+Where an adapter alone is trained, it alone is handed over, in PEFT's layout.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agents.vllm.guard import SHARED_MEMORY, Guard
 
@@ -23,6 +26,10 @@ if TYPE_CHECKING:
 _FREE_FACTOR = 3
 """Shared memory is used where it has room for this many copies: the newest two are kept while one
 more is written."""
+
+
+ADAPTER_CONFIG = "adapter_config.json"
+"""Is in a folder that holds an adapter."""
 
 
 class UnfitWeights(ValueError):
@@ -35,9 +42,13 @@ class WeightFolders:
     Args:
         parent: a folder that the servers read under the same path; None: shared memory where it
             has room, else the temporary folder.
+        adapter: the content of ``adapter_config.json``, where the weights are an adapter's.
     """
 
-    def __init__(self, parent: Path | None = None) -> None:
+    def __init__(
+        self, parent: Path | None = None, adapter: Mapping[str, Any] | None = None
+    ) -> None:
+        self._adapter = adapter
         self._parent = parent
         self._root: Path | None = None
         self._written: list[Path] = []
@@ -56,7 +67,8 @@ class WeightFolders:
         """Write ``weights`` and return their folder.
 
         Args:
-            weights: by the names of the model's ``state_dict``; read while this runs.
+            weights: by the names of the model's ``state_dict``, or of an adapter's file; read while
+                this runs.
             version: names the folder.
 
         Raises:
@@ -70,7 +82,6 @@ class WeightFolders:
 
     def _write(self, weights: Mapping[str, torch.Tensor], version: int) -> Path:
         from safetensors import SafetensorError
-        from safetensors.torch import save_file
 
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
         for name, tensor in tensors.items():
@@ -91,7 +102,7 @@ class WeightFolders:
         shutil.rmtree(folder, ignore_errors=True)
         try:
             folder.mkdir(parents=True)
-            save_file(tensors, folder / "model.safetensors")
+            self._save(tensors, folder)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(folder, ignore_errors=True)
             raise OSError(
@@ -115,6 +126,15 @@ class WeightFolders:
             if self._guard is not None:
                 self._guard.dismiss()
                 self._guard = None
+
+    def _save(self, tensors: dict[str, torch.Tensor], folder: Path) -> None:
+        from safetensors.torch import save_file
+
+        if self._adapter is None:
+            save_file(tensors, folder / "model.safetensors")
+            return
+        save_file(tensors, folder / "adapter_model.safetensors")
+        (folder / ADAPTER_CONFIG).write_text(json.dumps(self._adapter), encoding="utf-8")
 
     def _room(self, num_bytes: int) -> Path:
         if self._root is None:

@@ -1,7 +1,8 @@
 """Checkpoints: a folder in the Hugging Face layout, with the learner's state beside the weights.
 
-``AutoModelForCausalLM.from_pretrained(folder)`` reads one. It appears under its name complete or
-not at all: it is written to a hidden sibling, flushed to the disk, and renamed.
+``AutoModelForCausalLM.from_pretrained(folder)`` reads one. Of a model with an adapter it is the
+adapter's folder, in PEFT's layout, which names the base model. It appears under its name complete
+or not at all: it is written to a hidden sibling, flushed to the disk, and renamed.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rl.errors import RunFailure
+from rl.learner.lora import is_adapted, read_adapter, save_adapter
+from rl.learner.model import load_model
 
 TRAINER_STATE = "trainer_state.pt"
 """The file beside the weights: what :func:`load_trainer_state` returns."""
@@ -50,7 +54,10 @@ def save_checkpoint(
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         recover(folder)
-        model.save_pretrained(partial)
+        if is_adapted(model):
+            save_adapter(partial, model)
+        else:
+            model.save_pretrained(partial)
         if tokenizer is not None:
             tokenizer.save_pretrained(partial)
         if trainer_state is not None:
@@ -118,6 +125,17 @@ def load_trainer_state(folder: Path) -> dict[str, Any]:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(f"{path} cannot be read: {reason}") from error
     return state
+
+
+def read_trained_state(folder: Path, model: PreTrainedModel) -> dict[str, Tensor]:
+    """What :func:`~rl.learner.lora.trained_state` gave of ``model`` as ``folder`` was saved.
+
+    Raises:
+        ValueError: it cannot be read, or is that of another model.
+    """
+    if is_adapted(model):
+        return read_adapter(folder, model)
+    return load_model(folder, dtype=model.dtype).state_dict()
 
 
 def _siblings(folder: Path) -> tuple[Path, Path]:

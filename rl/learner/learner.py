@@ -7,7 +7,6 @@ and summed over its micro-batches.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -26,6 +25,7 @@ from rl.learner.fixed_terms import fixed_terms
 from rl.learner.metrics import UpdateMetrics
 from rl.learner.model import ScoringModel
 from rl.learner.optimizer import Optimizer
+from rl.learner.reference import copied, make_reference
 from rl.learner.settings import OptimizerConfig
 from rl.learner.token_rewards import TokenRewards
 from rl.rollout.trajectory import Segment, TrajectoryGroup
@@ -83,7 +83,7 @@ class Learner:
         self.num_skipped_updates = 0
         """Updates without a single token to train."""
         self.model = ScoringModel(model, temperature, with_values=algorithm.uses_values)
-        self.reference = _frozen_copy(model, temperature) if algorithm.kl_coef > 0 else None
+        self.reference = make_reference(model, algorithm, temperature)
         """The model as it was at the start, or at the last refresh; kept only where the algorithm
         refers to it."""
         self.token_rewards: TokenRewards | None = None
@@ -249,6 +249,7 @@ class Learner:
     def state_dict(self) -> dict[str, Any]:
         """All that a resumed run needs beside the model's own weights, to go on bit for bit."""
         value_head, token_rewards = self.model.value_head, self.token_rewards
+        reference = copied(self.reference)
         return {
             "optimizer": self.optimizer.state_dict(),
             "generator": self._generator.get_state(),
@@ -256,7 +257,7 @@ class Learner:
             "num_updates": self.num_updates,
             "num_skipped_updates": self.num_skipped_updates,
             "value_head": None if value_head is None else value_head.state_dict(),
-            "reference": None if self.reference is None else self.reference.model.state_dict(),
+            "reference": None if reference is None else reference.state_dict(),
             "token_rewards": None if token_rewards is None else token_rewards.state_dict(),
         }
 
@@ -266,8 +267,7 @@ class Learner:
         Raises:
             ValueError: the state is of an algorithm with other parts.
         """
-        reference = None if self.reference is None else self.reference.model
-        parts = {"value_head": self.model.value_head, "reference": reference}
+        parts = {"value_head": self.model.value_head, "reference": copied(self.reference)}
         for name, module in {**parts, "token_rewards": self.token_rewards}.items():
             if (module is None) != (state[name] is None):
                 raise ValueError(
@@ -392,7 +392,3 @@ class Learner:
 
     def _on_device(self, x: Tensor) -> Tensor:
         return x.to(device=self.model.device, dtype=self.model.dtype)
-
-
-def _frozen_copy(model: PreTrainedModel, temperature: float) -> ScoringModel:
-    return ScoringModel(copy.deepcopy(model).requires_grad_(False), temperature)

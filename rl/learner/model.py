@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from rl.credit.objective import TokenScores
 from rl.learner.batch import Batch, MicroBatch
 from rl.learner.head import token_head
+from rl.learner.lora import base_of, merged
 from rl.learner.support import Support
 
 PLAIN_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
@@ -32,6 +33,7 @@ def load_model(
 
     Args:
         path_or_model: a folder in the Hugging Face layout, a hub id, or a model, which is moved.
+            Of an adapter's folder the base model is loaded and the adapter added to its weights.
         device: where the weights go.
         dtype: of the weights. The optimizer keeps float32 copies of narrower ones.
 
@@ -42,10 +44,21 @@ def load_model(
     if isinstance(path_or_model, PreTrainedModel):
         model = path_or_model
     else:
-        model = _from_pretrained(str(path_or_model), dtype)
+        model = _from_folder_or_hub(str(path_or_model), dtype)
     model.to(device=torch.device(device), dtype=dtype)  # type: ignore[call-arg]
     model.eval()
     return model
+
+
+def _from_folder_or_hub(path: str, dtype: torch.dtype) -> PreTrainedModel:
+    base = base_of(path)
+    if base == path:
+        return _from_pretrained(path, dtype)
+    try:
+        model = _from_pretrained(base, dtype)
+    except ValueError as error:
+        raise ValueError(f"model ({path}) is an adapter, whose base {error}") from error
+    return merged(model, path)
 
 
 def _from_pretrained(path: str, dtype: torch.dtype) -> PreTrainedModel:

@@ -56,7 +56,7 @@ MAY_CHANGE = (
 )
 """Settings (prefixes of keys) in which a resumed run may differ from the one it goes on from."""
 LOCK = ".lock"
-PACKAGES = ("turnwise", "torch", "transformers", "tokenizers", "gymnasium", "numpy", "chz")
+PACKAGES = ("turnwise", "torch", "transformers", "tokenizers", "peft", "gymnasium", "numpy", "chz")
 
 
 class RunFolder:

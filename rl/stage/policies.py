@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import dataclasses
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from agents.completion import SamplingParams
@@ -29,12 +30,14 @@ from agents.vllm import (
     VLLMServerPolicy,
     WeightFolders,
 )
-from agents.vllm.arguments import StartConfig, parse_pairs, split_words
+from agents.vllm.arguments import MAX_RANK, StartConfig, parse_pairs, split_words
 from agents.vllm.engine_process import NOT_INSTALLED
 from agents.vllm.proof import PROBE_TOKENS
 from rl.config import RunConfig
 from rl.errors import UsageError
+from rl.learner.lora import adapter_config, base_of, trained_state
 from rl.learner.model import score_tokens
+from rl.settings.lora import NO_LORA, LoraConfig
 from rl.settings.policy import VLLMConfig, VLLMEngineConfig, VLLMServerConfig
 
 TOLERANCES = {torch.float32: 1e-4, torch.float64: 1e-4}
@@ -43,23 +46,15 @@ COARSE_TOLERANCE = 0.25
 """For types with few digits, whose kernels round in their own ways."""
 
 
-def check_policy(config: RunConfig, device: torch.device) -> None:
+def check_policy(config: RunConfig, device: torch.device, lora: LoraConfig = NO_LORA) -> None:
     """Find out whether the configured policy is possible here, before anything takes time.
 
     Raises:
         UsageError: it is not.
     """
     settings = config.policy.settings
-    if isinstance(settings, VLLMConfig) and 0 < config.context_length < PROBE_TOKENS:
-        raise UsageError(
-            f"context_length ({config.context_length}) must be at least {PROBE_TOKENS} with vLLM: "
-            "each update is proved by a probe of so many tokens"
-        )
-    elsewhere = isinstance(settings, VLLMServerConfig) and settings.urls
-    if isinstance(settings, VLLMConfig) and not elsewhere:
-        _check_cut(config.sampling_params, device)
-    if isinstance(settings, VLLMConfig) and settings.transfer != "files":
-        _check_transfer(settings, device)
+    if isinstance(settings, VLLMConfig):
+        _check_vllm(config, settings, device, lora)
     if not isinstance(settings, VLLMEngineConfig):
         return
     if importlib.util.find_spec("vllm") is None:
@@ -71,6 +66,28 @@ def check_policy(config: RunConfig, device: torch.device) -> None:
             f"device ({device}) must be cuda with policy=vllm-engine, which takes the first GPU it "
             f"sees: set CUDA_VISIBLE_DEVICES={device.index}"
         )
+
+
+def _check_vllm(
+    config: RunConfig, settings: VLLMConfig, device: torch.device, lora: LoraConfig
+) -> None:
+    """Find out what holds for vLLM wherever it runs."""
+    if 0 < config.context_length < PROBE_TOKENS:
+        raise UsageError(
+            f"context_length ({config.context_length}) must be at least {PROBE_TOKENS} with vLLM: "
+            "each update is proved by a probe of so many tokens"
+        )
+    if lora.rank > MAX_RANK:
+        raise UsageError(f"lora.rank ({lora.rank}) must be at most {MAX_RANK} with vLLM")
+    if not (isinstance(settings, VLLMServerConfig) and settings.urls):
+        _check_cut(config.sampling_params, device)
+    if settings.transfer != "files":
+        if lora.rank:
+            raise UsageError(
+                f"policy.transfer ({settings.transfer}) must be files with lora.rank "
+                f"({lora.rank}): an adapter is handed over alone, as files"
+            )
+        _check_transfer(settings, device)
 
 
 def _check_transfer(settings: VLLMConfig, device: torch.device) -> None:
@@ -164,8 +181,11 @@ async def _open_vllm(
     settings = config.policy.settings
     assert isinstance(settings, VLLMConfig)
     window: int = model.config.max_position_embeddings
+    adapter = adapter_config(model)
     start = StartConfig(
-        model=path,
+        model=base_of(path),
+        lora_rank=adapter["r"] if adapter is not None else 0,
+        lora_targets=tuple(adapter["target_modules"]) if adapter is not None else (),
         context_window=config.context_length or window,
         dtype=str(model.dtype).removeprefix("torch."),
         cpu=model.device.type == "cpu",
@@ -185,7 +205,7 @@ async def _open_vllm(
             say(f"starting vLLM, {settings.replicas} server(s)")
     stack.push_async_callback(policy.close)
     await policy.open()
-    await policy.load_weights(model.state_dict(), version=0)
+    await policy.load_weights(weights_for(policy, model), version=0)
     say(f"vLLM: {policy.about}")
     return policy
 
@@ -211,7 +231,7 @@ def _servers(
         members = [member(config=dataclasses.replace(told, log=log)) for log in files]
     return VLLMServerPolicy(
         members,
-        _folders(settings),
+        _folders(settings, model),
         prober,
         context_window=start.context_window,
         timeouts=_timeouts(config, settings),
@@ -237,7 +257,7 @@ def _engine(
     )
     return VLLMEnginePolicy(
         engine,
-        _folders(settings),
+        _folders(settings, model),
         _prober(config, settings, model),
         context_window=start.context_window,
         timeouts=_timeouts(config, settings),
@@ -256,10 +276,18 @@ def _prober(config: RunConfig, settings: VLLMConfig, model: PreTrainedModel) -> 
     )
 
 
-def _folders(settings: VLLMConfig) -> WeightFolders | Transfer:
+def _folders(settings: VLLMConfig, model: PreTrainedModel) -> WeightFolders | Transfer:
     if settings.transfer != "files":
         return Transfer(MEETINGS[settings.transfer], deadline_s=settings.load_s)
-    return WeightFolders(Path(settings.weights) if settings.weights else None)
+    parent = Path(settings.weights) if settings.weights else None
+    return WeightFolders(parent, adapter=adapter_config(model))
+
+
+def weights_for(policy: Policy, model: PreTrainedModel) -> Mapping[str, Tensor]:
+    """What a policy with weights of its own is handed over: to vLLM an adapter goes alone."""
+    if isinstance(policy, VLLMServerPolicy):
+        return trained_state(model)
+    return model.state_dict()
 
 
 def _timeouts(config: RunConfig, settings: VLLMConfig) -> Timeouts:

@@ -17,9 +17,10 @@ import envs
 from agents.completion import SamplingParams
 from agents.policy import Observable, Policy, Serving, Sleeper
 from agents.renderer import Renderer
-from rl.config import RunConfig
+from rl.config import RunConfig, SFTConfig, TrainConfig
 from rl.errors import UsageError
 from rl.external.collector import collector_type
+from rl.learner.lora import add_adapter, check_lora
 from rl.learner.model import load_model
 from rl.rollout.collector import Collector, EpisodeLimits
 from rl.rollout.trajectory import TrajectoryGroup
@@ -28,8 +29,9 @@ from rl.run.activity import LEARNER, OPEN, POLICY, Activities
 from rl.run.closing import InTime
 from rl.run.metrics import PassRate, pass_rate, success_of
 from rl.run.services import ServiceMeter
+from rl.settings.lora import NO_LORA, LoraConfig
 from rl.stage.model import device_of, dtype_of, load_tokenizer
-from rl.stage.policies import check_policy, open_policy
+from rl.stage.policies import check_policy, open_policy, weights_for
 from rl.stage.tiny import make_tiny
 
 TRAIN, VALIDATION, TEST, EVALUATE, DISTILL = 0, 1, 2, 3, 4
@@ -99,7 +101,7 @@ class Stage:
         Raises:
             PolicyFailure: it cannot.
         """
-        weights = None if self.policy.shares_weights else self.model.state_dict()
+        weights = None if self.policy.shares_weights else weights_for(self.policy, self.model)
         with self.activities.busy(POLICY, "sync"):
             await self.policy.load_weights(weights, version)
         self.activities.progressed("weights that arrived")
@@ -125,6 +127,7 @@ class Stage:
             "device": str(self.model.device),
             "dtype": str(self.model.dtype),
             "num_parameters": sum(p.numel() for p in self.model.parameters()),
+            "num_trained": sum(p.numel() for p in self.model.parameters() if p.requires_grad),
             **self.policy.facts(),
             "isolation": {
                 name: f"{service.backend}, {service.isolation}"
@@ -157,7 +160,8 @@ async def open_stage(
         UsageError: the model does not exist, or a setting contradicts it.
         PolicyFailure: a server of the policy's cannot be used.
     """
-    device = _settle(config)
+    lora = config.lora if isinstance(config, TrainConfig | SFTConfig) else NO_LORA
+    device = _settle(config, lora)
     activities = activities or Activities()
     async with AsyncExitStack() as stack:
         # Until here and no further, a ValueError is about what the user asked for.
@@ -166,7 +170,7 @@ async def open_stage(
             _check_isolation(config, services, say)
             path = await _model_path(config, services, say, activities)
             with activities.doing(LEARNER, f"the model {path}", OPEN):
-                model, tokenizer = _load(config, path, device, dtype_of(config))
+                model, tokenizer = _load(config, path, device, lora)
             renderer = Renderer(tokenizer)
         except ValueError as error:
             raise UsageError(str(error)) from error
@@ -207,28 +211,34 @@ async def _open_services(
         return await stack.enter_async_context(InTime(opened, what, activities, config.close_s))
 
 
-def _settle(config: RunConfig) -> torch.device:
+def _settle(config: RunConfig, lora: LoraConfig) -> torch.device:
     """What holds for the process; returns the device that the model is for.
 
     Raises:
-        UsageError: it is not here, or the policy is not possible on it.
+        UsageError: it is not here, or the policy or the adapter is not possible.
     """
     device = device_of(config)
-    check_policy(config, device)
+    check_policy(config, device, lora)
+    try:
+        check_lora(lora, config.model)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
     transformers_logging.disable_progress_bar()
     torch.set_num_threads(config.threads)
     return device
 
 
 def _load(
-    config: RunConfig, path: str, device: torch.device, dtype: torch.dtype
+    config: RunConfig, path: str, device: torch.device, lora: LoraConfig
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The model, where the run wants it, and its tokenizer.
 
     Raises:
         ValueError: it cannot be loaded, or its window is smaller than the run wants.
     """
-    model = load_model(path, device=device, dtype=dtype)
+    model = load_model(path, device=device, dtype=dtype_of(config))
+    if lora.rank:
+        add_adapter(model, lora, path, config.seed)
     tokenizer = load_tokenizer(path)
     window: int = model.config.max_position_embeddings
     if config.context_length > window:

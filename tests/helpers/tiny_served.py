@@ -9,10 +9,20 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from agents.completion import SamplingParams
 from agents.vllm import Prober
+from rl.learner.lora import add_adapter
 from rl.learner.model import score_tokens
+from rl.settings.lora import LoraConfig
 
 WINDOW = 256
 VOCAB = 259
+
+
+def new_adapted(base: str, rank: int = 8):
+    """The same with an adapter whose matrices are both drawn."""
+    model = new_model()
+    add_adapter(model, LoraConfig(rank=rank), base, seed=1)
+    nudge(model, 0.1)
+    return model
 
 
 def new_model(seed: int = 0):
@@ -35,9 +45,9 @@ def new_model(seed: int = 0):
 
 
 def nudge(model, scale: float = 0.02) -> None:
-    """Change every weight a little, as an update does."""
+    """Change every weight that is trained a little, as an update does."""
     with torch.no_grad():
-        for parameter in model.parameters():
+        for parameter in filter(lambda p: p.requires_grad, model.parameters()):
             parameter.add_(torch.randn_like(parameter) * scale)
 
 

@@ -100,13 +100,18 @@ class Beliefs:
         pass
 
 
+def reference(model, algorithm, temperature):
+    """What divergences are measured from, where any is."""
+    return TableModel(REFERENCE, False) if algorithm.kl_coef > 0 else None
+
+
 def make_learner(row, max_tokens=10_000):
     home = "rl.learner.learner."
     with (
         mock.patch(
             home + "ScoringModel", lambda *_, with_values: TableModel(LOGPROBS, with_values)
         ),
-        mock.patch(home + "_frozen_copy", lambda *_: TableModel(REFERENCE, False)),
+        mock.patch(home + "make_reference", reference),
         mock.patch(home + "TokenRewards", lambda *_: Beliefs()),
     ):
         return Learner(None, row, FREE, max_tokens_per_micro_batch=max_tokens)

@@ -10,6 +10,7 @@ import torch
 from rl.cli import parse
 from rl.config import TrainConfig
 from rl.errors import UsageError
+from rl.settings.lora import LoraConfig
 from rl.stage.policies import check_policy
 
 
@@ -64,6 +65,12 @@ def test_a_transfer_needs_vllm_here_too(monkeypatch):
         UsageError, match=r"transfer \(nccl\) needs vLLM in this interpreter .* pip"
     ):
         check_policy(config(*words), torch.device("cuda"))
+
+
+def test_an_adapter_is_handed_over_as_files(with_vllm):
+    words = ["policy=vllm-server", "policy.transfer=nccl"]
+    with pytest.raises(UsageError, match=r"transfer \(nccl\) must be files with lora\.rank \(8\)"):
+        check_policy(config(*words), torch.device("cuda"), LoraConfig(rank=8))
 
 
 def test_a_cut_that_nothing_is_trained_on_is_let_pass(with_vllm):

@@ -1,0 +1,239 @@
+"""Low-rank adapters (LoRA, Hu et al. 2021, arXiv 2106.09685), by PEFT.
+
+PEFT puts its layers into the model, which stays an object of its own class: whatever calls the
+model's modules calls the adapter. The base model's weights are never changed. A checkpoint is an
+adapter's folder, which names the base model, and transformers reads it where PEFT is installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from rl.settings.lora import ADAPTER_CONFIG, LoraConfig, is_adapter
+
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+"""The file of an adapter, as PEFT calls it."""
+NOT_INSTALLED = "needs PEFT: pip install 'turnwise[lora]'"
+_PREFIX = "base_model.model."
+"""Before each name in an adapter's file: those that PEFT's own model has around the model."""
+_ADAPTER = "default"
+"""What PEFT calls an adapter that has no name; it is no part of the names in a file."""
+
+
+def check_lora(settings: LoraConfig, model: str) -> None:
+    """Find out whether an adapter can be trained, before anything takes time.
+
+    Raises:
+        ValueError: PEFT is not installed, or the model is an adapter itself.
+    """
+    if not settings.rank:
+        return
+    if importlib.util.find_spec("peft") is None:
+        raise ValueError(f"lora.rank ({settings.rank}) {NOT_INSTALLED}")
+    if is_adapter(model):
+        raise ValueError(
+            f"model ({model}) is an adapter, and one adapter has no other beneath it: merge it "
+            f"first (python -m rl.merge models={model} out=FOLDER) and give model=FOLDER/"
+            "checkpoints/last"
+        )
+
+
+def add_adapter(model: PreTrainedModel, settings: LoraConfig, base: str, seed: int) -> None:
+    """Give ``model``, in place, an adapter that changes nothing yet, and freeze all else.
+
+    The adapter is in float32 whatever the model's own type: steps are small.
+
+    Args:
+        model: as it was loaded.
+        settings: rank and all.
+        base: where it was loaded from; checkpoints name it.
+        seed: of the initial values of A; those of B are 0.
+
+    Raises:
+        ValueError: a target is no linear layer of the model.
+    """
+    from peft import LoraConfig as PeftLoraConfig
+    from peft.tuners.tuners_utils import cast_adapter_dtype
+
+    targets = _targets(model, settings)
+    adapter = PeftLoraConfig(
+        r=settings.rank,
+        lora_alpha=settings.scale,
+        target_modules=targets,
+        task_type="CAUSAL_LM",
+    )
+    # PEFT initialises from torch's global generator: borrowed here and given back.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        # It freezes all that is not the adapter's.
+        model.add_adapter(adapter, _ADAPTER)
+    cast_adapter_dtype(model, _ADAPTER)
+    local = Path(base).expanduser()
+    adapter.base_model_name_or_path = str(local.resolve()) if local.is_dir() else base
+    model.eval()
+
+
+def is_adapted(model: PreTrainedModel) -> bool:
+    """Whether an adapter is all of the model that is trained."""
+    return any(_is_adapters(name) for name, _ in model.named_parameters())
+
+
+def trained_state(model: PreTrainedModel) -> dict[str, Tensor]:
+    """What tells the model's weights from those it was loaded with.
+
+    Without an adapter its ``state_dict``; with one the matrices A and B alone, by the names that
+    they have in an adapter's file. The tensors are the model's own.
+    """
+    if not is_adapted(model):
+        return dict(model.state_dict())
+    return {
+        _name_in_file(name): parameter.detach()
+        for name, parameter in model.named_parameters()
+        if _is_adapters(name)
+    }
+
+
+@torch.no_grad()
+def load_trained_state(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:
+    """The inverse of :func:`trained_state`."""
+    if not is_adapted(model):
+        model.load_state_dict(weights)
+        return
+    for name, tensor in trained_state(model).items():
+        tensor.copy_(weights[name])
+
+
+def save_adapter(folder: Path, model: PreTrainedModel) -> None:
+    """Write the adapter of ``model`` into ``folder``, in PEFT's layout.
+
+    By ourselves: PEFT asks the hub for the base model's configuration each time.
+
+    Raises:
+        OSError, SafetensorError: it cannot be written.
+    """
+    folder.mkdir(parents=True)
+    weights = {name: w.cpu().contiguous() for name, w in trained_state(model).items()}
+    save_file(weights, folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+    config = json.dumps(adapter_config(model), indent=2, sort_keys=True)
+    (folder / ADAPTER_CONFIG).write_text(config + "\n", encoding="utf-8")
+    if model.generation_config is not None:
+        model.generation_config.save_pretrained(folder)
+
+
+def read_adapter(folder: Path, model: PreTrainedModel) -> dict[str, Tensor]:
+    """The :func:`trained_state` of an adapted ``model`` that is saved in ``folder``.
+
+    Raises:
+        ValueError: it cannot be read, or is that of another model.
+    """
+    path = folder / ADAPTER_WEIGHTS
+    try:
+        weights = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+    shapes = {name: tensor.shape for name, tensor in trained_state(model).items()}
+    found = {name: tensor.shape for name, tensor in weights.items()}
+    differs = next((n for n in {**shapes, **found} if shapes.get(n) != found.get(n)), None)
+    if differs is not None:
+        raise ValueError(f"{path} is the adapter of another model: it differs by {differs}")
+    return weights
+
+
+def adapter_config(model: PreTrainedModel) -> dict[str, Any] | None:
+    """The content of ``adapter_config.json``; None where there is no adapter."""
+    if not is_adapted(model):
+        return None
+    configs: Any = model.peft_config
+    told = configs[_ADAPTER].to_dict()
+    return {key: sorted(v) if isinstance(v, set) else v for key, v in told.items()}
+
+
+@contextlib.contextmanager
+def without_adapter(model: PreTrainedModel) -> Iterator[None]:
+    """While the context lasts ``model`` is the base model, bit for bit; nobody may train it."""
+    model.disable_adapters()
+    try:
+        yield
+    finally:
+        model.enable_adapters()
+
+
+def base_of(path: str) -> str:
+    """The model that an adapter's folder is for; any other path as it is.
+
+    Raises:
+        ValueError: the folder does not say.
+    """
+    if not is_adapter(path):
+        return path
+    config = Path(path).expanduser() / ADAPTER_CONFIG
+    try:
+        return str(json.loads(config.read_text(encoding="utf-8"))["base_model_name_or_path"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"model ({path}): {config} names no base model") from error
+
+
+def merged(base: PreTrainedModel, folder: str) -> PreTrainedModel:
+    """``base`` with the adapter in ``folder`` added to its weights: a model without adapter.
+
+    Raises:
+        ValueError: PEFT is not installed, or the adapter cannot be read or is of another model.
+    """
+    if importlib.util.find_spec("peft") is None:
+        raise ValueError(f"model ({folder}) is an adapter, which {NOT_INSTALLED}")
+    from peft import PeftConfig
+    from peft.tuners.lora import LoraModel
+
+    home = Path(folder).expanduser()
+    try:
+        config = PeftConfig.from_pretrained(str(home))
+        # Its first values are drawn, from torch's global generator, before the saved ones are read.
+        with torch.random.fork_rng(devices=[]):
+            tuner = LoraModel(base, config, _ADAPTER)
+        load_trained_state(base, read_adapter(home, base))
+    except (OSError, TypeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"model ({folder}) is an adapter that cannot be used ({reason})"
+        ) from error
+    model: PreTrainedModel = tuner.merge_and_unload()
+    return model
+
+
+def _is_adapters(name: str) -> bool:
+    return ".lora_A." in name or ".lora_B." in name
+
+
+def _name_in_file(name: str) -> str:
+    return _PREFIX + name.replace(f".{_ADAPTER}.", ".")
+
+
+def _targets(model: PreTrainedModel, settings: LoraConfig) -> list[str]:
+    """The last parts of the names of the layers that get an adapter."""
+    head = model.get_output_embeddings()
+    linear = {
+        name.rpartition(".")[2]
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and module is not head
+    }
+    if not linear:
+        raise ValueError(
+            f"lora.rank ({settings.rank}) must be 0: {type(model).__name__} has no linear layer "
+            "but its head"
+        )
+    for target in settings.targets:
+        if target not in linear:
+            known = ", ".join(sorted(linear))
+            raise ValueError(f"lora.targets ({target}) must be among the linear layers: {known}")
+    return sorted(settings.targets or linear)
