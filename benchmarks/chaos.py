@@ -151,7 +151,7 @@ class Chaos:
             self.wrong.append(f"a full disk ended the run with {code}, saying: {last}")
         self.disk.free()
         self._start()
-        return f"{how}: {last}"
+        return f"{how}: {last.replace(str(self.disk.folder), '')}"
 
     def _start(self) -> None:
         with self.log.open("ab") as log:

@@ -161,7 +161,9 @@ def _signal(trainer: int, rng: random.Random, number: signal.Signals) -> str:
     victim = rng.choice(servers_of(trainer))
     called = _called(victim)
     os.kill(victim, number)
-    return f"{number.name} to {called.split(' ', 1)[-1][:60]}"
+    # Not where its interpreter lies: that is of one machine.
+    program, _, words = called.split(" ", 1)[-1].partition(" ")
+    return f"{number.name} to {Path(program).name} {words}"[:60].strip()
 
 
 def cut_connections(trainer: int, rng: random.Random, within_s: float = 30.0) -> str:

@@ -5,7 +5,8 @@
 For a tiny model and one of about 100 million parameters: a server is started, the weights change
 fifty (tiny) or five times, and each time are handed over and proved. Seconds are from pause to
 resume (``load``), those of writing the file, and of everything, the proof included. Then once more
-with an adapter (``--lora RANK``; 0: not), which is handed over alone.
+with an adapter (``--lora RANK``; 0: not), which is handed over alone. On GPUs ``--device cuda:1
+--transfer nccl`` or ``--device cuda --transfer ipc`` measure vLLM's own transfers.
 Writes ``results/weight_sync.json``.
 """
 
@@ -17,14 +18,24 @@ import json
 import statistics
 import sys
 import tempfile
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from agents.completion import SamplingParams
-from agents.vllm import Member, Prober, ServerConfig, VLLMServerPolicy, WeightFolders
+from agents.vllm import (
+    MEETINGS,
+    Member,
+    Prober,
+    ServerConfig,
+    Transfer,
+    VLLMServerPolicy,
+    WeightFolders,
+)
 from rl.learner.lora import adapter_config, add_adapter, trained_state
 from rl.learner.model import score_tokens
 from rl.run.folder import versions
@@ -52,18 +63,37 @@ def make_model(kind: str, window: int = WINDOW) -> Qwen3ForCausalLM:
     return Qwen3ForCausalLM(config).eval()
 
 
+@dataclass(frozen=True)
+class Where:
+    """Where both ends are, and how weights go from one to the other."""
+
+    device: str
+    transfer: str
+
+    @property
+    def tolerance(self) -> float:
+        """By how much log-probabilities may differ: a GPU's kernels round in their own ways."""
+        return 1e-4 if self.device == "cpu" else 0.05
+
+    def folders(self, adapter: dict[str, Any] | None) -> WeightFolders | Transfer:
+        """What hands them over."""
+        if self.transfer == "files":
+            return WeightFolders(adapter=adapter)
+        return Transfer(MEETINGS[self.transfer], deadline_s=120)
+
+
 async def measure(
-    kind: str, updates: int, python: str, log: Path, rank: int = 0
+    kind: str, updates: int, python: str, log: Path, rank: int, where: Where
 ) -> dict[str, object]:
     from rl.stage.tiny import train_tokenizer
     from rl.texts.conversations import Conversation, Exchange
 
-    model = make_model(kind)
+    model = make_model(kind).to(where.device)
     prober = Prober(
         partial(score_tokens, model),
         model.config.vocab_size,
         sampling=SamplingParams(),
-        tolerance=1e-4,
+        tolerance=where.tolerance,
     )
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
@@ -78,12 +108,16 @@ async def measure(
             dtype="float32",
             python=python,
             log=log,
+            cpu=where.device == "cpu",
+            transfer="" if where.transfer == "files" else where.transfer,
             lora_rank=rank,
             lora_targets=tuple(adapter["target_modules"]) if adapter else (),
         )
-        folders = WeightFolders(adapter=adapter)
         policy = VLLMServerPolicy(
-            [Member(prober, config=config)], folders, prober, context_window=WINDOW
+            [Member(prober, config=config)],
+            where.folders(adapter),
+            prober,
+            context_window=WINDOW,
         )
         told = []
         try:
@@ -95,12 +129,10 @@ async def measure(
                         weight.add_(torch.randn_like(weight) * (1e-2 if rank else 1e-3))
                 await policy.load_weights(trained_state(model), version)
                 told.append(policy.take_metrics())
-            assert folders.newest is not None
-            num_bytes = sum(path.stat().st_size for path in folders.newest.iterdir())
         finally:
             await policy.close()
     row: dict[str, object] = {"parameters": model.num_parameters(), "updates": updates}
-    row |= {"rank": rank, "bytes": num_bytes}
+    row |= {"rank": rank, "bytes": sum(w.nbytes for w in trained_state(model).values())}
     for name in ("sync/load_s", "sync/write_s", "sync/seconds"):
         values = [metrics[name] for metrics in told]
         row[name] = {"median": statistics.median(values), "best": min(values), "worst": max(values)}
@@ -112,19 +144,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--python", default=sys.executable, help="interpreter that has vLLM")
     parser.add_argument("--lora", type=int, default=8, help="rank of the adapter; 0: none")
+    parser.add_argument("--device", default="cpu", help="the learner's; cuda:1 with nccl")
+    parser.add_argument("--transfer", default="files", choices=["files", *MEETINGS])
     parser.add_argument("--out", type=Path, default=RESULTS)
     words = parser.parse_args()
     torch.set_num_threads(1)
     rows = {}
     cases = [("tiny", 50), ("100M", 5)]
-    for rank in [0, words.lora] if words.lora else [0]:
+    where = Where(words.device, words.transfer)
+    adapters = [words.lora] if words.lora and words.transfer == "files" else []
+    for rank in [0, *adapters]:
         for kind, updates in cases:
             name = f"{kind}, adapter" if rank else kind
             with tempfile.TemporaryDirectory() as logs:
                 log = Path(logs) / "server.log"
-                rows[name] = asyncio.run(measure(kind, updates, words.python, log, rank))
+                rows[name] = asyncio.run(measure(kind, updates, words.python, log, rank, where))
             print(name, json.dumps(rows[name]), flush=True)
-    words.out.write_text(json.dumps({**versions(), "models": rows}, indent=2) + "\n")
+    about = {**versions(), "device": words.device, "transfer": words.transfer}
+    words.out.write_text(json.dumps({**about, "models": rows}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

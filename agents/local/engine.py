@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections import deque
@@ -19,9 +20,12 @@ from agents.local.stops import StopStringTable
 from agents.local.weights import WeightWatch
 from agents.policy import PolicyFailure
 
+logger = logging.getLogger(__name__)
 _WORTH_SHARING = 8
 """A prefix of at least this many tokens is copied from, or waited for in, another row."""
 _CAPACITY_STEP = 32
+_LARGE = 4096
+"""Ids beside a token that are much to keep: some 100 kB of memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,7 @@ class Engine:
         seed: int,
     ) -> None:
         self.version = 0
+        self._warned = False
         self.pending: deque[Request] = deque()
         self.placed_at = 0.0
         """When the queue moved last; other threads read it."""
@@ -307,6 +312,7 @@ class Engine:
         params = [request.sampling for request in requests if request is not None]
         uniform = [next(request.uniforms) for request in requests if request is not None]
         drawn = sample(logits, params, uniform)
+        self._warn_of_large(drawn.supports)
         token_ids, logprobs = drawn.token_ids.tolist(), drawn.logprobs.tolist()
         if not math.isfinite(sum(logprobs)):
             raise PolicyFailure(
@@ -315,6 +321,17 @@ class Engine:
                 retryable=False,
             )
         return list(map(Token, token_ids, logprobs, drawn.supports))
+
+    def _warn_of_large(self, supports: list[list[int]]) -> None:
+        """Say, once, that what top-p leaves is much to keep."""
+        largest = max(map(len, supports), default=0)
+        if largest > _LARGE and not self._warned:
+            self._warned = True
+            logger.warning(
+                "top_p leaves %d tokens to sample one from, which are kept beside it: top_k bounds "
+                "them",
+                largest,
+            )
 
     def _record(self, tokens: list[Token]) -> list[Request]:
         """Append the sampled tokens to their requests; returns those that are finished."""

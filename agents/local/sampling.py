@@ -71,14 +71,16 @@ def sample(
     cut = [i for i, p in enumerate(params) if p.truncates]
     if not cut:
         return Sampled(token_ids, _of(logprobs, token_ids), supports)
-    rows = torch.tensor(cut, device=device)
-    left = _cut(logprobs[rows].exp(), [params[i] for i in cut])
-    token_ids[rows] = left.draw(u[rows])
-    drawn = _of(logprobs, token_ids)
-    drawn[rows] -= left.mass.log()
-    for place, i in enumerate(cut):
-        if params[i].with_support:
-            supports[i] = left.support(place)
+    masses = torch.ones(len(params), dtype=logprobs.dtype, device=device)
+    probs = logprobs[torch.tensor(cut, device=device)].exp()
+    for places, left in _cut(probs, [params[i] for i in cut]):
+        numbers = [cut[place] for place in places]
+        rows = torch.tensor(numbers, device=device)
+        token_ids[rows], masses[rows] = left.draw(u[rows]), left.mass
+        for place, i in enumerate(numbers):
+            if params[i].with_support:
+                supports[i] = left.support(place)
+    drawn = _of(logprobs, token_ids) - masses.log()
     # The mass is a sum of rounded numbers: where one token is left it may be below that token's.
     return Sampled(token_ids, drawn.clamp_max(0.0), supports)
 
@@ -122,8 +124,8 @@ class _Left(NamedTuple):
         return sorted(self.token_ids[row, : int(self.last[row]) + 1].tolist())
 
 
-def _cut(probs: Tensor, params: Sequence[SamplingParams]) -> _Left:
-    """What top-k and top-p leave of ``probs [B, V]``.
+def _cut(probs: Tensor, params: Sequence[SamplingParams]) -> list[tuple[list[int], _Left]]:
+    """What top-k and top-p leave of ``probs [B, V]``, by groups of rows.
 
     ``top_k`` tokens, and of these the smallest set with a share of ``top_p`` in their mass (the
     nucleus of Holtzman et al. 2020, section 3.1).
@@ -132,15 +134,25 @@ def _cut(probs: Tensor, params: Sequence[SamplingParams]) -> _Left:
     ks = [min(p.top_k or vocabulary, vocabulary) for p in params]
     limits = torch.tensor(ks, device=probs.device)
     top_p = torch.tensor([p.top_p for p in params], dtype=probs.dtype, device=probs.device)
+    limited = limits < vocabulary
     ranked, token_ids = probs.topk(min(_SHORTLIST, vocabulary))
     cumulative = ranked.cumsum(-1)
     # A full sort of a large vocabulary costs more than the model: only where the mass is spread.
-    limited = limits < vocabulary
+    # Each row's own way, whatever else is in the batch: equals are ordered differently by the two.
     enough = torch.where(limited, limits <= _SHORTLIST, cumulative[:, -1] >= top_p)
-    if vocabulary > _SHORTLIST and not bool(enough.all()):
-        ranked, token_ids = probs.sort(-1, descending=True)
-        cumulative = ranked.cumsum(-1)
-    most = limits.clamp_max(ranked.shape[-1])[:, None] - 1
-    total = torch.where(limited, cumulative.gather(-1, most)[:, 0], 1.0)
-    last = torch.searchsorted(cumulative, (top_p * total)[:, None])
-    return _Left(token_ids, cumulative, torch.minimum(last, most))
+    enough |= vocabulary <= _SHORTLIST
+    found = []
+    for short, which in ((True, enough), (False, ~enough)):
+        rows = which.nonzero()[:, 0]
+        if not len(rows):
+            continue
+        if short:
+            best, mass = token_ids[rows], cumulative[rows]
+        else:
+            ranked, best = probs[rows].sort(dim=-1, descending=True, stable=True)
+            mass = ranked.cumsum(-1)
+        most = limits[rows].clamp_max(best.shape[-1])[:, None] - 1
+        total = torch.where(limited[rows], mass.gather(-1, most)[:, 0], 1.0)
+        last = torch.searchsorted(mass, (top_p[rows] * total)[:, None])
+        found.append((rows.tolist(), _Left(best, mass, torch.minimum(last, most))))
+    return found

@@ -10,10 +10,12 @@ from typing import Any, TypeVar
 from agents.completion import Completion, SamplingParams
 from agents.vllm.adapter import ADAPTER, is_adapter
 from agents.vllm.engine_process import EngineProcess
+from agents.vllm.errors import Broken, Refused, Unreachable
 from agents.vllm.instance import Handover
 from agents.vllm.protocol import Verb, transfer_body
-from agents.vllm.replica import FIRST, Broken, Refused, Unreachable
+from agents.vllm.replica import FIRST
 from agents.vllm.sampling import (
+    UNBOUNDED,
     Asked,
     BadAnswer,
     NoSupport,
@@ -201,15 +203,15 @@ class Engine:
     ) -> Any:
         """What vLLM says at a request's end."""
         llm = self._llm()
+        if self.tells_supports and not sampling.top_k:
+            raise Refused(f"{self.url} {UNBOUNDED}")
         from vllm import SamplingParams as Parameters
         from vllm import TokensPrompt
         from vllm.exceptions import VLLMClientError
         from vllm.sampling_params import RequestOutputKind
 
         async def last() -> Any:
-            told = sampling_parameters(
-                sampling, prompt_logprobs=prompt, bounded=self.tells_supports
-            )
+            told = sampling_parameters(sampling, prompt_logprobs=prompt)
             parameters = Parameters(**told, output_kind=RequestOutputKind.FINAL_ONLY)
             tokens = TokensPrompt(prompt_token_ids=list(prompt_ids), cache_salt=salt)
             adapter = _named(self._adapter) if self._adapter is not None else None

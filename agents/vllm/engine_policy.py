@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from agents.vllm.engine import Engine
 from agents.vllm.engine_process import EngineProcess
+from agents.vllm.errors import Unreachable
 from agents.vllm.member import Member
 from agents.vllm.policy import Timeouts, VLLMServerPolicy
 from agents.vllm.proof import Prober
-from agents.vllm.replica import Unreachable
 from agents.vllm.transfer import Transfer
 from agents.vllm.weights import WeightFolders
 

@@ -14,10 +14,9 @@ import json
 import logging
 import multiprocessing
 import os
-import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from agents.vllm import tree
 from agents.vllm.arguments import StartConfig
+from agents.vllm.environment import handed_down
 from agents.vllm.guard import Used, shared_memory
 from agents.vllm.process import ServerGone
 from agents.vllm.tree import Tree
@@ -206,7 +206,7 @@ class EngineProcess:
         with tempfile.TemporaryDirectory(prefix="turnwise-engine-") as folder:
             log_config = Path(folder) / "logging.json"
             log_config.write_text(json.dumps(_log_config(self.config.log)))
-            with _handed_down(_variables(self.config, log_config)):
+            with handed_down(_variables(self.config, log_config)):
                 import vllm
                 from vllm.engine.arg_utils import AsyncEngineArgs
                 from vllm.v1.engine.async_llm import AsyncLLM
@@ -269,25 +269,6 @@ def _log_config(log: Path | None) -> dict[str, Any]:
         "handlers": {"file": handler},
         "loggers": {"vllm": {"handlers": ["file"], "level": "INFO", "propagate": False}},
     }
-
-
-@contextlib.contextmanager
-def _handed_down(variables: Mapping[str, str]) -> Iterator[None]:
-    """What the processes inherit that vLLM starts here: variables, and that Ctrl-C is not theirs.
-
-    Then these are undone, and the variables that vLLM sets itself: it preloads libraries and binds
-    threads, which no other child of this process should inherit.
-    """
-    before = dict(os.environ)
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        for name in set(os.environ) - set(before):
-            del os.environ[name]
-        os.environ.update(before)
 
 
 def _remove(path: Path) -> None:

@@ -21,8 +21,8 @@ Handover: TypeAlias = "Path | Snapshot"
 class Instance(Protocol):
     """A vLLM that runs: a server's, or the one in this process. Every verb has a deadline.
 
-    Verbs raise :class:`~agents.vllm.replica.Unreachable` where it does not answer or is broken, and
-    :class:`~agents.vllm.replica.Refused` where the request is wrong.
+    Verbs raise :class:`~agents.vllm.errors.Unreachable` where it does not answer or is broken, and
+    :class:`~agents.vllm.errors.Refused` where the request is wrong.
     """
 
     @property

@@ -13,10 +13,11 @@ import aiohttp
 
 from agents.completion import Completion, SamplingParams
 from agents.policy import Busy, PolicyFailure
+from agents.vllm.errors import Broken, Lost, Refused, Unreachable
 from agents.vllm.instance import Handover, Instance, Startable
 from agents.vllm.process import ServerConfig, ServerGone, ServerProcess
 from agents.vllm.proof import Prober, Proof, WeightsDiffer
-from agents.vllm.replica import Broken, Lost, Refused, Replica, Unreachable, open_session, ready
+from agents.vllm.replica import Replica, open_session, ready
 
 logger = logging.getLogger(__name__)
 MAX_RESTARTS_IN_A_ROW = 3

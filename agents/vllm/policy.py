@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from agents.completion import Completion, FinishReason, SamplingParams
 from agents.policy import Busy, PolicyFailure
 from agents.vllm.dispatch import Dispatcher
+from agents.vllm.errors import Lost, Refused, Unreachable
 from agents.vllm.instance import Handover
 from agents.vllm.member import GENERATE, RESTART, SYNC, Member
 from agents.vllm.proof import Prober
-from agents.vllm.replica import Lost, Refused, Unreachable
 from agents.vllm.transfer import Transfer
 from agents.vllm.weights import UnfitWeights, WeightFolders
 

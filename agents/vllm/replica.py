@@ -14,6 +14,7 @@ import aiohttp
 
 from agents.completion import Completion, SamplingParams
 from agents.vllm.adapter import ADAPTER, held, how_to_start, is_adapter, link_of, turn
+from agents.vllm.errors import Broken, Refused, Unreachable
 from agents.vllm.instance import Handover, Instance
 from agents.vllm.protocol import (
     ENDPOINTS,
@@ -24,7 +25,7 @@ from agents.vllm.protocol import (
     request_body,
     transfer_body,
 )
-from agents.vllm.sampling import Asked, BadAnswer, NoSupport, sampling_parameters
+from agents.vllm.sampling import UNBOUNDED, Asked, BadAnswer, NoSupport, sampling_parameters
 
 logger = logging.getLogger(__name__)
 FIRST = -(2**30)
@@ -45,26 +46,6 @@ def open_session() -> aiohttp.ClientSession:
     """Connections to servers; whoever opens them closes them."""
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_REUSED_S)
     return aiohttp.ClientSession(connector=connector, trust_env=False)
-
-
-class Unreachable(Exception):
-    """Raised when a server does not answer, or answers that it is broken."""
-
-
-class Lost(Unreachable):
-    """Raised for a request whose server was found to be gone or to hang by others."""
-
-
-class Broken(Unreachable):
-    """Raised when a server answers what cannot be: only a new start mends it."""
-
-
-class Refused(Exception):
-    """Raised when a server answers that the request is wrong; ``status`` is the answer's."""
-
-    def __init__(self, message: str, status: int = 0) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 class Replica:
@@ -222,7 +203,15 @@ class Replica:
             Unreachable: it does not answer in time, or fails.
             Refused: it was started without that transfer.
         """
-        await self._call("POST", f"/{verb}", self._load_s, transfer_body(told))
+        try:
+            await self._call("POST", f"/{verb}", self._load_s, transfer_body(told))
+        except Unreachable as error:
+            # It stays so until it is started again, which only its owner can do.
+            if verb == "start_weight_update" and "already active" in str(error):
+                raise Refused(
+                    f"{self.url} was given up in the middle of an update: start it again"
+                ) from error
+            raise
 
     async def _know_adapter(self, folder: Path) -> bool:
         """Have the adapter's name stand for ``folder``; whether it was known, and is to be read."""
@@ -302,11 +291,13 @@ class Replica:
         priority: int,
         prompt: bool = False,
     ) -> dict[str, Any]:
+        if self.tells_supports and not sampling.top_k:
+            raise Refused(f"{self.url} {UNBOUNDED}")
         return request_body(
             self.path,
             self.model,
             prompt_ids,
-            sampling_parameters(sampling, prompt_logprobs=prompt, bounded=self.tells_supports),
+            sampling_parameters(sampling, prompt_logprobs=prompt),
             request_id=request_id,
             salt=salt,
             priority=priority if self.by_priority else 0,

@@ -10,8 +10,10 @@ from agents.completion import Completion, FinishReason, SamplingParams
 
 POISONED = -9999.0
 """What vLLM writes for a log-probability that is not a number: its weights or its cache are bad."""
-ALL_TOKENS = 2**30
-"""A top_k above every vocabulary, which cuts nothing."""
+UNBOUNDED = (
+    "tells with every token what it was sampled from, the whole vocabulary where nothing bounds "
+    "it: give sampling.top_k and eval.top_k, or start it without --return-sampling-mask"
+)
 ROUNDING = 1e-5
 """By how much a log-probability may come out above 0."""
 
@@ -82,7 +84,7 @@ class Sampled:
 
 
 def sampling_parameters(
-    sampling: SamplingParams, *, prompt_logprobs: bool = False, bounded: bool = False
+    sampling: SamplingParams, *, prompt_logprobs: bool = False
 ) -> dict[str, Any]:
     """The sampling parameters, by vLLM's names for them.
 
@@ -92,14 +94,12 @@ def sampling_parameters(
     Args:
         sampling: how; only its own stop tokens end it, never those that vLLM adds.
         prompt_logprobs: whether the prompt's log-probabilities are asked for as well.
-        bounded: whether a ``top_k`` must be said: a vLLM that tells supports takes no request
-            without.
     """
     parameters: dict[str, Any] = {
         "n": 1,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
-        "top_k": sampling.top_k or (ALL_TOKENS if bounded else -1),
+        "top_k": sampling.top_k or -1,
         "min_p": 0.0,
         "repetition_penalty": 1.0,
         "presence_penalty": 0.0,

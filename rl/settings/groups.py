@@ -16,7 +16,7 @@ class SamplingConfig:
     """Logits are divided by it, in the policy and in the learner."""
     top_p: float = 1.0
     """Share of the mass that is sampled from, likeliest tokens first; the learner renormalises over
-    the same tokens."""
+    the same tokens, which are kept beside each one: bound them by top_k."""
     top_k: int = 0
     """How many of the likeliest tokens are sampled from, before top_p; 0: all."""
     max_tokens: int = 512

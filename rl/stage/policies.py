@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from agents.completion import SamplingParams
 from agents.local import Limits, LocalPolicy
 from agents.policy import Policy
 from agents.vllm import (
@@ -33,7 +32,7 @@ from agents.vllm import (
 from agents.vllm.arguments import MAX_RANK, StartConfig, parse_pairs, split_words
 from agents.vllm.engine_process import NOT_INSTALLED
 from agents.vllm.proof import PROBE_TOKENS
-from rl.config import RunConfig
+from rl.config import RunConfig, TrainConfig
 from rl.errors import UsageError
 from rl.learner.lora import adapter_config, base_of, trained_state
 from rl.learner.model import score_tokens
@@ -80,7 +79,7 @@ def _check_vllm(
     if lora.rank > MAX_RANK:
         raise UsageError(f"lora.rank ({lora.rank}) must be at most {MAX_RANK} with vLLM")
     if not (isinstance(settings, VLLMServerConfig) and settings.urls):
-        _check_cut(config.sampling_params, device)
+        _check_cut(config, device)
     if settings.transfer != "files":
         if lora.rank:
             raise UsageError(
@@ -93,10 +92,16 @@ def _check_vllm(
 def _check_transfer(settings: VLLMConfig, device: torch.device) -> None:
     """Find out whether vLLM's own transfer of weights is possible here."""
     asked = f"policy.transfer ({settings.transfer})"
+    elsewhere = isinstance(settings, VLLMServerConfig) and settings.urls
     if device.type != "cuda":
         raise UsageError(f"{asked} must be files on a {device.type}: it is between GPUs")
     if isinstance(settings, VLLMEngineConfig) and settings.transfer == "nccl":
         raise UsageError(f"{asked} must be ipc or files with policy=vllm-engine: both share a GPU")
+    if settings.transfer == "nccl" and not elsewhere and not device.index:
+        raise UsageError(
+            f"{asked} needs the learner on another GPU than the servers that the run starts, which "
+            f"take the first: device ({device}) must be cuda:1, say; or policy.transfer=ipc"
+        )
     if settings.weights:
         raise UsageError(f"policy.weights ({settings.weights}) must be empty with {asked}: no file")
     if importlib.util.find_spec("vllm") is None:
@@ -106,8 +111,9 @@ def _check_transfer(settings: VLLMConfig, device: torch.device) -> None:
         )
 
 
-def _check_cut(sampling: SamplingParams, device: torch.device) -> None:
+def _check_cut(config: RunConfig, device: torch.device) -> None:
     """Find out whether vLLM can tell what top-p and top-k leave, where it must."""
+    sampling = config.sampling_params
     if not sampling.needs_support:
         return
     if device.type == "cpu":
@@ -120,6 +126,13 @@ def _check_cut(sampling: SamplingParams, device: torch.device) -> None:
         raise UsageError(
             f"sampling.top_k (0) must be above 0 with vLLM and sampling.top_p ({sampling.top_p}): "
             "it tells at most so many tokens that could be sampled"
+        )
+    # Whoever tells supports does so in every answer, and of the whole vocabulary if that is it.
+    if isinstance(config, TrainConfig) and not (config.eval.top_k and config.eval.temperature):
+        raise UsageError(
+            f"eval.top_k ({config.eval.top_k}) and eval.temperature ({config.eval.temperature}) "
+            "must be above 0 with vLLM where training cuts: a vLLM that tells what is left takes "
+            "no greedy request, and tells of every token without a top_k"
         )
 
 

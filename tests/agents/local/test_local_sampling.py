@@ -111,6 +111,21 @@ def test_top_k_of_a_large_vocabulary_is_exact(top_k):
     assert drawn.logprobs[0] == pytest.approx(float(inside), abs=1e-5)
 
 
+def test_what_is_left_of_a_row_is_its_own_affair():
+    """Coarse logits have equals at the cut, which the shortlist and the full sort rank in ways of
+    their own: a row goes the one that it would go alone."""
+    generator = torch.Generator().manual_seed(2)
+    logits = (4 * torch.randn(40, 3000, generator=generator)).bfloat16().float()
+    params, u = asked(top_p=0.9), [0.37, 0.81]
+    flat = torch.zeros(3000)
+    assert len(sample(flat[None], [params], [0.5]).supports[0]) > 256
+    for row in logits:
+        alone = sample(row[None], [params], u[:1])
+        beside = sample(torch.stack([row, flat]), [params] * 2, u)
+        assert len(alone.supports[0]) < 256
+        assert (alone.token_ids[0], alone.supports[0]) == (beside.token_ids[0], beside.supports[0])
+
+
 def test_nobody_is_told_what_is_left_who_did_not_ask():
     params = SamplingParams(top_k=2, with_support=False)
     drawn = sample(torch.tensor([[0.0, 0.0, -1.0]]), [params], [0.1])

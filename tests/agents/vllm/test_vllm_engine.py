@@ -185,7 +185,7 @@ async def test_a_label_ahead_of_its_weights_is_found_out(engine):
 
 
 async def test_a_failed_load_leaves_the_engine_paused_and_the_next_one_mends_it(engine, tmp_path):
-    from agents.vllm.replica import Unreachable
+    from agents.vllm.errors import Unreachable
 
     with pytest.raises(Unreachable, match="did not load weights"):
         await engine._engine.replica.load(tmp_path / "nowhere", 99)

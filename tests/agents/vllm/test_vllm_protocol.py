@@ -96,12 +96,6 @@ def test_what_top_k_and_top_p_left_is_told_where_it_is_asked_for():
             masked(wrong, needs_support=True)
 
 
-def test_a_server_that_tells_supports_is_always_given_a_top_k():
-    plain, cut = SamplingParams(), SamplingParams(top_k=5)
-    said = [sampling_parameters(s, bounded=b)["top_k"] for b in (False, True) for s in (plain, cut)]
-    assert said == [-1, 5, 2**30, 5]
-
-
 def test_rounding_above_0_is_cut():
     made = completion_of("generate", answer([5], [3e-7], "length"), ASKED)
     assert made.logprobs == (0.0,)

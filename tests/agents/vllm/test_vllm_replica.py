@@ -10,7 +10,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from agents.completion import SamplingParams
-from agents.vllm.replica import Refused, Replica, open_session
+from agents.vllm.errors import Refused
+from agents.vllm.replica import Replica, open_session
 
 
 @pytest.mark.parametrize(("has_it", "expected"), [(True, "generate"), (False, "completions")])
@@ -78,3 +79,26 @@ async def test_a_connection_that_was_idle_is_not_trusted_again():
                 await answer.read()
     assert seen[0] == seen[1], "a rollout's requests share connections"
     assert seen[2] != seen[1]
+
+
+async def test_a_server_that_was_left_in_the_middle_of_an_update_must_be_started_again():
+    message = "start_weight_update called while a weight update is already active."
+
+    async def start(request):
+        return web.json_response({"error": {"message": message}}, status=500)
+
+    app = web.Application()
+    app.router.add_post("/start_weight_update", start)
+    async with TestServer(app) as server, aiohttp.ClientSession() as session:
+        replica = Replica(str(server.make_url("")), session, short_s=5, load_s=5)
+        with pytest.raises(Refused, match="given up in the middle of an update: start it again"):
+            await replica.transfer("start_weight_update", {})
+
+
+async def test_a_server_that_tells_supports_is_asked_for_no_unbounded_one():
+    async with aiohttp.ClientSession() as session:
+        replica = Replica("http://127.0.0.1:9", session, short_s=5, load_s=5)
+        replica.tells_supports = True
+        about = {"request_id": "a", "version": 1, "priority": 0, "deadline_s": 5}
+        with pytest.raises(Refused, match=r"give sampling\.top_k and eval\.top_k, or start it"):
+            await replica.generate([1], SamplingParams(max_tokens=1), **about)

@@ -12,7 +12,7 @@ from tiny_served import VOCAB, WINDOW, new_model, nudge, prober_of
 from agents.completion import FinishReason, SamplingParams
 from agents.policy import PolicyFailure
 from agents.vllm import Member, WeightsDiffer
-from agents.vllm.replica import Unreachable
+from agents.vllm.errors import Unreachable
 from rl.learner.model import score_tokens
 
 PROMPT = list(range(20, 60))

@@ -7,6 +7,8 @@ What is vLLM's is the server, its verbs, and the factory of sending ends; the tr
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import sys
 import threading
 from pathlib import Path
@@ -18,9 +20,9 @@ from tiny_served import WINDOW, new_model, nudge, prober_of
 
 from agents.completion import SamplingParams
 from agents.vllm import Member, ServerConfig, Timeouts, Transfer, VLLMServerPolicy
+from agents.vllm.errors import Refused, Unreachable
 from agents.vllm.protocol import transfer_body
-from agents.vllm.replica import Unreachable
-from agents.vllm.transfer import by_nccl
+from agents.vllm.transfer import by_ipc, by_nccl
 from agents.vllm.weights import UnfitWeights
 
 PLUGIN = Path(__file__).parents[2] / "helpers" / "vllm_plugin"
@@ -126,22 +128,88 @@ async def test_updates_arrive_also_after_a_transfer_that_failed(policy, plugin, 
     assert told["sync/max_difference"] < 1e-4
 
 
-async def test_a_sender_that_hangs_ends_with_its_deadline(plugin):
+class Slow(Receiving):
+    """Takes its time over an update, the first time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_slow, self.goes = True, threading.Event()
+
+    async def transfer(self, verb, told) -> None:
+        await super().transfer(verb, told)
+        if verb == "update_weights" and self.is_slow:
+            self.is_slow = False
+            await asyncio.to_thread(self.goes.wait, 20)
+
+
+async def test_a_sender_that_hangs_ends_with_its_deadline_and_is_heard_no_more(plugin):
     """As one does whose peer is gone from a collective call; its thread keeps nobody."""
-    hangs = threading.Event()
-
-    class Hanging(Receiving):
-        async def transfer(self, verb, told) -> None:
-            if verb == "update_weights":
-                await asyncio.to_thread(hangs.wait, 20)
-
-    transfer = Transfer(lambda receiver: plugin.Meeting(rank=0), deadline_s=0.3)
+    receiver, ended = Slow(), plugin.Sending.num_ended
+    transfer = Transfer(lambda receiver: plugin.Meeting(rank=0), deadline_s=0.5)
     snapshot = transfer.write({"w": torch.zeros(3)}, 1)
     try:
-        with pytest.raises(Unreachable, match=r"did not take the weights within 0\.3 s"):
-            await snapshot.into(Hanging())
+        with pytest.raises(Unreachable, match=r"did not take the weights within 0\.5 s"):
+            await snapshot.into(receiver)
+        assert plugin.Sending.num_ended == ended + 1, "it holds no communicator"
+        receiver.told.clear()
+        transfer._deadline_s = 20
+        await snapshot.into(receiver)
     finally:
-        hangs.set()
+        receiver.goes.set()
+    await asyncio.sleep(0.2)
+    verbs = ["start_weight_update", "update_weights", "finish_weight_update"]
+    assert receiver.told == ["init_weight_transfer_engine", *verbs], "the former one is silent"
+
+
+async def test_what_a_server_says_is_told_though_the_sender_waits_for_it(plugin, monkeypatch):
+    """A broadcast waits for a server that has answered 500 long ago."""
+    waits = threading.Event()
+
+    class Failing(Receiving):
+        async def transfer(self, verb, told) -> None:
+            if verb == "update_weights":
+                raise Unreachable("it has no room for them")
+
+    def send_weights(self) -> None:
+        threading.Thread(target=self.tell, daemon=True).start()
+        waits.wait(20)
+
+    def tell(self) -> None:
+        with contextlib.suppress(Unreachable):
+            self.client.update_weights({"path": ""})
+
+    monkeypatch.setattr(plugin.Sending, "send_weights", send_weights)
+    monkeypatch.setattr(plugin.Sending, "tell", tell, raising=False)
+    transfer = Transfer(lambda receiver: plugin.Meeting(rank=0), deadline_s=20)
+    try:
+        async with asyncio.timeout(10):
+            with pytest.raises(Unreachable, match="it has no room for them"):
+                await transfer.write({"w": torch.zeros(3)}, 1).into(Failing())
+    finally:
+        waits.set()
+
+
+async def test_the_ends_of_servers_that_are_gone_are_given_back(plugin):
+    transfer = Transfer(lambda receiver: plugin.Meeting(rank=0), deadline_s=20)
+    snapshot, ended = transfer.write({"w": torch.zeros(3)}, 1), plugin.Sending.num_ended
+    for _ in range(3):
+        await snapshot.into(Receiving())
+        gc.collect()
+    last = Receiving()
+    await snapshot.into(last)
+    async with asyncio.timeout(10):
+        while plugin.Sending.num_ended < ended + 3:
+            await asyncio.sleep(0.01)
+    transfer.close()
+    assert plugin.Sending.num_ended == ended + 4
+
+
+@pytest.mark.parametrize(("url", "workers"), [("http://gpu-2:8000", 1), ("http://127.0.0.1:9", 2)])
+def test_ipc_is_for_a_server_on_this_gpu(url, workers):
+    receiver = Receiving()
+    receiver.url, receiver.num_workers = url, workers
+    with pytest.raises(Refused, match=r"as policy\.transfer=ipc needs: say policy\.transfer=nccl"):
+        by_ipc(receiver)
 
 
 async def test_what_is_sent_is_what_was_published(plugin):

@@ -80,7 +80,7 @@ class Sending(TrainerWeightTransferEngine[Meeting]):
     """In the trainer. ``fault`` is called before the weights are told of."""
 
     init_info_cls = Meeting
-    num_made = 0
+    num_made = num_ended = 0
     fault = staticmethod(lambda: None)
 
     @classmethod
@@ -100,6 +100,9 @@ class Sending(TrainerWeightTransferEngine[Meeting]):
             Sending.fault()
             self.client.update_weights({"path": str(path)})
             self.client.finish_weight_update()
+
+    def shutdown(self) -> None:
+        Sending.num_ended += 1
 
 
 def register() -> None:

@@ -15,7 +15,8 @@ from rl.stage.policies import check_policy
 
 
 def config(*words):
-    return parse(TrainConfig, ["policy=vllm-engine", *words], command="train", presets={})
+    policy = [] if "policy=vllm-server" in words else ["policy=vllm-engine"]
+    return parse(TrainConfig, [*policy, *words], command="train", presets={})
 
 
 @pytest.fixture
@@ -37,6 +38,17 @@ def test_an_engine_that_is_not_installed_is_said_with_the_fix(monkeypatch):
         (["sampling.top_p=0.9"], "cpu", r"top_p \(0\.9\) must be 1 .* with vLLM on a CPU"),
         (["sampling.top_k=9"], "cpu", r"sampling\.top_k \(9\) 0 with vLLM on a CPU"),
         (["sampling.top_p=0.9"], "cuda", r"sampling\.top_k \(0\) must be above 0 with vLLM"),
+        (["sampling.top_k=9"], "cuda", r"eval\.top_k \(0\) and eval\.temperature \(1\.0\) must be"),
+        (
+            ["sampling.top_k=9", "eval.top_k=9", "eval.temperature=0"],
+            "cuda",
+            r"eval\.temperature \(0\.0\) must be above 0",
+        ),
+        (
+            ["policy=vllm-server", "policy.transfer=nccl"],
+            "cuda",
+            r"needs the learner on another GPU .* device \(cuda\) must be cuda:1",
+        ),
         (["policy.transfer=ipc"], "cpu", r"policy\.transfer \(ipc\) must be files on a cpu"),
         (["policy.transfer=nccl"], "cuda", r"transfer \(nccl\) must be ipc .*: both share a GPU"),
         (
@@ -64,7 +76,7 @@ def test_a_transfer_needs_vllm_here_too(monkeypatch):
     with pytest.raises(
         UsageError, match=r"transfer \(nccl\) needs vLLM in this interpreter .* pip"
     ):
-        check_policy(config(*words), torch.device("cuda"))
+        check_policy(config(*words), torch.device("cuda:1"))
 
 
 def test_an_adapter_is_handed_over_as_files(with_vllm):
