@@ -81,13 +81,18 @@ def summary(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
             {
                 "policy": name,
                 "before": fmean(run["before"][0] for run in mine),
-                "after": interval([run["after"][0] for run in mine]),
-                "against local": interval(gains) if name != "local" else "",
-                "reward at the end": interval(last),
+                "after": _told([run["after"][0] for run in mine]),
+                "against local": _told(gains) if name != "local" else "",
+                "reward at the end": _told(last),
                 "seconds a step": fmean(run["step_s"] for run in mine),
             }
         )
     return rows
+
+
+def _told(values: list[float]) -> str:
+    """The mean with its interval over seeds; one seed has none."""
+    return interval(values) if len(values) > 1 else f"{values[0]:.3f}, one seed"
 
 
 def main() -> None:
