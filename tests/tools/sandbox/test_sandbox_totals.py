@@ -164,7 +164,7 @@ async def test_a_run_that_fills_its_limit_with_busy_processes_gets_what_others_l
 
 
 @pytest.mark.parametrize(
-    ("kids", "does"), [(2, "pass"), (3, "time.sleep(0.05)")], ids=["fewer", "one that waits"]
+    ("kids", "does"), [(2, "pass"), (3, "time.sleep(0.2)")], ids=["fewer", "one that waits"]
 )
 async def test_any_other_run_does_not(either, kids, does):
     spare = max(4, (os.cpu_count() or 1) + 1) - 4
