@@ -42,7 +42,7 @@ async def test_adapters_arrive_alone_and_reach_what_runs(model_folder, tmp_path)
     policy = VLLMEnginePolicy(
         EngineProcess(config),
         WeightFolders(adapter=adapter),
-        prober_of(model, temperature=1.0),
+        prober_of(model, sampling=SamplingParams()),
         context_window=WINDOW,
         timeouts=Timeouts(request_s=START_S),
         start_s=START_S,

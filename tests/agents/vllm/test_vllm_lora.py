@@ -22,7 +22,7 @@ async def policy(server_config, model_folder, tmp_path):
     model = new_adapted(str(model_folder))
     adapter = adapter_config(model)
     lora = {"lora_rank": 8, "lora_targets": tuple(adapter["target_modules"])}
-    prober = prober_of(model, temperature=1.0)
+    prober = prober_of(model, sampling=SamplingParams())
     policy = VLLMServerPolicy(
         [Member(prober, config=server_config(**lora))],
         WeightFolders(tmp_path / "weights", adapter=adapter),
