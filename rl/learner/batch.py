@@ -78,7 +78,9 @@ class Batch:
     """The episodes of one update; M episodes, K turns with a token, N sampled tokens.
 
     An episode of several roles is one episode for each: with the role's own conversation and
-    rewards, in a group with the same role of the other members.
+    rewards, in a group with the same role of the other members. A turn earns what it is paid and
+    what is paid after it, before the role's next turn with a token. What is paid before a role's
+    first token belongs to its first turn.
     """
 
     rows: list[Integers]
@@ -102,13 +104,9 @@ class Batch:
     turn_ends: Tensor
     """``[K]``, the last sampled token of each turn."""
     turn_rewards: Tensor
-    """``[K]``, float64."""
+    """``[K]``, float64; of one episode they add up to its return."""
     turn_values: Tensor
-    """``[K]``, float64, of the state in which a turn of the episode's own began; NaN where nobody
-    valued it, and at others' turns."""
-    turn_own: Tensor
-    """``[K]`` booleans: whether the turn's tokens are the episode's own. The others pay it only:
-    they are another role's, or have no token."""
+    """``[K]``, float64, of the state in which the turn began; NaN where nobody valued it."""
     turn_anchors: Tensor
     """``[K]`` integers >= 0, equal where turns of one group answer the same observation."""
     rewards: Tensor
@@ -171,11 +169,11 @@ class Batch:
         ):
             trajectory.check()
             for role in trajectory.roles:
-                alone = len(trajectory.roles) == 1
                 group_ids.append(group + len(groups) * rank[role])
                 tables.add_role(trajectory, role, total - base, group_ids[-1])
                 paid = trajectory.reward_weight * sum(trajectory.rewards_of(role))
-                returns.append(total if alone else paid + total - base)
+                # In this order, so that the return of an episode's only role is exactly ``total``.
+                returns.append(total - (base - paid))
                 owners.append(owner)
         return tables.batch(
             rewards=returns,
@@ -291,7 +289,6 @@ class _Tables:
     turn_ends: list[Integers] = field(default_factory=list)
     turn_rewards: list[float] = field(default_factory=list)
     turn_values: list[float] = field(default_factory=list)
-    turn_own: list[bool] = field(default_factory=list)
     turn_anchors: list[int] = field(default_factory=list)
     anchors: dict[tuple[int, str | None], int] = field(default_factory=dict)
     """The number of a group's observation; None is what its episodes begin with."""
@@ -308,20 +305,16 @@ class _Tables:
             return
         sampled_turns = np.concatenate(turn_ids)
         assert (np.diff(sampled_turns) >= 0).all(), "segments are not in the order of time"
-        paid = [trajectory.reward_weight * x for x in trajectory.rewards_of(role)]
-        # Others' turns count where they pay this role.
-        turns = [i for i, turn in enumerate(trajectory.turns) if turn.role == role or paid[i]]
-        rewards = [paid[i] for i in turns]
+        turns = [i for i, t in enumerate(trajectory.turns) if t.role == role and t.num_tokens]
+        paid = trajectory.reward_weight * np.asarray(trajectory.rewards_of(role))
+        earned_by = np.searchsorted(turns, np.arange(len(paid)), side="right") - 1
+        rewards = np.bincount(earned_by.clip(min=0), weights=paid, minlength=len(turns))
         rewards[-1] += extra_reward
-        # The last token sampled in the turn; a turn without one is credited to what came before.
-        ends = np.searchsorted(sampled_turns, turns, side="right") - 1
-        self.turn_ends.append(start + ends.clip(min=0))
-        self.turn_rewards.extend(rewards)
+        self.turn_ends.append(start + np.searchsorted(sampled_turns, turns, side="right") - 1)
+        self.turn_rewards.extend(rewards.tolist())
         for i in turns:
-            turn = trajectory.turns[i]
-            own = turn.role == role and turn.num_tokens > 0
-            self.turn_own.append(own)
-            self.turn_values.append(turn.value if own and turn.value is not None else math.nan)
+            value = trajectory.turns[i].value
+            self.turn_values.append(math.nan if value is None else value)
             seen = trajectory.turns[i - 1].observation if i else None
             self.turn_anchors.append(self.anchors.setdefault((group_id, seen), len(self.anchors)))
 
@@ -375,7 +368,6 @@ class _Tables:
             turn_ends=torch.from_numpy(_joined(self.turn_ends)),
             turn_rewards=torch.tensor(self.turn_rewards, dtype=torch.float64),
             turn_values=torch.tensor(self.turn_values, dtype=torch.float64),
-            turn_own=torch.tensor(self.turn_own, dtype=torch.bool),
             turn_anchors=torch.tensor(self.turn_anchors, dtype=torch.int64),
             rewards=torch.tensor(rewards, dtype=torch.float64),
             outcomes=torch.tensor(outcomes, dtype=torch.float64),

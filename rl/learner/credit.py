@@ -148,39 +148,26 @@ def _from_turns(algorithm: Algorithm, batch: Batch) -> Credit:
 def _from_anchors(algorithm: Algorithm, batch: Batch) -> Credit:
     """A = A^E + w A^S (GiGPO, section 4): of the episode, and of the turn among its like."""
     episodes = group_advantages(batch.rewards, batch.group_ids, algorithm.std)
-    turns, ends = _turns(batch)
-    # Turns without a token are the turn's that came before.
-    place = torch.searchsorted(ends, batch.turn_ends)
-    paid = batch.turn_rewards.new_zeros(len(ends)).index_add(0, place, batch.turn_rewards)
-    first = place.new_full((len(ends),), len(place))
-    first = first.scatter_reduce(0, place, torch.arange(len(place)), "amin")
-    owners = batch.episode_ids[ends]
-    to_go, _ = _in_rows(owners, paid, torch.zeros_like(paid), algorithm.gamma_turn, 1.0)
-    steps = group_advantages(to_go, batch.turn_anchors[first], algorithm.std)
+    owners, rewards = batch.episode_ids[batch.turn_ends], batch.turn_rewards
+    to_go, _ = _in_rows(owners, rewards, torch.zeros_like(rewards), algorithm.gamma_turn, 1.0)
+    steps = group_advantages(to_go, batch.turn_anchors, algorithm.std)
     advantages = episodes.advantages[owners] + algorithm.turn_weight * steps.advantages
     metrics = _group_metrics(episodes, "episode")
-    metrics["frac_turns_alone"] = steps.num_singletons / len(ends)
-    return Credit(advantages[turns], None, metrics)
+    metrics["frac_turns_alone"] = steps.num_singletons / len(owners)
+    return Credit(advantages[_turns(batch)], None, metrics)
 
 
 def _from_trials(algorithm: Algorithm, batch: Batch) -> Credit:
     """A = r + gamma_turn V_next turn - V (VinePPO, section 4), for all tokens of a turn."""
-    own = batch.turn_own
-    values, ends = batch.turn_values[own], batch.turn_ends[own]
+    values, ends = batch.turn_values, batch.turn_ends
     if values.isnan().any():
         raise ValueError(
             f"{int(values.isnan().sum())} of {len(values)} turns have no value: advantage=vine "
             f"needs episodes of a Collector with vine=Vine(rollouts=...)"
         )
-    owners = batch.episode_ids[ends]
-    # What another's turn pays is earned by the words before it; before the first there are none.
-    before = (own.cumsum(0) - 1).clamp_min(0)
-    earned = (own.cumsum(0) > 0) & (owners[before] == batch.episode_ids[batch.turn_ends])
-    rewards = torch.where(earned, batch.turn_rewards, 0.0)
-    paid = torch.zeros_like(values).index_add(0, before, rewards)
-    advantages, _ = _in_rows(owners, paid, values, algorithm.gamma_turn, lam=0.0)
-    turns = torch.searchsorted(ends, torch.arange(batch.num_tokens))
-    return Credit(advantages[turns], None, {"vine/value": values.mean().item()})
+    owners, gamma = batch.episode_ids[ends], algorithm.gamma_turn
+    advantages, _ = _in_rows(owners, batch.turn_rewards, values, gamma, lam=0.0)
+    return Credit(advantages[_turns(batch)], None, {"vine/value": values.mean().item()})
 
 
 def _group_metrics(grouped: GroupAdvantages, member: str) -> dict[str, float]:
@@ -240,7 +227,7 @@ def _over_turns(
 
     A turn's value is that of the state in which its first token was sampled.
     """
-    turns, ends = _turns(batch)
+    turns, ends = _turns(batch), batch.turn_ends
     starts = torch.cat([ends.new_zeros(1), ends[:-1] + 1])
     paid = rewards.new_zeros(len(ends)).index_add(0, turns, rewards)
     owners, gamma = batch.episode_ids[ends], algorithm.gamma_turn
@@ -256,7 +243,7 @@ def _over_both(
     A turn's return is the reward at its end, and nothing beyond it is bootstrapped (VAGEN's
     bi-level estimator).
     """
-    turns, ends = _turns(batch)
+    turns, ends = _turns(batch), batch.turn_ends
     owners = batch.episode_ids[ends]
     # What a divergence takes from a turn's other tokens is not its end's: it is between the end
     # before and this one, and within the turn it is paid where it stands.
@@ -269,10 +256,9 @@ def _over_both(
     return _in_rows(turns, inner, values, algorithm.gamma, algorithm.lam)
 
 
-def _turns(batch: Batch) -> tuple[Tensor, Tensor]:
-    """The turn of each token ``[N]``, and the last token of each turn that has one."""
-    ends = batch.turn_ends.unique()
-    return torch.searchsorted(ends, torch.arange(batch.num_tokens)), ends
+def _turns(batch: Batch) -> Tensor:
+    """The turn of each token ``[N]``, from 0 to K - 1."""
+    return torch.searchsorted(batch.turn_ends, torch.arange(batch.num_tokens))
 
 
 def _in_rows(

@@ -135,19 +135,27 @@ class Trajectory:
         """Who spoke, in the order of their first words; one without a name where it was one."""
         return tuple(dict.fromkeys(segment.role for segment in self.segments)) or ("",)
 
+    @property
+    def named_roles(self) -> tuple[str, ...]:
+        """The names of those who spoke or were paid; none in an episode of one role."""
+        if not any(self.roles):
+            return ()
+        paid = (_owner(name, turn) for turn in self.turns for name in turn.rewards)
+        return tuple(dict.fromkeys([*self.roles, *paid]))
+
     def rewards_of(self, role: str) -> list[float]:
         """What each turn of the episode pays a role.
 
-        A contribution called ``ROLE/NAME`` is that role's, any other the role's that acted.
+        In an episode of named roles a contribution called ``ROLE/NAME`` is that role's, whether or
+        not it ever speaks. Any other contribution is the role's that acted.
         """
-        roles = self.roles
-
-        def owner(name: str, turn: Turn) -> str:
-            named = name.split("/")[0]
-            return named if named in roles else turn.role
-
+        named = any(self.roles)
         return [
-            sum(value for name, value in turn.rewards.items() if owner(name, turn) == role)
+            sum(
+                value
+                for name, value in turn.rewards.items()
+                if (_owner(name, turn) if named else turn.role) == role
+            )
             for turn in self.turns
         ]
 
@@ -221,6 +229,11 @@ class Trajectory:
         fields["tools"] = {name: RecordedTool(**said) for name, said in fields["tools"].items()}
         fields["continuations"] = Continuations(**fields["continuations"])
         return cls(**fields)
+
+
+def _owner(name: str, turn: Turn) -> str:
+    """Whom a contribution pays, in an episode of named roles."""
+    return name.split("/")[0] if "/" in name else turn.role
 
 
 @dataclass(slots=True)

@@ -117,11 +117,13 @@ class _State:
 def return_to_go(trajectory: Trajectory, role: str, turn: int, gamma_turn: float) -> float:
     """What a role earns from a turn of its own on.
 
-    Discounted by its own turns with a token: what others' turns pay it is earned at its turn
-    before, as in ``rl.learner.batch``.
+    As in ``rl.learner.batch``: discounted by its own turns with a token, what others' turns pay it
+    is earned at its turn before, and its first turn with a token earns what was paid before it too.
     """
-    earned, weight = 0.0, 1.0
-    for index, paid in enumerate(trajectory.rewards_of(role)[turn:], turn):
+    rewards, before = trajectory.rewards_of(role), trajectory.turns[:turn]
+    spoke = any(acted.role == role and acted.num_tokens for acted in before)
+    earned, weight = 0.0 if spoke else sum(rewards[:turn]), 1.0
+    for index, paid in enumerate(rewards[turn:], turn):
         acted = trajectory.turns[index]
         if index > turn and acted.role == role and acted.num_tokens:
             weight *= gamma_turn

@@ -215,9 +215,9 @@ def _reward_metrics(
     if spreads:
         metrics["reward_std"] = fmean(spreads)
         metrics["frac_reward_zero_std"] = fmean(spread == 0 for spread in spreads)
-    for role in sorted({role for t in finished for role in t.roles} - {""}):
-        spoke = [t for t in finished if role in t.roles]
-        metrics[f"roles/{role}/reward"] = fmean(sum(t.rewards_of(role)) for t in spoke)
+    for role in sorted({role for t in finished for role in t.named_roles}):
+        played = [t for t in finished if role in t.named_roles]
+        metrics[f"roles/{role}/reward"] = fmean(sum(t.rewards_of(role)) for t in played)
     metrics |= _means("rewards/", (t.rewards for t in finished), len(finished))
     if any(t.shaping for t in finished):
         metrics["reward_shaped"] = fmean(t.shaped_reward for t in finished)

@@ -103,8 +103,8 @@ def test_a_turn_without_tokens_is_credited_to_what_came_before():
         [segment([3, 7, 8, 5], [0, 1, 0, 1], [0, 0, 2, 2])], [(1, 0.5), (0, 0.25), (1, 1.0)]
     )
     batch = Batch.from_groups([TrajectoryGroup([record])])
-    assert batch.turn_ends.tolist() == [0, 0, 1]
-    assert batch.turn_rewards.tolist() == [0.5, 0.25, 1.0]
+    assert batch.turn_ends.tolist() == [0, 1]
+    assert batch.turn_rewards.tolist() == [0.75, 1.0]
 
 
 def test_shaped_rewards_are_earned_at_the_last_turn(groups):

@@ -124,9 +124,9 @@ def test_each_role_is_compared_with_its_like(group):
 def test_what_another_turn_pays_is_earned_by_the_words_before_it(group):
     batch = Batch.from_groups([group], [3.5, 2.5])  # The first is shaped by 1.
     paid = list(zip(batch.turn_ends.tolist(), batch.turn_rewards.tolist(), strict=True))
-    assert paid[:3] == [(1, 0.25), (3, 0.25), (3, 2.0)], "the last was the solver's turn"
-    assert paid[3:5] == [(5, 1.0), (7, 1.0)]
-    assert paid[5:9] == [(9, 0.25), (9, 1.0), (11, 0.25), (11, 1.0)]
+    assert paid[:2] == [(1, 0.25), (3, 2.25)], "2 of it in the solver's last turn"
+    assert paid[2:4] == [(5, 1.0), (7, 1.0)]
+    assert paid[4:6] == [(9, 1.25), (11, 1.25)]
     assert batch.rewards.tolist() == [2.5, 2.0, 2.5, 0.0]
 
 
@@ -136,7 +136,7 @@ def test_an_episodes_own_rewards_may_count_for_less(group):
     # Half of 2.5 is each episode's own; the first is shaped by 1, for each of its roles.
     batch = Batch.from_groups([group], [2.25, 1.25])
     assert batch.rewards.tolist() == [1.75, 1.5, 1.25, 0.0]
-    assert batch.turn_rewards.tolist()[:3] == [0.125, 0.125, 1.5]
+    assert batch.turn_rewards.tolist()[:2] == [0.125, 1.625]
 
 
 def test_an_episode_of_roles_plays_again(group, tmp_path, capsys):

@@ -381,11 +381,11 @@ async def test_what_else_goes_wrong_is_left_to_the_episodes(collector_of, render
 
 
 async def test_roles_have_values_of_their_own(collector_of, renderer):
-    """Always "1": first earns .5 + 2 in each round of two, second 1; second's gift is no merit."""
+    """Always "1": first earns .5 + 2 in each round of two, second 1, after a gift of 5."""
     policy = BitPolicy(renderer, 1.0)
     collector = collector_of(policy, "vine-duel-v0", max_turns=4)
     (group,) = await collector.collect([0], 1, (5,))
-    assert values(group) == [[5.0, 2.0, 2.5, 1.0]]
+    assert values(group) == [[5.0, 7.0, 2.5, 1.0]]
     batch = Batch.from_groups([group])
     credit = assign_credit(replace(ALGORITHMS["vineppo"], whiten=False), batch)
     assert credit.advantages.tolist() == [0.0] * 8
