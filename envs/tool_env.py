@@ -19,7 +19,7 @@ from envs.env import EnvOptions, Snapshot, Tasks, TextEnv
 from envs.episode import EnvToolCall, NotForkable, StepResult
 from envs.loop import loop_thread
 from envs.sessions import ToolSession
-from tools.calls import with_tools
+from tools.calls import tool_rules, with_tools
 from tools.spec import make_tools
 from tools.syntax import Call, Syntax
 from tools.tool import Tool, ToolFailure, ToolResult
@@ -49,6 +49,8 @@ class ToolOptions(EnvOptions):
     tools: str = ""
     """Tools that the agent may call, beside the environment's own: "calculator, lookup(limit=3)".
     Each call takes a turn, and so does the answer."""
+    instructions: bool = True
+    """Whether the rules stand in a system message; without it an agent must know them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,6 +67,11 @@ class ToolEnv(TextEnv[TaskT, StateT]):
     ``turn`` finds a call by ``self.syntax.parse(action)``, awaits :meth:`call`, puts
     ``self.syntax.wrap(result.text)`` back, and hands the record on: ``go_on(text,
     tool_calls=[record])``.
+
+    The base class appends :attr:`tool_rules` to the class's ``system_prompt``, unless
+    ``options.instructions`` is false. A subclass that sets ``self.system_prompt`` after
+    ``super().__init__`` includes :attr:`tool_rules` itself; ``check_env`` tests that the model
+    reads the name of every tool.
 
     Args:
         options: with the field ``tools``.
@@ -98,6 +105,10 @@ class ToolEnv(TextEnv[TaskT, StateT]):
         if taken:
             raise ValueError(f"tools ({options.tools}): {taken[0]!r} is there already")
         self.syntax = with_tools(syntax, self.named_tools)
+        self.tool_rules = tool_rules(self.syntax, self.named_tools)
+        """How to call each tool of ``options.tools``, in words for the model."""
+        if self.tool_rules and options.instructions:
+            self.system_prompt = "\n".join(filter(None, [self.system_prompt, self.tool_rules]))
         self._sessions: dict[str, ToolSession] = {}
         self._calls: list[tuple[str, dict[str, Any]]] = []
 

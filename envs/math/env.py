@@ -27,7 +27,6 @@ from envs.math.verifier import MathVerifier, Outcome, UnverifiableGold, Verifier
 from envs.rewards import Rubric, Transcript, make_rubric
 from envs.rewards.mathematics import MATH_REWARDS
 from envs.tool_env import ToolEnv, ToolOptions, named_tools
-from tools.calls import tool_rules
 from tools.syntax import RE_TOOL, TAGS, Call, Syntax
 
 GENERATED = "generated"
@@ -53,8 +52,6 @@ class MathOptions(ToolOptions):
     format; "orz": 1 if the box stands inside <answer>. See envs/rewards/mathematics.py."""
     rubric: str = ""
     """What is rewarded instead, as a sum of names: "accuracy + 0.1*think_answer"."""
-    instructions: bool = True
-    """Whether the rules stand in a system message; without it an agent must know them."""
     verify_s: float = 2.0
     """Seconds of processor time that the comparison of one answer may take."""
 
@@ -109,7 +106,7 @@ class MathEnv(ToolEnv[MathTask, MathState]):
             self.stop, self.continues = self.syntax.stop, self.syntax.continues
         if options.instructions:
             rules = [PYTHON_RULE] if "python" in self.named_tools else []
-            rules.append(tool_rules(self.syntax, self.named_tools))
+            rules.append(self.tool_rules)
             self.system_prompt = " ".join(filter(None, [*rules, self._reward.instructions]))
 
     @classmethod

@@ -14,6 +14,7 @@ from envs.rules.episodes import determinism, gymnasium_check, info, order, split
 from envs.rules.neighbours import group, interleaved, no_leak, threads
 from envs.rules.resources import close, free_loop
 from envs.rules.rewards import floor, gold, low_floor, rewards
+from envs.rules.tools import tools
 
 RULES: dict[str, Callable[[Probe], Iterator[str]]] = {
     "types": types,
@@ -25,6 +26,7 @@ RULES: dict[str, Callable[[Probe], Iterator[str]]] = {
     "threads": threads,
     "order": order,
     "last observation": terminal,
+    "tools": tools,
     "gold policy": gold,
     "reward floor": floor,
     "low floor": low_floor,

@@ -49,7 +49,6 @@ from envs.search.world import (
     make_world,
 )
 from envs.tool_env import ToolEnv, ToolOptions
-from tools.calls import tool_rules
 from tools.retrieval import BM25, RankBM25, Retriever, index_passages, open_retriever
 from tools.retrieval.wire import WIRES
 from tools.search import search_tool
@@ -96,8 +95,6 @@ class SearchQAOptions(ToolOptions):
     paper: the same, but a right answer in a wrong format counts."""
     rubric: str = ""
     """What is rewarded instead, as a sum of names: "f1 + 0.1*research_format"."""
-    instructions: bool = True
-    """Whether the rules stand in a system message; without it an agent must know them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -186,7 +183,7 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
         self.stop = self.syntax.stop + self._protocol.ends
         self.continues = self.syntax.continues
         if options.instructions:
-            rules = [self._protocol.instructions, tool_rules(self.syntax, self.named_tools)]
+            rules = [self._protocol.instructions, self.tool_rules]
             self.system_prompt = "\n".join(filter(None, rules))
         self.reward_range = (self._pay.least, self._pay.most)
         self.reward_floor = self._pay.floor

@@ -22,6 +22,7 @@ import pytest
 import envs
 from envs import CheckFailed, EnvOptions, OrderError, Reply, StepResult, TextEnv, check_env
 from envs.rules import RULES
+from tools.syntax import TAGS
 
 DOORS = 20
 
@@ -203,6 +204,24 @@ class GoldOfMost(DoorEnv):
             return "no idea" if first[0].endswith("door 19.") else known(told)
 
         return act
+
+
+@dataclass(frozen=True, kw_only=True)
+class SilentToolOptions(envs.ToolOptions):
+    max_turns: int = 4
+
+
+class SilentTools(envs.ToolEnv[str, Door]):
+    """A door whose agent may call a tool that nothing names."""
+
+    Options = SilentToolOptions
+    own_tools = ("bell",)
+    begin, turn, gold_policy = DoorEnv.begin, DoorEnv.turn, DoorEnv.gold_policy
+
+    def __init__(self, options, services=None):
+        tasks = [f"{options.split} door {i}" for i in range(DOORS)]
+        super().__init__(options, tasks, services, syntax=TAGS)
+        self.env_id = "silent-door-v0"
 
 
 class Generous(DoorEnv):
@@ -400,6 +419,7 @@ FAULTS = [
         "gold policy",
         "task 19: earns 0, where reward_range promises 1; so on 1 of 20 tasks",
     ),
+    (SilentTools, "tools", "neither the system prompt nor the first observation names the tool"),
     (Generous, "reward floor", "task 0: empty text earns 1, above 0: pay less for it, or declare"),
     (PaysTags, "reward floor", "task 0: tags around nothing earns 0.2, above 0"),
     (HighFloor, "low floor", "reward_floor (0.5) lies at 50% of reward_range (0, 1); at most 30%"),

@@ -11,9 +11,12 @@ import envs
 import tools
 from envs.episode import EnvFailure, NotForkable
 from envs.play import aplay, gold_of, play
+from envs.probe import Probe
 from envs.record import Recorder
+from envs.rules import RULES
 from envs.search.protocol import PROTOCOLS
 from tools.registry import UnknownNameError
+from tools.syntax import TAGS
 from tools.tool import Tool, ToolContext, ToolFailure, ToolResult
 
 TAGGED = [name for name, row in PROTOCOLS.items() if row.syntax.form == "tags"]
@@ -118,6 +121,72 @@ def test_in_search_qa_it_answers_in_every_syntax_and_costs_no_format(syntax, var
     assert last.info["scores"]["tool_cost"] == 0.5
     (record,) = sums.info["tool_calls"]
     assert (record.name, record.arguments) == ("calculator", {"expression": "2^10"})
+    env.close()
+
+
+class Squares(envs.ToolEnv[int, int]):
+    """Say the square of a number."""
+
+    def __init__(self, options, services=None):
+        tasks = range(("train", "validation", "test").index(options.split), 3000, 3)
+        super().__init__(options, tasks, services, syntax=TAGS)
+        self.stop, self.continues = self.syntax.stop, self.syntax.continues
+
+    def begin(self, task):
+        self.state = task
+        return f"What is {task} squared?"
+
+    async def turn(self, action):
+        called = self.syntax.parse(action)
+        if called is None:
+            return envs.finish({"right": float(action.strip() == str(self.state**2))})
+        result, record = await self.call(called)
+        return envs.go_on(self.syntax.wrap(result.text), tool_calls=[record])
+
+    def gold_policy(self):
+        return lambda question: str(int(question.split()[2]) ** 2)
+
+
+class PromptedSquares(Squares):
+    system_prompt = "Answer with a number alone."
+
+
+class SilentSquares(Squares):
+    def __init__(self, options, services=None):
+        super().__init__(options, services)
+        self.system_prompt = "Answer with a number alone."
+
+
+@pytest.mark.parametrize(("kind", "begins"), [(Squares, ""), (PromptedSquares, "Answer with")])
+def test_an_environment_that_says_nothing_of_tools_announces_them(kind, begins):
+    env = kind(envs.ToolOptions(tools="calculator, test-tally", max_turns=3))
+    assert env.system_prompt.startswith(begins or "To call calculator, write <calculator>")
+    assert env.system_prompt.endswith(env.tool_rules)
+    assert "To call tally, write <tally> number </tally>" in env.tool_rules
+    envs.check_env(env, num_tasks=1)
+    env.close()
+    assert kind(envs.ToolOptions()).system_prompt == kind.system_prompt
+    without = kind(envs.ToolOptions(tools="calculator", instructions=False, max_turns=3))
+    assert without.system_prompt == kind.system_prompt
+
+
+def test_the_check_fails_an_environment_whose_tools_the_model_never_reads_of():
+    env = SilentSquares(envs.ToolOptions(tools="calculator, test-tally", max_turns=3))
+    with pytest.raises(envs.CheckFailed) as failed:
+        envs.check_env(env, num_tasks=1)
+    env.close()
+    found = failed.value.violations
+    assert [v.partition(": ")[0] for v in found] == ["tools", "tools"]
+    assert "'calculator'" in found[0] and "'tally'" in found[1]
+    taught = SilentSquares(envs.ToolOptions(tools="calculator", instructions=False, max_turns=3))
+    envs.check_env(taught, num_tasks=1)
+    taught.close()
+
+
+@pytest.mark.parametrize(("syntax", "variant"), SYNTAXES)
+def test_every_syntax_of_search_qa_announces_its_tools(syntax, variant):
+    env = envs.make("search-qa", syntax=syntax, variant=variant, tools="calculator", max_turns=6)
+    assert list(RULES["tools"](Probe(env, (0,), 0))) == []
     env.close()
 
 
