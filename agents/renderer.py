@@ -11,25 +11,18 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from jinja2.exceptions import TemplateError
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from agents.encoder import Encoder
+from agents.template import ChatTemplate
 
 logger = logging.getLogger(__name__)
 
-PLAIN_TEMPLATE = (
-    "{% for m in messages %}{{ m.content }}{% if not loop.last %}{{ '\n' }}{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '\n' }}{% endif %}"
-)
-"""For base models, which have no chat template: message texts, a line each."""
-
-# Stands where an assistant's message stood, to find what the template writes after one.
-_SENTINEL = "TURNWISE-ASSISTANT-MESSAGE"
 # A message whose white space and tags a template that edits contents would touch.
 _EDGES = " \n<think> TURNWISE\n</think>\n\nMESSAGE\n "
 _PROBE: list[dict[str, str]] = [
@@ -37,6 +30,22 @@ _PROBE: list[dict[str, str]] = [
     {"role": "assistant", "content": "<think>\nLet me see.\n</think>\n\n42"},
     {"role": "user", "content": "Sure?\n"},
 ]
+FOLDED = (
+    "it has no system role: the environment's rules stand at the start of the first user message"
+)
+FORGETS = (
+    "it drops the reasoning of earlier turns, which turnwise keeps as sampled: from the second "
+    "turn on prompts are longer than the model is used to, and fill the context sooner; play "
+    "single turns (env.max_turns=1), give a larger context_length, or turn reasoning off where the "
+    'template can (chat.template_kwargs="enable_thinking=False")'
+)
+REWRITES = (
+    "it rewrites earlier turns, which turnwise keeps as sampled: from the second turn on the model "
+    "reads what its template would not write; play single turns (env.max_turns=1), or give a "
+    "template that appends (chat.template=FILE)"
+)
+# Reasoning, and white space: templates that drop the one are free with the other.
+_THOUGHT = re.compile(r"<think>.*?</think>|\s+", re.DOTALL)
 
 
 class Renderer:
@@ -50,6 +59,7 @@ class Renderer:
         end_token_ids: tokens that end an assistant message when the policy samples one.
         difference: None where appending equals rendering the whole conversation anew; otherwise
             what differs for this template (many drop an earlier turn's reasoning).
+        notices: what a user should know of the template: consequence and remedy, a line each.
 
     Raises:
         ValueError: the tokenizer has no end-of-sequence token.
@@ -57,7 +67,6 @@ class Renderer:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer
-        self._template: str | None = None
         self._encoder = Encoder(tokenizer)
         self._around: dict[str, tuple[str, str] | None] = {}
         # The Rust tokenizer itself: transformers' wrapper takes ten times as long per call.
@@ -65,32 +74,26 @@ class Renderer:
         self._rust = tokenizer.backend_tokenizer if fast else None
         if tokenizer.chat_template is None:
             logger.warning("the tokenizer has no chat template: messages are rendered as lines")
-            self._template = PLAIN_TEMPLATE
         if tokenizer.eos_token_id is None:
             raise ValueError("the tokenizer has no eos_token: set the one that ends a message")
-        after_message = self._after_assistant([{"role": "user", "content": "x"}])
+        self.template = ChatTemplate(tokenizer, self._encoder)
+        after_message = self.template.after_assistant([{"role": "user", "content": "x"}])
         self.end_token_ids = self._end_tokens(after_message)
-        self.difference = self._compare(_PROBE)
+        self.difference, notice = self._compare(_PROBE)
+        folded = [FOLDED] if self.template.folds_system else []
+        self.notices = (*folded, *([notice] if notice else []))
 
     @cached_property
     def identity(self) -> str:
         """Equal for renderers whose token ids mean the same, and whose templates are the same."""
         ids = sorted(self.tokenizer.get_vocab().items())
-        template = self._template or self.tokenizer.chat_template
-        return hashlib.sha256(json.dumps([ids, template]).encode()).hexdigest()[:16]
+        named = json.dumps([ids, self.template.source])
+        return hashlib.sha256(named.encode()).hexdigest()[:16]
 
-    @cached_property
+    @property
     def takes_tools(self) -> bool:
         """Whether the chat template shows the model which tools there are."""
-        conversation = [{"role": "user", "content": "x"}]
-        parameters = {"type": "object", "properties": {}}
-        function = {"name": "probe", "description": "A probe.", "parameters": parameters}
-        tools = [{"type": "function", "function": function}]
-        plain = self._render(conversation, add_generation_prompt=True)
-        try:
-            return self._render(conversation, add_generation_prompt=True, tools=tools) != plain
-        except ValueError:
-            return False
+        return self.template.takes_tools
 
     def start(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
@@ -106,8 +109,7 @@ class Renderer:
         Raises:
             ValueError: the chat template refuses the messages.
         """
-        text = self._render(messages, add_generation_prompt=True, tools=tools)
-        return self._encoder.encode(text)
+        return self._encoder.encode(self.template.render(messages, tools))
 
     def follow(self, messages: Sequence[Mapping[str, Any]], *, ended: bool) -> list[int]:
         """The tokens between one assistant message and the next, for any messages between them.
@@ -119,7 +121,7 @@ class Renderer:
         Raises:
             ValueError: the chat template refuses the messages.
         """
-        return self._after_end(self._encoder.encode(self._after_assistant(messages)), ended)
+        return self._after_end(self._encoder.encode(self.template.after_assistant(messages)), ended)
 
     def extend(self, observation: str, *, ended: bool, role: str = "user") -> list[int]:
         """The tokens between one assistant message and the next, for an observation in a message.
@@ -171,69 +173,30 @@ class Renderer:
         never change. Where a probe shows that, the two texts are kept.
         """
         if role not in self._around:
-            probe = self._after_assistant([{"role": role, "content": _EDGES}])
+            probe = self.template.after_assistant([{"role": role, "content": _EDGES}])
             before, found, after = probe.partition(_EDGES)
             self._around[role] = (before, after) if found else None
         around = self._around[role]
         if around is None:
-            return self._after_assistant([{"role": role, "content": observation}])
+            return self.template.after_assistant([{"role": role, "content": observation}])
         return around[0] + self._encoder.plain(observation) + around[1]
 
-    def _after_assistant(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """The template's text from the end of an assistant's words to where it speaks again."""
-        conversation = [
-            {"role": "user", "content": "x"},
-            {"role": "assistant", "content": _SENTINEL},
-            *messages,
-        ]
-        text = self._render(conversation, add_generation_prompt=True)
-        if _SENTINEL not in text:
-            raise ValueError("the chat template drops assistant messages: it cannot hold turns")
-        return text[text.index(_SENTINEL) + len(_SENTINEL) :]
+    def _compare(self, conversation: list[dict[str, str]]) -> tuple[str | None, str | None]:
+        """How appending differs from rendering ``conversation`` (user, assistant, user) anew.
 
-    def _compare(self, conversation: list[dict[str, str]]) -> str | None:
-        """How appending differs from rendering ``conversation`` (user, assistant, user) anew."""
+        Returns:
+            The two texts, and what the difference means for a user; None twice where none is.
+        """
         first, answer, second = conversation
         appended = self.start([first]) + self.splice(answer["content"])
         appended += self.extend(second["content"], ended=False)
         anew = self.start(conversation)
         if appended == anew:
-            return None
-        return (
-            "rendered anew, the template gives "
-            f"{self._decode(anew)!r}; appended, the conversation is {self._decode(appended)!r}"
-        )
-
-    def _render(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        add_generation_prompt: bool,
-        tools: Sequence[Mapping[str, Any]] = (),
-    ) -> str:
-        """The template's text, as the encoder takes it."""
-        try:
-            text: Any = self.tokenizer.apply_chat_template(
-                [self._hidden(message) for message in messages],
-                chat_template=self._template,
-                tokenize=False,
-                add_generation_prompt=add_generation_prompt,
-                tools=[self._hidden(tool) for tool in tools] or None,
-            )
-        except TemplateError as error:
-            raise ValueError(f"the chat template refuses the conversation: {error}") from error
-        assert isinstance(text, str)
-        return self._encoder.rendered(text)
-
-    def _hidden(self, value: Any) -> Any:
-        """A value with every text in it as :meth:`Encoder.hide` writes it."""
-        if isinstance(value, str):
-            return self._encoder.hide(value)
-        if isinstance(value, Mapping):
-            return {self._hidden(key): self._hidden(inner) for key, inner in value.items()}
-        if isinstance(value, list | tuple):
-            return [self._hidden(inner) for inner in value]
-        return value
+            return None, None
+        kept, template = self._decode(appended), self._decode(anew)
+        difference = f"anew, the template writes {template!r}; appended, it is {kept!r}"
+        forgets = _THOUGHT.sub("", kept) == _THOUGHT.sub("", template)
+        return difference, FORGETS if forgets else f"{REWRITES} ({difference})"
 
     def _decode(self, ids: Sequence[int]) -> str:
         if self._rust is not None:

@@ -175,8 +175,8 @@ async def open_stage(
         except ValueError as error:
             raise UsageError(str(error)) from error
         activities.progressed("the model that was loaded")
-        if renderer.difference is not None:
-            say(f"chat template: {renderer.difference}")
+        for notice in renderer.notices:
+            say(f"chat template: {notice}")
         closed_first = await stack.enter_async_context(
             InTime(AsyncExitStack(), "the policy", activities, config.close_s)
         )

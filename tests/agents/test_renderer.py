@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 from tokenizers.processors import TemplateProcessing
 from transformers import ByT5Tokenizer
 
-from agents.renderer import PLAIN_TEMPLATE, Renderer
+from agents.renderer import Renderer
+from agents.template import PLAIN_TEMPLATE
 
 SPECIAL_LOOKING = st.sampled_from(
     [
@@ -225,7 +227,13 @@ def test_without_special_tokens_it_is_what_the_tokenizer_makes_of_the_template(
     tokenizer = renderer.tokenizer
 
     @settings(max_examples=60, deadline=None, database=None)
-    @given(*[t.filter(lambda text: "<|" not in text) for t in (TEXT, st.text(max_size=8))])
+    # Two characters are private to the encoder, which writes them as escapes.
+    @given(
+        *[
+            t.filter(lambda text: not re.search("<[|]|[\ufdd0\ufdd1]", text))
+            for t in (TEXT, st.text(max_size=8))
+        ]
+    )
     def check(system, observation):
         messages = [{"role": "system", "content": system}, {"role": "user", "content": observation}]
         text = tokenizer.apply_chat_template(

@@ -1,0 +1,140 @@
+"""A tokenizer's chat template: messages to text, and what the template can and cannot say.
+
+A template without a system role (Gemma's refuses one, Mistral's moves it) gets the system text at
+the start of the first user message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from jinja2.exceptions import TemplateError
+from transformers import PreTrainedTokenizerBase
+
+from agents.encoder import Encoder
+
+PLAIN_TEMPLATE = (
+    "{% for m in messages %}{{ m.content }}{% if not loop.last %}{{ '\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '\n' }}{% endif %}"
+)
+"""For base models, which have no chat template: message texts, a line each."""
+
+_SYSTEM, _USER = "TURNWISE-SYSTEM-MESSAGE", "TURNWISE-USER-MESSAGE"
+# Stands where an assistant's message stood, to find what the template writes after one.
+_SENTINEL = "TURNWISE-ASSISTANT-MESSAGE"
+
+
+class ChatTemplate:
+    """The chat template of a tokenizer, as text for the encoder.
+
+    Args:
+        tokenizer: a Hugging Face tokenizer; one without a template gets ``PLAIN_TEMPLATE``.
+        encoder: the same tokenizer's.
+
+    Attributes:
+        folds_system: whether the template has no system role: a first system message then stands
+            at the start of the first user message, with an empty line between.
+
+    Raises:
+        ValueError: the template refuses a user's message.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, encoder: Encoder) -> None:
+        self._tokenizer, self._encoder = tokenizer, encoder
+        self._own = None if tokenizer.chat_template is not None else PLAIN_TEMPLATE
+        self.folds_system = False
+        self._render([{"role": "user", "content": _USER}])
+        self.folds_system = not self._has_system_role()
+
+    @property
+    def source(self) -> Any:
+        """The template itself, in Jinja."""
+        return self._own or self._tokenizer.chat_template
+
+    @cached_property
+    def takes_tools(self) -> bool:
+        """Whether the template shows the model which tools there are."""
+        conversation = [{"role": "user", "content": "x"}]
+        parameters = {"type": "object", "properties": {}}
+        function = {"name": "probe", "description": "A probe.", "parameters": parameters}
+        tools = [{"type": "function", "function": function}]
+        try:
+            return self._render(conversation, tools) != self._render(conversation)
+        except ValueError:
+            return False
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> str:
+        """The text of a conversation up to where the assistant speaks, for the encoder.
+
+        Raises:
+            ValueError: the template refuses the messages.
+        """
+        return self._render(self._folded(messages) if self.folds_system else messages, tools)
+
+    def after_assistant(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """The text from the end of an assistant's words, through ``messages``, to its next ones.
+
+        Raises:
+            ValueError: the template refuses the messages, or drops those of an assistant.
+        """
+        conversation = [
+            {"role": "user", "content": "x"},
+            {"role": "assistant", "content": _SENTINEL},
+            *messages,
+        ]
+        text = self._render(conversation)
+        if _SENTINEL not in text:
+            raise ValueError("the chat template drops assistant messages: it cannot hold turns")
+        return text[text.index(_SENTINEL) + len(_SENTINEL) :]
+
+    def _has_system_role(self) -> bool:
+        """Whether a system message stands ahead of the first user message, in later turns too."""
+        rules = {"role": "system", "content": _SYSTEM}
+        question = {"role": "user", "content": _USER}
+        later = [{"role": "assistant", "content": "x"}, {"role": "user", "content": "x"}]
+        try:
+            texts = [self._render([rules, question, *rest]) for rest in ([], later)]
+        except ValueError:
+            return False
+        return all(0 <= text.find(_SYSTEM) < text.find(_USER) for text in texts)
+
+    @staticmethod
+    def _folded(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """The messages with a first system message at the start of the first user message."""
+        if not messages or messages[0]["role"] != "system":
+            return [*messages]
+        rules, *rest = messages
+        if rest and rest[0]["role"] == "user":
+            text = f"{rules['content']}\n\n{rest[0]['content']}"
+            return [{**rest[0], "content": text}, *rest[1:]]
+        return [{**rules, "role": "user"}, *rest]
+
+    def _render(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> str:
+        try:
+            text: Any = self._tokenizer.apply_chat_template(
+                [self._hidden(message) for message in messages],
+                chat_template=self._own,
+                tokenize=False,
+                add_generation_prompt=True,
+                tools=[self._hidden(tool) for tool in tools] or None,
+            )
+        except TemplateError as error:
+            raise ValueError(f"the chat template refuses the conversation: {error}") from error
+        assert isinstance(text, str)
+        return self._encoder.rendered(text)
+
+    def _hidden(self, value: Any) -> Any:
+        """A value with every text in it as :meth:`Encoder.hide` writes it."""
+        if isinstance(value, str):
+            return self._encoder.hide(value)
+        if isinstance(value, Mapping):
+            return {self._hidden(key): self._hidden(inner) for key, inner in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._hidden(inner) for inner in value]
+        return value
