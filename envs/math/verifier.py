@@ -21,6 +21,7 @@ from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 
+from envs.math.notation import standard
 from envs.math.plain import plain_verdict
 
 LONGEST = 1000
@@ -215,9 +216,10 @@ class MathVerifier:
 
     def _compare(self, gold: str, answer: str) -> Outcome:
         """On one of the threads."""
-        word = self._ask(gold, answer)
+        wanted = standard(gold)
+        word = self._ask(wanted, standard(answer))
         # It died of this pair. Of the answer, if the gold can be compared with a number.
-        if word is None and self._ask(gold, "1") not in (None, _BAD_GOLD):
+        if word is None and self._ask(wanted, "1") not in (None, _BAD_GOLD):
             word = Outcome.UNVERIFIABLE
         if word is None or word == _BAD_GOLD:
             raise UnverifiableGold(

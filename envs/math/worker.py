@@ -17,7 +17,7 @@ from math import inf
 from typing import Any
 
 import math_verify
-from sympy import Expr, Rational, UnevaluatedExpr
+from sympy import Expr, I, Rational, UnevaluatedExpr
 
 RIGHT, WRONG, UNVERIFIABLE, BAD_GOLD = "right", "wrong", "unverifiable", "bad-gold"
 READY = "ready"
@@ -37,16 +37,25 @@ def check(gold: str, answer: str) -> str:
     wanted = _parse(gold)
     read = [one for one in wanted if not isinstance(one, str)]
     # The time limit is the process's own: the library's works in the main thread only.
-    if not read or not math_verify.verify(read, read, timeout_seconds=None):
+    if not read or not _equal(read, read):
         return BAD_GOLD
     if answer == gold:
         return RIGHT
     given = _parse(answer)
     if all(isinstance(one, str) for one in given):
-        return RIGHT if math_verify.verify(wanted, given, timeout_seconds=None) else UNVERIFIABLE
-    if _far_apart(wanted, given) or not math_verify.verify(wanted, given, timeout_seconds=None):
-        return WRONG
-    return RIGHT
+        return RIGHT if _equal(wanted, given) else UNVERIFIABLE
+    return RIGHT if not _far_apart(wanted, given) and _equal(wanted, given) else WRONG
+
+
+def _equal(wanted: list[Any], given: list[Any]) -> bool:
+    """math-verify's verdict, for which an interval may be written as an inequality.
+
+    math-verify itself accepts an interval for a gold inequality, and not the other way round.
+    """
+    equal: bool = math_verify.verify(
+        wanted, given, allow_set_relation_comp=True, timeout_seconds=None
+    )
+    return equal
 
 
 @lru_cache(maxsize=1024)
@@ -55,7 +64,17 @@ def _parse(text: str) -> list[Any]:
     # A sentence may end inside the box; with its period a number is none.
     boxed = rf"\boxed{{{text.removesuffix('.')}}}"
     parsed: list[Any] = math_verify.parse(boxed, extraction_config=_BOXED, parsing_timeout=None)
-    return parsed
+    return [_with_imaginary_unit(one) for one in parsed]
+
+
+def _with_imaginary_unit(parsed: Any) -> Any:
+    """The expression with the imaginary unit for the variable i, as which math-verify reads it."""
+    named = [symbol for symbol in getattr(parsed, "free_symbols", ()) if symbol.name == "i"]
+    try:
+        return parsed.subs(dict.fromkeys(named, I)) if named else parsed
+    except (TypeError, ValueError):
+        # An interval or an inequality with i in it is left as it was read.
+        return parsed
 
 
 def _far_apart(wanted: list[Any], given: list[Any]) -> bool:

@@ -1,0 +1,47 @@
+r"""Ways of writing a number or a set that math-verify misreads, rewritten in ways that it reads.
+
+======================= ======================= ===================================
+as written              as rewritten            what math-verify takes the first for
+======================= ======================= ===================================
+``1\,000``              ``1000``                1 times 0
+``1.5e3``               ``(1.5\times 10^{3})``  1.5 times e times 3
+``1.5E-10``             ``(1.5\times 10^{-10})`` equal to every other tiny number
+``12_{9}``              a symbol of its own     12
+``\varnothing``         ``\emptyset``           a variable
+======================= ======================= ===================================
+
+A number with a base equals only the same digits with the same base. The base ten may be left out.
+"""
+
+from __future__ import annotations
+
+import re
+
+_GROUPED = re.compile(r"(?<![\d.])\d{1,3}(?:\\[,;: ]\d{3})+(?!\d)", re.ASCII)
+_SPACE = re.compile(r"\\[,;: ]")
+# A sign after a small e may as well be a sum with Euler's number: 2e+3. Decimals in front of the e,
+# or a zero behind the sign, say that it is an exponent.
+_SCIENTIFIC = re.compile(
+    r"(?<![\w\\.])(?P<mantissa>\d+\.\d+(?=[eE])|\d+(?=e\d|E|e[+-]0))[eE]"
+    r"\+?(?P<exponent>-?\d{1,3})(?![\w.\\^{])",
+    re.ASCII,
+)
+# Behind a ^ or a _ digits are a bound, and what follows is the other one: \int^1_0.
+_BASED = re.compile(
+    r"(?<![\d^_.])(?P<digits>\d+)\s*_\s*(?:\{\s*(?P<base>\d+)\s*\}|(?P<short>\d+))", re.ASCII
+)
+
+
+def standard(text: str) -> str:
+    """LaTeX that means the same, in notation that math-verify reads; most texts as they are."""
+    if r"\varnothing" in text:
+        text = re.sub(r"\\varnothing(?![a-zA-Z])", r"\\emptyset ", text)
+    text = _GROUPED.sub(lambda match: _SPACE.sub("", match[0]), text)
+    text = _SCIENTIFIC.sub(r"(\g<mantissa>\\times 10^{\g<exponent>})", text)
+    return _BASED.sub(_symbol, text)
+
+
+def _symbol(match: re.Match[str]) -> str:
+    """The number without its base where that is ten; else a symbol named after both."""
+    base = int(match["base"] or match["short"])
+    return match["digits"] if base == 10 else rf"N_{{{int(match['digits'])}b{base}}}"
