@@ -60,7 +60,7 @@ def hotpotqa(path: str) -> dict[str, object]:
     """Recall of gold titles in three ways, and the gold policy's F1."""
     questions = load_questions(path)
     passages = list(questions.passages)
-    tasks = [task for split in questions.tasks.values() for task in split]
+    tasks = questions.data.tasks
     direct = bm25s.BM25(method="bm25+", k1=1.5, b=0.75, delta=1.0, backend="numpy")
     direct.index([tokenize(f"{p.title} {p.text}") for p in passages], show_progress=False)
 
@@ -88,7 +88,7 @@ def hotpotqa(path: str) -> dict[str, object]:
 
 
 def _gold_f1(path: str, syntax: str) -> Iterator[float]:
-    for split in load_questions(path).tasks:
+    for split in load_questions(path).data.splits:
         env = envs.make("search-qa", tasks=path, split=split, syntax=syntax, top_n=5)
         for task in range(len(env.tasks)):
             yield play(env, env.gold_policy(), task=task).steps[-1].info["scores"]["f1"]

@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 
 from envs.datasets import SPLITS
+from envs.splits import ALL
 
 LOWEST, HIGHEST = 100, 4000
 """The range of budgets when none is given, in tokens: L1's."""
@@ -79,7 +80,7 @@ def draw_budget(rule: str, split: str, seed: int, index: int) -> TokenBudget | N
         return None
     _, low, high = _parse(rule)
     kinds = budget_kinds(rule)
-    rng = np.random.default_rng([seed, SPLITS.index(split), index, _STREAM])
+    rng = np.random.default_rng([seed, (*SPLITS, ALL).index(split), index, _STREAM])
     tokens = int(rng.integers(low, high + 1))
     return TokenBudget(kinds[int(rng.integers(len(kinds)))], tokens)
 

@@ -1,23 +1,21 @@
 """Rows of data sets: JSON lines, Parquet, a folder of them, a Hugging Face hub id, or a list.
 
 A row is a plain dict, and knows where it stands. A file's name may say which split its rows
-belong to (``train``, ``validation``, ``test``, as on the hub); :func:`split_of` falls back on it.
+belong to (``train``, ``validation``, ``test``, as on the hub); ``envs.splits`` falls back on it.
 """
 
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
 SPLITS = ("train", "validation", "test")
-TaskT = TypeVar("TaskT")
 
 
 class Row(NamedTuple):
@@ -64,50 +62,6 @@ def load_rows(
     if not rows:
         raise ValueError(f"{source}: has no rows")
     return rows
-
-
-def split_of(row: Row, key: str) -> str:
-    """The split of a row: its ``split`` column, else by a hash of ``key`` (80, 10, 10 percent).
-
-    Args:
-        row: the row.
-        key: what names it within its data set.
-
-    Raises:
-        ValueError: the column holds something else.
-    """
-    if "split" in row.columns:
-        named = str(row.columns["split"])
-        if named not in SPLITS:
-            raise ValueError(f"{row.where}: split ({named!r}) must be one of {', '.join(SPLITS)}")
-        return named
-    bucket = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=4).digest()) % 10
-    return {0: "test", 1: "validation"}.get(bucket, "train")
-
-
-def of_split(found: Iterable[tuple[Row, str, TaskT]], split: str, source: str) -> list[TaskT]:
-    """The tasks that belong to ``split``, in order.
-
-    Args:
-        found: each task with its row and with what names it within its data set.
-        split: the split.
-        source: where the rows come from, for messages.
-
-    Raises:
-        ValueError: as :func:`split_of`, or there is none.
-    """
-    tasks, counts = [], dict[str, int]()
-    for row, key, task in found:
-        belongs = split_of(row, key)
-        counts[belongs] = counts.get(belongs, 0) + 1
-        if belongs == split:
-            tasks.append(task)
-    if not tasks:
-        raise ValueError(
-            f"{source}: no rows in split {split!r}; it has {counts}: say it in a column 'split', "
-            f"or in a file's name (test.jsonl)"
-        )
-    return tasks
 
 
 def _files(source: str | Path) -> list[Path]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, fields
 from typing import Protocol, TypeVar
 
 from envs.budget import budget_kinds
+from envs.datasets import SPLITS
+from envs.splits import ALL
 
 TaskT_co = TypeVar("TaskT_co", covariant=True)
 
@@ -43,7 +45,8 @@ class EnvOptions:
     """Plain values that define an environment; subclasses add theirs. The command line reads it."""
 
     split: str = "train"
-    """Which tasks: "train", "validation" (for choices during a run) or "test" (for none)."""
+    """Which tasks: "train", "validation" (for choices during a run), "test" (for none), or "all":
+    every row of a data set."""
     seed: int = 0
     """Seed of generated tasks and worlds."""
     max_turns: int = 1
@@ -59,8 +62,9 @@ class EnvOptions:
             kind = option.type.__name__ if isinstance(option.type, type) else str(option.type)
             if not _is_a(value := getattr(self, option.name), kind):
                 raise ValueError(f"{option.name} ({value!r}) must be of type {kind}")
-        if self.split not in ("train", "validation", "test"):
-            raise ValueError(f"split ({self.split!r}) must be one of train, validation, test")
+        if self.split not in (*SPLITS, ALL):
+            known = ", ".join((*SPLITS, ALL))
+            raise ValueError(f"split ({self.split!r}) must be one of {known}")
         if self.max_turns < 1:
             raise ValueError(f"max_turns ({self.max_turns}) must be >= 1")
         if self.step_timeout_s <= 0:

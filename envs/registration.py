@@ -11,6 +11,7 @@ from typing import Any, cast
 import gymnasium
 
 from envs.env import EnvOptions, TextEnv
+from envs.rows import check_all
 from tools.registry import PluginImportError, Registry, closest
 
 _ID = re.compile(r"(?P<name>([a-z0-9][a-z0-9_-]*/)?[a-z0-9][a-z0-9_-]*)-v(?P<version>\d+)")
@@ -123,6 +124,7 @@ def make_from(
     """Make an environment from an options object; what rollouts use, once an episode."""
     # Every subclass takes (options, services): that is part of the contract check_env holds it to.
     kind = cast(Any, env_type(env_id))
+    check_all(kind, options)
     try:
         env = cast("TextEnv[Any, Any]", kind(options, services=services))
     except TypeError as error:

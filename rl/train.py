@@ -164,7 +164,10 @@ async def _validate_now(trainer: Trainer, part: Part, interrupt: Interrupt) -> d
 
 
 async def _validate(trainer: Trainer, interrupt: Interrupt) -> dict[str, float]:
-    """Success on validation tasks as a metric; nothing when somebody asked to stop meanwhile."""
+    """Success on validation tasks as a metric; nothing where there are none, or after Ctrl-C."""
+    if trainer.config.eval.tasks == 0:
+        trainer.progress.validation_due = False
+        return {}
     made = await interrupt.unless_asked(trainer.validate())
     if made is not None:
         # What was made counts, whoever asks to stop while its weights are being kept.
@@ -194,11 +197,17 @@ async def _end(
 
 
 async def _test_best(trainer: Trainer, say: Callable[[str], None]) -> PassRate | None:
-    """Measure success of the best weights on test tasks, unless that was done at this step."""
+    """Measure success of the best weights on test tasks, unless that was done at this step.
+
+    Without validation tasks the last weights count as the best.
+    """
     tested = trainer.folder.last_test(trainer.progress.step)
     if tested is not None:
         say(f"finished and tested before: {trainer.stage.success_score or 'return'} {tested}")
         return tested
+    if trainer.config.eval.tasks == 0:
+        await trainer.judged(None)
+        return await _test(trainer, f"last weights (step {trainer.best.step})", say)
     await trainer.load_best()
     best = f"best weights by validation (step {trainer.best.step})"
     return await _test(trainer, best, say)

@@ -203,10 +203,10 @@ class Trainer:
         )
         return {"eval/success": rate.rate, **part_metrics(groups, "eval/", ("success",))}
 
-    async def judged(self, success: float) -> None:
-        """Validation said this of the weights: they are kept when no others did better."""
-        if success > self.best.success:
-            self.best = Best(self.progress.step, success)
+    async def judged(self, success: float | None) -> None:
+        """Keep the weights if no others had as high a success on validation tasks; None: always."""
+        if success is None or success > self.best.success:
+            self.best = Best(self.progress.step, -math.inf if success is None else success)
             await self._write(self._best_path, dataclasses.asdict(self.best))
         self.progress.validation_due = False
 

@@ -18,10 +18,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from envs.adapters.foreign import ForeignOptions
-from envs.adapters.trl_rows import described, functions, row_tasks
+from envs.adapters.trl_rows import described, functions, load_tasks
 from envs.datasets import Row
 from envs.env import EnvOptions, TextEnv
 from envs.episode import Action, EnvFailure, EnvToolCall, Reply, StopReason, cut, finish, go_on
+from envs.splits import Dataset
 from tools.function import FunctionTool
 from tools.syntax import JSON_CALL, Call
 from tools.tool import ToolContext, ToolFailure
@@ -40,10 +41,15 @@ class TrlEnv(TextEnv[Row, Any]):
     ``split`` says where one belongs, else a hash; ``prompt`` stands before what ``reset`` says."""
 
     def __init__(self, options: EnvOptions, services: Mapping[str, Any] | None = None) -> None:
-        kind: Any = type(self)
-        super().__init__(options, row_tasks(kind, options.split), services)
+        super().__init__(options, self.dataset(options).split(options.split), services)
         self.system_prompt = described(self.environment)
         self._bound: tuple[Any, dict[str, FunctionTool]] = (None, {})
+
+    @classmethod
+    def dataset(cls, options: EnvOptions) -> Dataset[Row]:
+        """The rows that ``reset`` is told."""
+        kind: Any = cls
+        return load_tasks(kind)
 
     def begin(self, task: Row) -> str:
         """The row's prompt, and behind it what the environment says."""

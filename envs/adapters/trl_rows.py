@@ -8,8 +8,9 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from envs.datasets import Row, load_rows, split_of
+from envs.datasets import Row, load_rows
 from envs.episode import EnvFailure
+from envs.splits import Dataset, arrange
 from tools.function import FunctionTool
 from tools.threads import in_thread
 from tools.tool import BadArguments, ToolFailure
@@ -22,20 +23,15 @@ NO_TOOLS = ("reset", "get_reward")
 
 
 @functools.cache
-def row_tasks(env_type: Any, split: str) -> list[Row]:
-    """The rows of a ``TrlEnv`` that belong to ``split``; loaded once per process.
+def load_tasks(env_type: Any) -> Dataset[Row]:
+    """The rows of a ``TrlEnv``; loaded once per process.
 
     Raises:
-        ValueError: they cannot be read, or none is in the split.
+        ValueError: they cannot be read.
     """
-    tasks: dict[str, list[Row]] = {}
-    for row in load_rows(env_type.rows):
-        key = json.dumps(row.columns, sort_keys=True, default=str)
-        tasks.setdefault(split_of(row, key), []).append(row)
-    if split not in tasks:
-        counts = {name: len(rows) for name, rows in tasks.items()}
-        raise ValueError(f"{env_type.__name__}: no rows in split {split!r}; it has {counts}")
-    return tasks[split]
+    rows = load_rows(env_type.rows)
+    found = ((row, json.dumps(row.columns, sort_keys=True, default=str), row) for row in rows)
+    return arrange(found, env_type.__name__)
 
 
 @functools.cache

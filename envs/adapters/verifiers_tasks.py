@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from envs.adapters.foreign import library
-from envs.datasets import Row, split_of
+from envs.datasets import Row
+from envs.splits import split_of
 
 
 @dataclass(slots=True)

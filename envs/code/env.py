@@ -20,10 +20,11 @@ from envs.code.crosscheck import CrossCheck, can_cross_check, cross_check
 from envs.code.feedback import blank, feedback
 from envs.code.generated import GeneratedTasks
 from envs.code.grader import CachedGrader
-from envs.code.rows import row_tasks
+from envs.code.rows import load_tasks
 from envs.code.task import CodeTask, extract_program
 from envs.env import EnvOptions, Tasks, TextEnv
 from envs.episode import Action, EnvFailure, Reply, finish, go_on
+from envs.splits import Dataset
 from tools.sandbox import Limits, Outcome, OutcomeKind, SandboxFailure, Test, Verdict, make_sandbox
 
 GENERATED = "generated"
@@ -146,6 +147,12 @@ class CodeSandboxEnv(TextEnv[CodeTask, CodeState]):
         self.reward_floor = 0.0 if options.tasks == GENERATED else options.format_reward
 
     @classmethod
+    def dataset(cls, options: EnvOptions) -> Dataset[CodeTask] | None:
+        """The rows that ``tasks`` names; None for generated tasks."""
+        source = cast(CodeSandboxOptions, options).tasks
+        return None if source == GENERATED else load_tasks(source)
+
+    @classmethod
     @asynccontextmanager
     async def open_services(cls, options: EnvOptions) -> AsyncIterator[Mapping[str, Any]]:
         """One sandbox, with its verdicts remembered."""
@@ -258,9 +265,10 @@ class CodeSandboxEnv(TextEnv[CodeTask, CodeState]):
 
 
 def _tasks(options: CodeSandboxOptions) -> Tasks[CodeTask]:
-    if options.tasks == GENERATED:
-        return GeneratedTasks(options.split, options.seed, withhold=options.hide == "constant")
-    return row_tasks(options.tasks, options.split)
+    data = CodeSandboxEnv.dataset(options)
+    if data is not None:
+        return data.split(options.split)
+    return GeneratedTasks(options.split, options.seed, withhold=options.hide == "constant")
 
 
 def _check_comparable(source: str, tasks: Sequence[CodeTask]) -> None:

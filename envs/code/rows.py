@@ -15,13 +15,13 @@ import re
 import warnings
 from collections.abc import Iterable, Sequence
 from functools import cache
-from pathlib import Path
 
 from envs.adapters.verl_code import code_tests
 from envs.adapters.verl_rows import is_verl, plain_row
 from envs.code.apps import apps_task, is_apps
 from envs.code.task import CodeTask
-from envs.datasets import Row, load_rows, of_split
+from envs.datasets import Row, load_rows
+from envs.splits import Dataset, arrange
 from tools.sandbox import AssertTest
 
 _HUMAN_EVAL = ("prompt", "test", "entry_point")
@@ -30,23 +30,23 @@ _DEFINED = re.compile(r"^def\s+(\w+)", re.MULTILINE)
 
 
 @cache
-def row_tasks(source: str | Path, split: str) -> list[CodeTask]:
-    """The tasks of one split of a file, folder or hub id; see ``envs.datasets`` for both.
+def load_tasks(source: str) -> Dataset[CodeTask]:
+    """The tasks of a file, folder or hub id; see ``envs.datasets``.
 
     A source is read once per process: every episode makes an environment.
 
     Raises:
-        ValueError: the rows are of neither layout, one is broken, or none is in the split.
+        ValueError: the rows are of no known layout, or one is broken.
         DatasetUnavailable: the hub does not give it.
     """
-    return tasks_from_rows(load_rows(source), split, str(source))
+    return tasks_from(load_rows(source), source)
 
 
-def tasks_from_rows(rows: Iterable[Row], split: str, source: str = "rows") -> list[CodeTask]:
-    """The tasks of those rows that belong to ``split``.
+def tasks_from(rows: Iterable[Row], source: str = "rows") -> Dataset[CodeTask]:
+    """As :func:`load_tasks`, of rows. Those without tests (some of APPS) are left out.
 
     Raises:
-        ValueError: as :func:`row_tasks`.
+        ValueError: as :func:`load_tasks`.
     """
     found = []
     for given in rows:
@@ -55,7 +55,7 @@ def tasks_from_rows(rows: Iterable[Row], split: str, source: str = "rows") -> li
         if task is None:
             continue
         found.append((row, _key(row, task), task))
-    return of_split(found, split, source)
+    return arrange(found, source)
 
 
 def _key(row: Row, task: CodeTask) -> str:

@@ -21,11 +21,12 @@ from envs.env import EnvOptions, Tasks
 from envs.episode import Action, EnvFailure, EnvToolCall, Reply, StopReason, cut, finish, go_on
 from envs.math.authors import BARE, CALLS, TAGGED, CarelessAuthor, GoldAuthor, Layout
 from envs.math.generated import LEVELS, TOPICS, GeneratedTasks
-from envs.math.rows import row_tasks
+from envs.math.rows import load_problems
 from envs.math.task import MathTask
 from envs.math.verifier import MathVerifier, Outcome, UnverifiableGold, VerifierFailure
 from envs.rewards import Rubric, Transcript, make_rubric
 from envs.rewards.mathematics import MATH_REWARDS
+from envs.splits import Dataset
 from envs.tool_env import ToolEnv, ToolOptions, named_tools
 from tools.syntax import RE_TOOL, TAGS, Call, Syntax
 
@@ -108,6 +109,12 @@ class MathEnv(ToolEnv[MathTask, MathState]):
             rules = [PYTHON_RULE] if "python" in self.named_tools else []
             rules.append(self.tool_rules)
             self.system_prompt = " ".join(filter(None, [*rules, self._reward.instructions]))
+
+    @classmethod
+    def dataset(cls, options: EnvOptions) -> Dataset[MathTask] | None:
+        """The rows that ``tasks`` names; None for generated tasks."""
+        source = cast(MathOptions, options).tasks
+        return None if source == GENERATED else load_problems(source)
 
     @classmethod
     @asynccontextmanager
@@ -254,9 +261,10 @@ def _syntax(tools: str) -> Syntax:
 
 
 def _tasks(options: MathOptions) -> Tasks[MathTask]:
-    if options.tasks == GENERATED:
-        return GeneratedTasks(options.split, options.seed, options.topic, options.level)
-    return row_tasks(options.tasks, options.split)
+    data = MathEnv.dataset(options)
+    if data is not None:
+        return data.split(options.split)
+    return GeneratedTasks(options.split, options.seed, options.topic, options.level)
 
 
 @cache

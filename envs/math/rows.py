@@ -10,41 +10,41 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import cache
-from pathlib import Path
 
 from envs.adapters.verl_rows import is_verl, plain_row
-from envs.datasets import Row, load_rows, of_split
+from envs.datasets import Row, load_rows
 from envs.math.task import MathTask
 from envs.rewards.format import last_boxed
+from envs.splits import Dataset, arrange
 
 _THOUSANDS = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 
 
 @cache
-def row_tasks(source: str | Path, split: str) -> list[MathTask]:
-    """The problems of one split of a file, folder or hub id; see ``envs.datasets`` for both.
+def load_problems(source: str) -> Dataset[MathTask]:
+    """The problems of a file, folder or hub id; see ``envs.datasets``.
 
     A source is read once per process: every episode makes an environment.
 
     Raises:
-        ValueError: the rows are of neither layout, one is broken, or none is in the split.
+        ValueError: the rows are of neither layout, or one is broken.
         DatasetUnavailable: the hub does not give it.
     """
-    return tasks_from_rows(load_rows(source), split, str(source))
+    return problems_from(load_rows(source), source)
 
 
-def tasks_from_rows(rows: Iterable[Row], split: str, source: str = "rows") -> list[MathTask]:
-    """The problems of those rows that belong to ``split``.
+def problems_from(rows: Iterable[Row], source: str = "rows") -> Dataset[MathTask]:
+    """As :func:`load_problems`, of rows.
 
     Raises:
-        ValueError: as :func:`row_tasks`.
+        ValueError: as :func:`load_problems`.
     """
     found = []
     for given in rows:
         row = plain_row(given) if is_verl(given) else given
         task = _task(row)
         found.append((row, task.question, task))
-    return of_split(found, split, source)
+    return arrange(found, source)
 
 
 def _task(row: Row) -> MathTask:

@@ -19,8 +19,9 @@ from envs.env import EnvOptions, Tasks, TextEnv
 from envs.episode import Action, EnvFailure, Reply, finish
 from envs.reference.judges import Judgement, ask, final_step, rule_judge
 from envs.reference.reports import CarelessReader, ReportTasks, read
-from envs.reference.rows import row_tasks
+from envs.reference.rows import load_questions
 from envs.reference.task import ReferenceTask
+from envs.splits import Dataset
 from tools.limits import CallLimits
 from tools.tool import ToolFailure
 
@@ -115,6 +116,12 @@ class ReferenceQAEnv(TextEnv[ReferenceTask, ReferenceTask]):
         self.system_prompt = INSTRUCTIONS if options.instructions else None
 
     @classmethod
+    def dataset(cls, options: EnvOptions) -> Dataset[ReferenceTask] | None:
+        """The rows that ``tasks`` names; None for generated tasks."""
+        source = cast(ReferenceQAOptions, options).tasks
+        return None if source == GENERATED else load_questions(source)
+
+    @classmethod
     @asynccontextmanager
     async def open_services(cls, options: EnvOptions) -> AsyncIterator[Mapping[str, Any]]:
         """The judge."""
@@ -180,6 +187,7 @@ class ReferenceQAEnv(TextEnv[ReferenceTask, ReferenceTask]):
 
 
 def _tasks(options: ReferenceQAOptions) -> Tasks[ReferenceTask]:
-    if options.tasks == GENERATED:
-        return ReportTasks(options.split, options.seed, options.sentences)
-    return row_tasks(options.tasks, options.split)
+    data = ReferenceQAEnv.dataset(options)
+    if data is not None:
+        return data.split(options.split)
+    return ReportTasks(options.split, options.seed, options.sentences)

@@ -4,39 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
-from pathlib import Path
 
-from envs.datasets import Row, load_rows, of_split
+from envs.datasets import Row, load_rows
 from envs.reference.task import ReferenceTask
+from envs.splits import Dataset, arrange
 
 REFERENCES = ("reference", "reference_answer", "answer")
 """Columns that may hold the reference; the first that a row has counts."""
 
 
 @cache
-def row_tasks(source: str | Path, split: str) -> list[ReferenceTask]:
-    """The questions of one split of a file, folder or hub id; see ``envs.datasets`` for both.
+def load_questions(source: str) -> Dataset[ReferenceTask]:
+    """The questions of a file, folder or hub id; see ``envs.datasets``.
 
     A source is read once per process: every episode makes an environment.
 
     Raises:
-        ValueError: a column is missing, a row is broken, or none is in the split.
+        ValueError: a column is missing, or a row is broken.
         DatasetUnavailable: the hub does not give it.
     """
-    return tasks_from_rows(load_rows(source, ("question",)), split, str(source))
+    return questions_from(load_rows(source, ("question",)), source)
 
 
-def tasks_from_rows(rows: Iterable[Row], split: str, source: str = "rows") -> list[ReferenceTask]:
-    """The questions of those rows that belong to ``split``.
+def questions_from(rows: Iterable[Row], source: str = "rows") -> Dataset[ReferenceTask]:
+    """As :func:`load_questions`, of rows.
 
     Raises:
-        ValueError: as :func:`row_tasks`.
+        ValueError: as :func:`load_questions`.
     """
     found = []
     for row in rows:
         task = ReferenceTask(_text(row, "question"), _text(row, _reference_column(row)))
         found.append((row, task.question, task))
-    return of_split(found, split, source)
+    return arrange(found, source)
 
 
 def _reference_column(row: Row) -> str:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -48,6 +48,7 @@ from envs.search.world import (
     has_years,
     make_world,
 )
+from envs.splits import Dataset
 from envs.tool_env import ToolEnv, ToolOptions
 from tools.retrieval import BM25, RankBM25, Retriever, index_passages, open_retriever
 from tools.retrieval.wire import WIRES
@@ -134,9 +135,10 @@ def _library(seed: int, years: bool, distractors: int) -> RankBM25:
 
 
 def _tasks(options: SearchQAOptions) -> Tasks[SearchTask]:
-    if options.tasks == WORLD:
-        return SearchTasks(options.split, options.seed, options.hops, options.distractors)
-    return load_questions(options.tasks).split(options.split)
+    data = SearchQAEnv.dataset(options)
+    if data is not None:
+        return data.split(options.split)
+    return SearchTasks(options.split, options.seed, options.hops, options.distractors)
 
 
 @asynccontextmanager
@@ -191,6 +193,12 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
         if self.rubric is not None:
             self.reward_range = self.rubric.reward_range
             self.reward_floor = self.rubric.reward_floor
+
+    @classmethod
+    def dataset(cls, options: EnvOptions) -> Dataset[SearchTask] | None:
+        """The rows that ``tasks`` names; None for generated tasks."""
+        source = cast(SearchQAOptions, options).tasks
+        return None if source == WORLD else load_questions(source).data
 
     @classmethod
     @asynccontextmanager
@@ -251,7 +259,7 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
         def act(observation: str) -> str:
             nonlocal author
             if author is None:
-                questions = load_questions(self._chosen.tasks).split(self.options.split)
+                questions = cast("Sequence[SearchTask]", self.tasks)
                 task = next(task for task in questions if task.question == observation)
                 author = ReferenceAuthor(task, self._manner, self.options.max_turns)
             return author(observation)

@@ -16,8 +16,9 @@ from functools import cache
 from typing import Any
 
 from envs.adapters.verl_rows import answers, is_verl, plain_row
-from envs.datasets import Row, load_rows, split_of
+from envs.datasets import Row, load_rows
 from envs.search.world import SearchTask
+from envs.splits import Dataset, arrange
 from tools.retrieval import Passage
 
 _IDS = ("id", "_id", "question_id")
@@ -25,23 +26,11 @@ _IDS = ("id", "_id", "question_id")
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """A data set's questions by split, and the paragraphs that its rows bring along."""
+    """A data set's questions, and the paragraphs that its rows bring along."""
 
-    source: str
-    tasks: Mapping[str, Sequence[SearchTask]]
+    data: Dataset[SearchTask]
     passages: Sequence[Passage]
     """Each once, of all splits; none where rows bring none."""
-
-    def split(self, name: str) -> Sequence[SearchTask]:
-        """The questions of one split.
-
-        Raises:
-            ValueError: there are none.
-        """
-        if not self.tasks.get(name):
-            counts = {split: len(tasks) for split, tasks in self.tasks.items()}
-            raise ValueError(f"{self.source}: no rows in split {name!r}; it has {counts}")
-        return self.tasks[name]
 
 
 @cache
@@ -57,7 +46,7 @@ def load_questions(source: str) -> Questions:
 
 def questions_from(rows: Iterable[Row], source: str = "rows") -> Questions:
     """As :func:`load_questions`, of rows. Unanswerable ones (MuSiQue) are left out."""
-    tasks: dict[str, list[SearchTask]] = {}
+    asked = list[tuple[Row, str, SearchTask]]()
     known: dict[tuple[str, str], Passage] = {}
     for given in rows:
         row = _from_verl(given) if is_verl(given) else given
@@ -68,10 +57,10 @@ def questions_from(rows: Iterable[Row], source: str = "rows") -> Questions:
         name = next((str(found[key]) for key in _IDS if found.get(key) is not None), question)
         titles = tuple(dict.fromkeys(_titles(row, found)))
         task = SearchTask(question, _answers(row, found), len(titles), titles)
-        tasks.setdefault(split_of(row, name), []).append(task)
+        asked.append((row, name, task))
         for title, text in _paragraphs(row, found):
             known.setdefault((title, text), Passage(f"{len(known):07d}", text, title))
-    return Questions(source, tasks, tuple(known.values()))
+    return Questions(arrange(asked, source), tuple(known.values()))
 
 
 def _from_verl(given: Row) -> Row:

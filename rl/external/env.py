@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from envs.card import Card
-from envs.datasets import load_rows, of_split
+from envs.datasets import load_rows
 from envs.env import EnvOptions, TextEnv
 from envs.episode import Action, EnvFailure, Reply
+from envs.splits import Dataset, arrange
 from rl.external.program import open_program
 from rl.external.references import is_reference, load_function, takes
 
@@ -67,6 +68,13 @@ class AgentEnv(TextEnv[Any, None]):
         self.reward_range = (options.min_reward, options.max_reward)
         self.demonstrations = options.demonstrations
 
+    @classmethod
+    def dataset(cls, options: EnvOptions) -> Dataset[Any] | None:
+        """The rows that ``tasks`` names; None where a function gives tasks."""
+        assert isinstance(options, AgentOptions)
+        source = options.tasks
+        return None if not source or is_reference(source) else _rows(source)
+
     def begin(self, task: Any) -> str:
         """The task as the loop is given it."""
         self.state = None
@@ -120,15 +128,21 @@ class AgentEnv(TextEnv[Any, None]):
 
 
 @functools.lru_cache(maxsize=16)
-def _tasks(source: str, split: str, seed: int) -> list[Any]:
+def _tasks(source: str, split: str, seed: int) -> Sequence[Any]:
     """A split's tasks, read once."""
     if not source:
         raise ValueError(
             "env.tasks ('') must name tasks: JSON lines, Parquet, a hub id, or file.py:function"
         )
     if not is_reference(source):
-        rows = load_rows(source)
-        found = [(row, json.dumps(row.columns, sort_keys=True), row.columns) for row in rows]
-        return of_split(found, split, source)
+        return _rows(source).split(split)
     function = load_function(source, "env.tasks")
     return list(function(split, **({"seed": seed} if takes(function, "seed") else {})))
+
+
+@functools.lru_cache(maxsize=16)
+def _rows(source: str) -> Dataset[Mapping[str, Any]]:
+    """The rows of a data set, read once."""
+    rows = load_rows(source)
+    found = ((row, json.dumps(row.columns, sort_keys=True), row.columns) for row in rows)
+    return arrange(found, source)

@@ -54,7 +54,7 @@ class EvalConfig:
     every: int = 10
     """Steps between evaluations on validation tasks; they choose the best checkpoint."""
     tasks: int = 128
-    """Validation tasks per evaluation."""
+    """Validation tasks per evaluation; 0: none, and the last weights count as the best."""
     test_tasks: int = 512
     """Test tasks, used for no choice: measured at the start and at the end. 0: none."""
     temperature: float = 1.0
@@ -65,8 +65,8 @@ class EvalConfig:
     """How many of the likeliest tokens are sampled from, before top_p; 0: all."""
 
     def __post_init__(self) -> None:
-        at_least(0, self, "test_tasks", "temperature", "top_k")
-        at_least(1, self, "every", "tasks")
+        at_least(0, self, "tasks", "test_tasks", "temperature", "top_k")
+        at_least(1, self, "every")
         self.params(max_tokens=1)
 
     def params(self, max_tokens: int) -> SamplingParams:

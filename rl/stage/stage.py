@@ -32,6 +32,7 @@ from rl.run.services import ServiceMeter
 from rl.settings.lora import NO_LORA, LoraConfig
 from rl.stage.model import device_of, dtype_of, load_tokenizer
 from rl.stage.policies import check_policy, open_policy, weights_for
+from rl.stage.splits import check_splits
 from rl.stage.tiny import make_tiny
 
 TRAIN, VALIDATION, TEST, EVALUATE, DISTILL = 0, 1, 2, 3, 4
@@ -215,9 +216,10 @@ def _settle(config: RunConfig, lora: LoraConfig) -> torch.device:
     """What holds for the process; returns the device that the model is for.
 
     Raises:
-        UsageError: it is not here, or the policy or the adapter is not possible.
+        UsageError: it is not here, or the policy, the adapter or a split is not possible.
     """
     device = device_of(config)
+    check_splits(config)
     check_policy(config, device, lora)
     try:
         check_lora(lora, config.model)

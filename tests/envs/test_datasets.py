@@ -9,7 +9,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from envs.datasets import DatasetUnavailable, Row, split_of
+from envs.datasets import DatasetUnavailable
 from envs.datasets import load_rows as placed_rows
 
 ROWS = [{"id": 1, "text": "één"}, {"id": 2, "text": "two"}]
@@ -207,13 +207,3 @@ def test_a_hub_that_cannot_be_reached_is_no_mistake_of_the_user(tmp_path, monkey
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(DatasetUnavailable, match="needs huggingface-hub: pip install"):
         load_rows("owner/name")
-
-
-def test_splits_by_hash_are_about_eight_to_one_to_one():
-    splits = [split_of(Row("here", {}), str(i)) for i in range(2000)]
-    assert [splits.count(s) / 2000 for s in ("train", "validation", "test")] == pytest.approx(
-        [0.8, 0.1, 0.1], abs=0.03
-    )
-    assert split_of(Row("here", {"split": "test"}), "1") == "test"
-    with pytest.raises(ValueError, match=r"here: split \('dev'\) must be one of train"):
-        split_of(Row("here", {"split": "dev"}), "1")

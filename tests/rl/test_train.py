@@ -303,6 +303,19 @@ def test_the_last_test_is_of_the_best_weights(words, tmp_path, capfd):
     assert "test tasks, best weights by validation (step 0): right" in capfd.readouterr().err
 
 
+def test_without_validation_tasks_the_last_weights_are_the_best(words, tmp_path, capfd):
+    out = tmp_path / "run"
+    command = words(out, eval__tasks=0, eval__test_tasks=24, save_every=2)
+    assert main(command) == 0
+    assert "test tasks, last weights (step 4): right" in capfd.readouterr().err
+    assert not any("eval/success" in record for record in metrics(out))
+    assert_equal_weights(weights(out, "best"), weights(out, "step-000004"))
+    assert load_trainer_state(out / "checkpoints" / "best")["step"] == 4
+    # A resumed run that validates again chooses among its own.
+    assert main([*command, "eval.tasks=6", "steps=6", "resume=auto"]) == 0
+    assert load_trainer_state(out / "checkpoints" / "best")["success"] >= 0
+
+
 def test_no_two_groups_of_a_run_share_a_seed(words, tmp_path):
     out = tmp_path / "run"
     assert main(words(out, steps=3)) == 0

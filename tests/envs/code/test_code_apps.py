@@ -7,7 +7,7 @@ import json
 import pytest
 
 import envs
-from envs.code.rows import tasks_from_rows
+from envs.code.rows import tasks_from
 from envs.datasets import Row
 from tools.sandbox import StdioTest
 
@@ -99,9 +99,9 @@ def test_a_functions_first_test_is_shown(play):
 
 def test_rows_without_tests_are_left_out():
     rows = [Row("r 1", STDIO | {"input_output": ""}), Row("r 2", dict(STDIO))]
-    assert len(tasks_from_rows(rows, "test")) == 1
+    assert len(tasks_from(rows).split("test")) == 1
     with pytest.raises(ValueError, match=r"rows: no rows in split 'test'; it has \{\}"):
-        tasks_from_rows(rows[:1], "test")
+        tasks_from(rows[:1]).split("test")
 
 
 @pytest.mark.parametrize(
@@ -126,4 +126,4 @@ def test_rows_without_tests_are_left_out():
 )
 def test_broken_rows_are_named(row, says):
     with pytest.raises(ValueError, match=f"^r 1.*{says}"):
-        tasks_from_rows([Row("r 1", dict(row))], "test")
+        tasks_from([Row("r 1", dict(row))])

@@ -9,7 +9,7 @@ import pytest
 
 import envs
 from envs.code import rows as code_rows
-from envs.code.rows import row_tasks
+from envs.code.rows import load_tasks
 from envs.datasets import load_rows
 
 MBPP = {
@@ -31,7 +31,7 @@ HUMAN_EVAL = {
 
 
 def tasks_from_rows(rows, split):
-    return code_rows.tasks_from_rows(load_rows(rows), split)
+    return code_rows.tasks_from(load_rows(rows)).split(split)
 
 
 def file_of(tmp_path, *rows):
@@ -99,7 +99,7 @@ def test_human_eval_tests_may_call_helpers_of_the_prompt(tmp_path):
 
 def test_two_turns_on_each_layout(tmp_path):
     path = file_of(tmp_path, MBPP, HUMAN_EVAL)
-    env = envs.make("code-sandbox-v0", tasks=path, max_turns=2)
+    env = envs.make("code-sandbox-v0", tasks=path, split="all", max_turns=2)
     env.reset(options={"task": 0})
     assert env.step("def double(x): return 5").observation == "assert double(2) == 4: returned 5"
     assert env.step(env.gold_policy()("")).reward == 1.0
@@ -125,7 +125,7 @@ def test_an_empty_answer_is_no_program_though_the_prompt_is_one(tmp_path):
 @pytest.mark.parametrize("name", ["humaneval.jsonl.gz", "mbpp-419.jsonl.gz"])
 def test_real_rows(data_dir, name):
     path = str(data_dir / name)
-    splits = {split: row_tasks(path, split) for split in ("train", "validation", "test")}
+    splits = load_tasks(path).splits
     assert sum(map(len, splits.values())) == {"humaneval.jsonl.gz": 164}.get(name, 419)
     assert min(map(len, splits.values())) >= 10
 

@@ -10,12 +10,12 @@ import pyarrow.parquet
 import pytest
 
 from envs.datasets import load_rows
-from envs.math.rows import row_tasks, tasks_from_rows
+from envs.math.rows import load_problems, problems_from
 from envs.math.task import MathTask
 
 
 def tasks(*rows, split="test"):
-    return tasks_from_rows(load_rows([{"split": "test", **row} for row in rows]), split)
+    return problems_from(load_rows([{"split": "test", **row} for row in rows])).split(split)
 
 
 def test_the_gold_answer_of_each_layout():
@@ -62,17 +62,17 @@ def test_files_of_every_kind(tmp_path):
         file.write("".join(json.dumps(row) + "\n" for row in rows))
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "t-test.parquet")
     for name in ("test.jsonl", "gz-test.jsonl.gz", "t-test.parquet"):
-        found = row_tasks(tmp_path / name, "test")
+        found = load_problems(str(tmp_path / name)).split("test")
         assert [task.answer for task in found] == ["0", "1", "2"]
         assert name in found[1].where and found[1].where.endswith(" 2")
     with pytest.raises(
         ValueError, match=r"no rows in split 'train'; it has \{'test': 3\}: say it in"
     ):
-        row_tasks(tmp_path / "test.jsonl", "train")
+        load_problems(str(tmp_path / "test.jsonl")).split("train")
 
 
 def test_rows_without_a_split_get_one_by_their_question():
     rows = load_rows([{"question": f"{i}?", "answer": "#### 1"} for i in range(300)])
-    found = {split: tasks_from_rows(rows, split) for split in ("train", "validation", "test")}
+    found = problems_from(rows).splits
     assert sum(map(len, found.values())) == 300
     assert all(len(part) >= 15 for part in found.values())

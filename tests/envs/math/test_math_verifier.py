@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from envs.datasets import load_rows
-from envs.math.rows import tasks_from_rows
+from envs.math.rows import problems_from
 from envs.math.verifier import (
     LONGEST,
     MathVerifier,
@@ -149,7 +149,7 @@ def golds(data_dir):
     found = []
     for name, count in (("train", 7473), ("test", 1319)):
         rows = load_rows(data_dir / f"gsm8k-{name}.jsonl.gz")
-        tasks = tasks_from_rows(rows, name)
+        tasks = problems_from(rows).tasks
         assert len(tasks) == count
         found += [task.answer for task in tasks]
     return found

@@ -15,7 +15,7 @@ from envs.play import play
 from envs.reference.env import ReferenceQAEnv, ReferenceQAOptions
 from envs.reference.judges import JudgeFailure, Judgement
 from envs.reference.reports import CarelessReader, ReportTasks, read
-from envs.reference.rows import tasks_from_rows
+from envs.reference.rows import questions_from
 from envs.reference.task import ReferenceTask
 
 FLOOD = ReferenceTask("Why was the mill of Rumi closed?", "a flood in the cellar")
@@ -200,9 +200,10 @@ def test_rows_of_a_file(tmp_path):
 )
 def test_broken_rows_are_named(columns, says):
     with pytest.raises(ValueError, match=says):
-        tasks_from_rows([Row("r 1", columns)], "test")
+        questions_from([Row("r 1", columns)])
 
 
 def test_a_split_without_rows_is_told():
     with pytest.raises(ValueError, match=r"rows: no rows in split 'test'; it has \{'train': 1\}"):
-        tasks_from_rows([Row("r", {"question": "q", "answer": "a", "split": "train"})], "test")
+        row = Row("r", {"question": "q", "answer": "a", "split": "train"})
+        questions_from([row]).split("test")

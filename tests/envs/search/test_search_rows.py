@@ -77,7 +77,7 @@ def read(*rows):
 )
 def test_layouts_with_paragraphs(row):
     found = read(row)
-    [task] = found.split("test")
+    [task] = found.data.split("test")
     assert (task.question, task.answers, task.titles, task.hops) == (
         BASE["question"],
         ("Rome",),
@@ -106,7 +106,7 @@ def test_layouts_with_paragraphs(row):
 )
 def test_layouts_without_paragraphs(row, answers):
     found = read(row)
-    [task] = found.split("test")
+    [task] = found.data.split("test")
     assert task.question == "q" and len(task.answers) == answers
     assert "December 1972" in task.answers
     assert (task.titles, tuple(found.passages)) == ((), ())
@@ -114,7 +114,7 @@ def test_layouts_without_paragraphs(row, answers):
 
 def test_paragraphs_of_many_rows_are_there_once_and_unanswerable_rows_are_not():
     found = read(HOTPOT, {**MUSIQUE, "id": "q2"}, {**MUSIQUE, "id": "q3", "answerable": False})
-    assert len(found.tasks["test"]) == 2
+    assert len(found.data.splits["test"]) == 2
     assert [p.title for p in found.passages] == ["Ann", "Bob", "Cid"]
     assert len({p.id for p in found.passages}) == 3
 
@@ -194,7 +194,7 @@ def test_rows_keep_the_contract(hotpot):
 def test_a_split_without_rows_is_named(hotpot, tmp_path):
     path = tmp_path / "nq-open-dev.jsonl"
     path.write_text(json.dumps({"question": "q", "answer": ["a"]}))
-    assert len(load_questions(str(path)).split("validation")) == 1
+    assert len(load_questions(str(path)).data.split("validation")) == 1
     with pytest.raises(ValueError, match=r"no rows in split 'test'; it has .'validation': 1"):
         envs.make("search-qa", tasks=str(path), split="test")
 

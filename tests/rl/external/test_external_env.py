@@ -33,8 +33,13 @@ def test_tasks_of_a_file_have_splits(tmp_path):
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     tasks = AgentEnv(AgentOptions(tasks=str(file), split="test")).tasks
     assert [task["id"] for task in tasks] == [0, 4, 8]
+    train = AgentEnv(AgentOptions(tasks=str(file), split="train")).tasks
+    validation = AgentEnv(AgentOptions(tasks=str(file), split="validation")).tasks
+    assert len(validation) >= 1 and len(train) + len(validation) == 9
+    none = tmp_path / "test.jsonl"
+    none.write_text('{"id": 1}\n')
     with pytest.raises(ValueError, match="no rows in split 'validation'"):
-        AgentEnv(AgentOptions(tasks=str(file), split="validation"))
+        AgentEnv(AgentOptions(tasks=str(none), split="validation"))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,70 @@
+"""Which rows are for training, validation and testing."""
+
+import logging
+
+import pytest
+
+from envs.datasets import Row
+from envs.splits import arrange, split_of
+
+SPLITS = ("train", "validation", "test")
+
+
+def rows(split, count, start=0):
+    return [
+        (Row(f"row {i}", {"split": split} if split else {}), f"{split} {i}", f"{split} {i}")
+        for i in range(start, start + count)
+    ]
+
+
+def test_splits_by_hash_are_about_eight_to_one_to_one():
+    splits = [split_of(Row("here", {}), str(i)) for i in range(2000)]
+    assert [splits.count(s) / 2000 for s in ("train", "validation", "test")] == pytest.approx(
+        [0.8, 0.1, 0.1], abs=0.03
+    )
+    assert split_of(Row("here", {"split": "test"}), "1") == "test"
+    with pytest.raises(ValueError, match=r"here: split \('dev'\) must be one of train"):
+        split_of(Row("here", {"split": "dev"}), "1")
+
+
+def test_train_rows_without_a_validation_split_give_it_a_tenth(caplog):
+    found = rows("train", 2000) + rows("test", 100)
+    data = arrange(found, "here")
+    counts = {split: len(tasks) for split, tasks in data.splits.items()}
+    assert counts["test"] == 100 and counts["train"] + counts["validation"] == 2000
+    assert counts["validation"] == pytest.approx(200, abs=40)
+    assert data.splits["train"] + data.splits["validation"] + data.splits["test"] != data.tasks
+    assert sorted(data.tasks) == sorted(task for s in SPLITS for task in data.split(s))
+    assert data.split("all") == [task for _, _, task in found]
+    [said] = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    moved = counts["validation"]
+    assert said.startswith(f"here has no validation split: {moved} of its 2000 train rows")
+
+    again = arrange(found[::-1], "here")
+    assert sorted(again.split("validation")) == sorted(data.split("validation"))
+
+
+def test_rows_of_the_same_key_stay_together():
+    found = [(Row("r", {"split": "train"}), f"q{i // 2}", i) for i in range(400)]
+    data = arrange(found, "here")
+    assert not {i // 2 for i in data.split("train")} & {i // 2 for i in data.split("validation")}
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_a_few_train_rows_keep_some_and_give_one(count):
+    data = arrange(rows("train", count), "here")
+    assert len(data.split("train")) >= 1
+    assert len(data.split("validation")) >= 1
+
+
+def test_one_row_stays_and_own_validation_rows_are_enough(caplog):
+    assert list(arrange(rows("train", 1), "here").splits) == ["train"]
+    data = arrange(rows("train", 50) + rows("validation", 1), "here")
+    assert (len(data.split("train")), len(data.split("validation"))) == (50, 1)
+    assert list(arrange(rows("test", 50), "here").splits) == ["test"]
+    assert not caplog.records
+
+
+def test_rows_that_name_no_split_are_said_to_name_none():
+    assert not arrange(rows(None, 30), "here").named
+    assert arrange(rows("test", 3) + rows(None, 3), "here").named
