@@ -254,7 +254,6 @@ def _corrections(name: str) -> list[Case]:
         surrogate="reinforce",
         **SUM,
     )
-    sampling = replace(base, old_logprobs="sampling")
     bounds: dict[str, dict[str, Any]] = {
         "tis, unbounded": {"correction": "tis", "correction_high": 1e6},
         "tis at 1.2": {"correction": "tis", "correction_high": 1.2},
@@ -273,10 +272,13 @@ def _corrections(name: str) -> list[Case]:
         },
     }
     rows = {"none": base, **{key: replace(base, **changes) for key, changes in bounds.items()}}
+    sampling: dict[str, Any] = {"old_logprobs": "sampling"}
+    clip = {**sampling, "surrogate": "clip", "dual_clip": 0.0}
     wide = {"clip_low": 1.0, "clip_high": 1e6}
-    rows["old_logprobs=sampling clip, unbounded"] = replace(sampling, surrogate="clip", **wide)
-    for surrogate in ("clip", "cispo", "sapo", "dppo-tv"):
-        rows[f"old_logprobs=sampling {surrogate}"] = replace(sampling, surrogate=surrogate)
+    rows["old_logprobs=sampling clip, unbounded"] = replace(base, **clip, **wide)
+    rows["old_logprobs=sampling clip"] = replace(base, **clip)
+    for surrogate in ("cispo", "sapo", "dppo-tv"):
+        rows[f"old_logprobs=sampling {surrogate}"] = replace(base, **sampling, surrogate=surrogate)
     found = []
     for label, row in rows.items():
         exact = label == "seq-tis, unbounded" or (one_token and "unbounded" in label)

@@ -44,8 +44,10 @@ Surrogate = Literal[
 ]
 """The policy's loss at a token; :mod:`rl.credit.surrogates` has the formulas."""
 OldLogprobs = Literal["update", "sampling"]
-Correction = Literal["none", "tis", "icepop", "seq-tis", "seq-mask", "geo-mask"]
+Correction = Literal["none", "tis", "icepop", "seq-tis", "seq-icepop", "seq-mask", "geo-mask"]
 """How tokens that other weights sampled are weighted; :mod:`rl.credit.corrections`."""
+SAMPLING_DUAL_CLIP = 3.0
+"""The dual clip with old_logprobs=sampling, where a ratio may be as large as e^20."""
 KLPlace = Literal["loss", "reward"]
 TokenRewards = Literal["none", "implicit", "head"]
 """Models that are trained beside the policy; :mod:`rl.learner.token_rewards` has them."""
@@ -99,21 +101,22 @@ class Algorithm:
     clip_high: float = 0.2
     """How far above 1 the ratio still earns."""
     dual_clip: float | None = None
-    """Bound on ratio times a negative advantage, in units of the advantage (clip only); None:
-    unbounded."""
+    """Bound on ratio times a negative advantage, in units of the advantage (clip, gspo and
+    gspo-token only); 0: unbounded. None: 3 with old_logprobs=sampling, else unbounded."""
     tau: float = 0.1
     """Weight of the squared log-ratio (dro and mirror-descent only)."""
     drop_divergence: float | None = None
-    """Sequences with a negative advantage whose mean log(pi_old / pi) exceeds it teach nothing;
+    """Sequences with a negative advantage whose mean log(pi_sampler / pi) exceeds it teach nothing;
     None: all do. DeepSeek-V3.2's mask (arXiv 2512.02556, section 3.1)."""
     old_logprobs: OldLogprobs = "update"
     """pi_old. ``update``: the learner's weights as the update starts. ``sampling``: what the
-    sampler recorded, so that the ratio also corrects for stale weights and sampler mismatch."""
+    sampler recorded, so that the ratio also corrects for stale weights and sampler mismatch
+    (refused for reinforce and oreal, whose losses have no ratio, or none where A > 0)."""
     correction: Correction = "none"
     """What tokens weigh that the policy would not have sampled quite so (old_logprobs=update
     only)."""
     correction_low: float = 0.5
-    """The least ratio that counts (icepop and geo-mask only)."""
+    """The least ratio that counts (icepop, seq-icepop and geo-mask only)."""
     correction_high: float = 2.0
     """The greatest."""
     aggregation: Aggregation = "token-mean"
@@ -187,8 +190,6 @@ class Algorithm:
         _require("token_lr_ratio", self.token_lr_ratio, self.token_lr_ratio > 0, "above 0")
         _require("loss_coef", self.loss_coef, self.loss_coef >= 0, ">= 0")
         _require("tau", self.tau, self.tau >= 0, ">= 0")
-        drop = self.drop_divergence
-        _require("drop_divergence", drop, drop is None or drop > 0, "above 0, or None")
         _require("ptx_coef", self.ptx_coef, self.ptx_coef >= 0, ">= 0")
         _require("ref_every", self.ref_every, self.ref_every >= 0, ">= 0")
         _require("gamma", self.gamma, 0 <= self.gamma <= 1, "from 0 to 1")
@@ -200,13 +201,6 @@ class Algorithm:
         _require("lam", self.lam, 0 <= self.lam <= 1, "from 0 to 1")
         _require("clip_low", self.clip_low, self.clip_low >= 0, ">= 0")
         _require("clip_high", self.clip_high, self.clip_high >= 0, ">= 0")
-        c = self.dual_clip
-        _require("dual_clip", c, c is None or c > 1, "above 1, or None")
-        bounds = 0 <= self.correction_low <= 1 <= self.correction_high
-        told = f"{self.correction_low}, {self.correction_high}"
-        _require("correction_low, correction_high", told, bounds, "from 0 to 1, and 1 or more")
-        sampled_only = self.old_logprobs == "update" or self.mask_observations
-        _require("old_logprobs", self.old_logprobs, sampled_only, "update without a mask")
         n = self.max_tokens
         _require("max_tokens", n, n is None or n >= 1, ">= 1, or None")
         if self.aggregation == "seq-mean-token-sum-norm":
@@ -225,23 +219,35 @@ class Algorithm:
         _require("value_clip", clip, clip is None or clip > 0, "above 0, or None")
         _require("epochs", self.epochs, self.epochs >= 1, ">= 1")
         _require("minibatches", self.minibatches, self.minibatches >= 1, ">= 1")
+        self._check_sampler()
         self._check_combinations()
 
+    def _check_sampler(self) -> None:
+        """Check what is chosen for tokens that other weights sampled."""
+        mask, of_sampler = self.mask_observations, self.old_logprobs == "sampling"
+        _require("old_logprobs", self.old_logprobs, mask or not of_sampler, "update without a mask")
+        drop = self.drop_divergence
+        _require("drop_divergence", drop, drop is None or drop > 0, "above 0, or None")
+        _require("drop_divergence", drop, drop is None or mask, "None without a mask")
+        bounds = 0 <= self.correction_low <= 1 <= self.correction_high
+        told = f"{self.correction_low}, {self.correction_high}"
+        _require("correction_low, correction_high", told, bounds, "from 0 to 1, and 1 or more")
+        fine = self.correction == "none" or (mask and not of_sampler)
+        expected = "none without old_logprobs=update and mask_observations"
+        _require("correction", self.correction, fine, expected)
+        c, clips = self.dual_clip, self.surrogate in ("clip", "gspo", "gspo-token")
+        _require("dual_clip", c, c is None or c == 0 or c > 1, "above 1, 0 or None")
+        expected = "None without surrogate=clip, gspo or gspo-token"
+        _require("dual_clip", c, c is None or clips, expected)
+        _require(
+            "old_logprobs",
+            self.old_logprobs,
+            not of_sampler or self.surrogate not in ("reinforce", "oreal"),
+            f"update for surrogate={self.surrogate}, which has no ratio that would correct stale "
+            f"tokens: correction=tis does",
+        )
+
     def _check_combinations(self) -> None:
-        clips = self.surrogate == "clip"
-        _require(
-            "dual_clip",
-            self.dual_clip,
-            clips or self.dual_clip is None,
-            "None without surrogate=clip",
-        )
-        apart = self.old_logprobs == "update" and self.mask_observations
-        _require(
-            "correction",
-            self.correction,
-            apart or self.correction == "none",
-            "none without old_logprobs=update and mask_observations",
-        )
         means = self.aggregation == "seq-mean-token-mean"
         whole = self.surrogate in ("gspo", "gspo-token", "gmpo")
         _require(
@@ -293,6 +299,13 @@ class Algorithm:
         """Whether a token's loss depends on the ratios of its whole sequence."""
         of_sequences = ("mirror-descent", "gspo", "gspo-token", "gmpo")
         return self.surrogate in of_sequences or self.drop_divergence is not None
+
+    @property
+    def negative_bound(self) -> float | None:
+        """The dual clip in force; None: there is none."""
+        if self.dual_clip is None:
+            return SAMPLING_DUAL_CLIP if self.old_logprobs == "sampling" else None
+        return self.dual_clip or None
 
     @property
     def uses_values(self) -> bool:

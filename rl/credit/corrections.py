@@ -8,6 +8,7 @@ weights enter the loss alone: advantages and denominators are what they are with
 ``tis``         min(rho, high) of each token: truncated importance sampling
 ``icepop``      rho of each token where it lies from low to high, else 0
 ``seq-tis``     min(product of an episode's rho, high)
+``seq-icepop``  that product where it lies from low to high, else 0; TRL's ``sequence_mask``
 ``seq-mask``    1 where the product of an episode's rho is at most high, else 0
 ``geo-mask``    1 where the geometric mean of an episode's rho lies from low to high, else 0
 =============== ============================================================================
@@ -54,6 +55,9 @@ def correction_weights(
         case "seq-tis":
             weights = product.clamp(max=high)
             bounded = product > high
+        case "seq-icepop":
+            bounded = (product < low) | (product > high)
+            weights = product.masked_fill(bounded, 0.0)
         case "seq-mask":
             bounded = product > high
             weights = (~bounded).to(rho.dtype)

@@ -39,6 +39,8 @@ class FixedTerms:
     returns: Tensor | None = None
     corrections: Tensor | None = None
     """Weights of the surrogate; None: all 1."""
+    sampling_logprobs: Tensor | None = None
+    """What the sampler recorded, set for ``drop_divergence``; None: the sampler was pi_old."""
 
     def at(self, tokens: Tensor) -> FixedTerms:
         """The terms of some tokens, ``[n]`` indices."""
@@ -93,7 +95,9 @@ def policy_objective(
         "clip_ratio/region_mean": (made.below | made.above).sum(),
     }
     if algorithm.drop_divergence is not None:
-        dropped = diverged(moved, fixed.advantages, rows, algorithm.drop_divergence)
+        sampler = old if fixed.sampling_logprobs is None else fixed.sampling_logprobs
+        since = losses.log_ratio(logprobs, sampler)
+        dropped = diverged(since, fixed.advantages, rows, algorithm.drop_divergence)
         per_token = per_token.masked_fill(dropped, 0.0)
         sums["clip_ratio/diverged_mean"] = dropped.sum()
     if fixed.ref_logprobs is not None:

@@ -94,7 +94,7 @@ def surrogate(
             ratio = (row_means(moved, rows).detach() + moved - moved.detach()).exp()
         case _:
             ratio = moved.exp()
-    loss = clipped_surrogate(ratio, advantages, low, high, algorithm.dual_clip)
+    loss = clipped_surrogate(ratio, advantages, low, high, algorithm.negative_bound)
     return Surrogates(loss, *clip_regions(ratio.detach(), advantages, low, high))
 
 
@@ -125,10 +125,10 @@ def diverged(moved: Tensor, advantages: Tensor, rows: Tensor, most: float) -> Te
     Off-policy sequence masking (DeepSeek-V3.2, section 3.1).
 
     Args:
-        moved: ``[n]``, log(pi / pi_old).
+        moved: ``[n]``, log(pi / pi_sampler).
         advantages: ``[n]``.
         rows: ``[n]``, the sequence of each token.
-        most: nats by which the mean of log(pi_old / pi) over a sequence may exceed 0.
+        most: nats by which the mean of log(pi_sampler / pi) over a sequence may exceed 0.
     """
     return (advantages < 0) & (-row_means(moved.detach(), rows) > most)
 

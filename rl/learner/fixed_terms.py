@@ -58,5 +58,6 @@ def fixed_terms(
         old_values=values,
         returns=credit.returns,
         corrections=corrections,
+        sampling_logprobs=None if algorithm.drop_divergence is None else batch.sampling_logprobs,
     )
     return fixed.to(model.device, model.dtype), metrics

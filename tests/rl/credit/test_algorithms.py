@@ -68,7 +68,15 @@ def test_ppo_row():
         ({"lam": -0.1}, r"lam \(-0.1\) must be from 0 to 1"),
         ({"clip_low": -1.0}, r"clip_low \(-1.0\) must be >= 0"),
         ({"clip_high": -0.1}, r"clip_high \(-0.1\) must be >= 0"),
-        ({"dual_clip": 1.0}, r"dual_clip \(1.0\) must be above 1, or None"),
+        ({"dual_clip": 1.0}, r"dual_clip \(1.0\) must be above 1, 0 or None"),
+        (
+            {"surrogate": "reinforce", "old_logprobs": "sampling"},
+            r"^old_logprobs \(sampling\) must be update for surrogate=reinforce, which has no",
+        ),
+        (
+            {"drop_divergence": 0.1, "mask_observations": False},
+            r"drop_divergence \(0.1\) must be None without a mask",
+        ),
         ({"kl_coef": -1.0}, r"kl_coef \(-1.0\) must be >= 0"),
         ({"entropy_coef": -1.0}, r"entropy_coef \(-1.0\) must be >= 0"),
         ({"value_coef": 0.5}, r"value_coef \(0.5\) must be 0 for advantage=group-outcome"),

@@ -26,6 +26,10 @@ def f64(values):
         ("icepop", 0.6, 2, [0, 1, 0, 0.9, 1.2], 0.4),
         ("seq-tis", 0.5, 5, [2, 2, 2, 1.08, 1.08], 0),
         ("seq-tis", 0.5, 1.5, [1.5, 1.5, 1.5, 1.08, 1.08], 0.6),
+        # TRL's sequence_mask: the product itself is the weight, and 0 outside of the bounds.
+        ("seq-icepop", 0, 3, [2, 2, 2, 1.08, 1.08], 0),
+        ("seq-icepop", 0, 1.5, [0, 0, 0, 1.08, 1.08], 0.6),
+        ("seq-icepop", 0.99, 2, [2, 2, 2, 1.08, 1.08], 0),
         ("seq-mask", 0.5, 3, [1, 1, 1, 1, 1], 0),
         ("seq-mask", 0.5, 1.5, [0, 0, 0, 1, 1], 0.6),
         ("geo-mask", 0.99, 1.1, [0, 0, 0, 1, 1], 0.6),

@@ -108,6 +108,23 @@ def test_a_sequence_that_was_left_teaches_nothing():
     assert terms.sums["clip_ratio/diverged_mean"].item() == 2
 
 
+def test_an_advantage_below_0_cannot_dominate_by_what_the_sampler_had_given_up():
+    """The recorded probability was e^-20 of the policy's: the loss would be 4.9e8, and is 3."""
+    now = torch.tensor([-1.0], dtype=torch.float64, requires_grad=True)
+    scores = TokenScores(now, torch.zeros(1, dtype=torch.float64))
+    fixed = FixedTerms(-torch.ones(1, dtype=torch.float64), now.detach() - 20)
+    one = torch.ones(1, dtype=torch.float64)
+    row = replace(ALGORITHMS["grpo"], old_logprobs="sampling")
+    rows = torch.tensor([0])
+    for surrogate in ("clip", "gspo", "gspo-token"):
+        terms = policy_objective(replace(row, surrogate=surrogate), scores, fixed, one, 1.0, rows)
+        assert terms.loss.item() == 3.0
+    wide = policy_objective(replace(row, dual_clip=0.0), scores, fixed, one, 1.0, rows)
+    assert wide.loss.item() == pytest.approx(4.85e8, rel=1e-3)
+    within = policy_objective(ALGORITHMS["grpo"], scores, fixed, one, 1.0, rows)
+    assert within.loss.item() == pytest.approx(4.85e8, rel=1e-3), "around pi_old there is none"
+
+
 @settings(deadline=None, max_examples=30)
 @given(seed=st.integers(0, 2**31), cuts=st.lists(st.integers(0, 12), max_size=4))
 def test_parts_add_up_to_the_step(seed, cuts):

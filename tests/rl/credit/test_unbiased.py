@@ -280,8 +280,9 @@ def off_policy(world):
 @WORLDS
 def test_sequences_weighted_by_their_whole_ratio_are_unbiased(world):
     setting = off_policy(world)
-    row = replace(RLOO, correction="seq-tis", correction_high=1e6)
-    same(expected_gradient(setting, row, 2), truth(setting))
+    for correction in ("seq-tis", "seq-icepop"):
+        row = replace(RLOO, correction=correction, correction_low=0.0, correction_high=1e6)
+        same(expected_gradient(setting, row, 2), truth(setting))
     uncorrected = expected_gradient(setting, RLOO, 2)
     assert (uncorrected - truth(setting)).norm() > 0.05 * truth(setting).norm()
 
@@ -291,7 +292,13 @@ def test_sequences_weighted_by_their_whole_ratio_are_unbiased(world):
     [
         {"correction": "tis", "correction_high": 1e6},
         {"correction": "icepop", "correction_low": 0.0, "correction_high": 1e6},
-        {"surrogate": "clip", "old_logprobs": "sampling", "clip_low": 1.0, "clip_high": 1e6},
+        {
+            "surrogate": "clip",
+            "old_logprobs": "sampling",
+            "clip_low": 1.0,
+            "clip_high": 1e6,
+            "dual_clip": 0.0,
+        },
         {"surrogate": "cispo", "old_logprobs": "sampling", "clip_low": 1.0, "clip_high": 1e6},
     ],
     ids=lambda changes: changes.get("correction", changes.get("surrogate")),
@@ -304,7 +311,9 @@ def test_ratios_of_tokens_are_unbiased_for_one_token_alone(changes):
     assert (expected_gradient(chain, row, 2) - truth(chain)).norm() > 0.05 * truth(chain).norm()
 
 
-@pytest.mark.parametrize("correction", ["tis", "seq-tis", "icepop", "seq-mask", "geo-mask"])
+@pytest.mark.parametrize(
+    "correction", ["tis", "seq-tis", "icepop", "seq-icepop", "seq-mask", "geo-mask"]
+)
 def test_bounds_leave_advantages_as_they_are(correction):
     """A bound changes the gradient to the sum over groups of what it leaves of each token's."""
     setting = off_policy(BANDIT)
@@ -314,6 +323,7 @@ def test_bounds_leave_advantages_as_they_are(correction):
         "tis": rho.clamp(max=1.3),
         "seq-tis": rho.clamp(max=1.3),
         "icepop": rho * ((rho >= 0.8) & (rho <= 1.3)),
+        "seq-icepop": rho * ((rho >= 0.8) & (rho <= 1.3)),
         "seq-mask": (rho <= 1.3).double(),
         "geo-mask": ((rho >= 0.8) & (rho <= 1.3)).double(),
     }[correction]
@@ -326,7 +336,8 @@ def test_bounds_leave_advantages_as_they_are(correction):
 
 def test_clipping_drops_what_has_moved_too_far():
     setting = off_policy(BANDIT)
-    row = replace(RLOO, surrogate="clip", old_logprobs="sampling", clip_low=0.1, clip_high=0.1)
+    row = replace(RLOO, surrogate="clip", old_logprobs="sampling", dual_clip=0.0)
+    row = replace(row, clip_low=0.1, clip_high=0.1)
     got, expected = expected_gradient(setting, row, 2), torch.zeros(3, dtype=torch.float64)
     p, mu = setting.logits.softmax(-1)[0], setting.sampler.softmax(-1)[0]
     for i in range(3):

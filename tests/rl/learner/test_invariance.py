@@ -36,14 +36,15 @@ ROWS = {
         row,
         epochs=1,
         minibatches=1,
-        old_logprobs="sampling",
+        # A surrogate without a ratio has nothing to correct with.
+        old_logprobs="update" if row.surrogate in ("reinforce", "oreal") else "sampling",
         kl_coef=0.1,
         entropy_coef=0.01,
         max_tokens=30 if row.max_tokens else None,
     )
     for name, row in ALGORITHMS.items()
 }
-for _correction in ("tis", "icepop", "seq-tis", "seq-mask", "geo-mask"):
+for _correction in ("tis", "icepop", "seq-tis", "seq-icepop", "seq-mask", "geo-mask"):
     ROWS[_correction] = replace(ROWS["grpo"], old_logprobs="update", correction=_correction)
 ROWS["dropped"] = replace(ROWS["grpo"], drop_divergence=0.05)
 ROWS["process"] = replace(ROWS["grpo"], advantage="group-process")
