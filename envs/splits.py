@@ -33,6 +33,8 @@ class Dataset(Generic[TaskT]):
     """Tasks by split; a split without tasks is absent."""
     named: bool
     """Whether rows name their split; False: a hash chose every split."""
+    num_rows: int
+    """Rows, those that cannot be tasks included."""
 
     def split(self, name: str) -> Sequence[TaskT]:
         """The tasks of one split, or of all; the same object every time.
@@ -69,12 +71,15 @@ def split_of(row: Row, key: str) -> str:
     return {0: "test", 1: "validation"}.get(_hash(key) % 10, "train")
 
 
-def arrange(found: Iterable[tuple[Row, str, TaskT]], source: str) -> Dataset[TaskT]:
+def arrange(
+    found: Iterable[tuple[Row, str, TaskT]], source: str, num_rows: int = 0
+) -> Dataset[TaskT]:
     """Tasks by their splits.
 
     Args:
         found: each task with its row and with what names it within its data set.
         source: where the rows come from, for messages.
+        num_rows: rows, those that cannot be tasks included; 0: as many as tasks.
 
     Raises:
         ValueError: as :func:`split_of`.
@@ -90,7 +95,7 @@ def arrange(found: Iterable[tuple[Row, str, TaskT]], source: str) -> Dataset[Tas
     splits: dict[str, list[TaskT]] = {}
     for task, split in zip(tasks, chosen, strict=True):
         splits.setdefault(split, []).append(task)
-    return Dataset(source, tasks, splits, named)
+    return Dataset(source, tasks, splits, named, num_rows or len(tasks))
 
 
 def _carve(keys: Sequence[str], chosen: list[str], source: str) -> None:

@@ -324,10 +324,11 @@ class SFTConfig(RunConfig):
 class EvaluateConfig(RunConfig):
     """Measure how often a model succeeds in an environment."""
 
-    split: Literal["train", "validation", "test"] = "test"
-    """Which tasks."""
-    tasks: int = 512
-    """How many of them."""
+    split: Literal["test", "held-out", "validation", "train", "all"] = "test"
+    """Which tasks. "test": test tasks, or every row where rows name no split. "held-out": of such rows
+    the tenth that training leaves for its test. "all": every row."""
+    tasks: int = 0
+    """How many of them, the first; 0: every row of a data set, 512 of generated tasks."""
     episodes: int = 1
     """Episodes per task."""
     out: str = ""
@@ -335,7 +336,8 @@ class EvaluateConfig(RunConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, self, "tasks", "episodes")
+        at_least(0, self, "tasks")
+        at_least(1, self, "episodes")
 
 
 PRESETS: dict[str, dict[str, str]] = {

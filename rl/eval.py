@@ -23,16 +23,21 @@ async def evaluate(config: EvaluateConfig) -> tuple[dict[str, object], list[Traj
     """
     from rl.run.metrics import rollout_metrics, success_of
     from rl.stage import EVALUATE, open_stage
+    from rl.stage.splits import tasks_to_play
 
+    played = tasks_to_play(config)
+    say(f"playing {played}")
     async with open_stage(config, say) as stage:
         rate, groups = await stage.evaluate(
-            config.split, config.tasks, EVALUATE, config.sampling_params, config.episodes
+            played.split, played.tasks, EVALUATE, config.sampling_params, config.episodes
         )
         by_task = [[success_of(t, stage.success_score) for t in g.finished] for g in groups]
         result: dict[str, object] = {
             "env": config.env.env_id,
             "model": config.model,
-            "split": config.split,
+            "split": played.split,
+            "tasks": played.tasks,
+            "played": str(played),
             "score": stage.success_score or "return",
             "success": rate.rate,
             "success_low": rate.low,

@@ -48,14 +48,15 @@ def tasks_from(rows: Iterable[Row], source: str = "rows") -> Dataset[CodeTask]:
     Raises:
         ValueError: as :func:`load_tasks`.
     """
-    found = []
+    found, num_rows = [], 0
     for given in rows:
+        num_rows += 1
         row = plain_row(given) if is_verl(given) else given
         task = apps_task(row) if is_apps(row) else _task(row)
         if task is None:
             continue
         found.append((row, _key(row, task), task))
-    return arrange(found, source)
+    return arrange(found, source, num_rows)
 
 
 def _key(row: Row, task: CodeTask) -> str:

@@ -46,9 +46,10 @@ def load_questions(source: str) -> Questions:
 
 def questions_from(rows: Iterable[Row], source: str = "rows") -> Questions:
     """As :func:`load_questions`, of rows. Unanswerable ones (MuSiQue) are left out."""
-    asked = list[tuple[Row, str, SearchTask]]()
+    asked, num_rows = list[tuple[Row, str, SearchTask]](), 0
     known: dict[tuple[str, str], Passage] = {}
     for given in rows:
+        num_rows += 1
         row = _from_verl(given) if is_verl(given) else given
         if row.columns.get("answerable") is False:
             continue
@@ -60,7 +61,7 @@ def questions_from(rows: Iterable[Row], source: str = "rows") -> Questions:
         asked.append((row, name, task))
         for title, text in _paragraphs(row, found):
             known.setdefault((title, text), Passage(f"{len(known):07d}", text, title))
-    return Questions(arrange(asked, source), tuple(known.values()))
+    return Questions(arrange(asked, source, num_rows), tuple(known.values()))
 
 
 def _from_verl(given: Row) -> Row:

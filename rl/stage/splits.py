@@ -1,12 +1,33 @@
-"""Which splits a command plays, asked of the environment before anything is loaded."""
+"""Which tasks a command plays, asked of the environment before anything is loaded."""
 
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 
 import envs
-from rl.config import RunConfig, SFTConfig, TrainConfig
+from envs.rows import dataset_of
+from envs.splits import ALL
+from rl.config import EvaluateConfig, RunConfig, SFTConfig, TrainConfig
 from rl.errors import UsageError
+
+GENERATED_TASKS = 512
+"""How many generated tasks an evaluation plays unless told otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """Which tasks an evaluation plays, and of how many."""
+
+    split: str
+    """The environment's split."""
+    tasks: int
+    of: int
+    what: str
+    """What is counted, and why so many."""
+
+    def __str__(self) -> str:
+        return f"{self.tasks} of {self.of} {self.what}"
 
 
 def check_splits(config: RunConfig) -> None:
@@ -25,14 +46,46 @@ def check_splits(config: RunConfig) -> None:
         check_split(config, "test", "; test_tasks=0 does without")
 
 
-def check_split(config: RunConfig, split: str, remedy: str = "") -> None:
-    """Refuse a split without tasks.
+def tasks_to_play(config: EvaluateConfig) -> Played:
+    """Which tasks an evaluation plays.
 
     Raises:
-        UsageError: the split has none; ends in ``remedy``.
+        UsageError: the split has none, or a row of the data set cannot be a task.
+    """
+    options, chosen = config.env.options, config.split
+    try:
+        data = dataset_of(envs.env_type(config.env.env_id), options)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    split = "test" if chosen == "held-out" else chosen
+    if data is None:
+        of = check_split(config, split)
+        return Played(split, min(config.tasks or GENERATED_TASKS, of), of, f"{split} tasks")
+    if split == ALL:
+        what = "rows"
+    elif data.named:
+        what = f"{split} rows"
+    elif chosen == "test":
+        split, what = ALL, "rows (no row names a split, so every row counts as test)"
+    else:
+        what = f"rows (no row names a split: these are for {split} by a hash)"
+    there = check_split(config, split, "; split=all plays every row")
+    of = there if data.named and split != ALL else data.num_rows
+    if split == ALL and there < of:
+        what += f"; {of - there} cannot be tasks"
+    return Played(split, min(config.tasks or there, there), of, what)
+
+
+def check_split(config: RunConfig, split: str, remedy: str = "") -> int:
+    """How many tasks a split has.
+
+    Raises:
+        UsageError: it has none; ends in ``remedy``.
     """
     options = dataclasses.replace(config.env.options, split=split)
     try:
-        envs.make_from(config.env.env_id, options).close()
+        env = envs.make_from(config.env.env_id, options)
     except ValueError as error:
         raise UsageError(f"{error}{remedy}") from error
+    env.close()
+    return len(env.tasks)

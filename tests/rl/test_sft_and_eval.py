@@ -42,6 +42,7 @@ def test_supervised_learning_on_a_file_and_evaluation_of_its_result(toy_model, t
     words = [f"model={told['model']}", "tasks=10", "episodes=3", f"out={folder}"]
     assert rl.eval.main([*COMMON, *words, "split=validation"]) == 0
     measured, _ = result(capfd)
+    assert (measured["tasks"], measured["played"]) == (10, "10 of 24 validation tasks")
     assert (measured["episodes"], measured["split"], measured["score"]) == (
         30,
         "validation",
@@ -93,7 +94,8 @@ def test_two_evaluations_of_the_same_weights_are_equal(toy_model, tmp_path, capf
         (rl.sft.main, ["steps=0"], "steps (0) must be >= 1"),
         (rl.sft.main, ["test_tasks=-1"], "test_tasks (-1) must be >= 0"),
         (rl.sft.main, ["env=toy-chatter"], "toy-chatter-v0 has no demonstrator"),
-        (rl.eval.main, ["tasks=0"], "tasks (0) must be >= 1"),
+        (rl.eval.main, ["tasks=-1"], "tasks (-1) must be >= 0"),
+        (rl.eval.main, ["split=all"], "split ('all') is for rows of a data set"),
         (rl.eval.main, ["algo=grpo"], "unknown key 'algo'."),
         (rl.eval.main, ["sampling.temperature=-1"], "sampling.temperature (-1.0) must be >= 0"),
         (rl.eval.main, ["model=/no/model"], "model (/no/model) "),
@@ -126,7 +128,7 @@ def test_a_result_that_cannot_be_written_is_told_all_the_same(toy_model, tmp_pat
     assert rl.eval.main([*COMMON, f"model={toy_model}", "tasks=4", f"out={out}"]) == 1
     told, stderr = result(capfd)
     assert told["episodes"] == 4
-    assert stderr.startswith(f"error: {out} cannot be written: ")
+    assert stderr.splitlines()[1].startswith(f"error: {out} cannot be written: ")
 
 
 def test_a_conversation_longer_than_the_window_is_one_line(toy_model, tmp_path, capfd):

@@ -1,4 +1,4 @@
-"""Splits that a command needs, asked of the environment before anything is loaded."""
+"""Splits and tasks of a command, asked of the environment before anything is loaded."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import json
 import pytest
 
 from rl.cli import parse
-from rl.config import PRESETS, SFTConfig, TrainConfig
+from rl.config import PRESETS, EvaluateConfig, SFTConfig, TrainConfig
 from rl.errors import UsageError
-from rl.stage.splits import check_splits
+from rl.stage.splits import check_splits, tasks_to_play
 from rl.train import main
 
 
@@ -57,3 +57,56 @@ def test_imitation_needs_test_rows_only(tmp_path):
     with pytest.raises(UsageError, match="; test_tasks=0 does without"):
         check_splits(config(SFTConfig, folder))
     check_splits(config(SFTConfig, folder, "test_tasks=0"))
+
+
+def benchmark(tmp_path, count=500):
+    """A file in MATH-500's layout: no row names a split, nor does the file."""
+    path = tmp_path / "math500.jsonl"
+    rows = [{"problem": f"Problem {i}", "answer": f"{i}"} for i in range(count)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("words", "split", "tasks", "says"),
+    [
+        ([], "all", 500, "500 of 500 rows (no row names a split, so every row counts as test)"),
+        (["split=all"], "all", 500, "500 of 500 rows"),
+        (["tasks=20"], "all", 20, "20 of 500 rows (no row names a split, so every row counts"),
+        (["split=held-out"], "test", None, "of 500 rows (no row names a split: these are for"),
+    ],
+)
+def test_every_row_of_a_benchmark_is_played(tmp_path, words, split, tasks, says):
+    played = tasks_to_play(config(EvaluateConfig, benchmark(tmp_path), *words))
+    assert (played.split, played.of) == (split, 500)
+    assert played.tasks == tasks or (tasks is None and 30 < played.tasks < 80)
+    assert says in str(played)
+
+
+def test_rows_that_name_their_split_are_counted_within_it(tmp_path):
+    folder = gsm8k(tmp_path / "gsm8k", train=40, test=600)
+    assert str(tasks_to_play(config(EvaluateConfig, folder))) == "600 of 600 test rows"
+    some = tasks_to_play(config(EvaluateConfig, folder, "tasks=100"))
+    assert str(some) == "100 of 600 test rows"
+    assert str(tasks_to_play(config(EvaluateConfig, folder, "split=all"))) == "640 of 640 rows"
+    alone = gsm8k(tmp_path / "train", train=40)
+    with pytest.raises(UsageError, match=r"no rows in split 'test'; .*; split=all plays every row"):
+        tasks_to_play(config(EvaluateConfig, alone))
+
+
+def test_generated_tasks_are_counted_too():
+    made = parse(EvaluateConfig, ["env=math"], command="rl.eval", presets=PRESETS)
+    assert str(tasks_to_play(made)) == "512 of 1024 test tasks"
+    made = parse(EvaluateConfig, ["env=math", "split=all"], command="rl.eval", presets=PRESETS)
+    with pytest.raises(UsageError, match=r"split \('all'\) is for rows of a data set"):
+        tasks_to_play(made)
+
+
+def test_rows_that_cannot_be_tasks_are_counted(tmp_path):
+    path = tmp_path / "musique.jsonl"
+    rows = [{"question": f"{i}?", "answer": "a", "answerable": i % 2 == 0} for i in range(10)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["env=search-qa", f"env.tasks={path}"]
+    made = parse(EvaluateConfig, words, command="rl.eval", presets=PRESETS)
+    assert str(tasks_to_play(made)).startswith("5 of 10 rows") and tasks_to_play(made).tasks == 5
+    assert str(tasks_to_play(made)).endswith("; 5 cannot be tasks")
