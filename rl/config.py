@@ -325,8 +325,8 @@ class EvaluateConfig(RunConfig):
     """Measure how often a model succeeds in an environment."""
 
     split: Literal["test", "held-out", "validation", "train", "all"] = "test"
-    """Which tasks. "test": test tasks, or every row where rows name no split. "held-out": of such rows
-    the tenth that training leaves for its test. "all": every row."""
+    """Which tasks. "test": test tasks; where rows name no split, every row. "held-out": those
+    of such rows that training leaves for its test. "all": every row."""
     tasks: int = 0
     """How many of them, the first; 0: every row of a data set, 512 of generated tasks."""
     episodes: int = 1

@@ -52,12 +52,12 @@ def tasks_to_play(config: EvaluateConfig) -> Played:
     Raises:
         UsageError: the split has none, or a row of the data set cannot be a task.
     """
-    options, chosen = config.env.options, config.split
+    options, chosen = config.env.options, str(config.split)
     try:
         data = dataset_of(envs.env_type(config.env.env_id), options)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    split = "test" if chosen == "held-out" else chosen
+    split: str = "test" if chosen == "held-out" else chosen
     if data is None:
         of = check_split(config, split)
         return Played(split, min(config.tasks or GENERATED_TASKS, of), of, f"{split} tasks")
