@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +25,7 @@ from rl.run.folder import RunFolder
 
 if TYPE_CHECKING:
     from rl.rollout.trajectory import TrajectoryGroup
+    from rl.run.gradient import Silence
     from rl.run.interrupt import Interrupt
     from rl.run.metrics import PassRate
     from rl.trainer import Trainer
@@ -45,6 +46,8 @@ class Outcome:
     """Success on test tasks before the first step."""
     after: PassRate | None = None
     """The same with the best weights by validation."""
+    silence: Silence | None = None
+    """The steps whose rewards gave no gradient, and why."""
 
 
 async def train(config: TrainConfig) -> Outcome:
@@ -103,9 +106,8 @@ async def train(config: TrainConfig) -> Outcome:
                 if last:
                     break
             await trainer.stop_rollouts()
-            outcome.after = await _end(trainer, interrupt, title, display.say)
-            outcome.step = trainer.progress.step
-            outcome.finished = watchdog.finished = not interrupt.asked
+            await _end(trainer, interrupt, outcome, title, display.say)
+            watchdog.finished = outcome.finished
     return outcome
 
 
@@ -139,6 +141,7 @@ async def _learn(
 ) -> dict[str, Any]:
     """Write a step's episodes down and learn from them; returns the metrics of both."""
     from rl.learner.learner import NonFiniteLoss
+    from rl.run.gradient import PREFIX, cause_of
     from rl.run.metrics import rollout_metrics
 
     metrics: dict[str, Any] = {"step": step} | rollout_metrics(groups, trainer.stage.success_score)
@@ -148,6 +151,8 @@ async def _learn(
     try:
         with part("learn"):
             metrics |= await trainer.learn(groups)
+            cause = cause_of(metrics, [trainer.success(t) for g in groups for t in g.finished])
+            metrics |= {} if cause is None else {PREFIX + cause: 1.0}
     except NonFiniteLoss as error:
         await trainer.save()
         error.add_note(f"the episodes are in {written}")
@@ -176,24 +181,63 @@ async def _validate(trainer: Trainer, interrupt: Interrupt) -> dict[str, float]:
 
 
 async def _end(
-    trainer: Trainer, interrupt: Interrupt, title: str, say: Callable[[str], None]
-) -> PassRate | None:
-    """Test the best weights of a finished run, or save those of a stopped one; draw the curve."""
+    trainer: Trainer,
+    interrupt: Interrupt,
+    outcome: Outcome,
+    title: str,
+    say: Callable[[str], None],
+) -> None:
+    """Test the best weights of a finished run, or save those of a stopped one; sum the run up."""
     from rl.run.curve import draw_curve
+    from rl.run.gradient import causes_in, silence_of
     from rl.run.ledger_chart import draw_ledger
 
-    after, step = None, trainer.progress.step
+    outcome.step = step = trainer.progress.step
     if not interrupt.asked:
-        after = await interrupt.unless_asked(_test_best(trainer, say))
+        outcome.after = await interrupt.unless_asked(_test_best(trainer, say))
     else:
         await trainer.save_done()
+    outcome.finished = not interrupt.asked
     if interrupt.asked:
         done = f"after step {step}" if step else "before the first step was done"
         say(f"stopped {done}; go on with resume=auto")
     records = trainer.folder.read_metrics()
+    outcome.silence = silence_of(causes_in(records))
+    if outcome.silence.count:
+        say(str(outcome.silence))
+    trainer.folder.write_result(_result(trainer, outcome, records))
     draw_curve(records, trainer.folder.path / "curve.png", title)
     draw_ledger(records, trainer.folder.path / "ledger.png", title)
-    return after
+
+
+def _result(
+    trainer: Trainer, outcome: Outcome, records: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """What a run came to, as result.json has it."""
+    assert outcome.silence is not None
+    tests = [record for record in records if "test/success" in record]
+    config = trainer.config
+    return {
+        "env": config.env.env_id,
+        "algo": config.algo.name,
+        "model": config.model,
+        "seed": config.seed,
+        "finished": outcome.finished,
+        "steps": outcome.step,
+        "seconds": trainer.progress.seconds,
+        "score": trainer.stage.success_score or "return",
+        "before": _tested([record for record in tests if record["step"] == 0]),
+        "after": None if outcome.after is None else _tested(tests),
+        "best_step": trainer.best.step,
+        **outcome.silence.to_json(),
+    }
+
+
+def _tested(tests: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The last of some tests, without the prefix of its keys."""
+    if not tests:
+        return None
+    return {k.removeprefix("test/"): v for k, v in tests[-1].items() if k.startswith("test/")}
 
 
 async def _test_best(trainer: Trainer, say: Callable[[str], None]) -> PassRate | None:

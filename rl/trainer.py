@@ -174,7 +174,7 @@ class Trainer:
         groups = [group for group in groups if not group.dropped]
         finished = [trajectory for group in groups for trajectory in group.finished]
         rewards = [trajectory.shaped_reward for trajectory in finished]
-        outcomes = [self._success(trajectory) for trajectory in finished]
+        outcomes = [self.success(trajectory) for trajectory in finished]
         texts = self._texts_of(self.progress.step) if self._texts else []
         async with self.stage.learning():
             metrics = await self._thread.do(
@@ -294,9 +294,9 @@ class Trainer:
 
     def _note(self, task: int, group: TrajectoryGroup) -> None:
         """Tell the curriculum how a task's episodes went."""
-        self.curriculum.learn(task, [self._success(t) for t in group.finished])
+        self.curriculum.learn(task, [self.success(t) for t in group.finished])
 
-    def _success(self, trajectory: Trajectory) -> float:
+    def success(self, trajectory: Trajectory) -> float:
         """How far an episode succeeded, from 0 to 1."""
         return share_of_success(trajectory, self.stage.success_score, self._reward_range)
 

@@ -30,6 +30,9 @@ from rl.learner.settings import OptimizerConfig
 from rl.learner.token_rewards import TokenRewards
 from rl.rollout.trajectory import Segment, TrajectoryGroup
 
+ZERO_ADVANTAGE = 1e-6
+"""An advantage up to this is the rounding of a 0."""
+
 
 class NonFiniteLoss(RunFailure):
     """Raised instead of the optimizer step that would have spoilt the weights.
@@ -177,6 +180,8 @@ class Learner:
         sampled = batch.sampled.to(self.model.device)
         versions = batch.versions.to(self.model.device)
         owners = batch.episode_ids.to(self.model.device)
+        zero = fixed.advantages.abs() <= ZERO_ADVANTAGE
+        metrics.values["frac_zero_advantage"] = zero.double().mean().item()
         live = self._live_episodes(batch, fixed.advantages)
         steps_before = self.optimizer.num_steps
         minibatches = list(self._minibatches(batch))

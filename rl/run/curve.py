@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rl.run.files import writing
+from rl.run.gradient import cause_in
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Records = Sequence[Mapping[str, Any]]
 
 
-def draw_curve(metrics: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
+def draw_curve(metrics: Records, path: Path, title: str) -> None:
     """Draw training reward, validation and test over the steps of a run.
 
     Args:
@@ -20,21 +27,15 @@ def draw_curve(metrics: Sequence[Mapping[str, Any]], path: Path, title: str) -> 
     Raises:
         RunFailure: it cannot be written.
     """
-    # Drawn on a canvas of its own: pyplot would hold global state and ask for a display.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    figure = curve(metrics, title)
+    with writing(path):
+        figure.savefig(path)
 
-    figure = Figure(figsize=(7.2, 4.0), dpi=120)
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    steps = [r["step"] for r in metrics if "reward" in r]
-    axes.plot(
-        steps,
-        [r["reward"] for r in metrics if "reward" in r],
-        color="#9db4c0",
-        linewidth=1.2,
-        label="training reward",
-    )
+
+def curve(metrics: Records, title: str) -> Figure:
+    """The figure of :func:`draw_curve`: training reward with its interval, evaluations, tests."""
+    figure, axes = _axes(title)
+    _draw_rewards(axes, [r for r in metrics if "reward" in r])
     checks = [r for r in metrics if "eval/success" in r]
     axes.plot(
         [r["step"] for r in checks],
@@ -59,10 +60,51 @@ def draw_curve(metrics: Sequence[Mapping[str, Any]], path: Path, title: str) -> 
         capsize=3,
         label="test tasks, 95% interval",
     )
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    figure.tight_layout()
+    return figure
+
+
+def _draw_rewards(axes: Axes, steps: Records) -> None:
+    """The reward of each step, its interval, and a cross where it gave no gradient."""
+    axes.plot(
+        [r["step"] for r in steps],
+        [r["reward"] for r in steps],
+        color="#9db4c0",
+        linewidth=1.2,
+        label="training reward, 95% interval over tasks",
+    )
+    known = [r for r in steps if "reward_low" in r]
+    axes.fill_between(
+        [r["step"] for r in known],
+        [r["reward_low"] for r in known],
+        [r["reward_high"] for r in known],
+        color="#9db4c0",
+        alpha=0.3,
+        linewidth=0,
+    )
+    silent = [r for r in steps if cause_in(r) is not None]
+    if silent:
+        axes.plot(
+            [r["step"] for r in silent],
+            [r["reward"] for r in silent],
+            color="#90323d",
+            marker="x",
+            markersize=5,
+            linestyle="none",
+            label="no gradient from rewards",
+        )
+
+
+def _axes(title: str) -> tuple[Figure, Axes]:
+    # Drawn on a canvas of its own: pyplot would hold global state and ask for a display.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.2, 4.0), dpi=120)
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
     axes.set_xlabel("learner updates")
     axes.set_title(title, fontsize=10)
     axes.grid(alpha=0.25)
-    axes.legend(frameon=False, fontsize=8, loc="lower right")
-    figure.tight_layout()
-    with writing(path):
-        figure.savefig(path)
+    return figure, axes

@@ -15,8 +15,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from rl.run.files import writing
+from rl.run.gradient import REASONS, cause_in, silence_of
 
 BLOCKS = "▁▂▃▄▅▆▇█"
+WARN_AT = (3, 10, 30, 100, 300, 1000)
+"""Steps without a gradient in a row after which the screen says what to try."""
 
 
 class Display:
@@ -35,6 +38,7 @@ class Display:
         self._num_steps = num_steps
         self._started = time.monotonic()
         self._rewards: list[float] = []
+        self._causes: list[str | None] = []
         self._last_eval = ""
         self._live: Live | None = None
 
@@ -65,22 +69,28 @@ class Display:
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """A step is done."""
         self._rewards.append(metrics.get("reward", 0.0))
+        self._causes.append(cause_in(metrics))
         if "eval/success" in metrics:
             self._last_eval = f"{metrics['eval/success']:.3f} at step {step}"
         if self._live is not None:
             self._live.update(self._table(step, metrics))
         else:
             self.say(self._line(step, metrics))
+        silence = silence_of(self._causes)
+        if silence.last in WARN_AT:
+            self.say(f"warning: {silence}")
 
     def _line(self, step: int, metrics: Mapping[str, float]) -> str:
         parts = [
             f"step {step}/{self._num_steps}",
-            f"reward {metrics.get('reward', 0.0):.3f}",
+            f"reward {_reward(metrics)}",
             f"{metrics.get('tokens_per_second', 0.0):.0f} tok/s",
             f"{metrics.get('step_time', 0.0):.2f} s ({_seconds(metrics)})",
         ]
         if "eval/success" in metrics:
             parts.insert(2, f"validation {metrics['eval/success']:.3f}")
+        if (cause := self._causes[-1]) is not None:
+            parts.append(f"no gradient: {REASONS[cause]}")
         if told := failures(metrics):
             parts.append(told)
         return "  ".join(parts)
@@ -92,7 +102,10 @@ class Display:
         elapsed = time.monotonic() - self._started
         table.add_row("step", f"{step}/{self._num_steps}  {elapsed:.0f} s")
         table.add_row("", ProgressBar(total=self._num_steps, completed=step, width=40))
-        table.add_row("reward", f"{self._rewards[-1]:.3f}  {sparkline(self._rewards, 40)}")
+        table.add_row("reward", f"{_reward(metrics)}  {sparkline(self._rewards, 40)}")
+        if (cause := self._causes[-1]) is not None:
+            last = silence_of(self._causes).last
+            table.add_row("gradient", f"none in the last {last} step(s): {REASONS[cause]}")
         table.add_row("validation", self._last_eval or "not yet")
         rate = metrics.get("tokens_per_second", 0.0)
         table.add_row("speed", f"{rate:.0f} sampled tokens/s")
@@ -120,6 +133,14 @@ def sparkline(values: list[float], width: int) -> str:
     low, high = min(shown), max(shown)
     span = (high - low) or 1.0
     return "".join(BLOCKS[int((v - low) / span * (len(BLOCKS) - 1))] for v in shown)
+
+
+def _reward(metrics: Mapping[str, float]) -> str:
+    """The mean reward, and its 95% interval over tasks where there is one."""
+    shown = f"{metrics.get('reward', 0.0):.3f}"
+    if "reward_low" not in metrics:
+        return shown
+    return f"{shown} [{metrics['reward_low']:.3f}, {metrics['reward_high']:.3f}]"
 
 
 def _seconds(metrics: Mapping[str, float]) -> str:

@@ -7,6 +7,7 @@
     metrics.jsonl        one line per step, under TRL's names where TRL has one
     trajectories/        step-000012.jsonl.gz: every episode, token for token
     checkpoints/         step-000020/ in the Hugging Face layout; best/ by validation
+    result.json          success before and after, and the steps without a gradient
     curve.png            reward and validation over the run
     ledger.png           where the seconds of each step went
     status.json          what it does at this moment, for ``rl.status``
@@ -114,6 +115,10 @@ class RunFolder:
         """Record the resolved configuration and the versions of everything that matters."""
         self._write_json("config.json", to_plain(config))
         self._write_json("versions.json", {**versions(), **extra})
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        """Record what the run came to."""
+        self._write_json("result.json", result)
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Append a line to metrics.jsonl."""

@@ -51,6 +51,44 @@ def pass_rate(successes: Sequence[float]) -> PassRate:
     return PassRate(p, min(p, max(0.0, centre - half)), max(p, min(1.0, centre + half)), n)
 
 
+def mean_interval(by_task: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """The 95% interval of the mean over all episodes, for tasks like these.
+
+    Episodes of one task are alike, so tasks are what is independent: the standard error is
+    clustered by task, and the quantile is Student's t with (tasks - 1) degrees of freedom.
+
+    Args:
+        by_task: of each task its episodes' values.
+
+    Returns:
+        The ends; infinite where there are fewer than two tasks.
+    """
+    tasks = [values for values in by_task if values]
+    count = sum(map(len, tasks))
+    if len(tasks) < 2:
+        return -math.inf, math.inf
+    mean = sum(map(sum, tasks)) / count
+    squares = sum(sum(value - mean for value in values) ** 2 for values in tasks)
+    error = math.sqrt(squares * len(tasks) / (len(tasks) - 1)) / count
+    half = _t_95(len(tasks) - 1) * error
+    return mean - half, mean + half
+
+
+def _t_95(degrees: int) -> float:
+    """Two-sided 95% quantile of Student's t (Abramowitz and Stegun 1964, 26.7.5)."""
+    if degrees < 3:
+        # The expansion is for large degrees; these two are in closed form.
+        return (12.706204736, 4.302652730)[degrees - 1]
+    z, n = Z_95, degrees
+    return (
+        z
+        + (z**3 + z) / (4 * n)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
+        + (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / (92160 * n**4)
+    )
+
+
 def pass_at_k(episodes: int, right: int, k: int) -> float:
     """The chance that one of k episodes is right, where ``right`` of ``episodes`` were.
 
@@ -212,6 +250,11 @@ def _reward_metrics(
         stdev(t.reward for t in group.finished) for group in groups if len(group.finished) > 1
     ]
     metrics = {"reward": fmean(t.reward for t in finished)}
+    by_task: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for t in finished:
+        by_task[t.part, t.task].append(t.reward)
+    if len(by_task) > 1:
+        metrics["reward_low"], metrics["reward_high"] = mean_interval(list(by_task.values()))
     if spreads:
         metrics["reward_std"] = fmean(spreads)
         metrics["frac_reward_zero_std"] = fmean(spread == 0 for spread in spreads)

@@ -104,7 +104,7 @@ def test_reward_rises_and_the_run_leaves_its_files(words, tmp_path, capfd, turns
 
     assert sorted(p.name for p in out.iterdir()) == [
         *(".lock", "checkpoints", "config.json", "curve.png", "ledger.png"),
-        *("metrics.jsonl", "status.json", "trajectories", "versions.json"),
+        *("metrics.jsonl", "result.json", "status.json", "trajectories", "versions.json"),
     ]
     kept = sorted(p.name for p in (out / "checkpoints").iterdir())
     assert kept == ["best", "step-000008", "step-000010"], "the newest two, and the best"

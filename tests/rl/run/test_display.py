@@ -67,3 +67,34 @@ def test_a_table_on_a_terminal(monkeypatch):
 def test_a_sparkline_goes_from_least_to_greatest_of_the_last_values():
     assert sparkline([9.0, 0.0, 0.5, 1.0], 3) == "▁▄█"
     assert sparkline([2.0, 2.0], 5) == "▁▁"
+
+
+def test_the_interval_of_the_reward_stands_beside_it():
+    stream = io.StringIO()
+    Display("title", 9, stream).step(1, METRICS | {"reward_low": 0.125, "reward_high": 0.375})
+    assert "step 1/9  reward 0.250 [0.125, 0.375]  1234 tok/s" in stream.getvalue()
+
+
+def test_steps_without_a_gradient_are_named_and_the_third_in_a_row_says_what_to_try():
+    stream = io.StringIO()
+    display = Display("title", 9, stream)
+    for step in range(1, 5):
+        display.step(step, METRICS | {"no_gradient/cut": 1.0})
+    display.step(5, METRICS)
+    lines = stream.getvalue().splitlines()
+    said = "no gradient: the answers were cut at the token limit"
+    assert [said in line for line in lines] == [True, True, True, False, True, False]
+    assert lines[3] == (
+        "warning: no gradient from rewards in the last 3 of 3 steps: the answers were cut at the "
+        "token limit (3). What to try: raise sampling.max_tokens or context_length"
+    )
+
+
+def test_a_terminal_shows_how_long_there_was_no_gradient(monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "120")
+    stream = io.StringIO()
+    with Display("title", 9, stream) as display:
+        display.step(1, METRICS | {"no_gradient/equal": 1.0})
+        display.step(2, METRICS | {"no_gradient/equal": 1.0})
+    assert "none in the last 2 step(s): all rewards of each task were equal" in stream.getvalue()

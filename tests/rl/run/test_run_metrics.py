@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
-from scipy.stats import binomtest
+from scipy.stats import binomtest, t
 
 from agents.completion import Completion, FinishReason
 from agents.segment import Segment
 from rl.rollout.trajectory import ToolCall, Trajectory, TrajectoryGroup, Turn
-from rl.run.metrics import pass_at_k, pass_rate, rollout_metrics, success_of
+from rl.run.metrics import mean_interval, pass_at_k, pass_rate, rollout_metrics, success_of
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 10, 128, 512])
@@ -45,6 +46,36 @@ def test_returns_that_are_no_successes_have_the_normal_interval():
 def test_a_pass_rate_of_nothing_is_refused():
     with pytest.raises(ValueError, match="at least one episode"):
         pass_rate([])
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 8, 32, 512])
+def test_the_interval_of_single_episodes_is_students(count):
+    values = [float(n * n % 7) for n in range(count)]
+    low, high = mean_interval([[value] for value in values])
+    error = np.std(values, ddof=1) / math.sqrt(count)
+    theirs = t.interval(0.95, count - 1, loc=np.mean(values), scale=error)
+    assert (low, high) == pytest.approx(theirs, abs=2e-3 * (theirs[1] - theirs[0]))
+
+
+def test_tasks_of_many_episodes_are_single_observations():
+    # Deviations from the mean of 5/6, summed by task: 4/6 and -4/6, in 6 episodes.
+    low, high = mean_interval([[1.0, 1, 1, 1], [0.0, 1], []])
+    mean, error = 5 / 6, math.sqrt((4 / 6) ** 2 * 2 * 2 / 1) / 6
+    half = 12.706204736 * error
+    assert (low, high) == pytest.approx((mean - half, mean + half))
+    assert mean_interval([[0.0, 1.0]]) == (-math.inf, math.inf)
+
+
+@pytest.mark.parametrize(("tasks", "episodes"), [(32, 8), (64, 8), (128, 1)])
+def test_the_interval_covers_the_mean_over_tasks(tasks, episodes):
+    random = np.random.default_rng(0)
+    covered = 0
+    for _ in range(2000):
+        rates = random.beta(0.5, 0.5, size=tasks)
+        values = (random.random((tasks, episodes)) < rates[:, None]).astype(float)
+        low, high = mean_interval(values.tolist())
+        covered += low <= 0.5 <= high
+    assert 0.94 <= covered / 2000 <= 0.965
 
 
 def episode(sampled, rewards, *, scores=None, reason="stop_token", calls=(), **ending):
