@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 _AUDIT_ARCH_X86_64 = 0xC000003E
 _FIRST_UNKNOWN = 463
@@ -72,29 +72,47 @@ _AF_UNIX, _STREAM, _SEQPACKET, _SOCKET_TYPE = 1, 1, 5, 0xF
 # a file's flags, for one, can be changed through a descriptor that only reads.
 _CONTROLS = (0x5401, 0x802C542A, 0x5413, 0x540F, 0x541B, 0x5421, 0x5450, 0x5451)
 _PRIO_USER = 2
-_PR_SET_DUMPABLE = 4
-_F_SETOWN, _F_SETSIG, _F_SETOWN_EX = 8, 10, 15
+_MSG_OOB = 1
+_SOL_SOCKET = 1
 _BUFFER_SIZES = (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF and their FORCE forms
+# SO_REUSEADDR, SO_KEEPALIVE, SO_LINGER, SO_REUSEPORT, SO_PASSCRED, SO_RCVLOWAT, SO_RCVTIMEO and
+# SO_SNDTIMEO in both forms. A filter of packets, for one, is memory of the whole machine's.
+_SOCKET_OPTIONS = (2, 9, 13, 15, 16, 18, 20, 21, 66, 67)
+# PR_SET_PDEATHSIG and its reader, PR_GET_DUMPABLE, PR_GET_KEEPCAPS, the name of a thread (15, 16),
+# PR_GET_SECCOMP, PR_CAPBSET_READ, PR_GET_TSC, PR_GET_SECUREBITS, the slack of timers (29, 30),
+# subreapers (36, 37), PR_SET_NO_NEW_PRIVS and its reader, PR_GET_TID_ADDRESS, large pages (41, 42),
+# the name of a mapping. Not PR_SET_DUMPABLE: the watchdog reads what a process holds open. Not
+# PR_SET_SECCOMP nor PR_FUTEX_HASH: they take memory that no limit counts.
+_PROCESS_CONTROLS = (1, 2, 3, 7, 15, 16, 21, 23, 25, 27, 29, 30, 36, 37, 38, 39, 40, 41, 42)
+_PR_SET_VMA = 0x53564D41
+_F_SETOWN, _F_SETSIG, _F_SETOWN_EX = 8, 10, 15  # signals for anybody, when there is data
+_FIRST_OF_LINUX = 1024
+# F_DUPFD_QUERY, F_DUPFD_CLOEXEC, sizes of pipes, seals, F_GET_RW_HINT. Not F_SETLEASE, which makes
+# others wait for the file, nor F_NOTIFY, which tells what they read.
+_FILE_CONTROLS = (1027, 1030, 1031, 1032, 1033, 1034, 1035)
 
 
 def _load_arg(index: int, *, high: bool = False) -> Instruction:
     return (_LOAD, 0, 0, _ARGS + 8 * index + 4 * high)
 
 
-def _one_of(values: Iterable[int], action: int) -> list[Instruction]:
-    """``action`` when the loaded word is one of ``values``, else allow."""
-    program: list[Instruction] = []
-    for value in values:
-        program += [(_JEQ, 0, 1, value), (_RET, 0, 0, action)]
-    return [*program, (_RET, 0, 0, _ALLOW)]
+def _switch(actions: Mapping[int, Iterable[int]], otherwise: int) -> list[Instruction]:
+    """The action that has the loaded word among its values."""
+    cases = [(value, place) for place, values in enumerate(actions.values()) for value in values]
+    jumps = [
+        (_JEQ, len(cases) - at + place, 0, value) for at, (value, place) in enumerate(cases)
+    ]
+    return [*jumps, *((_RET, 0, 0, action) for action in (otherwise, *actions))]
 
 
 def _only(values: Iterable[int]) -> list[Instruction]:
     """Allow when the loaded word is one of ``values``, else deny."""
-    program: list[Instruction] = []
-    for value in values:
-        program += [(_JEQ, 0, 1, value), (_RET, 0, 0, _ALLOW)]
-    return [*program, (_RET, 0, 0, _DENY)]
+    return _switch({_ALLOW: values}, _DENY)
+
+
+def _nothing_urgent(flags: int) -> list[Instruction]:
+    """Deny a message out of band: a reader that polls finds something, and reads nothing."""
+    return [_load_arg(flags), (_JSET, 0, 1, _MSG_OOB), (_RET, 0, 0, _DENY), (_RET, 0, 0, _ALLOW)]
 
 
 def _zero_only(argument: int) -> list[Instruction]:
@@ -121,16 +139,30 @@ _CHECKED: dict[int, list[Instruction]] = {
         (_RET, 0, 0, _DENY),
         (_RET, 0, 0, _ALLOW),
     ],
+    44: _nothing_urgent(3),  # sendto
+    46: _nothing_urgent(2),  # sendmsg
+    307: _nothing_urgent(3),  # sendmmsg
     # setsockopt: larger buffers would be kernel memory that no limit of a process counts.
-    54: [_load_arg(2), *_one_of(_BUFFER_SIZES, _IGNORE)],
+    54: [
+        _load_arg(1),
+        (_JEQ, 1, 0, _SOL_SOCKET),
+        (_RET, 0, 0, _DENY),
+        _load_arg(2),
+        *_switch({_IGNORE: _BUFFER_SIZES, _ALLOW: _SOCKET_OPTIONS}, _DENY),
+    ],
     56: [  # clone
         _load_arg(0),
         (_JSET, 0, 1, _NEW_NAMESPACES),
         (_RET, 0, 0, _DENY),
         (_RET, 0, 0, _ALLOW),
     ],
-    # prctl: the watchdog reads what a process holds open, which one that is not dumpable hides.
-    157: [_load_arg(0), *_one_of((_PR_SET_DUMPABLE,), _DENY)],
+    72: [  # fcntl
+        _load_arg(1),
+        (_JGE, 0, len(_FILE_CONTROLS) + 2, _FIRST_OF_LINUX),
+        *_only(_FILE_CONTROLS),
+        *_switch({_DENY: (_F_SETOWN, _F_SETSIG, _F_SETOWN_EX)}, _ALLOW),
+    ],
+    157: [_load_arg(0), *_only((*_PROCESS_CONTROLS, _PR_SET_VMA))],  # prctl
     # sync, syncfs: they would wait, beyond any kill, for all that the machine has yet to write.
     162: [(_RET, 0, 0, _IGNORE)],
     306: [(_RET, 0, 0, _IGNORE)],
@@ -141,10 +173,6 @@ _CHECKED_RESTRICTED: dict[int, list[Instruction]] = {
     # setpriority: of the caller itself, not of all processes of its user.
     141: [_load_arg(0), (_JEQ, 0, 1, _PRIO_USER), (_RET, 0, 0, _DENY), *_zero_only(1)],
     203: _zero_only(0),  # sched_setaffinity
-}
-# A file can be told to signal anybody when there is something to read.
-_CHECKED_SIGNALS: dict[int, list[Instruction]] = {
-    72: [_load_arg(1), *_one_of((_F_SETOWN, _F_SETSIG, _F_SETOWN_EX), _DENY)],  # fcntl
 }
 
 
@@ -160,7 +188,7 @@ def assemble(*, restricted: bool, signals: bool = True) -> bytes:
     if restricted:
         leaves |= {n: [(_RET, 0, 0, _DENY)] for n in _DENIED_RESTRICTED} | _CHECKED_RESTRICTED
     if not signals:
-        leaves |= {n: [(_RET, 0, 0, _DENY)] for n in _DENIED_SIGNALS} | _CHECKED_SIGNALS
+        leaves |= {n: [(_RET, 0, 0, _DENY)] for n in _DENIED_SIGNALS}
     allow: list[Instruction] = [(_RET, 0, 0, _ALLOW)]
     ranges: list[tuple[int, list[Instruction]]] = []
     for number in range(_FIRST_UNKNOWN):

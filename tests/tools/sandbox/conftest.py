@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import docker.errors
@@ -28,6 +31,35 @@ def readable_python() -> str | None:
 def python_for():
     """Backend name -> ``python=`` for ``make_sandbox``."""
     return lambda backend: readable_python() if backend == "landlock" else None
+
+
+@pytest.fixture(scope="session")
+def need(python_for):
+    """Skips unless a backend, given by its name, works here."""
+    return lambda backend: _skip_without(backend, python_for(backend))
+
+
+def _skip_without(backend: str, python: str | None) -> None:
+    reason = _missing(backend, python)
+    if reason:
+        pytest.skip(reason)
+
+
+@functools.cache
+def _missing(backend: str, python: str | None) -> str:
+    """Why a backend cannot work on this machine; "" where it can."""
+
+    async def tried() -> str:
+        try:
+            async with make_sandbox(backend, python=python):
+                return ""
+        except SandboxUnavailable as error:
+            if "does not confine" in str(error):
+                raise
+            return str(error)
+
+    with ThreadPoolExecutor(1) as apart:  # this thread may be an event loop's
+        return apart.submit(asyncio.run, tried()).result()
 
 
 async def started(backend: str, python: str | None) -> Sandbox:

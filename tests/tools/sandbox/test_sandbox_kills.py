@@ -24,8 +24,9 @@ HEAD = f"import ctypes, os, time\nctypes.CDLL(None).prctl(15, {NAME.encode()!r})
 
 
 @pytest.fixture(params=["bwrap", "docker", "landlock"])
-def make(request, python_for):
-    """``make_sandbox`` for a backend; the test that enters it is skipped where it cannot work."""
+def make(request, python_for, need):
+    """``make_sandbox`` for a backend; a test is skipped where that cannot work."""
+    need(request.param)
 
     def made(**options):
         return make_sandbox(request.param, python=python_for(request.param), **options)
@@ -174,9 +175,10 @@ class Unsteady:
 
 @pytest.mark.parametrize(("failures", "answered"), [(5, 16), (100, 0)])
 async def test_what_does_not_start_is_tried_again_for_a_while(
-    monkeypatch, python_for, failures, answered
+    monkeypatch, python_for, need, failures, answered
 ):
     """As when an engine is restarted: pauses between the tries, and an end to them."""
+    need("landlock")
     monkeypatch.setattr(zygotes, "_PAUSES_S", (0.0, 0.05, 0.05, 0.05, 0.05, 0.05, 0.05))
     async with make_sandbox("landlock", python=python_for("landlock")) as sandbox:
         current = sandbox._zygotes

@@ -17,8 +17,9 @@ from tools.sandbox import sandbox as sandbox_module
 @pytest.fixture(
     params=["bwrap", *(pytest.param(b, marks=pytest.mark.slow) for b in ("docker", "landlock"))]
 )
-def make(request, python_for):
-    """``make_sandbox`` for a backend; the test that enters it is skipped where it cannot work."""
+def make(request, python_for, need):
+    """``make_sandbox`` for a backend; a test is skipped where that cannot work."""
+    need(request.param)
 
     def made(**options):
         return make_sandbox(request.param, python=python_for(request.param), **options)

@@ -144,6 +144,39 @@ def test_arguments_decide(program):
     assert verdict(program, 162) == verdict(program, 306) == IGNORE  # sync, syncfs
 
 
+def test_options_and_operations_are_those_that_honest_programs_use(program):
+    socket_options = {name for name in range(100) if verdict(program, 54, 3, 1, name) == ALLOW}
+    assert socket_options == {2, 9, 13, 15, 16, 18, 20, 21, 66, 67}
+    for name in (7, 8, 32, 33):  # the sizes of buffers
+        assert verdict(program, 54, 3, 1, name) == IGNORE
+    for name in (26, 27, 44, 50, 51, 52):  # SO_ATTACH_FILTER and its family
+        assert verdict(program, 54, 3, 1, name) == DENY
+    for level in (0, 6, 17, 41, 270, 279):  # no option of any other level
+        assert {verdict(program, 54, 3, level, name) for name in range(60)} == {DENY}
+    operations = {op for op in range(100) if verdict(program, 157, op) == ALLOW}
+    assert operations == {*(1, 2, 3, 7, 15, 16, 21, 23, 25, 27, 29, 30), *range(36, 43)}
+    assert verdict(program, 157, 0x53564D41) == ALLOW  # PR_SET_VMA, which names a mapping
+    for denied in (4, 22, 35, 59, 62, 78, 0x59616D61):  # 22: PR_SET_SECCOMP; 78: PR_FUTEX_HASH
+        assert verdict(program, 157, denied) == DENY
+    assert verdict(program, 317, 1) == DENY  # seccomp
+
+
+def test_commands_of_fcntl(program):
+    found = {command for command in range(2000) if verdict(program, 72, 0, command) == DENY}
+    linux = {1027, *range(1030, 1036)}
+    assert found == {8, 10, 15, *range(1024, 2000)} - linux
+    assert {1024, 1026, 1040} <= found  # leases, notes of what others read, delegations
+
+
+def test_nothing_is_sent_out_of_band(program):
+    dontwait, oob = 0x40, 1
+    for number, flags in ((44, 3), (46, 2), (307, 3)):
+        arguments = [0] * 6
+        arguments[flags] = dontwait | oob
+        assert verdict(program, number, *arguments) == DENY
+    assert verdict(program, 44, 3, 0, 0, dontwait) == ALLOW
+
+
 def test_only_its_own_priority_is_a_restricted_programs():
     program = assemble(restricted=True)
     assert verdict(program, 141, 0, 0, 5) == ALLOW
