@@ -200,4 +200,5 @@ def _options(python: interpreter.Interpreter) -> Iterator[str]:
     if not Path(python.prefix).is_relative_to("/usr"):
         yield from ("--ro-bind", python.prefix if python.reachable else _SHOWN_AT, python.prefix)
     yield from ("--dev", "/dev", "--proc", "/proc", "--dir", "/tmp")
+    yield from ("--tmpfs", "/dev/pts", "--remount-ro", "/dev/pts")  # no terminals
     yield from ("--remount-ro", "/dev", "--remount-ro", "/", "--cap-drop", "ALL")

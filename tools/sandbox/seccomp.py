@@ -99,9 +99,7 @@ def _load_arg(index: int, *, high: bool = False) -> Instruction:
 def _switch(actions: Mapping[int, Iterable[int]], otherwise: int) -> list[Instruction]:
     """The action that has the loaded word among its values."""
     cases = [(value, place) for place, values in enumerate(actions.values()) for value in values]
-    jumps = [
-        (_JEQ, len(cases) - at + place, 0, value) for at, (value, place) in enumerate(cases)
-    ]
+    jumps = [(_JEQ, len(cases) - at + place, 0, value) for at, (value, place) in enumerate(cases)]
     return [*jumps, *((_RET, 0, 0, action) for action in (otherwise, *actions))]
 
 

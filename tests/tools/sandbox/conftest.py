@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import functools
 import os
+import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -31,6 +34,25 @@ def readable_python() -> str | None:
 def python_for():
     """Backend name -> ``python=`` for ``make_sandbox``."""
     return lambda backend: readable_python() if backend == "landlock" else None
+
+
+@pytest.fixture(autouse=True)
+def alone_with_landlock(request):
+    """For a user other than root, the kernel counts all processes of ``landlock`` together: a fork
+    bomb in one test process would make forks fail in another."""
+    if os.getuid() == 0 or "landlock" not in request.node.name:
+        yield
+        return
+    with Path(tempfile.gettempdir(), f"turnwise-landlock-tests-{os.getuid()}").open("w") as turn:
+        deadline = time.monotonic() + 600
+        while True:
+            try:
+                fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                assert time.monotonic() < deadline, "another test holds landlock for too long"
+                time.sleep(0.05)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -171,18 +171,18 @@ def test_colliding_keys_are_refused_at_once():
     colliding = encode({k * modulus for k in range(101)})
     assert len(decode(colliding)) == 101
     wire = ["s", [["i", format(k * modulus, "x")] for k in range(20_000)]]
-    started = time.monotonic()
+    started = time.thread_time()
     with pytest.raises(CodecError, match="equal hashes"):
         decode(wire)
     with pytest.raises(CodecError, match="equal hashes"):
         decode(["d", [[key, None] for key in wire[1]]])
-    assert time.monotonic() - started < 1
+    assert time.thread_time() - started < 1
 
 
 def test_an_enormous_integer_takes_linear_time():
-    started = time.monotonic()
+    started = time.thread_time()
     assert decode(encode(1 << 3_000_000)).bit_length() == 3_000_001
-    assert time.monotonic() - started < 0.5
+    assert time.thread_time() - started < 0.5
 
 
 def test_messages_pass_a_socket_whole():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import resource
+
 import pytest
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -18,6 +21,26 @@ async def test_the_environment_is_not_the_judges(either, monkeypatch):
     assert result.stdout.splitlines()[0] == (
         "['HOME', 'LANG', 'MALLOC_ARENA_MAX', 'PATH', 'PYTHONDONTWRITEBYTECODE', 'TMPDIR']"
     )
+
+
+async def test_a_crash_starts_no_helper_of_the_machine(either):
+    """Only a limit of 1 keeps the kernel from piping a core dump to one that runs as root."""
+    if os.getuid() != 0 and resource.getrlimit(resource.RLIMIT_CORE)[1] == 0:
+        pytest.skip("core dumps are off here, for good: nobody may raise the limit to 1")
+    result = await either.run("import resource\nprint(resource.getrlimit(resource.RLIMIT_CORE))")
+    assert result.stdout == "(1, 1)\n"
+
+
+async def test_timers_that_a_run_takes_are_none_of_its_neighbours(either):
+    if either.isolation == "restricted" and os.getuid() != 0:
+        pytest.skip("not promised: all processes of a user have them in common")
+    head = (
+        "import ctypes, time\nlibc, timer, count = ctypes.CDLL(None), ctypes.c_void_p(), 0\n"
+        "while count < {} and libc.timer_create(1, None, ctypes.byref(timer)) == 0: count += 1\n"
+    )
+    async with either.session() as greedy, either.session() as other:
+        assert (await greedy.run(head.format(10_000) + "count")).value == "256"
+        assert (await other.run(head.format(10_000) + "count")).value == "256"
 
 
 async def test_no_capability_is_held(either):

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from tools.sandbox import local, make_sandbox, scratch
+from tools.sandbox.inside import surroundings
 
 
 @pytest.fixture
@@ -79,6 +80,25 @@ async def test_a_sandbox_sweeps_when_it_starts_and_holds_its_own(tmp_path, monke
             fcntl.flock(hold, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.close(hold)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_becomes_a_link_meanwhile_changes_no_mode_elsewhere(tmp_path, monkeypatch):
+    """As a copy of a session does it that is still at work in there."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    outside.chmod(0o755)
+    (tmp_path / "run/inner").mkdir(parents=True)
+    enterable = surroundings._make_enterable
+
+    def swapped(name, folder):
+        os.rmdir(name, dir_fd=folder)
+        os.symlink(outside, name, dir_fd=folder)
+        enterable(name, folder)
+
+    monkeypatch.setattr(surroundings, "_make_enterable", swapped)
+    with pytest.raises(OSError, match="Not a directory|symbolic link"):
+        surroundings.remove_tree(str(tmp_path / "run"))
+    assert outside.stat().st_mode & 0o777 == 0o755
 
 
 def test_a_tree_deeper_than_any_path_is_removed(tmp_path, gone):

@@ -203,6 +203,28 @@ async def test_a_call_that_waited_while_its_session_ended_says_so(either, monkey
             await call
 
 
+async def test_a_session_whose_timer_wakes_it_between_calls_is_ended(either):
+    async with either.session() as session:
+        result = await session.run(
+            "import ctypes, signal, struct, threading\nlibc = ctypes.CDLL(None)\n"
+            "signal.signal(signal.SIGCONT, lambda *_: None)\n"
+            "timer, goes_on = ctypes.c_void_p(), struct.pack('=qii', 0, 18, 0)\n"
+            "event = ctypes.create_string_buffer(goes_on, 64)\n"
+            "for n in range(200):\n"  # once each: a stop ends one that repeats
+            "    at = struct.pack('=4q', 0, 0, n // 20, n % 20 * 50_000_000 + 1)\n"
+            "    assert libc.timer_create(1, event, ctypes.byref(timer)) == 0\n"
+            "    assert libc.timer_settime(timer, 0, at, None) == 0\n"
+            "def burn():\n    while True: pass\n"
+            "threading.Thread(target=burn, daemon=True).start()"
+        )
+        assert result.status is Status.OK, result.shown
+        async with asyncio.timeout(20):
+            while not session.over:
+                await asyncio.sleep(0.05)
+        with pytest.raises(SessionOver, match="went on between calls"):
+            await session.run("1")
+
+
 async def test_closing_twice_and_closing_unstarted(either):
     session = either.session()
     with pytest.raises(SessionOver, match="not started"):

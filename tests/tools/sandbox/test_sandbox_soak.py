@@ -21,6 +21,8 @@ _REMOVE_ID = 0
 
 @pytest.mark.parametrize("backend", ["bwrap", "docker", "landlock"])
 def test_hundreds_of_runs_half_of_them_attacks_leave_nothing(backend, python_for):
+    if backend == "landlock" and os.getuid() != 0:
+        pytest.skip("not promised: a fork bomb makes the forks of a user's other runs fail")
     command = [sys.executable, "-m", "benchmarks.sandbox_soak", "--backend", backend]
     command += ["--runs", "300", "--every", "150", "--python", python_for(backend) or ""]
     done = subprocess.run(

@@ -62,6 +62,9 @@ def create(client: Any, image: str, spec: Spec, owner: str, folder: Path | None 
         pids_limit=spec.tasks,
         oom_score_adj=_OUT_OF_MEMORY_SCORE,
         shm_size=1 << 20,
+        tmpfs={"/dev/pts": "ro,size=4k,nr_inodes=1"},  # no terminals
+        # 0 would not keep a crash from starting the machine's helper.
+        ulimits=[docker.types.Ulimit(name="core", soft=1, hard=1)],
         log_config={"Type": "none"},
         runtime=spec.runtime,
         mounts=[

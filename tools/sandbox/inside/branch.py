@@ -44,6 +44,10 @@ class Branch:
     """How many were sent so far."""
     stopped: bool = False
     """Whether its processes were stopped, as between calls."""
+    looked: float = 0.0
+    """When it was last seen to it that they are."""
+    woken: int = 0
+    """How often some went on all the same since the last call."""
     guard: watchdog.Watchdog | None = None
     copy: Branch | None = None
     """What is being made of it, while FORKING."""
@@ -76,6 +80,7 @@ class Branch:
     def idle(self, now: float) -> None:
         """Wait for the next call."""
         self.begin(IDLE, now, math.inf)
+        self.woken = 0
 
     def interrupt(self, deadline: float) -> None:
         """Do what Ctrl-C does in a terminal: interrupt its whole process group."""
@@ -171,7 +176,9 @@ class Branch:
 
     def _hear_first(self, others: Collection[int]) -> bytes:
         """The first words of a copy; the kernel says which process they come from."""
-        data, notes, _, _ = self.child.talk.recvmsg(1 << 16, 64, socket.MSG_DONTWAIT)
+        # No room for descriptors: the kernel closes what a program may have sent along.
+        room = socket.CMSG_SPACE(_CREDENTIALS.size)
+        data, notes, _, _ = self.child.talk.recvmsg(1 << 16, room, socket.MSG_DONTWAIT)
         for level, kind, note in notes:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
                 pid = _CREDENTIALS.unpack_from(note)[0]

@@ -31,6 +31,9 @@ _NICE = 5
 _STACK_MB = 8
 _PENDING_SIGNALS = 256
 """Queued signals and timers: their memory is the kernel's."""
+_CORE = 1
+"""Bytes of a core dump: too few for one, and the only number at which the kernel starts no helper
+outside, as root, where the machine has one. At 0 it does."""
 _MAX_DESCRIPTORS = 128
 _ADDRESS_SPACE_SLACK_MB = 512
 """Address space beyond the memory limit, for mappings that hold little: libraries, stacks."""
@@ -104,6 +107,8 @@ def _confine(config: Config, place: Place, filter_: kernel.Filter | None) -> Non
         _signal.signal(number, _signal.SIG_DFL)
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)
     _lower(resource.RLIMIT_NOFILE, _MAX_DESCRIPTORS)
+    # Not of the zygote: what it has is a bound of all that it clones together.
+    _lower(resource.RLIMIT_SIGPENDING, _PENDING_SIGNALS)
     _lower(resource.RLIMIT_FSIZE, config.disk_mb << 20)
     os.nice(_NICE)
     if place.uid is not None:
@@ -177,10 +182,9 @@ def prepare() -> None:
     _open_streams()
     os.umask(0o022)
     for limit, value in (
-        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_CORE, _CORE),
         (resource.RLIMIT_MEMLOCK, 64 << 10),
         (resource.RLIMIT_MSGQUEUE, 0),
-        (resource.RLIMIT_SIGPENDING, _PENDING_SIGNALS),
         (resource.RLIMIT_RTPRIO, 0),
         (resource.RLIMIT_NICE, 0),
     ):

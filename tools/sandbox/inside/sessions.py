@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tools.sandbox.inside import frames, watchdog
+from tools.sandbox.inside import frames, usage, watchdog
 from tools.sandbox.inside.branch import (
     CALLING,
     FORKING,
@@ -35,6 +35,10 @@ from tools.sandbox.inside.judge import GoneError, Judge
 from tools.sandbox.inside.surroundings import Place, remove_tree
 
 _TICK_S = 0.025
+_LOOK_S = 0.25
+"""Between looks at a session that is stopped: a timer of its own may send it the signal to go on."""
+_MAX_WOKEN = 3
+"""Looks at which processes were found awake before their branch is ended."""
 _INTERRUPT_S = 1.0
 """Seconds that an interrupted call has to come to its end before the branch is killed."""
 _START_S = 10.0
@@ -73,7 +77,7 @@ class _Session:
         self.ends = time.monotonic() + request["life_s"]
         self.next_tick = 0.0
         self.resting = False
-        """Whether every branch is stopped, so that nothing has to be looked at."""
+        """Whether every branch is stopped, so that looks may be rare."""
         self.ready: dict[int, int] = {}
         """What the last poll found. The kernel looks in the order of registration."""
         self.poller = select.poll()
@@ -102,9 +106,11 @@ class _Session:
             self.judge.finish()
 
     def patience_ms(self) -> float:
-        """Until a branch has been idle, or the session open, for too long."""
-        idle = [b.since + self.request["idle_s"] for b in self.branches.values()]
-        wait_s: float = min([self.ends, *idle]) - time.monotonic()
+        """Until the next look, or a branch has been idle, or the session open, for too long."""
+        branches = self.branches.values()
+        next_idle = min(b.since + self.request["idle_s"] for b in branches)
+        next_look = min(b.looked for b in branches) + _LOOK_S
+        wait_s: float = min(self.ends, next_idle, next_look) - time.monotonic()
         return 1000 * max(0.0, wait_s) + 1
 
     def tick(self, now: float) -> None:
@@ -115,6 +121,8 @@ class _Session:
             elif branch.stopped:
                 if now >= branch.since + self.request["idle_s"]:
                     self.end(branch, "timeout", f"idle for {self.request['idle_s']:g} s")
+                elif now >= branch.looked + _LOOK_S:
+                    self.look_again(branch)
             elif now >= branch.deadline:
                 self.late(branch, now)
             elif branch.guard is not None and (trouble := branch.guard.tick()):
@@ -279,6 +287,19 @@ class _Session:
                 send_signal(pid, signal.SIGSTOP)
             done |= new
         branch.stopped = True
+        branch.looked = time.monotonic()
+
+    def look_again(self, branch: Branch) -> None:
+        """Stop again what went on between calls; end a branch that keeps doing so."""
+        awake = False
+        for pid in self.members(branch):
+            with contextlib.suppress(OSError):  # it has ended
+                awake = awake or usage.is_awake(pid)
+        branch.woken += awake
+        if branch.woken >= _MAX_WOKEN:
+            self.end(branch, "killed", "its processes went on between calls")
+        else:
+            self.stop(branch)
 
     def resume(self, branch: Branch, now: float) -> None:
         """Let them go on."""

@@ -161,11 +161,20 @@ def _empty(folder: int) -> list[str]:
     with os.scandir(folder) as entries:
         for entry in list(entries):
             if entry.is_dir(follow_symlinks=False):
-                os.chmod(entry.name, stat.S_IRWXU, dir_fd=folder)
+                _make_enterable(entry.name, folder)
                 folders.append(entry.name)
             else:
                 os.unlink(entry.name, dir_fd=folder)
     return folders
+
+
+def _make_enterable(name: str, folder: int) -> None:
+    """Give a folder all rights of its owner, and nothing else: a link there now is not followed."""
+    held = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+    try:
+        os.chmod(f"/proc/self/fd/{held}", stat.S_IRWXU)  # by name, chmod would follow
+    finally:
+        os.close(held)
 
 
 def task_limit(config: Config) -> int:

@@ -59,11 +59,24 @@ def tasks(pid: int) -> list[int]:
     return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
 
 
+def is_awake(pid: int) -> bool:
+    """Whether a thread of a process runs, or waits for what would make it run.
+
+    Raises:
+        OSError: it has ended.
+    """
+    return any(_state(pid, task) in (b"R", b"S") for task in tasks(pid))
+
+
 def _runs(pid: int, task: int) -> bool:
+    return _state(pid, task) == b"R"
+
+
+def _state(pid: int, task: int) -> bytes:
     try:
-        return _stat(f"/proc/{pid}/task/{task}/stat")[0] == b"R"
+        return _stat(f"/proc/{pid}/task/{task}/stat")[0]
     except OSError:
-        return False
+        return b""
 
 
 def _stat(path: str) -> list[bytes]:

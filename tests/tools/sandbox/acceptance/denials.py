@@ -34,6 +34,28 @@ _PRIVILEGE = {
     "quotas": "call(179, 0, 0, 0, 0)",
     "accounting": "call(163, 0)",
     "the kernel's log": "call(103, 3, 0, 0)",
+    "a filter of packets, which is memory of the machine's": (
+        "socket.socketpair()[0].setsockopt(1, 26, bytes(16))"
+    ),
+    "a compiled filter of packets": "socket.socketpair()[0].setsockopt(1, 50, bytes(4))",
+    "an option of a socket that no honest program needs": (
+        "socket.socketpair()[0].setsockopt(1, 47, 1)"
+    ),
+    "a further filter by prctl": "call(157, 22, 2, 0, 0, 0)",
+    "a table of locks of its own": "call(157, 78, 1, 4, 0, 0)",
+    "a lease on a file of the interpreter": (
+        "__import__('fcntl').fcntl(os.open(os.__file__, 0), 1024, 0)"
+    ),
+    "notes of what others read": (
+        "__import__('fcntl').fcntl(os.open(os.path.dirname(os.__file__), 0), 1026, 1)"
+    ),
+    "an owner of a descriptor's signals": "__import__('fcntl').fcntl(0, 8, os.getppid())",
+    "a byte out of band": "socket.socketpair()[0].send(b'x', socket.MSG_OOB)",
+    "a message with a byte out of band": (
+        "socket.socketpair()[0].sendmsg([b'x'], [], socket.MSG_OOB)"
+    ),
+    "a terminal": "os.open('/dev/ptmx', os.O_RDWR)",
+    "a pair of terminals": "os.openpty()",
     "another personality": "call(135, 0x0400000)",
     "tables of segments": "call(154, 1, 0, 0)",
     "kernel keyrings": "call(250, 0, 0)",
