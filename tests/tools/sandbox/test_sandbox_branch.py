@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import socket
+from pathlib import Path
 
 from tools.sandbox.inside.branch import Branch
 from tools.sandbox.inside.child import Child, Stream
@@ -15,7 +15,7 @@ def test_descriptors_that_a_program_sends_to_its_warden_are_not_taken():
     nothing = Stream(-1)
     copy = Branch(1, Child(0, -1, mine, -1, nothing, nothing), 0.0, 0.0)
     with mine, theirs:
-        before = os.listdir("/proc/self/fd")
+        before = len(list(Path("/proc/self/fd").iterdir()))
         socket.send_fds(theirs, [b"x"], [mine.fileno()] * 4)
         assert copy.hear(100, []) is None
-        assert os.listdir("/proc/self/fd") == before
+        assert len(list(Path("/proc/self/fd").iterdir())) == before

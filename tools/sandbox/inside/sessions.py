@@ -36,7 +36,7 @@ from tools.sandbox.inside.surroundings import Place, remove_tree
 
 _TICK_S = 0.025
 _LOOK_S = 0.25
-"""Between looks at a session that is stopped: a timer of its own may send it the signal to go on."""
+"""Between looks at a branch that is stopped: a timer of its own may have it go on."""
 _MAX_WOKEN = 3
 """Looks at which processes were found awake before their branch is ended."""
 _INTERRUPT_S = 1.0

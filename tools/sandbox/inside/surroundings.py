@@ -1,7 +1,7 @@
 """Where a run happens: its namespaces and mounts, or its folder."""
 
 # Plain os calls: relative to the working directory, and once per run.
-# ruff: noqa: PTH102, PTH106, PTH116
+# ruff: noqa: PTH101, PTH102, PTH106, PTH116
 
 from __future__ import annotations
 
