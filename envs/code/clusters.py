@@ -65,4 +65,6 @@ def _text(value: Any) -> str:
         case dict():
             items = sorted(f"{_text(key)}: {_text(one)}" for key, one in value.items())
             return f"dict({', '.join(items)})"
+        case int() if not isinstance(value, bool):
+            return f"{value:#x}"  # of any length; in decimal Python prints 4300 digits
     return repr(value)

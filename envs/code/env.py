@@ -44,8 +44,8 @@ class CodeSandboxOptions(EnvOptions):
     """"tests": the first public test that failed; "blank": the same sentence without its values,
     to measure what the feedback is worth."""
     hidden_tests: str = "all"
-    """"all": 1 if every test passes, public and hidden, else 0; "fraction": the share of hidden
-    tests that pass."""
+    """"all": 1 if every test passes, public and hidden, else 0; "fraction": the share that pass of
+    the hidden tests that are not public as well."""
     cross_check: int = 0
     """Random small inputs on which a program must also agree with the task's reference solution:
     one mismatch, and its tests pay nothing. 0: none."""
@@ -243,7 +243,7 @@ class CodeSandboxEnv(TextEnv[CodeTask, CodeState]):
     ) -> Reply:
         """The end, after the last program: every test passed or not, and their outcomes."""
         options = self._chosen
-        share = _share(hidden)
+        share = _share(_unseen(self.state.task, hidden))
         checked = await self._cross_check(source) if share > 0 else CrossCheck(0, 0)
         passed = passed and checked.agreed
         paid = float(passed) if options.hidden_tests == "all" else share * checked.agreed
@@ -282,6 +282,12 @@ def _check_comparable(source: str, tasks: Sequence[CodeTask]) -> None:
             f"cross_check: no task of {source} has both a reference solution and a test that "
             f"calls a function with plain values: set it to 0"
         )
+
+
+def _unseen(task: CodeTask, hidden: Sequence[Outcome]) -> Sequence[Outcome]:
+    """The outcomes of hidden tests that no agent was shown; of all where none is left."""
+    pairs = zip(task.hidden, hidden, strict=True)
+    return [outcome for test, outcome in pairs if test not in task.public] or hidden
 
 
 def _share(outcomes: Sequence[Outcome]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from envs.code.task import CodeTask
+from envs.code.values import text_of
 from tools.sandbox import AssertTest, CallTest, Outcome, OutcomeKind, StdioTest, Test, Verdict
 
 LONGEST_VALUE = 200
@@ -44,18 +45,18 @@ def blank(task: CodeTask) -> str:
 def _line(task: CodeTask, test: Test, outcome: Outcome) -> str:
     match test:
         case CallTest():
-            arguments = [_text(value) for value in test.args]
-            arguments += [f"{name}={_text(value)}" for name, value in test.kwargs.items()]
+            arguments = [text_of(value) for value in test.args]
+            arguments += [f"{name}={text_of(value)}" for name, value in test.kwargs.items()]
             call = f"{task.entry_point}({_short(', '.join(arguments))})"
-            said = f"returned {_short(_text(outcome.value))}"
-            return f"{call} {_happened(outcome, said)}, expected {_short(_text(test.expected))}"
+            said = f"returned {_short(text_of(outcome.value))}"
+            return f"{call} {_happened(outcome, said)}, expected {_short(text_of(test.expected))}"
         case AssertTest():
             # The judge knows the answer where the code was nothing but a call.
             known = outcome.kind is OutcomeKind.WRONG and outcome.error_type == ""
-            failed = f"returned {_short(_text(outcome.value))}" if known else "failed"
+            failed = f"returned {_short(text_of(outcome.value))}" if known else "failed"
             return f"{_short(test.code)}: {_happened(outcome, failed)}"
         case StdioTest():
-            said = f"printed {_short(_text(outcome.value))}"
+            said = f"printed {_short(text_of(outcome.value))}"
             given = f"on input {_short(repr(test.stdin))} it"
             return f"{given} {_happened(outcome, said)}, expected {_short(repr(test.stdout))}"
 
@@ -70,13 +71,6 @@ def _happened(outcome: Outcome, wrong: str) -> str:
         where = "" if told else f" (line {outcome.line})"
         return f"raised {_short(error)}{where}"
     return _ENDINGS[outcome.kind]
-
-
-def _text(value: object) -> str:
-    try:
-        return repr(value)
-    except ValueError:  # Python refuses to print an integer of more than 4300 digits.
-        return "a number too long to show"
 
 
 def _short(text: str) -> str:

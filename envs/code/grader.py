@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Protocol
 
+from envs.code.values import without_large_values
 from tools.sandbox import Health, Test, Verdict
 
 
@@ -49,7 +50,9 @@ class CachedGrader:
     """A sandbox that remembers its verdicts.
 
     Members of a group write many equal programs. Those in flight share one run; a run that the
-    sandbox failed is forgotten, so the next asker tries again.
+    sandbox failed is forgotten, so the next asker tries again. Large answers are cut to how they
+    begin (``LargeValue``), for the first asker as for the next: what programs return must not fill
+    the memory.
 
     Args:
         sandbox: grades what is not remembered.
@@ -91,15 +94,19 @@ class CachedGrader:
         run = self._verdicts.get(key)
         if run is None:
             self.num_run += 1
-            run = asyncio.create_task(
-                self._sandbox.grade(source, tests, entry_point, fresh_process=self._fresh_process)
-            )
+            run = asyncio.create_task(self._graded(source, tests, entry_point))
             self._verdicts[key] = run
             run.add_done_callback(lambda done: self._forget_failure(key, done))
         self._verdicts.move_to_end(key)
         self._shrink()
         # Shielded: an asker that gives up must not take the answer from the others.
         return await asyncio.shield(run)
+
+    async def _graded(self, source: str, tests: Sequence[Test], entry_point: str | None) -> Verdict:
+        verdict = await self._sandbox.grade(
+            source, tests, entry_point, fresh_process=self._fresh_process
+        )
+        return without_large_values(verdict)
 
     async def ready(self) -> None:
         """Wait while the sandbox has too many that wait for their turn."""

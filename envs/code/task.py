@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 from tools.sandbox import Test
 
-_FENCED = re.compile(r"```[ \t]*(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
+_OPENING = re.compile(r"```[ \t]*(?:(?:python|py)[ \t]*)?\n")
+_CLOSING = re.compile(r"```[ \t]*(?:\n|\Z)")
+_CODE_INDENT = 4
+"""Blanks before a fence that make it, in Markdown, a line of what it stands in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,35 @@ class CodeTask:
 def extract_program(action: str) -> str:
     """The program in an answer: its last fenced Python block, or all of it where there is none.
 
-    A block whose fence was never closed counts: the answer was cut, or ends with the program.
+    A fence that ends its line closes a block, unless it is indented like code: one inside a string
+    of the program does not. A block whose fence was never closed counts: the answer was cut, or
+    ends with the program.
     """
-    blocks = _FENCED.findall(action)
-    return str(blocks[-1]) if blocks else action
+    last, at = action, 0
+    unclosed = -1
+    """The indentation up to which no fence is left that closes: it is not looked for again."""
+    while (opening := _OPENING.search(action, at)) is not None:
+        indent = max(_CODE_INDENT - 1, _indent(action, opening.start()))
+        closing = _closing(action, opening.end(), indent) if indent > unclosed else None
+        if closing is None:
+            # The first fence of any kind, as in "```py\nf()``` does it".
+            unclosed = max(unclosed, indent)
+            end = action.find("```", opening.end())
+            end, at = (end, end + 3) if end >= 0 else (len(action), len(action))
+        else:
+            end, at = closing.span()
+        last = action[opening.end() : end]
+    return last
+
+
+def _closing(action: str, at: int, indent: int) -> re.Match[str] | None:
+    for fence in _CLOSING.finditer(action, at):
+        if _indent(action, fence.start()) <= indent:
+            return fence
+    return None
+
+
+def _indent(action: str, at: int) -> int:
+    """Blanks before a place, where nothing else stands before it in its line; else 0."""
+    before = action[action.rfind("\n", 0, at) + 1 : at]
+    return 0 if before.strip(" \t") else len(before.expandtabs(4))

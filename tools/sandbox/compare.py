@@ -7,9 +7,14 @@ from typing import Any
 
 
 def equal(got: Any, expected: Any, tolerance: float | None = None) -> bool:
-    """``got == expected``; with a tolerance, numbers may differ by it, absolutely or relatively."""
+    """``got == expected``; with a tolerance, numbers may differ by it, absolutely or relatively.
+
+    An expected NaN, which equals nothing, is met by a NaN.
+    """
     if tolerance is None:
-        return bool(got == expected)
+        if got == expected or not _has_nan(expected):
+            return bool(got == expected)
+        tolerance = 0.0
     if isinstance(expected, int | float | complex) and not isinstance(expected, bool):
         return _close(got, expected, tolerance)
     if isinstance(expected, list | tuple):
@@ -27,9 +32,19 @@ def equal(got: Any, expected: Any, tolerance: float | None = None) -> bool:
     return bool(got == expected)
 
 
+def _has_nan(expected: Any) -> bool:
+    if isinstance(expected, list | tuple):
+        return any(map(_has_nan, expected))
+    if isinstance(expected, dict):
+        return any(map(_has_nan, expected.values()))
+    return isinstance(expected, float | complex) and expected != expected
+
+
 def _close(got: Any, expected: complex, tolerance: float) -> bool:
     if not isinstance(got, int | float | complex) or isinstance(got, bool):
         return False
+    if expected != expected:
+        return bool(got != got)
     if got == expected:
         return True
     try:

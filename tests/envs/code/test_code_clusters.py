@@ -49,6 +49,13 @@ async def test_programs_that_mean_the_same_answer_the_same():
     assert len(told[0]) == 12
 
 
+async def test_integers_of_any_length_are_answers():
+    programs = ["def f(xs): return 10**5000", "def f(xs): return 10**5000 + 1"]
+    async with make_sandbox("auto") as sandbox:
+        told = [await answers(sandbox, TASK, program, 2) for program in (*programs, programs[0])]
+    assert clusters(told) == [[0, 2], [1]]
+
+
 async def test_equal_sets_and_dicts_are_equal_answers():
     programs = [
         "def f(xs): return {'a': {8, 16, 0}, 'b': [1]}",

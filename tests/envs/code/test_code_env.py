@@ -6,8 +6,10 @@ import pytest
 
 import envs
 from envs import EnvFailure
+from envs.code import env as env_module
 from envs.code.env import CodeSandboxEnv, CodeSandboxOptions
 from envs.code.generated import GeneratedTasks
+from envs.code.task import CodeTask
 from tools.sandbox import CallTest, Outcome, OutcomeKind, SandboxFailure, Verdict
 
 RIGHT = "def f(xs): return sum([x + 1 for x in xs])"
@@ -178,6 +180,17 @@ def test_passing_the_hidden_tests_alone_earns_nothing():
 def test_a_fraction_of_the_hidden_tests_can_be_the_reward():
     env = scripted(ScriptedSandbox(NO_PUBLIC + HALF_HIDDEN), hidden_tests="fraction")
     assert env.step(RIGHT).reward == 0.5
+
+
+def test_a_public_test_is_no_part_of_the_fraction():
+    """MBPP shows its first test and grades by all: who returns its answer earns nothing."""
+    shown, *unseen = tests = [CallTest((n,), n * n) for n in range(3)]
+    task = CodeTask("prompt", "f", (shown,), tuple(tests))
+    outcomes = [Outcome(OutcomeKind.PASSED), Outcome(OutcomeKind.WRONG), Outcome(OutcomeKind.ERROR)]
+    assert env_module._unseen(task, outcomes) == outcomes[1:]
+    alone = CodeTask("prompt", "f", (shown,), (shown,))
+    assert env_module._unseen(alone, outcomes[:1]) == outcomes[:1]
+    assert len(unseen) == 2
 
 
 @pytest.mark.parametrize(

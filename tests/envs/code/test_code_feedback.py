@@ -1,5 +1,7 @@
 """The sentence that an agent reads, and the program that is taken from its answer."""
 
+import time
+
 import pytest
 
 from envs.code.feedback import blank, feedback
@@ -103,7 +105,33 @@ def test_blank_feedback_has_no_value_in_it():
         ("thinking ```python\ndef f(): pass", "def f(): pass"),
         ("use `f` there", "use `f` there"),
         ("", ""),
+        ("```python\nmark = '```'\nprint(mark)\n```\nDone.", "mark = '```'\nprint(mark)\n"),
+        (
+            '```python\ndef f():\n    """As in\n\n    ```python\n    f()\n    ```\n    """\n```',
+            'def f():\n    """As in\n\n    ```python\n    f()\n    ```\n    """\n',
+        ),
+        ("1. So:\n    ```python\n    f()\n    ```\n2. Done", "    f()\n    "),
+        ("```python\nf()```\nThen\n```python\ng()```\nwell", "g()"),
+        ("```python\nf()``` does it, and `g` not", "f()"),
     ],
 )
 def test_the_program_in_an_answer(action, program):
     assert extract_program(action) == program
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        "```" + " " * 400_000 + "x",
+        "```python" + "\t" * 400_000 + "x",
+        "```py\n    ```\n" * 30_000,
+        "```py\na```b\n" * 40_000,
+        "``` x" * 80_000,
+        "`" * 400_000,
+    ],
+    ids=["blanks", "tabs", "indented", "inline", "fences", "ticks"],
+)
+def test_a_degenerate_answer_is_read_in_linear_time(action):
+    started = time.thread_time()
+    extract_program(action)
+    assert time.thread_time() - started < 5  # a quadratic search takes minutes

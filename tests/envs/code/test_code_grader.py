@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from envs.code.grader import CachedGrader
-from tools.sandbox import CallTest, SandboxFailure, Verdict
+from tools.sandbox import CallTest, Outcome, OutcomeKind, SandboxFailure, Verdict
 
 TESTS = (CallTest(([1],), 1),)
 
@@ -95,6 +95,25 @@ async def test_closing_cancels_what_is_in_flight():
     await grader.close()
     with pytest.raises(asyncio.CancelledError):
         await asked
+
+
+async def test_large_answers_are_cut_for_the_first_asker_as_for_the_next():
+    values = [[[] for _ in range(100_000)], "x" * 5000, 1 << 100_000, [1, "a"], 10**5000]
+
+    class Answering(CountingSandbox):
+        async def grade(self, source, tests, entry_point=None, *, fresh_process=False):
+            outcomes = tuple(Outcome(OutcomeKind.WRONG, value) for value in values)
+            return Verdict(False, outcomes, 0.0, "none", "answering", "nothing")
+
+    grader = CachedGrader(Answering())
+    first = await grader.grade("a", TESTS, "f")
+    assert await grader.grade("a", TESTS, "f") is first
+    empty, text, large, small, number = (outcome.value for outcome in first.outcomes)
+    assert (empty.head, empty.length) == (repr(values[0])[:500], len(repr(values[0])))
+    assert repr(text) == repr(values[1])[:500] + "... (5002 characters)"
+    assert repr(large).startswith("a number too long to show...")
+    assert small == [1, "a"]
+    assert number == 10**5000  # it takes 2 KB
 
 
 def test_a_size_below_one_is_refused():

@@ -19,10 +19,30 @@ def test_equal_as_python_says(got, expected):
 
 @pytest.mark.parametrize(
     ("got", "expected"),
-    [((1,), [1]), ("1", 1), (math.nan, math.nan), (None, 0), (0.1 + 0.2, 0.3), ([1], [1, 2])],
+    [
+        ((1,), [1]),
+        ("1", 1),
+        (math.nan, 1.0),
+        (1.0, math.nan),
+        (None, 0),
+        (0.1 + 0.2, 0.3),
+        ([1], [1, 2]),
+    ],
 )
 def test_not_equal_as_python_says(got, expected):
     assert not equal(got, expected)
+
+
+@pytest.mark.parametrize("tolerance", [None, 1e-6])
+def test_an_expected_nan_is_met_by_a_nan_and_nothing_else(tolerance):
+    nan = float("nan")
+    wanted = {"x": [1, nan, (nan, "a")]}
+    assert equal(nan, math.nan, tolerance)
+    assert equal({"x": [1, nan, (nan, "a")]}, wanted, tolerance)
+    assert equal(complex(nan, 1), complex(nan, 1), tolerance)
+    for got in (0.0, None, "nan", [nan], {"x": [1, 2.0, (nan, "a")]}, {"x": [1, nan, (nan, "b")]}):
+        assert not equal(got, nan, tolerance)
+        assert not equal(got, wanted, tolerance)
 
 
 @pytest.mark.parametrize(
