@@ -42,6 +42,30 @@ async def http(server):
     await runner.cleanup()
 
 
+async def test_a_connection_that_asks_for_nothing_is_cut_off(server, monkeypatch):
+    monkeypatch.setattr(server_module, "_HEADERS_S", 0.4)
+    runner = web.AppRunner(server.application())
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    watching = asyncio.create_task(server.watch(lambda: runner.server.connections))
+    host, port = runner.addresses[0]
+    (silent, nothing), (asker, asks), (slow, begins) = [
+        await asyncio.open_connection(host, port) for _ in range(3)
+    ]
+    asks.write(b"GET /sandbox HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert b"200 OK" in await asker.readuntil(b"\r\n")
+    begins.write(b"GET /sandbox HTTP/1.1\r\nHost:")
+    async with asyncio.timeout(20):
+        assert (await silent.read(), await slow.read()) == (b"", b"")
+    asks.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")  # this one is still open
+    async with asyncio.timeout(20):
+        await asker.readuntil(b"200 OK")
+    for writer in (nothing, asks, begins):
+        writer.close()
+    watching.cancel()
+    await runner.cleanup()
+
+
 def a_run(source: str, **limits: float) -> bytes:
     return wire.pack(
         {

@@ -153,9 +153,12 @@ async def _serve(
             f"{sandbox.workers} at once, {'with' if token else 'without'} a token\n"
         )
         sys.stdout.flush()
+        assert runner.server is not None
+        listening = runner.server
+        watching = asyncio.create_task(server.watch(lambda: listening.connections))
         ended = [asyncio.create_task(event.wait()) for event in (ending, server.broken)]
         await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
-        for task in ended:
+        for task in (*ended, watching):
             task.cancel()
     finally:
         await runner.cleanup()

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import hmac
 import logging
+import time
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import asdict
 
 from aiohttp import WSCloseCode, WSMsgType, web
@@ -19,6 +20,8 @@ from tools.sandbox.remote.hosted import HostedSessions
 from tools.sandbox.remote.intake import RETRY_AFTER_S, Intake
 from tools.sandbox.sandbox import Sandbox
 
+_HEADERS_S = 30.0
+"""Seconds within which a new connection must have asked for something."""
 _BODY_S = 60.0
 """Seconds within which a request's body must have come."""
 _ANSWER_S = 60.0
@@ -46,6 +49,8 @@ class Server:
         if max_waiting < 1:
             raise ValueError(f"max_waiting ({max_waiting}) must be >= 1")
         self._intake = Intake(max_waiting + sandbox.workers)
+        self._asked: set[object] = set()
+        """Connections that have asked for something."""
         self._clients: weakref.WeakSet[web.WebSocketResponse] = weakref.WeakSet()
         self._closing: set[asyncio.Task[None]] = set()
         self.broken = asyncio.Event()
@@ -67,9 +72,26 @@ class Server:
         application.on_cleanup.append(self._finish)
         return application
 
+    async def watch(self, connections: Callable[[], Sequence[web.RequestHandler]]) -> None:
+        """Cut off, until cancelled, connections that ask for nothing; no token is needed for one.
+
+        Args:
+            connections: lists those that are open.
+        """
+        since: dict[web.RequestHandler, float] = {}
+        while True:
+            await asyncio.sleep(_HEADERS_S / 4)
+            now = time.monotonic()
+            since = {one: since.get(one, now) for one in connections()}
+            self._asked &= since.keys()
+            for one, first_seen in since.items():
+                if one not in self._asked and now - first_seen >= _HEADERS_S:
+                    one.force_close()
+
     @web.middleware
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         """Let in who has the token, and tell errors in the client's words."""
+        self._asked.add(request.protocol)
         if "Origin" in request.headers:  # a web page, of whatever site
             raise web.HTTPForbidden(text="not for browsers")
         if self._token is not None:
