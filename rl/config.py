@@ -21,6 +21,7 @@ from rl.learner.settings import OptimizerConfig
 from rl.recipes import RECIPES
 from rl.rollout.curriculum import CurriculumConfig
 from rl.run.plain import to_plain
+from rl.settings.cores import usable_cores
 from rl.settings.groups import EvalConfig, SamplingConfig, TextsConfig, TinyRecipe, at_least
 from rl.settings.lora import LoraConfig
 from rl.settings.policy import POLICY, PolicyChoice, VLLMConfig, VLLMEngineConfig
@@ -88,18 +89,24 @@ class ModelConfig:
     """cpu, cuda, cuda:1, or auto: the GPU where there is one."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Weights' type; auto is float32 on a CPU and bfloat16 on a GPU."""
-    threads: int = 1
-    """CPU threads of the policy and the learner; they take turns."""
+    threads: int = 0
+    """CPU threads that torch computes with. 0: all cores that the process may use, by its affinity,
+    the cgroup's cpu.max and OMP_NUM_THREADS."""
     dry_run: bool = False
     """Print the resolved configuration and stop."""
 
     def __post_init__(self) -> None:
         at_least(0, self, "seed")
-        at_least(1, self, "threads")
+        at_least(0, self, "threads")
         if self.seed >= 2**63:
             raise ValueError(f"seed ({self.seed}) must be below 2**63")
         if self.threads > MAX_THREADS:
             raise ValueError(f"threads ({self.threads}) must be at most {MAX_THREADS}")
+
+    @property
+    def num_threads(self) -> int:
+        """The threads in force."""
+        return self.threads or usable_cores()
 
 
 @dataclass(frozen=True, kw_only=True)

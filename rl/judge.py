@@ -118,7 +118,7 @@ async def _open(config: JudgeConfig) -> AsyncIterator[Chooser]:
     from rl.judging.local import load_judge
     from rl.stage.model import device_of, dtype_of
 
-    torch.set_num_threads(config.threads)
+    torch.set_num_threads(config.num_threads)
     try:
         chooser = load_judge(config.model, device_of(config), dtype_of(config))
     except ValueError as error:

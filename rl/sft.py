@@ -55,6 +55,7 @@ async def finetune(config: SFTConfig) -> dict[str, object]:
             batch_size=config.batch_size,
             seed=config.seed,
             on_step=go_on,
+            thread=stage.thread,
         )
         seconds = time.monotonic() - started
         await stage.publish(stage.policy.version + 1)

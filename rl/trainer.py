@@ -30,7 +30,6 @@ from rl.learner.checkpoint import (
 )
 from rl.learner.learner import Learner
 from rl.learner.lora import load_trained_state
-from rl.learner.thread import LearnerThread
 from rl.rollout.curriculum import make_curriculum
 from rl.rollout.dynamic import fill, leave_out
 from rl.rollout.order import TaskOrder
@@ -111,7 +110,7 @@ class Trainer:
         self._learnt = self.curriculum.state_dict()
         """Where the curriculum stood after the last update."""
         self._texts: list[Segment] = []
-        self._thread = LearnerThread()
+        self._thread = stage.thread
         self.learner.tell(lambda: stage.activities.progressed("a micro-batch"))
         self._parts = AsyncExitStack()
 
@@ -314,7 +313,7 @@ class Trainer:
 
     async def __aenter__(self) -> Self:
         await self._parts.enter_async_context(
-            self._in_time(self._thread.close, "the learner's thread")
+            self._in_time(self._thread.settle, "the learner's thread")
         )
         self._parts.push_async_callback(self.stop_rollouts)
         if self.collector.vine is not None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+# The suite runs in several processes, and each command would otherwise take every core.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 HOME = Path(__file__).resolve().parents[1]
 
 

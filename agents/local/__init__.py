@@ -2,5 +2,6 @@
 
 from agents.local.engine import Stats
 from agents.local.policy import Limits, LocalPolicy
+from agents.local.thread import TorchThread
 
-__all__ = ["Limits", "LocalPolicy", "Stats"]
+__all__ = ["Limits", "LocalPolicy", "Stats", "TorchThread"]

@@ -18,6 +18,7 @@ from agents.local.fallback import TransformersForward
 from agents.local.forward import Forward, ThinForward, thin_obstacle
 from agents.local.request import Request
 from agents.local.stops import StopStringTable
+from agents.local.thread import TorchThread
 from agents.local.waves import Gate
 from agents.local.weights import check_weights, copy_weights
 from agents.local.worker import Worker
@@ -35,7 +36,9 @@ class Limits:
     prefill_tokens: int = 1024
     """Prompt tokens, padding included, that are computed in one step beside the decoding rows."""
     num_threads: int = 1
-    """Torch threads. More pay off for models of hundreds of millions of parameters only."""
+    """Cores that the policy computes with, where it has a thread of its own."""
+    thread: TorchThread | None = None
+    """The thread that computes, which a learner may share; None: one of the policy's own."""
     completion_s: float = 1800.0
     """Deadline of one completion from when it gets a row; of one that queues, from when the queue
     moved last."""
@@ -131,7 +134,12 @@ class LocalPolicy:
             seed=seed,
         )
         self._gate = Gate(limits.wave_s) if deterministic else None
-        self._worker = Worker(self._engine, self._gate, limits.num_threads, limits.command_s)
+        self._own_thread: TorchThread | None = None
+        if limits.thread is None:
+            self._own_thread = TorchThread(limits.num_threads, "local-policy")
+        thread = limits.thread or self._own_thread
+        assert thread is not None
+        self._worker = Worker(self._engine, self._gate, thread, limits.command_s)
         self._queues: dict[str, _Queue] = {}
 
     @property
@@ -240,8 +248,10 @@ class LocalPolicy:
         return {}
 
     async def close(self) -> None:
-        """End the thread; running calls fail with PolicyFailure."""
+        """End the policy, and its own thread; running calls fail with PolicyFailure."""
         await self._worker.close()
+        if self._own_thread is not None:
+            await self._own_thread.close()
 
     async def _await(self, request: Request, answer: asyncio.Future[Completion]) -> Completion:
         """The answer, while the deadline of its computing and of the queue's moving are kept."""

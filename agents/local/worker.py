@@ -1,4 +1,4 @@
-"""The thread that owns the engine, and the queue by which everybody else talks to it."""
+"""Runs the engine in its thread, and the queue by which every other thread talks to it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import torch
 from agents.completion import Completion
 from agents.local.engine import Engine
 from agents.local.request import Request
+from agents.local.thread import TorchThread
 from agents.local.waves import Gate
 from agents.policy import PolicyFailure
 
@@ -38,31 +39,33 @@ class _Call:
 class Worker:
     """Steps the engine while it has work, obeys commands between steps, answers futures.
 
+    Each step is a job of its own, so that others who share the thread get their turn.
+
     Args:
-        engine: touched by this thread only, from now on.
+        engine: touched by that thread only, from now on.
         gate: holds requests back in deterministic mode.
-        num_threads: torch threads for the model; those of other threads stay as they are.
-        deadline_s: how long a caller waits for a command, or for the thread to end.
+        thread: computes the steps.
+        deadline_s: how long a caller waits for a command, or for the end.
     """
 
     def __init__(
-        self, engine: Engine, gate: Gate | None, num_threads: int, deadline_s: float
+        self, engine: Engine, gate: Gate | None, thread: TorchThread, deadline_s: float
     ) -> None:
         self._engine = engine
         self._gate = gate
+        self._torch = thread
         self._deadline_s = deadline_s
         self._commands: queue.SimpleQueue[_Submit | _Call] = queue.SimpleQueue()
         self._answers: dict[Request, asyncio.Future[Completion]] = {}
         self._closing = False
         self._over: PolicyFailure | None = None
+        self._ended = threading.Event()
+        self._awake = False
+        """Whether a job of the thread will look at the commands."""
+        self._alarm: threading.Timer | None = None
+        """Looks again when the gate's deadline is over."""
         # Guards the end: no command may slip into the queue after the last look at it.
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name="local-policy", daemon=True)
-        self._thread.start()
-        before = torch.get_num_threads()
-        self.call(lambda: _set_num_threads(num_threads))
-        # That thread keeps its number; the one which threads to come inherit is put back.
-        torch.set_num_threads(before)
 
     # For other threads.
 
@@ -108,11 +111,10 @@ class Worker:
         )
 
     async def close(self) -> None:
-        """End the thread; calls that wait are failed."""
-        if self._over is None:
+        """End the work; calls that wait are failed."""
+        with contextlib.suppress(PolicyFailure):
             self.post(self._stop)
-        await asyncio.to_thread(self._thread.join, self._deadline_s)
-        if self._thread.is_alive():
+        if not await asyncio.to_thread(self._ended.wait, self._deadline_s):
             raise PolicyFailure(
                 f"the generation thread did not end within {self._deadline_s:g} s",
                 retryable=False,
@@ -123,18 +125,24 @@ class Worker:
             if self._over is not None:
                 raise _again(self._over)
             self._commands.put(command)
+            if not self._awake:
+                self._awake = True
+                self._torch.post(self._turn)
 
     # The thread itself.
 
-    def _run(self) -> None:
+    def _turn(self) -> None:
+        """Obey the commands that are queued, and make one step."""
+        over: PolicyFailure | None = None
         try:
             with torch.inference_mode():
-                while not self._closing:
-                    self._obey()
+                self._obey()
+                if not self._closing:
                     self._open_gate()
                     if self._engine.busy:
                         self._step()
-            over = PolicyFailure("the policy is closed", retryable=False)
+            if self._closing:
+                over = PolicyFailure("the policy is closed", retryable=False)
         except Exception as error:
             over = PolicyFailure(
                 f"the generation thread failed: {type(error).__name__}: {error}", retryable=False
@@ -142,6 +150,17 @@ class Worker:
             over.__cause__ = error
         with self._lock:
             self._over = over
+            self._awake = over is None and (self._engine.busy or not self._commands.empty())
+            if self._awake:
+                self._torch.post(self._turn)
+        if over is not None:
+            self._end(over)
+        elif not self._awake:
+            self._set_alarm()
+
+    def _end(self, over: PolicyFailure) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
         while not self._commands.empty():
             command = self._commands.get()
             if isinstance(command, _Submit):
@@ -149,14 +168,26 @@ class Worker:
             else:
                 command.done.set_exception(_again(over))
         self._fail_everybody(over)
+        self._ended.set()
+
+    def _set_alarm(self) -> None:
+        """Wake up when the gate has waited for too long, if nobody asks before."""
+        patience = self._gate.remaining_s() if self._gate is not None else None
+        if patience is not None and self._alarm is None:
+            self._alarm = threading.Timer(patience, self._wake)
+            self._alarm.daemon = True
+            self._alarm.start()
+
+    def _wake(self) -> None:
+        self._alarm = None
+        with contextlib.suppress(PolicyFailure):
+            self.post(int)
 
     def _obey(self) -> None:
-        """Run queued commands; wait for one when there is nothing else to do."""
+        """Run the queued commands, up to those that complete a wave."""
         while not self._closing:
-            wait = not self._engine.busy
-            patience = self._gate.remaining_s() if self._gate is not None else None
             try:
-                command = self._commands.get(block=wait, timeout=patience)
+                command = self._commands.get_nowait()
             except queue.Empty:
                 return
             if isinstance(command, _Submit):
@@ -229,12 +260,6 @@ class Worker:
             # A closed loop has nobody waiting in it.
             if not loop.is_closed():
                 loop.call_soon_threadsafe(_resolve, resolved)
-
-
-def _set_num_threads(count: int) -> None:
-    # Asked first: a thread's first use of torch otherwise takes the process's number afterwards.
-    torch.get_num_threads()
-    torch.set_num_threads(count)
 
 
 def _resolve(resolved: list[tuple[asyncio.Future[Completion], _Outcome]]) -> None:

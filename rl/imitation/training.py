@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 
 from transformers import PreTrainedModel
 
+from agents.local import TorchThread
 from agents.segment import Segment
 from rl.credit.algorithms import ALGORITHMS
 from rl.errors import UsageError
@@ -24,10 +25,11 @@ async def imitate(
     batch_size: int,
     seed: int,
     on_step: Callable[[int, float], bool] | None = None,
+    thread: TorchThread | None = None,
 ) -> list[float]:
     """Train ``model`` in place to say what the segments' authors said.
 
-    Each step runs in a thread; cancelling the call lets it end and makes no other.
+    Cancelling the call lets the step under way end and makes no other.
 
     Args:
         model: a causal language model.
@@ -37,6 +39,7 @@ async def imitate(
         batch_size: conversations per step; each is seen once per pass, in a new order each pass.
         seed: of the order.
         on_step: told (step, loss) after each; returns whether to go on.
+        thread: computes the steps; None: one of the call's own, on one core.
 
     Returns:
         The loss of each step, in nats per token.
@@ -52,13 +55,17 @@ async def imitate(
     learner = Learner(model, ALGORITHMS["grpo"], optimizer)
     order = TaskOrder(len(segments), seed)
     losses: list[float] = []
-    for step in range(1, steps + 1):
-        chosen = order.take((step - 1) * batch_size, batch_size)
-        part = [segments[i] for i in chosen]
-        metrics = await asyncio.to_thread(learner.supervised_update, part)
-        losses.append(metrics["loss"])
-        if on_step is not None and not on_step(step, losses[-1]):
-            break
+    async with AsyncExitStack() as stack:
+        if thread is None:
+            thread = TorchThread()
+            stack.push_async_callback(thread.close)
+        for step in range(1, steps + 1):
+            chosen = order.take((step - 1) * batch_size, batch_size)
+            part = [segments[i] for i in chosen]
+            metrics = await thread.do(learner.supervised_update, part)
+            losses.append(metrics["loss"])
+            if on_step is not None and not on_step(step, losses[-1]):
+                break
     return losses
 
 

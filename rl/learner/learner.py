@@ -187,24 +187,26 @@ class Learner:
         minibatches = list(self._minibatches(batch))
         for number, episodes in enumerate(minibatches):
             weights, num_tokens = self._weights(batch, episodes, self.algorithm.aggregation)
-            for micro, has_gradient in self._micro_batches(batch, episodes, live):
-                with torch.set_grad_enabled(has_gradient):
-                    scores = self.model.score(micro)
-                    terms = policy_objective(
-                        self.algorithm,
-                        scores,
-                        fixed.at(micro.tokens),
-                        weights[micro.tokens],
-                        value_weight=1 / num_tokens,
-                        rows=owners[micro.tokens],
-                    )
-                if has_gradient:
-                    terms.loss.backward()
+            trained = episodes & live
+            metrics.num_unscored += int((episodes & ~live)[batch.episode_ids].sum())
+            for micro in self._micro_batches(batch, trained):
+                scores = self.model.score(micro)
+                terms = policy_objective(
+                    self.algorithm,
+                    scores,
+                    fixed.at(micro.tokens),
+                    weights[micro.tokens],
+                    value_weight=1 / num_tokens,
+                    rows=owners[micro.tokens],
+                )
+                terms.loss.backward()
                 if self.optimizer.num_steps == steps_before:
                     mine = sampled[micro.tokens]
                     own = micro.tokens[mine]
                     metrics.compare(scores.logprobs[mine], sampling_logprobs[own], versions[own])
                 metrics.add(terms, micro.num_tokens)
+            if not trained.any():
+                self.optimizer.add_zero_gradient()
             self._imitate(texts[number :: len(minibatches)], metrics)
             self._step(batch, metrics)
         if self.token_rewards is not None:
@@ -217,7 +219,7 @@ class Learner:
         batch = Batch.from_segments(texts)
         everyone = torch.ones(len(batch.rewards), dtype=torch.bool)
         weights, _ = self._weights(batch, everyone, "token-mean")
-        for micro, _ in self._micro_batches(batch, everyone, everyone):
+        for micro in self._micro_batches(batch, everyone):
             terms = imitation_objective(
                 self.model.score(micro), self.algorithm.ptx_coef * weights[micro.tokens]
             )
@@ -244,7 +246,7 @@ class Learner:
             return self._skip(batch, metrics)
         everyone = torch.ones(len(batch.rewards), dtype=torch.bool)
         weights, _ = self._weights(batch, everyone, "token-mean")
-        for micro, _ in self._micro_batches(batch, everyone, everyone):
+        for micro in self._micro_batches(batch, everyone):
             terms = imitation_objective(self.model.score(micro), weights[micro.tokens])
             terms.loss.backward()
             metrics.add(terms, micro.num_tokens)
@@ -316,7 +318,8 @@ class Learner:
     def _live_episodes(self, batch: Batch, advantages: Tensor) -> Tensor:
         """Episodes with a gradient: ``[M]`` booleans.
 
-        Where the surrogate is the whole loss, an episode whose advantages are all 0 has none.
+        Where the surrogate is the whole loss, an episode whose advantages are all 0 has none. Only
+        metrics would want its forward pass, so that it is left out.
         """
         row = self.algorithm
         draws_back = row.surrogate in ("dro", "mirror-descent")
@@ -325,21 +328,12 @@ class Learner:
         live[batch.episode_ids[advantages.cpu() != 0]] = True
         return live
 
-    def _micro_batches(
-        self, batch: Batch, episodes: Tensor, live: Tensor
-    ) -> Iterator[tuple[MicroBatch, bool]]:
-        """The step's micro-batches, and whether each has a gradient or is scored for metrics only.
-
-        A step in which nothing is live takes its gradient of 0 all the same.
-        """
-        with_gradient = episodes & live
-        if not with_gradient.any():
-            with_gradient = episodes
-        for part, has_gradient in ((with_gradient, True), (episodes & ~with_gradient, False)):
-            for micro in batch.micro_batches(
-                self.max_tokens_per_micro_batch, part, whole=self.algorithm.uses_sequences
-            ):
-                yield micro.to(self.model.device), has_gradient
+    def _micro_batches(self, batch: Batch, episodes: Tensor) -> Iterator[MicroBatch]:
+        """The micro-batches of these episodes, on the model's device."""
+        for micro in batch.micro_batches(
+            self.max_tokens_per_micro_batch, episodes, whole=self.algorithm.uses_sequences
+        ):
+            yield micro.to(self.model.device)
 
     def _step(self, batch: Batch, metrics: UpdateMetrics) -> None:
         grad_norm = self.optimizer.clip_gradients().item()

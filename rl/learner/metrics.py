@@ -12,8 +12,9 @@ from rl.learner.mismatch import mismatch
 class UpdateMetrics:
     """Sums of an update's metrics; names are TRL's where TRL has one.
 
-    Token means are over the tokens of every optimizer step of the update; ``loss`` and
-    ``grad_norm`` are means over optimizer steps. No number leaves the device before
+    Token means are over the tokens of every optimizer step of the update that were scored, those
+    of episodes with a gradient; ``unscored_tokens`` counts the others. ``loss`` and ``grad_norm``
+    are means over optimizer steps. No number leaves the device before
     :meth:`means`, except the two that each step is checked by.
 
     Args:
@@ -25,6 +26,8 @@ class UpdateMetrics:
         """Numbers that are known already and only passed on."""
         self.step_loss = torch.zeros(())
         """The loss of the optimizer step under way, so far."""
+        self.num_unscored = 0
+        """Tokens, over the optimizer steps, of episodes without a gradient."""
         self._num_tokens = 0
         self._sums: dict[str, Tensor] = {}
         self._losses: list[float] = []
@@ -70,6 +73,7 @@ class UpdateMetrics:
             result["loss"] = sum(self._losses) / len(self._losses)
             result["grad_norm"] = sum(self._norms) / len(self._norms)
             result["optimizer_steps"] = float(len(self._losses))
+            result["unscored_tokens"] = float(self.num_unscored)
         if self._ptx_losses:
             result["ptx_loss"] = torch.stack(self._ptx_losses).sum().item() / len(self._losses)
         if self._log_ratios:

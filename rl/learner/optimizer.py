@@ -55,6 +55,12 @@ class Optimizer:
             return config.lr * warmed
         return config.lr * warmed * max(0.0, 1 - (step - 1) / config.decay_steps)
 
+    def add_zero_gradient(self) -> None:
+        """Take the next step with a gradient of 0 where there is none: its averages still decay."""
+        for parameter in self._parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+
     def clip_gradients(self) -> Tensor:
         """Scale the gradient down to ``max_grad_norm``; returns the norm that it had."""
         for parameter, stepped in zip(self._parameters, self._stepped, strict=True):

@@ -86,7 +86,7 @@ def open_material(
         UsageError: the model or the data is not what the settings say.
     """
     transformers_logging.disable_progress_bar()
-    torch.set_num_threads(config.threads)
+    torch.set_num_threads(config.num_threads)
     try:
         texts = read(config.data)
         parts = split_by_prompt(texts, config.held_out, config.seed)

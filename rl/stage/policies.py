@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from agents.local import Limits, LocalPolicy
+from agents.local import Limits, LocalPolicy, TorchThread
 from agents.policy import Policy
 from agents.vllm import (
     MEETINGS,
@@ -43,6 +43,12 @@ TOLERANCES = {torch.float32: 1e-4, torch.float64: 1e-4}
 """Largest difference of a log-probability between server and learner, in nats, by weights' type."""
 COARSE_TOLERANCE = 0.25
 """For types with few digits, whose kernels round in their own ways."""
+
+
+def cores_of_learner(config: RunConfig, own_weights: bool) -> int:
+    """How many cores the learner computes with: a policy that goes on meanwhile has the others."""
+    cores = config.num_threads
+    return cores - cores // 2 if own_weights else cores
 
 
 def check_policy(config: RunConfig, device: torch.device, lora: LoraConfig = NO_LORA) -> None:
@@ -143,7 +149,7 @@ async def open_policy(
     tokenizer: PreTrainedTokenizerBase,
     *,
     logs: Path | None,
-    own_weights: bool,
+    thread: TorchThread | None,
     say: Callable[[str], None],
     stack: AsyncExitStack,
 ) -> Policy:
@@ -155,7 +161,8 @@ async def open_policy(
         model: the learner's.
         tokenizer: its tokenizer.
         logs: a folder for what servers say; None: they say it to nobody.
-        own_weights: whether the policy must not share the model's.
+        thread: computes for policy and learner in turns; None: both go on at once, so that a local
+            policy has weights and a thread of its own.
         say: tells the user.
         stack: closes it in the end.
 
@@ -166,18 +173,19 @@ async def open_policy(
     if isinstance(settings, VLLMServerConfig | VLLMEngineConfig):
         return await _open_vllm(config, path, model, logs, say, stack)
     policy = LocalPolicy(
-        copy.deepcopy(model) if own_weights else model,
+        model if thread is not None else copy.deepcopy(model),
         tokenizer,
         max_slots=config.sampling.slots,
         # An episode's own deadline comes first.
         limits=Limits(
-            num_threads=config.threads,
+            thread=thread,
+            num_threads=max(1, config.num_threads // 2),
             completion_s=config.episode_timeout_s,
             wave_s=config.episode_timeout_s,
         ),
         seed=config.seed,
         deterministic=config.deterministic,
-        shares_weights=not own_weights,
+        shares_weights=thread is not None,
     )
     stack.push_async_callback(policy.close)
     return policy
@@ -202,7 +210,8 @@ async def _open_vllm(
         context_window=config.context_length or window,
         dtype=str(model.dtype).removeprefix("torch."),
         cpu=model.device.type == "cpu",
-        threads=config.threads,
+        # A server keeps one core for its requests.
+        threads=max(1, config.num_threads - 1),
         max_num_seqs=config.sampling.slots,
         supports=config.sampling_params.needs_support,
         transfer="" if settings.transfer == "files" else settings.transfer,

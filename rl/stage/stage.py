@@ -15,6 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 import envs
 from agents.completion import SamplingParams
+from agents.local import TorchThread
 from agents.policy import Observable, Policy, Serving, Sleeper
 from agents.renderer import Renderer
 from rl.config import RunConfig, SFTConfig, TrainConfig
@@ -26,12 +27,12 @@ from rl.rollout.collector import Collector, EpisodeLimits
 from rl.rollout.trajectory import TrajectoryGroup
 from rl.rollout.vine import Vine
 from rl.run.activity import LEARNER, OPEN, POLICY, Activities
-from rl.run.closing import InTime
+from rl.run.closing import InTime, at_end
 from rl.run.metrics import PassRate, pass_rate, success_of
 from rl.run.services import ServiceMeter
 from rl.settings.lora import NO_LORA, LoraConfig
 from rl.stage.model import device_of, dtype_of, load_tokenizer
-from rl.stage.policies import check_policy, open_policy, weights_for
+from rl.stage.policies import check_policy, cores_of_learner, open_policy, weights_for
 from rl.stage.splits import check_splits
 from rl.stage.tiny import make_tiny
 
@@ -53,6 +54,8 @@ class Stage:
     """What the services count."""
     activities: Activities
     """What everything does at this moment."""
+    thread: TorchThread
+    """Computes everything that uses several cores."""
 
     @property
     def success_score(self) -> str:
@@ -161,15 +164,17 @@ async def open_stage(
         UsageError: the model does not exist, or a setting contradicts it.
         PolicyFailure: a server of the policy's cannot be used.
     """
-    lora = config.lora if isinstance(config, TrainConfig | SFTConfig) else NO_LORA
-    device = _settle(config, lora)
+    device, lora = _settle(config)
     activities = activities or Activities()
     async with AsyncExitStack() as stack:
+        thread = TorchThread(cores_of_learner(config, own_weights))
+        closes = at_end(thread.close, "the torch thread", activities, config.close_s)
+        await stack.enter_async_context(closes)
         # Until here and no further, a ValueError is about what the user asked for.
         try:
             services = await _open_services(config, stack, activities)
             _check_isolation(config, services, say)
-            path = await _model_path(config, services, say, activities)
+            path = await _model_path(config, services, thread, say, activities)
             with activities.doing(LEARNER, f"the model {path}", OPEN):
                 model, tokenizer = _load(config, path, device, lora)
             renderer = Renderer(tokenizer)
@@ -183,12 +188,9 @@ async def open_stage(
         )
         with activities.doing(LEARNER, "the policy", OPEN):
             policy = await open_policy(
-                config,
-                path,
-                model,
-                tokenizer,
+                *(config, path, model, tokenizer),
                 logs=logs,
-                own_weights=own_weights,
+                thread=None if own_weights else thread,
                 say=say,
                 stack=closed_first,
             )
@@ -199,7 +201,7 @@ async def open_stage(
         activities.progressed("the policy that was opened")
         meter = ServiceMeter(services)
         await meter.take()  # a warm start's programs belong to no step
-        yield Stage(config, services, model, tokenizer, policy, renderer, meter, activities)
+        yield Stage(config, services, model, tokenizer, policy, renderer, meter, activities, thread)
 
 
 async def _open_services(
@@ -212,12 +214,13 @@ async def _open_services(
         return await stack.enter_async_context(InTime(opened, what, activities, config.close_s))
 
 
-def _settle(config: RunConfig, lora: LoraConfig) -> torch.device:
-    """What holds for the process; returns the device that the model is for.
+def _settle(config: RunConfig) -> tuple[torch.device, LoraConfig]:
+    """What holds for the process; returns the device that the model is for, and its adapter.
 
     Raises:
         UsageError: it is not here, or the policy, the adapter or a split is not possible.
     """
+    lora = config.lora if isinstance(config, TrainConfig | SFTConfig) else NO_LORA
     device = device_of(config)
     check_splits(config)
     check_policy(config, device, lora)
@@ -226,8 +229,9 @@ def _settle(config: RunConfig, lora: LoraConfig) -> torch.device:
     except ValueError as error:
         raise UsageError(str(error)) from error
     transformers_logging.disable_progress_bar()
-    torch.set_num_threads(config.threads)
-    return device
+    # What uses several cores goes to the one thread that may.
+    torch.set_num_threads(1)
+    return device, lora
 
 
 def _load(
@@ -254,6 +258,7 @@ def _load(
 async def _model_path(
     config: RunConfig,
     services: Mapping[str, Any],
+    thread: TorchThread,
     say: Callable[[str], None],
     activities: Activities,
 ) -> str:
@@ -266,6 +271,7 @@ async def _model_path(
         services,
         seed=config.seed,
         recipe=config.tiny,
+        thread=thread,
         say=say,
         progressed=lambda: activities.progressed("a step of the warm start"),
     )

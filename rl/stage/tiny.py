@@ -28,6 +28,7 @@ from transformers import (
 )
 
 import envs
+from agents.local import TorchThread
 from agents.renderer import Renderer
 from agents.segment import NOT_SAMPLED, Segment
 from envs.datasets import SUFFIXES
@@ -58,6 +59,7 @@ async def make_tiny(
     seed: int,
     recipe: TinyRecipe,
     say: Callable[[str], None],
+    thread: TorchThread | None = None,
     progressed: Callable[[], None] = lambda: None,
 ) -> Path:
     """The folder of the tiny model for an environment; made now unless the cache has it.
@@ -69,6 +71,7 @@ async def make_tiny(
         seed: of the demonstrations, the initial weights and the order of imitation.
         recipe: size and warm start.
         say: told what is going on.
+        thread: computes the warm start; None: one of the call's own, on one core.
         progressed: told of each step.
 
     Raises:
@@ -87,10 +90,6 @@ async def make_tiny(
     conversations = await demonstrate(env_id, options, services, range(count), seed)
     tokenizer = train_tokenizer(conversations, recipe.vocab_size)
 
-    def on_step(step: int, loss: float) -> bool:
-        progressed()
-        return True
-
     model = new_model(tokenizer, recipe, seed)
     losses = await imitate(
         model,
@@ -99,7 +98,8 @@ async def make_tiny(
         steps=recipe.steps,
         batch_size=recipe.batch_size,
         seed=seed,
-        on_step=on_step,
+        on_step=_after_each(progressed),
+        thread=thread,
     )
     say(
         f"model=tiny: {sum(p.numel() for p in model.parameters()):,} parameters, "
@@ -108,6 +108,16 @@ async def make_tiny(
     with writing(folder):
         _publish(folder, model, tokenizer)
     return folder
+
+
+def _after_each(progressed: Callable[[], None]) -> Callable[[int, float], bool]:
+    """Reports each step, and goes on."""
+
+    def on_step(step: int, loss: float) -> bool:
+        progressed()
+        return True
+
+    return on_step
 
 
 def cache_folder() -> Path:

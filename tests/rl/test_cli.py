@@ -92,7 +92,7 @@ BAD = [
         "stall_s (3600) must be above env.step_timeout_s (3600): for so long nothing may get "
         "further; give stall_s=4500, a smaller env.step_timeout_s, or stall_s=0 for no watchdog",
     ),
-    ("threads=0", "threads (0) must be >= 1"),
+    ("threads=-1", "threads (-1) must be >= 0"),
     ("sampling.temperature=-1", "sampling.temperature (-1.0) must be >= 0"),
     ("sampling.temperature=nan", "sampling.temperature (nan) must be >= 0"),
     ("sampling.max_tokens=0", "sampling.max_tokens (0) must be >= 1"),

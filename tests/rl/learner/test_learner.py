@@ -430,10 +430,8 @@ def test_imitation_learns_a_text_by_heart(make_model, make_trajectory):
     assert learner.supervised_update([])["skipped_updates"] == 1
 
 
-def test_episodes_without_an_advantage_are_scored_without_a_gradient(
-    make_model, groups, make_group
-):
-    """A constant group changes the loss's denominator and the metrics, at no backward pass."""
+def test_episodes_without_an_advantage_cost_no_forward_pass(make_model, groups, make_group):
+    """A constant group changes the loss's denominator, and the metrics say that they lack it."""
     constant = make_group([[(3, 6, 1.0)], [(3, 2, 1.0)]], seed=5)
     model = make_model(dtype=torch.float64)
     learner = Learner(model, ALGORITHMS["dapo-loss"], FREE)
@@ -446,13 +444,29 @@ def test_episodes_without_an_advantage_are_scored_without_a_gradient(
 
     learner.model.score = watched
     got, metrics = gradients_of(learner, lambda: learner.update([*groups, constant]))
-    assert passes == [(True, NUM_TOKENS), (False, 8)]
+    assert passes == [(True, NUM_TOKENS)]
     loss = direct_loss(model, groups, ALGORITHMS["dapo-loss"]) * NUM_TOKENS / (NUM_TOKENS + 8)
     assert_gradients(got, torch.autograd.grad(loss, learner.model.parameters()))
-    members = [t for group in (*groups, constant) for t in group.trajectories]
+    members = [t for group in groups for t in group.trajectories]
     entropy = torch.cat([direct_scores(model, t)[1] for t in members]).mean()
     assert metrics["entropy"] == pytest.approx(entropy.item(), abs=1e-6)
     assert metrics["frac_reward_zero_std"] == pytest.approx(1 / 3)
+    assert (metrics["num_tokens"], metrics["unscored_tokens"]) == (NUM_TOKENS + 8, 8)
+
+
+def test_a_step_without_an_advantage_is_one_with_a_gradient_of_zero(make_model, groups):
+    """No forward pass; the optimizer's averages decay as with any gradient of 0."""
+    row = replace(GRPO, epochs=1)
+    learner = Learner(make_model(), row, OptimizerConfig(lr=1e-3, weight_decay=0.0))
+    learner.update(groups)
+    before = copy.deepcopy(learner.optimizer.state_dict()["adamw"]["state"])
+    learner.model.score = None
+    metrics = learner.update(groups, rewards=[1.0] * 5)
+    assert (metrics["loss"], metrics["grad_norm"], metrics["optimizer_steps"]) == (0, 0, 1)
+    assert metrics["unscored_tokens"] == metrics["num_tokens"] == NUM_TOKENS
+    assert "entropy" not in metrics
+    for i, state in learner.optimizer.state_dict()["adamw"]["state"].items():
+        torch.testing.assert_close(state["exp_avg"], 0.9 * before[i]["exp_avg"])
 
 
 @pytest.mark.parametrize(

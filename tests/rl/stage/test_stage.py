@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import torch
 
 from rl.cli import parse
-from rl.config import PRESETS, EvaluateConfig
+from rl.config import PRESETS, EvaluateConfig, TrainConfig
 from rl.stage import open_stage
 
 
@@ -18,3 +21,44 @@ async def test_threads_reach_the_policy(toy_model):
             assert stage.policy._worker.call(torch.get_num_threads) == 2
     finally:
         torch.set_num_threads(before)
+
+
+def _config(*words):
+    return parse(TrainConfig, ["env=toy-copy", *words], command="rl.train", presets=PRESETS)
+
+
+async def test_policy_and_learner_share_the_one_thread_that_uses_several_cores(toy_model, tmp_path):
+    config = _config(f"model={toy_model}", "threads=2", f"out={tmp_path}")
+    before = torch.get_num_threads()
+    try:
+        async with open_stage(config, lambda text: None) as stage:
+            computes = await stage.thread.do(threading.get_ident)
+            assert stage.policy._worker.call(threading.get_ident) == computes
+            assert computes != threading.get_ident()
+            # The team of another thread would slow both down.
+            assert torch.get_num_threads() == 1
+            with ThreadPoolExecutor(1) as other:
+                assert other.submit(torch.get_num_threads).result() == 1
+            assert await stage.thread.do(torch.is_inference_mode_enabled) is False
+            assert await stage.thread.do(torch.is_grad_enabled)
+    finally:
+        torch.set_num_threads(before)
+
+
+async def test_a_policy_that_goes_on_while_the_learner_trains_shares_the_cores(toy_model, tmp_path):
+    config = _config(f"model={toy_model}", "threads=3", "staleness=1", f"out={tmp_path}")
+    before = torch.get_num_threads()
+    try:
+        async with open_stage(config, lambda text: None, own_weights=True) as stage:
+            computes = await stage.thread.do(threading.get_ident)
+            assert stage.policy._worker.call(threading.get_ident) != computes
+            assert await stage.thread.do(torch.get_num_threads) == 2
+            assert stage.policy._worker.call(torch.get_num_threads) == 1
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_by_default_there_are_as_many_threads_as_cores(monkeypatch):
+    monkeypatch.setattr("rl.config.usable_cores", lambda: 5)
+    assert _config().num_threads == 5
+    assert _config("threads=2").num_threads == 2

@@ -1,0 +1,107 @@
+"""What a second thread gives the local policy and the learner, which share one torch thread.
+
+On the 0.8M-parameter Qwen3 of ``benchmarks.generation``, at temperature 1, with 64 and with 128
+rows: sample 128 tokens after prompts of 32, then learn from what was sampled, as a training step
+does. One and two threads take turns, so that a busy machine slows both. Run from the repository
+root::
+
+    python -m benchmarks.threads [repeats] [results.json]
+
+Prints one line of JSON, and writes it to the file: seconds (median and best) of both parts with one
+and with two threads, the ratios, and the machine's load, without which none of it means much.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from agents.completion import SamplingParams
+from agents.local import Limits, LocalPolicy, TorchThread
+from agents.segment import Segment
+from benchmarks.generation import make_model, make_tokenizer
+from rl.credit.algorithms import ALGORITHMS
+from rl.learner.learner import Learner
+from rl.learner.settings import OptimizerConfig
+from rl.run.folder import versions
+
+PROMPT, NEW = 32, 128
+ROWS = (64, 128)
+
+
+async def generate(policy: LocalPolicy, rows: int) -> list[Segment]:
+    """Sample ``rows`` completions; as texts to learn from."""
+    prompts = [[(7 * row + i) % 256 for i in range(PROMPT)] for row in range(rows)]
+    completions = await asyncio.gather(
+        *(policy.generate(prompt, SamplingParams(max_tokens=NEW)) for prompt in prompts)
+    )
+    return [
+        Segment(
+            token_ids=[*prompt, *completion.token_ids],
+            loss_mask=[0] * PROMPT + [1] * NEW,
+            sampling_logprobs=[0.0] * PROMPT + list(completion.logprobs),
+            versions=[-1] * PROMPT + [0] * NEW,
+            turn_ids=[0] * (PROMPT + NEW),
+        )
+        for prompt, completion in zip(prompts, completions, strict=True)
+    ]
+
+
+async def measure(rows: int, repeats: int) -> dict[str, float]:
+    thread = TorchThread(1)
+    model = make_model()
+    policy = LocalPolicy(model, make_tokenizer(), max_slots=rows, limits=Limits(thread=thread))
+    # A rate of 0: every round has the same work.
+    learner = Learner(model, ALGORITHMS["grpo"], OptimizerConfig(lr=0.0))
+    seconds: dict[str, list[float]] = {}
+    for round_ in range(repeats + 1):
+        for threads in (1, 2):
+            await thread.do(torch.set_num_threads, threads)
+            start = time.perf_counter()
+            segments = await generate(policy, rows)
+            between = time.perf_counter()
+            await thread.do(learner.supervised_update, segments)
+            end = time.perf_counter()
+            # Each round starts from nothing, as after an update of the weights.
+            await policy.load_weights(None, round_)
+            if round_:  # the first one warms up
+                seconds.setdefault(f"generation_{threads}", []).append(between - start)
+                seconds.setdefault(f"learning_{threads}", []).append(end - between)
+    await policy.close()
+    await thread.close()
+    result = {f"{name}_median_s": statistics.median(values) for name, values in seconds.items()}
+    result |= {f"{name}_best_s": min(values) for name, values in seconds.items()}
+    for part in ("generation", "learning"):
+        for kind in ("median", "best"):
+            one, two = (result[f"{part}_{threads}_{kind}_s"] for threads in (1, 2))
+            result[f"{part}_gain_of_{kind}s"] = one / two
+    return {name: round(value, 3) for name, value in result.items()}
+
+
+async def main() -> None:
+    repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 7
+    torch.set_num_threads(1)
+    begun = os.getloadavg()
+    result: dict[str, object] = {f"rows_{rows}": await measure(rows, repeats) for rows in ROWS}
+    result |= {
+        "repeats": repeats,
+        "new_tokens": NEW,
+        "load_average": [begun, os.getloadavg()],
+        "cores": len(os.sched_getaffinity(0)),
+        **versions(),
+    }
+    text = json.dumps(result)
+    print(text)
+    if len(sys.argv) > 2:
+        Path(sys.argv[2]).write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

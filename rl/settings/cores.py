@@ -1,0 +1,45 @@
+"""How many cores this process may use."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def usable_cores() -> int:
+    """The cores that the process may be scheduled on, as far as its control groups give it time.
+
+    ``OMP_NUM_THREADS``, where it is set, bounds them.
+    """
+    bounds = [len(os.sched_getaffinity(0)), *_quotas(CGROUPS, Path("/proc/self/cgroup"))]
+    asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    if asked.isdecimal():
+        bounds.append(int(asked))
+    return max(1, min(bounds))
+
+
+def _quotas(root: Path, membership: Path) -> list[int]:
+    """Whole cores that ``cpu.max`` gives the process's control group and each one around it."""
+    try:
+        lines = membership.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return []
+    # Version 2 is the line of hierarchy 0. In a container its path may begin outside of the root.
+    paths = [line.removeprefix("0::/") for line in lines if line.startswith("0::/")]
+    quotas = []
+    for path in paths:
+        own = root / path.removeprefix("../")
+        for folder in [own, *own.parents]:
+            if folder == root or root in folder.parents:
+                quotas += _quota(folder / "cpu.max")
+    return quotas
+
+
+def _quota(file: Path) -> list[int]:
+    try:
+        quota, period = file.read_text(encoding="ascii").split()
+        return [int(quota) // int(period)] if quota != "max" else []
+    except (OSError, ValueError):
+        return []

@@ -1,0 +1,61 @@
+"""The thread for parallel work: one job after the other, between the steps of a policy."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+import torch
+
+from agents.completion import SamplingParams
+from agents.local import Limits, TorchThread
+
+
+async def test_jobs_run_in_order_with_the_threads_that_were_asked_for():
+    thread, seen = TorchThread(3), []
+    before = torch.get_num_threads()
+    jobs = [thread.do(seen.append, i) for i in range(20)]
+    await asyncio.gather(*jobs)
+    assert seen == list(range(20))
+    assert await thread.do(torch.get_num_threads) == 3
+    assert torch.get_num_threads() == before
+    with pytest.raises(ZeroDivisionError):
+        await thread.do(divmod, 1, 0)
+    await thread.close()
+    await thread.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        await thread.do(int)
+
+
+async def test_a_job_whose_caller_is_cancelled_is_done_to_its_end():
+    thread, go, done = TorchThread(), threading.Event(), threading.Event()
+    first = asyncio.create_task(thread.do(go.wait, 30))
+    second = asyncio.create_task(thread.do(done.set))
+    await asyncio.sleep(0)
+    second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    assert not done.is_set()
+    go.set()
+    await first
+    await thread.settle()
+    assert done.is_set()
+    await thread.close()
+
+
+async def test_a_learner_gets_its_turn_between_the_steps_of_a_policy(make_policy):
+    thread = TorchThread()
+    policy = make_policy(max_slots=2, limits=Limits(thread=thread))
+    call = asyncio.create_task(policy.generate([1], SamplingParams(max_tokens=240)))
+    async with asyncio.timeout(30):
+        while policy.stats().num_generated_tokens < 2:
+            await asyncio.sleep(0.001)
+    seen = await thread.do(lambda: (torch.is_inference_mode_enabled(), torch.is_grad_enabled()))
+    assert seen == (False, True)
+    assert not call.done()
+    assert len((await call).token_ids) == 240
+    await policy.close()
+    # The thread is not the policy's: it goes on.
+    assert await thread.do(int) == 0
+    await thread.close()
