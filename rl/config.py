@@ -233,9 +233,11 @@ class TrainConfig(RunConfig):
         if self.reward_weight == 0:
             if not self.shaping.strip():
                 raise ValueError("reward_weight (0) leaves nothing to train on: give shaping=...")
-            # Dynamic sampling looks at what the environment pays, before shaping.
-            if self.curriculum.max_draws > 1:
-                raise ValueError("reward_weight (0) must be above 0 for curriculum.max_draws > 1")
+            # Both look at what the environment pays, before shaping.
+            for key, sign in (("max_draws", ">"), ("keep", "<")):
+                if getattr(self.curriculum, key) != 1:
+                    must = f"must be above 0 for curriculum.{key} {sign} 1"
+                    raise ValueError(f"reward_weight (0) {must}: it compares unshaped rewards")
         kinds = budget_kinds(self.env.options.token_budget)
         for shaping in (weighted.shaping for weighted in make_shapings(self.shaping)):
             if shaping.budget and shaping.budget not in kinds:

@@ -43,21 +43,28 @@ async def evaluate(config: EvaluateConfig) -> tuple[dict[str, object], list[Traj
             "success_low": rate.low,
             "success_high": rate.high,
             "episodes": rate.count,
-            **_pass_at_k([successes for successes in by_task if successes]),
+            **_pass_at_k([s for s in by_task if s], stage.best_success(played.split)),
             **rollout_metrics(groups, stage.success_score),
             **await stage.meter.take(),
         }
     return result, groups
 
 
-def _pass_at_k(by_task: list[list[float]]) -> dict[str, float]:
-    """``pass@K`` for K = 1, 2, 4, ... up to the episodes that every task has; right is 1."""
+def _pass_at_k(by_task: list[list[float]], best: float) -> dict[str, float]:
+    """``pass@K`` for K = 1, 2, 4, ... up to the episodes that every task has.
+
+    Args:
+        by_task: the successes of each task's episodes.
+        best: that of a right one.
+    """
     from statistics import fmean
 
-    from rl.run.metrics import pass_at_k
+    from rl.run.metrics import ROUNDING, pass_at_k
 
     least = min((len(successes) for successes in by_task), default=1)
-    counts = [(len(successes), sum(s >= 1 for s in successes)) for successes in by_task]
+    counts = [
+        (len(successes), sum(s >= best - ROUNDING for s in successes)) for successes in by_task
+    ]
     powers = [2**i for i in range(least.bit_length())] if least > 1 else []
     return {f"pass@{k}": fmean(pass_at_k(n, right, k) for n, right in counts) for k in powers}
 

@@ -107,6 +107,7 @@ class Trainer:
         """Whoever plays ahead, where groups may be older than the weights."""
         self._reward_range = env.reward_range
         self._most_tokens = config.sampling.max_tokens * config.env.options.max_turns
+        self._window = self.collector.limits.context_length
         self._learnt = self.curriculum.state_dict()
         """Where the curriculum stood after the last update."""
         self._texts: list[Segment] = []
@@ -151,7 +152,9 @@ class Trainer:
         score, best = self.stage.success_score, self._reward_range[1]
         try:
             # Those that judge may take long; episodes that are played ahead go on.
-            await self._thread.do(shape, shapings, groups, score, best, self._most_tokens, weight)
+            await self._thread.do(
+                shape, shapings, groups, score, best, self._most_tokens, weight, self._window
+            )
         except ValueError as error:
             raise RunFailure(str(error)) from error
         rewards = [t.shaped_reward for group in groups for t in group.finished]

@@ -159,6 +159,9 @@ class Algorithm:
     mask_observations: bool = True
     """False also trains on what environments and tools said, as if the policy had sampled it:
     Search-R1 without its mask (arXiv 2503.09516, section 3.1), for comparison only."""
+    mask_truncated: bool = False
+    """Whether episodes that were cut for their length are not trained on; their returns stay in
+    their groups' baselines. DAPO's overlong filtering (arXiv 2503.14476, section 3.4)."""
     ptx_coef: float = 0.0
     """Weight of the mean cross-entropy of texts that are imitated in each update: PPO-ptx
     (InstructGPT, arXiv 2203.02155, equation 2)."""

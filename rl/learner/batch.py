@@ -119,6 +119,8 @@ class Batch:
     """Episodes left out because they failed."""
     num_empty: int
     """Episodes without a sampled token: they count in their group's baseline only."""
+    num_masked: int
+    """Episodes that ``mask_truncated`` left untrained: likewise."""
 
     @property
     def num_tokens(self) -> int:
@@ -133,6 +135,7 @@ class Batch:
         outcomes: Sequence[float] | None = None,
         *,
         mask_observations: bool = True,
+        mask_truncated: bool = False,
     ) -> Batch:
         """The batch of every finished episode of ``groups``.
 
@@ -143,6 +146,8 @@ class Batch:
                 of its roles. None: the episodes' own.
             outcomes: how far each finished episode was right, from 0 to 1; None: nobody said.
             mask_observations: False trains on the observations between sampled tokens as well.
+            mask_truncated: whether the tokens of episodes that were cut for their length are left
+                out; their returns are not.
 
         Raises:
             AssertionError: a trajectory's record contradicts itself.
@@ -159,7 +164,7 @@ class Batch:
                 )
         shaped = own if rewards is None else [float(reward) for reward in rewards]
         right = [0.0] * len(own) if outcomes is None else [float(o) for o in outcomes]
-        tables = _Tables(mask_observations)
+        tables = _Tables(mask_observations, mask_truncated)
         rank = {role: i for i, role in enumerate(sorted({r for _, t in finished for r in t.roles}))}
         returns: list[float] = []
         group_ids: list[int] = []
@@ -273,9 +278,11 @@ class _Tables:
     """A batch in the making."""
 
     mask_observations: bool = True
+    mask_truncated: bool = False
     num_episodes: int = 0
     num_tokens: int = 0
     num_empty: int = 0
+    num_masked: int = 0
     rows: list[Integers] = field(default_factory=list)
     row_starts: list[int] = field(default_factory=lambda: [0])
     source: list[Integers] = field(default_factory=list)
@@ -298,6 +305,10 @@ class _Tables:
     ) -> None:
         """Append a role's part of an episode; ``extra_reward`` is earned at its last turn."""
         start = self.num_tokens
+        if self.mask_truncated and trajectory.cut_for_length:
+            self.num_episodes += 1
+            self.num_masked += 1
+            return
         turn_ids = [self.add_segment(s) for s in trajectory.segments if s.role == role]
         self.num_episodes += 1
         if self.num_tokens == start:
@@ -374,6 +385,7 @@ class _Tables:
             group_ids=torch.tensor(group_ids, dtype=torch.int64),
             num_failed=num_failed,
             num_empty=self.num_empty,
+            num_masked=self.num_masked,
         )
 
 

@@ -133,7 +133,11 @@ class Learner:
         if self.algorithm.uses_outcomes and outcomes is None:
             raise ValueError("outcomes are missing: give one from 0 to 1 for each finished episode")
         batch = Batch.from_groups(
-            groups, rewards, outcomes, mask_observations=self.algorithm.mask_observations
+            groups,
+            rewards,
+            outcomes,
+            mask_observations=self.algorithm.mask_observations,
+            mask_truncated=self.algorithm.mask_truncated,
         )
         metrics = UpdateMetrics(version)
         if batch.num_tokens == 0:
@@ -364,6 +368,7 @@ class Learner:
             "num_tokens": float(batch.num_tokens),
             "failed_episodes": float(batch.num_failed),
             "empty_episodes": float(batch.num_empty),
+            "masked_episodes": float(batch.num_masked),
             "skipped_updates": float(self.num_skipped_updates),
         }
         means = metrics.means()

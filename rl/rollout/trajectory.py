@@ -8,7 +8,9 @@ from dataclasses import asdict, dataclass, field
 from itertools import compress
 from typing import Any
 
+from agents.completion import FinishReason
 from agents.segment import NOT_SAMPLED, Segment
+from envs.episode import StopReason
 from envs.record import EpisodeId, RecordedCall, RecordedTool
 
 __all__ = [
@@ -172,6 +174,14 @@ class Trajectory:
             for name, value in turn.rewards.items():
                 total[name] = total.get(name, 0.0) + value
         return total
+
+    @property
+    def cut_for_length(self) -> bool:
+        """Whether tokens ran out: an answer's, the episode's or the context window's."""
+        if self.stop_reason in (StopReason.TOKEN_LIMIT, StopReason.CONTEXT_FULL):
+            return True
+        ends = (FinishReason.LENGTH, FinishReason.CONTEXT_FULL)
+        return bool(self.turns) and self.turns[-1].finish_reason in ends
 
     @property
     def num_sampled(self) -> int:

@@ -12,6 +12,8 @@ from agents.completion import FinishReason
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup
 from rl.run.reflection import reflects
 
+ROUNDING = 1e-6
+"""By which a success may be below that of a right episode."""
 Z_95 = 1.959963984540054
 """Two-sided 95% quantile of the normal distribution."""
 

@@ -62,6 +62,14 @@ class Stage:
         """The environment's score that says an episode succeeded."""
         return envs.env_type(self.config.env.env_id).success_score
 
+    def best_success(self, split: str) -> float:
+        """What a right episode has: a score of 1, or the environment's best return."""
+        if self.success_score:
+            return 1.0
+        options = dataclasses.replace(self.config.env.options, split=split)
+        env = envs.make_from(self.config.env.env_id, options, self.services)
+        return env.reward_range[1]
+
     def collector(
         self, split: str, sampling: SamplingParams, vine: Vine | None = None
     ) -> Collector:

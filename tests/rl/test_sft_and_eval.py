@@ -19,6 +19,13 @@ def result(capfd):
     return json.loads(stdout), stderr
 
 
+@pytest.mark.parametrize(("best", "expected"), [(1.0, [0.5, 5 / 6]), (2.5, [0.25, 0.5])])
+def test_pass_at_k_counts_episodes_with_the_best_return(best, expected):
+    """Of four episodes two have it where it is 1, one where it is 2.5; rounding costs nothing."""
+    told = rl.eval._pass_at_k([[0.0, 1.0, best - 1e-9, 0.5]], best)
+    assert [told["pass@1"], told["pass@2"]] == pytest.approx(expected)
+
+
 def test_supervised_learning_on_a_file_and_evaluation_of_its_result(toy_model, tmp_path, capfd):
     data = tmp_path / "data.jsonl"
     lines = [

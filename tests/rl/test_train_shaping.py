@@ -19,6 +19,8 @@ from rl.run.folder import read_jsonl
 from rl.train import main
 from tools.registry import Registry
 
+WINDOW = 6
+
 
 def episodes(out, step):
     with gzip.open(out / "trajectories" / f"step-{step:06d}.jsonl.gz") as file:
@@ -76,6 +78,20 @@ def test_a_run_records_contributions_beside_rewards_that_stay_whole(words, tmp_p
         assert record["shaping/overlong"] < 0
 
 
+def test_overlong_by_default_knows_the_context_window(words, tmp_path):
+    """Answers of 3 tokens at most, in a window that is full after fewer: the penalty bites."""
+    out = tmp_path / "run"
+    assert main(words(out, steps=1, context_length=WINDOW, shaping="overlong")) == 0
+    played = [t for t in episodes(out, 1) if t.turns]
+    for t in played:
+        room = WINDOW - t.segments[0].loss_mask.count(0)
+        longest = min(room, 3 * t.env_options["max_turns"])
+        cache = -(-longest // 5)
+        expected = -min(1.0, max(0.0, (t.num_sampled - (longest - cache)) / cache))
+        assert t.shaping["overlong"] == expected
+    assert any(t.shaping["overlong"] == -1 and t.num_sampled < 3 for t in played)
+
+
 def test_l1_reads_the_budget_that_stood_in_the_prompt(words, tmp_path):
     out = tmp_path / "run"
     settings = {"env__token_budget": "both:3-9", "shaping": "l1_exact(alpha=0.1), l1_max"}
@@ -115,6 +131,10 @@ async def test_an_imperfect_author_reads_no_budget_and_the_conversation_holds_it
         ),
         ({"env.token_budget": "512"}, "env.token_budget ('512') must be exact, max or both"),
         ({"shaping_from": "0"}, "shaping_from (0) must be >= 1"),
+        (
+            {"shaping": "kimi_length", "reward_weight": "0", "curriculum.keep": "0.5"},
+            "reward_weight (0) must be above 0 for curriculum.keep < 1",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_runs(settings, says):

@@ -28,7 +28,8 @@ def overlong(max_length: int = 0, cache: int = 0) -> Shaping:
     """Answers beyond ``max_length - cache`` tokens cost up to 1: ``lengths.overlong``.
 
     Args:
-        max_length: tokens; 0: as many as an episode of the run can have.
+        max_length: tokens; 0: as many as the episode could have sampled, by sampling.max_tokens,
+            env.max_turns and what it had not read of the context window.
         cache: tokens before it in which the cost grows; 0: a fifth of max_length, DAPO's share.
 
     Raises:

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from envs.budget import budget_of
 from rl.credit.shaping.shaping import Member, Weighted
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup
-from rl.run.metrics import success_of
-
-_ROUNDING = 1e-6
+from rl.run.metrics import ROUNDING, success_of
 
 
 def shape(
@@ -19,6 +17,7 @@ def shape(
     best_return: float,
     limit: int = 0,
     reward_weight: float = 1.0,
+    context_length: int = 0,
 ) -> None:
     """Record each shaping's contribution with each finished episode; the others get none.
 
@@ -27,19 +26,21 @@ def shape(
         groups: a step's episodes; siblings are compared within their group.
         success_score: the score that is 1 where an episode is right; "": its return decides.
         best_return: the return of a right episode, where no score says it.
-        limit: the most tokens that an episode could have sampled; 0: nobody says.
+        limit: the most tokens that all turns of an episode may sample; 0: nobody says.
         reward_weight: what the episodes' own returns count for.
+        context_length: the model's window; 0: nobody says.
 
     Raises:
         ValueError: a shaping gives anything but one finite number for each episode.
     """
     played = [group.finished for group in groups if group.finished]
-    least = (1.0 if success_score else best_return) - _ROUNDING
+    least = (1.0 if success_score else best_return) - ROUNDING
 
     def member(t: Trajectory) -> Member:
         scores = t.turns[-1].scores if t.turns else {}
         right = success_of(t, success_score) >= least
-        return Member(t.num_sampled, right, t.reward, budget_of(scores), limit, t)
+        longest = _longest(t, limit, context_length)
+        return Member(t.num_sampled, right, t.reward, budget_of(scores), longest, t)
 
     for weighted in shapings:
         parts = played if weighted.shaping.by_group else [[t for group in played for t in group]]
@@ -49,3 +50,11 @@ def shape(
                 trajectory.shaping[weighted.shaping.name] = contribution
     for trajectory in (t for group in played for t in group):
         trajectory.reward_weight = reward_weight
+
+
+def _longest(trajectory: Trajectory, limit: int, context_length: int) -> int:
+    """The most tokens that an episode could have sampled, having read what it did; 0: unknown."""
+    if not context_length:
+        return limit
+    room = sum(context_length - segment.loss_mask.count(0) for segment in trajectory.segments)
+    return min(limit, room) if limit else room

@@ -279,6 +279,7 @@ def test_a_group_without_a_token_is_counted_and_changes_nothing(name):
         "num_tokens": 0.0,
         "failed_episodes": 0.0,
         "empty_episodes": 2.0,
+        "masked_episodes": 0.0,
         "skipped_updates": 1.0,
     }
     if row.advantage == "batch-outcome":

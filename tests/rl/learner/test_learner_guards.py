@@ -128,6 +128,7 @@ def test_nothing_to_train_is_skipped_and_counted(make_model, make_trajectory):
             "num_tokens": 0.0,
             "failed_episodes": 1.0,
             "empty_episodes": 0.0,
+            "masked_episodes": 0.0,
             "skipped_updates": float(count),
         }
     assert (learner.num_updates, learner.optimizer.num_steps) == (0, 0)

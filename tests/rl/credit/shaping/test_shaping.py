@@ -133,6 +133,17 @@ def test_a_step_is_shaped_by_group_and_failed_episodes_are_left_out():
     assert Trajectory.from_json(record).shaping == {}, "a record of before has none"
 
 
+def test_overlong_begins_where_the_context_window_of_the_episode_ends():
+    """It read 2 tokens of a window of 12: 10 were left, of which the last fifth costs."""
+    lengths = (5, 8, 9, 10)
+    groups = [TrajectoryGroup([episode(length, 0.0) for length in lengths])]
+    for limit, expected in ((0, [0, 0, -0.5, -1]), (1024, [0, 0, -0.5, -1]), (5, [-1] * 4)):
+        shape(make_shapings("overlong"), groups, "right", 1.0, limit, context_length=12)
+        assert [t.shaping["overlong"] for t in groups[0].trajectories] == expected
+    shape(make_shapings("overlong"), groups, "right", 1.0, 1024)
+    assert [t.shaping["overlong"] for t in groups[0].trajectories] == [0] * 4
+
+
 def test_the_environments_own_reward_may_count_for_less():
     groups = [TrajectoryGroup([episode(6, 1.0), episode(2, 0.5)])]
     shape(make_shapings("overlong(max_length=8, cache=4)"), groups, "right", 1.0, 0, 0.25)
