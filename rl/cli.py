@@ -1,8 +1,8 @@
 """``key=value`` command lines for frozen dataclasses: typed, with help, presets and run files.
 
 The dataclasses stay plain; chz, which parses, is met here and nowhere else. Layers, weakest first:
-the defaults, what a chosen name brings along, ``preset=NAME``, ``config=run.toml``, the command
-line.
+the defaults, what a chosen name brings along, the run of ``resume=FOLDER``, ``config=run.toml``,
+``preset=NAME``, the command line.
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ import re
 import shutil
 import sys
 import textwrap
-import tomllib
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import chz
@@ -26,6 +24,7 @@ from chz.factories import MetaFactory
 from chz.tiepin import CastError, type_repr
 
 from rl.errors import UsageError
+from rl.settings.files import read_run, read_settings
 from tools.field_docs import field_docs
 from tools.registry import PluginImportError, UnknownNameError, closest
 
@@ -68,15 +67,17 @@ def parse(
         UsageError: an unknown key or name, or a value of the wrong type or out of range.
         SystemExit: after printing the help.
     """
-    words = _Words(argv)
+    words = _Words(argv, "resume" in {field.name for field in dataclasses.fields(config_type)})
     blueprint = chz.Blueprint(_chz_class(config_type, config_type, {}))
     layers: dict[str, Mapping[str, str]] = {}
+    if words.run is not None:
+        layers[f"the run {words.run}"] = read_run(words.run, "resume")
+    if words.config is not None:
+        layers[words.config] = read_settings(words.config)
     if words.preset is not None:
         if words.preset not in presets:
             raise unknown("preset", words.preset, presets)
         layers[f"preset {words.preset}"] = presets[words.preset]
-    if words.config is not None:
-        layers[words.config] = table_words(read_toml(words.config))
     layers["the command line"] = dict(words.values)
     for name, layer in {**_brought(config_type, layers), **layers}.items():
         blueprint.apply({k: Castable(v) for k, v in layer.items()}, layer_name=name)
@@ -118,10 +119,12 @@ def _brought(
 class _Words:
     """The command line, taken apart: the keys that choose layers, and the rest."""
 
-    def __init__(self, argv: Sequence[str]) -> None:
+    def __init__(self, argv: Sequence[str], resumes: bool) -> None:
         self.help = False
         self.preset: str | None = None
         self.config: str | None = None
+        self.run: str | None = None
+        """The folder of ``resume=FOLDER``."""
         self.values: list[tuple[str, str]] = []
         for word in argv:
             if word in ("--help", "-h", "help"):
@@ -139,8 +142,19 @@ class _Words:
                 self.preset = value
             elif key == "config":
                 self.config = value
+            elif key == "resume" and resumes and value not in ("no", "auto"):
+                self.run = value
             else:
                 self.values.append((key, value))
+        if self.run is not None:
+            self._go_on(self.run)
+
+    def _go_on(self, run: str) -> None:
+        """``resume=FOLDER`` is resume=auto in that folder, with the settings of its run."""
+        out = dict(self.values).get("out", run)
+        if out != run:
+            raise UsageError(f"out ({out}) must be left out with resume={run}: it names the folder")
+        self.values += [("out", run), ("resume", "auto")]
 
 
 class _Named(MetaFactory):
@@ -216,52 +230,6 @@ def _build(value: Any, path: str) -> Any:
     # The dataclass names its own field first: "clip_high (-1) must be >= 0".
     except ValueError as error:
         raise UsageError(f"{prefix}{error}") from error
-
-
-def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables to dotted keys, as the command line writes them."""
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            flat.update(flatten(value, f"{prefix}{key}."))
-        else:
-            flat[prefix + key] = value
-    return flat
-
-
-def read_toml(path: str, key: str = "config") -> dict[str, Any]:
-    """The tables of a file.
-
-    Args:
-        path: of the file.
-        key: the word that named it, for messages.
-
-    Raises:
-        UsageError: there is no such file, or it is no TOML.
-    """
-    try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UsageError(f"{key}={path}: there is no such file") from error
-    except OSError as error:
-        raise UsageError(f"{key}={path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{key}={path} is not valid TOML: {error}") from error
-
-
-def table_words(table: Mapping[str, Any]) -> dict[str, str]:
-    """A table's settings as the command line writes them: all values meet the same checks.
-
-    A choice and its fields are ``{env = "code-sandbox"}``, or ``[env]`` with the name under "name".
-    """
-    return {k.removesuffix(".name"): as_word(v) for k, v in flatten(table).items()}
-
-
-def as_word(value: Any) -> str:
-    """A setting's value as the command line writes it."""
-    if isinstance(value, (list, tuple)):
-        return ",".join(as_word(element) for element in value)
-    return str(value)
 
 
 def _help(

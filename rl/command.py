@@ -11,6 +11,7 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol, TextIO, TypeVar
 
 from rl.run.identity import PackageCollision, check_packages
@@ -24,10 +25,11 @@ from agents.policy import PolicyFailure
 from envs.datasets import DatasetUnavailable
 from envs.episode import EnvFailure
 from rl.cli import parse
-from rl.config import as_lines
+from rl.config import ModelConfig, as_lines
 from rl.errors import FAILED, RunFailure, UsageError
 from rl.run.files import put
 from rl.run.interrupt import terminable
+from rl.settings.models import find_model
 from tools.sandbox.errors import SandboxUnavailable
 
 INTERRUPTED = 130
@@ -92,6 +94,7 @@ def run_command(
     words = sys.argv[1:] if argv is None else argv
     try:
         config = parse(config_type, words, command=f"python -m {module}", presets=presets)
+        config = _with_model_folder(config)
         if config.dry_run:
             put(sys.stdout, as_lines(config))
             return 0
@@ -104,6 +107,18 @@ def run_command(
     except KeyboardInterrupt:
         last_words("interrupted")
         return INTERRUPTED
+
+
+def _with_model_folder(config: C) -> C:
+    """The settings, where a run's folder that ``model`` names is replaced by its checkpoint.
+
+    Raises:
+        UsageError: the folder does not exist, or holds no model.
+    """
+    if not isinstance(config, ModelConfig) or not config.loads_model:
+        return config
+    found = find_model(config.model)
+    return config if found == config.model else replace(config, model=found)
 
 
 def say(text: str) -> None:

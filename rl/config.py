@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import envs
 from agents.completion import SamplingParams
 from envs.budget import budget_kinds
 from envs.env import EnvOptions
-from rl.cli import Build, Choice, as_word, flatten, unknown
+from rl.cli import Build, Choice, unknown
 from rl.credit.algorithm import Algorithm, Correction
 from rl.credit.algorithms import ALGORITHMS
 from rl.credit.shaping import make_shapings
@@ -22,6 +21,7 @@ from rl.recipes import RECIPES
 from rl.rollout.curriculum import CurriculumConfig
 from rl.run.plain import to_plain
 from rl.settings.cores import usable_cores
+from rl.settings.files import as_words
 from rl.settings.groups import EvalConfig, SamplingConfig, TextsConfig, TinyRecipe, at_least
 from rl.settings.lora import LoraConfig
 from rl.settings.policy import POLICY, PolicyChoice, VLLMConfig, VLLMEngineConfig
@@ -82,7 +82,7 @@ class ModelConfig:
     """What every command must know: a model, and the machine."""
 
     model: str
-    """A Hugging Face id or folder."""
+    """A Hugging Face id, a model's folder, or a run's folder, which means its checkpoints/best."""
     seed: int = 0
     """Seeds tasks, sampling and initial values."""
     device: str = "auto"
@@ -108,6 +108,11 @@ class ModelConfig:
         """The threads in force."""
         return self.threads or usable_cores()
 
+    @property
+    def loads_model(self) -> bool:
+        """Whether ``model`` is loaded here; False: it is a server's name for one."""
+        return True
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(ModelConfig):
@@ -116,7 +121,8 @@ class RunConfig(ModelConfig):
     env: EnvChoice = field(metadata={"choice": ENV})
     """The environment, by id or bare name; its options follow as env.KEY."""
     model: str = "tiny"
-    """A Hugging Face id or folder; "tiny" is made and warm-started here, without a download."""
+    """A Hugging Face id, a model's folder, or a run's folder, which means its checkpoints/best;
+    "tiny" is made and warm-started here, without a download."""
     tiny: TinyRecipe
     """Size and warm start of model=tiny."""
     policy: PolicyChoice = field(metadata={"choice": POLICY})
@@ -197,7 +203,8 @@ class TrainConfig(RunConfig):
     out: str = "runs/{env}-{algo}-{seed}"
     """The run's folder."""
     resume: Literal["no", "auto"] = "no"
-    """auto: go on from the folder's last checkpoint where there is one."""
+    """auto: go on from the newest checkpoint in out, where there is one. A run's folder: the same
+    with that run's own settings; python -m rl.train resume=FOLDER needs nothing else."""
     save_every: int = 20
     """Steps between checkpoints; the last step is always saved."""
     keep_episodes: int = 0
@@ -389,11 +396,3 @@ def run_path(out: str, config: ModelConfig, algo: str = "") -> Path:
 def as_lines(config: object) -> str:
     """The resolved configuration as the command line would write it, a key per line."""
     return "".join(f"{word}\n" for word in as_words(to_plain(config)))
-
-
-def as_words(plain: Mapping[str, Any]) -> list[str]:
-    """A configuration of plain values, as config.json holds it, as words of the command line."""
-    names = {"env.env_id": "env", "algo.name": "algo", "policy.name": "policy"}
-    inner = re.compile(r"^(env\.)options\.|^(algo\.)row\.|^(policy\.)settings\.")
-    rows = [(inner.sub(r"\1\2\3", names.get(k, k)), v) for k, v in flatten(plain).items()]
-    return [f"{key}={as_word(value)}" for key, value in rows]

@@ -59,6 +59,11 @@ class JudgeConfig(ModelConfig):
     out: str = "runs/judge-{seed}"
     """The folder; no file in it is overwritten."""
 
+    @property
+    def loads_model(self) -> bool:
+        """Whether the judge runs here."""
+        return not self.url
+
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(1, self, "concurrent")

@@ -12,13 +12,14 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rl.command import answer, run_command
 from rl.errors import UsageError
 from rl.settings.lora import is_adapter
+from rl.settings.models import find_model
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +33,8 @@ class MergeConfig:
     """Average the weights of models of one architecture, or add an adapter to its base model's."""
 
     models: tuple[str, ...]
-    """Two or more folders or Hugging Face ids, with commas between; or one adapter's folder."""
+    """Two or more folders (of models, or of runs for their checkpoints/best) or Hugging Face ids,
+    with commas between; or one adapter's folder."""
     weights: tuple[float, ...] = ()
     """What each counts, in all 1; without them all count the same."""
     out: str
@@ -70,6 +72,7 @@ def merge(config: MergeConfig) -> dict[str, object]:
             a model in the folder.
         RunFailure: the result cannot be written.
     """
+    config = replace(config, models=tuple(find_model(m) for m in config.models))
     import torch
     from transformers import AutoConfig
     from transformers.utils import logging as transformers_logging

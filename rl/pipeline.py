@@ -34,7 +34,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rl.cli import parse, read_toml, table_words
+from rl.cli import parse
 from rl.command import EXPECTED_ERRORS, INTERRUPTED, answer, last_words, say
 from rl.config import PRESETS, SFTConfig, TrainConfig
 from rl.distill import CONVERSATIONS, DistillConfig
@@ -44,6 +44,7 @@ from rl.merge import MergeConfig
 from rl.preferences.config import DPOConfig, RewardModelConfig
 from rl.run.files import make_folder, put, replace_text
 from rl.run.interrupt import terminable
+from rl.settings.files import read_toml, table_words
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 NO_STAGES_OWN = {

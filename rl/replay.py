@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from rl.cli import parse
 from rl.command import answer, run_command, say
-from rl.config import PRESETS, TrainConfig, as_words
+from rl.config import PRESETS, TrainConfig
 from rl.errors import UsageError
+from rl.settings.files import as_words
 from rl.settings.policy import LocalPolicyConfig, PolicyChoice
 
 if TYPE_CHECKING:

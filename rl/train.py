@@ -200,7 +200,7 @@ async def _end(
     outcome.finished = not interrupt.asked
     if interrupt.asked:
         done = f"after step {step}" if step else "before the first step was done"
-        say(f"stopped {done}; go on with resume=auto")
+        say(f"stopped {done}; go on with python -m rl.train resume={trainer.folder.path}")
     records = trainer.folder.read_metrics()
     outcome.silence = silence_of(causes_in(records))
     if outcome.silence.count:

@@ -31,13 +31,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from rl.cli import flatten
 from rl.config import TrainConfig
 from rl.errors import RunFailure, UsageError
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup
 from rl.run.files import make_folder, replace_text, writing
 from rl.run.metrics import PassRate
 from rl.run.plain import to_plain
+from rl.settings.files import flatten
 
 logger = logging.getLogger(__name__)
 MAY_CHANGE = (
@@ -56,6 +56,7 @@ MAY_CHANGE = (
     "dry_run",
 )
 """Settings (prefixes of keys) in which a resumed run may differ from the one it goes on from."""
+_NOT_TOLD = ("resume", "out", "dry_run")
 LOCK = ".lock"
 PACKAGES = ("turnwise", "torch", "transformers", "tokenizers", "peft", "gymnasium", "numpy", "chz")
 
@@ -78,10 +79,13 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.logs = path / "logs"
         """Of servers that the run starts."""
+        self.changes: list[str] = []
+        """What a resumed run does otherwise than before, a line each: ``steps=80 (before: 60)``."""
         if self.metrics_path.exists() or any(self.checkpoints.glob("step-*")):
             if config.resume == "no":
                 raise UsageError(
-                    f"{path} holds a run already: go on with resume=auto, or choose another out=..."
+                    f"{path} holds a run already: go on with resume={path}, or choose another "
+                    f"out=..."
                 )
             self._check_same_run(config)
         for folder in (path, path / "trajectories", self.checkpoints):
@@ -142,7 +146,12 @@ class RunFolder:
             ) from error
         new = flatten(json.loads(json.dumps(to_plain(config), default=str)))
         for key in sorted(old.keys() | new.keys()):
-            if old.get(key) != new.get(key) and not key.startswith(MAY_CHANGE):
+            if old.get(key) == new.get(key):
+                continue
+            if key.startswith(MAY_CHANGE):
+                if key not in _NOT_TOLD:
+                    self.changes.append(f"{key}={new.get(key)} (before: {old.get(key)})")
+            else:
                 raise UsageError(
                     f"{self.path} was started with {key}={old.get(key)}, not {new.get(key)}: "
                     f"go on with the same settings, or choose another out=..."

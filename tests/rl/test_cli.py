@@ -117,7 +117,7 @@ BAD = [
     ("env.split=dev", "env.split ('dev') must be one of train, validation, test, all"),
     ("env.max_turns=0", "env.max_turns (0) must be >= 1"),
     ("config=missing.toml", "config=missing.toml: there is no such file"),
-    ("config=.", "config=. cannot be read: Is a directory"),
+    ("config=.", "config=. is a folder without a config.json: give a TOML file, or a run's folder"),
 ]
 
 
@@ -140,12 +140,12 @@ def write(tmp_path):
     return write
 
 
-def test_layers_preset_then_file_then_command_line(write):
-    file = write('env = "toy-copy"\nprompts = 5\nsteps = 6\n[eval]\nevery = 7\n')
+def test_layers_file_then_preset_then_command_line(write):
+    file = write('env = "toy-copy"\nprompts = 5\nsteps = 6\nseed = 3\n[eval]\nevery = 7\n')
     config = train("steps=9", file, "preset=smoke")
     assert config.steps == 9, "the command line wins over both"
-    assert (config.prompts, config.eval.every) == (5, 7), "the file wins over the preset"
-    assert (config.group_size, config.eval.tasks) == (4, 16), "the preset wins over defaults"
+    assert (config.prompts, config.eval.every) == (8, 2), "the preset wins over the file"
+    assert config.seed == 3, "the file wins over defaults"
 
 
 def test_tables_names_and_every_type(write):

@@ -352,7 +352,7 @@ def test_a_finished_run_is_refused_and_a_longer_one_goes_on(words, tmp_path, cap
     capfd.readouterr()
     assert main(words(out, steps=2)) == 1
     assert capfd.readouterr().err == (
-        f"error: {out} holds a run already: go on with resume=auto, or choose another out=...\n"
+        f"error: {out} holds a run already: go on with resume={out}, or choose another out=...\n"
     )
     assert main(words(out, steps=2, resume="auto")) == 0
     assert "resumed after step 1\n" in capfd.readouterr().err
@@ -421,7 +421,7 @@ def test_ctrl_c_of_a_process_leaves_a_checkpoint_to_resume_from(words, tmp_path,
     assert "stopping cleanly; Ctrl-C once more stops at once" in lines
     assert "Traceback" not in stderr
     done = metrics(out)[-1]["step"]
-    assert lines[-1] == f"stopped after step {done}; go on with resume=auto"
+    assert lines[-1] == f"stopped after step {done}; go on with python -m rl.train resume={out}"
     saved = out / "checkpoints" / f"step-{done:06d}"
     assert load_trainer_state(saved)["progress"]["step"] == done
     # The rest in this process, which is faster than to start another one.

@@ -268,7 +268,7 @@ def test_ctrl_c_stops_an_evaluation_and_a_resumed_run_makes_it(
         patch.setattr(rl.stage.Stage, "evaluate", interrupting)
         assert main(words(out, **shared)) == 130
     assert len(ended) == interrupted - 1 == len(calls) - 1, "it is cut short, and none follows"
-    assert last_error(capfd) == f"{told}; go on with resume=auto"
+    assert last_error(capfd) == f"{told}; go on with python -m rl.train resume={out}"
     steps = [name for name in names(out) if name.startswith("step-")] if done else []
     assert steps == [f"step-{step:06d}" for step in range(1, done + 1)]
 

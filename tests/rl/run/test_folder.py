@@ -45,7 +45,8 @@ def test_a_folder_with_a_run_is_refused(begun):
     with pytest.raises(UsageError) as refused:
         RunFolder(begun.path, config())
     assert str(refused.value) == (
-        f"{begun.path} holds a run already: go on with resume=auto, or choose another out=..."
+        f"{begun.path} holds a run already: go on with resume={begun.path}, or choose another "
+        "out=..."
     )
 
 
