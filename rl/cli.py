@@ -67,7 +67,7 @@ def parse(
         UsageError: an unknown key or name, or a value of the wrong type or out of range.
         SystemExit: after printing the help.
     """
-    words = _Words(argv, "resume" in {field.name for field in dataclasses.fields(config_type)})
+    words = _Words(argv, resumes="resume" in typing.get_type_hints(config_type))
     blueprint = chz.Blueprint(_chz_class(config_type, config_type, {}))
     layers: dict[str, Mapping[str, str]] = {}
     if words.run is not None:

@@ -209,7 +209,7 @@ def test_few_pairs_without_a_verdict_are_counted_and_many_end_it(grader, write, 
 def test_a_mistake_is_one_line(write, tmp_path, monkeypatch, capfd, words, line):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     data = write(pair("a", "b"))
-    assert rl.judge.main([f"data={data}", "model=/no", f"out={tmp_path}/out", *words]) == 1
+    assert rl.judge.main([f"data={data}", "model=no/model", f"out={tmp_path}/out", *words]) == 1
     stdout, stderr = capfd.readouterr()
     assert stdout == ""
     assert stderr.startswith(f"error: {line}")
@@ -227,5 +227,5 @@ def test_a_mistake_is_one_line(write, tmp_path, monkeypatch, capfd, words, line)
 )
 def test_a_broken_line_is_named(write, tmp_path, capfd, row):
     data = write(pair("a", "b"), row)
-    assert rl.judge.main([f"data={data}", "model=/no", f"out={tmp_path}/out"]) == 1
+    assert rl.judge.main([f"data={data}", "model=no/model", f"out={tmp_path}/out"]) == 1
     assert capfd.readouterr().err.startswith(f"error: {data}, line 2: expected ")

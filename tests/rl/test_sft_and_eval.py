@@ -122,7 +122,7 @@ def test_a_users_mistake_is_one_line(toy_model, tmp_path, monkeypatch, capfd, ma
 def test_the_folder_is_looked_at_before_the_work(tmp_path, capfd, main):
     (tmp_path / "file").touch()
     # A model that does not exist: with another order of things, that would be the error.
-    assert main([*COMMON, "model=/no/model", f"out={tmp_path}/file"]) == 1
+    assert main([*COMMON, "model=no/model", f"out={tmp_path}/file"]) == 1
     stdout, stderr = capfd.readouterr()
     assert stdout == ""
     expected = f"error: out ({tmp_path}/file) is no folder that can be made and written: "
