@@ -2,10 +2,53 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from envs.datasets import parse_columns
 from envs.options import EnvOptions
 from envs.splits import ALL, Dataset
+
+GENERATED = "generated"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowOptions(EnvOptions):
+    """Options of an environment whose tasks may be rows of a data set.
+
+    In Python ``tasks`` may also be the rows themselves, a list of dicts; they are kept as JSON.
+    """
+
+    tasks: str = GENERATED
+    """"generated", or rows: a path to .jsonl, .jsonl.gz, .parquet or .json, a folder of them, or a
+    Hugging Face hub id."""
+    columns: str = ""
+    """Of rows in a layout of your own, the columns to read: "question=problem answer=solution"."""
+
+    def __post_init__(self) -> None:
+        given: object = self.tasks
+        if not isinstance(given, str):
+            object.__setattr__(self, "tasks", _as_source(given))
+        super().__post_init__()
+        parse_columns(self.columns)
+        if self.columns and self.tasks == type(self).tasks:
+            raise ValueError(f"columns ({self.columns}) is for rows: tasks is {self.tasks!r}")
+
+
+def _as_source(given: object) -> str:
+    if isinstance(given, Path):
+        return str(given)
+    try:
+        if not isinstance(given, Sequence):
+            raise TypeError(f"got {given!r:.40}")
+        return json.dumps([dict(row) for row in given])
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"tasks must be a text, or rows of plain values, a list of dicts: {error}"
+        ) from error
 
 
 @runtime_checkable

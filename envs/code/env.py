@@ -24,19 +24,15 @@ from envs.code.rows import load_tasks
 from envs.code.task import CodeTask, extract_program
 from envs.env import EnvOptions, Tasks, TextEnv
 from envs.episode import Action, EnvFailure, Reply, finish, go_on
+from envs.rows import GENERATED, RowOptions
 from envs.splits import Dataset
 from tools.sandbox import Limits, Outcome, OutcomeKind, SandboxFailure, Test, Verdict, make_sandbox
 
-GENERATED = "generated"
-
 
 @dataclass(frozen=True, kw_only=True)
-class CodeSandboxOptions(EnvOptions):
+class CodeSandboxOptions(RowOptions):
     """Which tasks, what is told, what is rewarded, and how programs run."""
 
-    tasks: str = GENERATED
-    """"generated", or rows in the layout of MBPP, HumanEval, APPS or verl: a path to .jsonl,
-    .jsonl.gz or .parquet, or a Hugging Face hub id."""
     hide: str = "none"
     """Generated tasks: "constant" withholds one number from the description (of tasks with at most
     one filter), so that a first attempt must guess it and feedback tells it; "none": nothing."""
@@ -149,8 +145,10 @@ class CodeSandboxEnv(TextEnv[CodeTask, CodeState]):
     @classmethod
     def dataset(cls, options: EnvOptions) -> Dataset[CodeTask] | None:
         """The rows that ``tasks`` names; None for generated tasks."""
-        source = cast(CodeSandboxOptions, options).tasks
-        return None if source == GENERATED else load_tasks(source)
+        chosen = cast(CodeSandboxOptions, options)
+        if chosen.tasks == GENERATED:
+            return None
+        return load_tasks(chosen.tasks, chosen.columns)
 
     @classmethod
     @asynccontextmanager

@@ -20,7 +20,7 @@ from envs.adapters.verl_code import code_tests
 from envs.adapters.verl_rows import is_verl, plain_row
 from envs.code.apps import apps_task, is_apps
 from envs.code.task import CodeTask
-from envs.datasets import Row, load_rows
+from envs.datasets import Row, load_rows, name_of
 from envs.splits import Dataset, arrange
 from tools.sandbox import AssertTest
 
@@ -30,7 +30,7 @@ _DEFINED = re.compile(r"^def\s+(\w+)", re.MULTILINE)
 
 
 @cache
-def load_tasks(source: str) -> Dataset[CodeTask]:
+def load_tasks(source: str, columns: str = "") -> Dataset[CodeTask]:
     """The tasks of a file, folder or hub id; see ``envs.datasets``.
 
     A source is read once per process: every episode makes an environment.
@@ -39,7 +39,7 @@ def load_tasks(source: str) -> Dataset[CodeTask]:
         ValueError: the rows are of no known layout, or one is broken.
         DatasetUnavailable: the hub does not give it.
     """
-    return tasks_from(load_rows(source), source)
+    return tasks_from(load_rows(source, columns=columns), name_of(source))
 
 
 def tasks_from(rows: Iterable[Row], source: str = "rows") -> Dataset[CodeTask]:
@@ -74,7 +74,10 @@ def _task(row: Row) -> CodeTask:
             entry_point = _entry_point(asserts, "", row.where)
         return CodeTask(_text(row, "question"), entry_point, tests[:1], tests)
     if not {"task_id"} <= has:
-        raise ValueError(f"{row.where}: no column 'task_id'; it has {', '.join(row.columns)}")
+        raise ValueError(
+            f"{row.where}: no column 'task_id'; it has {', '.join(row.columns)}; name yours by "
+            f'env.columns="task_id=COLUMN ..."'
+        )
     if has >= set(_HUMAN_EVAL):
         return _human_eval(row)
     if "test_list" in has and has & {"text", "prompt"}:
@@ -82,7 +85,8 @@ def _task(row: Row) -> CodeTask:
     raise ValueError(
         f"{row.where}: columns {', '.join(row.columns)} are neither MBPP's (task_id, text or "
         f"prompt, test_list) nor HumanEval's (task_id, {', '.join(_HUMAN_EVAL)}), nor "
-        f"APPS' (question, input_output), nor verl's (prompt, reward_model)"
+        f"APPS' (question, input_output), nor verl's (prompt, reward_model); name yours by "
+        f'env.columns="task_id=COLUMN text=COLUMN test_list=COLUMN"'
     )
 
 

@@ -26,23 +26,20 @@ from envs.math.task import MathTask
 from envs.math.verifier import MathVerifier, Outcome, UnverifiableGold, VerifierFailure
 from envs.rewards import Rubric, Transcript, make_rubric
 from envs.rewards.mathematics import MATH_REWARDS
+from envs.rows import GENERATED, RowOptions
 from envs.splits import Dataset
 from envs.tool_env import ToolEnv, ToolOptions, named_tools
 from tools.syntax import RE_TOOL, TAGS, Call, Syntax
 
-GENERATED = "generated"
 OVER_LENGTH = ("length", "context_full")
 """Finish reasons of an action that stops in the middle."""
 PYTHON_RULE = "To run Python, write <code>, the code and </code>; what it prints stands after it."
 
 
 @dataclass(frozen=True, kw_only=True)
-class MathOptions(ToolOptions):
+class MathOptions(ToolOptions, RowOptions):
     """Which problems, which tool, and what is rewarded."""
 
-    tasks: str = GENERATED
-    """"generated", or rows in the layout of GSM8K or MATH: a path to .jsonl, .jsonl.gz or
-    .parquet, or a Hugging Face hub id."""
     topic: str = "mixed"
     """Generated problems: "arithmetic", "algebra", or "mixed" for one after the other."""
     level: int = 1
@@ -113,8 +110,10 @@ class MathEnv(ToolEnv[MathTask, MathState]):
     @classmethod
     def dataset(cls, options: EnvOptions) -> Dataset[MathTask] | None:
         """The rows that ``tasks`` names; None for generated tasks."""
-        source = cast(MathOptions, options).tasks
-        return None if source == GENERATED else load_problems(source)
+        chosen = cast(MathOptions, options)
+        if chosen.tasks == GENERATED:
+            return None
+        return load_problems(chosen.tasks, chosen.columns)
 
     @classmethod
     @asynccontextmanager

@@ -21,11 +21,12 @@ from envs.reference.judges import Judgement, ask, final_step, rule_judge
 from envs.reference.reports import CarelessReader, ReportTasks, read
 from envs.reference.rows import load_questions
 from envs.reference.task import ReferenceTask
+from envs.rows import GENERATED, RowOptions
 from envs.splits import Dataset
 from tools.limits import CallLimits
 from tools.tool import ToolFailure
 
-GENERATED, RULE = "generated", "rule"
+RULE = "rule"
 INSTRUCTIONS = (
     "Think first if you like. Write your answer on the last line, and nothing else there."
 )
@@ -36,12 +37,9 @@ SOFT_FLOOR = {GENERATED: 0.1, "rows": 0.3}
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReferenceQAOptions(EnvOptions):
+class ReferenceQAOptions(RowOptions):
     """Which questions, who judges, and what a judgement is worth."""
 
-    tasks: str = GENERATED
-    """"generated", or rows with a question and a reference answer: a path to .jsonl, .jsonl.gz or
-    .parquet, or a Hugging Face hub id."""
     sentences: int = 3
     """Generated tasks: sentences of a report, from 1 to 12."""
     reward: str = "binary"
@@ -118,8 +116,10 @@ class ReferenceQAEnv(TextEnv[ReferenceTask, ReferenceTask]):
     @classmethod
     def dataset(cls, options: EnvOptions) -> Dataset[ReferenceTask] | None:
         """The rows that ``tasks`` names; None for generated tasks."""
-        source = cast(ReferenceQAOptions, options).tasks
-        return None if source == GENERATED else load_questions(source)
+        chosen = cast(ReferenceQAOptions, options)
+        if chosen.tasks == GENERATED:
+            return None
+        return load_questions(chosen.tasks, chosen.columns)
 
     @classmethod
     @asynccontextmanager

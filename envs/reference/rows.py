@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 
-from envs.datasets import Row, load_rows
+from envs.datasets import Row, load_rows, name_of
 from envs.reference.task import ReferenceTask
 from envs.splits import Dataset, arrange
 
@@ -14,7 +14,7 @@ REFERENCES = ("reference", "reference_answer", "answer")
 
 
 @cache
-def load_questions(source: str) -> Dataset[ReferenceTask]:
+def load_questions(source: str, columns: str = "") -> Dataset[ReferenceTask]:
     """The questions of a file, folder or hub id; see ``envs.datasets``.
 
     A source is read once per process: every episode makes an environment.
@@ -23,7 +23,7 @@ def load_questions(source: str) -> Dataset[ReferenceTask]:
         ValueError: a column is missing, or a row is broken.
         DatasetUnavailable: the hub does not give it.
     """
-    return questions_from(load_rows(source, ("question",)), source)
+    return questions_from(load_rows(source, columns=columns), name_of(source))
 
 
 def questions_from(rows: Iterable[Row], source: str = "rows") -> Dataset[ReferenceTask]:
@@ -34,6 +34,11 @@ def questions_from(rows: Iterable[Row], source: str = "rows") -> Dataset[Referen
     """
     found = []
     for row in rows:
+        if "question" not in row.columns:
+            raise ValueError(
+                f"{row.where}: no column 'question'; it has {', '.join(row.columns) or 'none'}; "
+                f'name yours by env.columns="question=COLUMN reference=COLUMN"'
+            )
         task = ReferenceTask(_text(row, "question"), _text(row, _reference_column(row)))
         found.append((row, task.question, task))
     return arrange(found, source)
@@ -45,7 +50,8 @@ def _reference_column(row: Row) -> str:
             return column
     raise ValueError(
         f"{row.where}: no column with a reference answer ({', '.join(REFERENCES)}); it has "
-        f"{', '.join(row.columns)}"
+        f"{', '.join(row.columns)}; name yours by "
+        f'env.columns="question=COLUMN reference=COLUMN"'
     )
 
 

@@ -29,6 +29,7 @@ from envs.card import Card
 from envs.env import EnvOptions, Tasks
 from envs.episode import Action, EnvToolCall, Reply, StopReason, cut, finish, go_on
 from envs.rewards import Transcript, make_rubric
+from envs.rows import RowOptions
 from envs.search.authors import (
     MANNERS,
     CarelessAuthor,
@@ -64,14 +65,14 @@ OVER_LENGTH = ("length", "context_full")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchQAOptions(ToolOptions):
+class SearchQAOptions(ToolOptions, RowOptions):
     """Which questions, how many passages a search shows, and what is rewarded."""
 
     max_turns: int = 4
     """Actions per episode: searches, and the one that answers."""
     tasks: str = WORLD
-    """"world", or rows in a layout of ``envs.search.rows``: a path to .jsonl, .jsonl.gz or
-    .parquet, or a Hugging Face hub id."""
+    """"world", or rows in a layout of ``envs.search.rows``: a path to .jsonl, .jsonl.gz, .parquet
+    or .json, a folder of them, or a Hugging Face hub id."""
     retriever: str = ""
     """Where passages are: "" for the world's or the rows' own, else the folder of an index, or the
     address of a server (http://HOST:PORT)."""
@@ -154,7 +155,7 @@ async def _retriever(options: SearchQAOptions) -> AsyncIterator[Retriever]:
         years = has_years(options.hops)
         yield await asyncio.to_thread(_library, options.seed, years, options.distractors)
     else:
-        passages = load_questions(options.tasks).passages
+        passages = load_questions(options.tasks, options.columns).passages
         if not passages:
             raise ValueError(
                 f"tasks ({options.tasks!r}) bring no passages along: say where they are, "
@@ -197,8 +198,10 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
     @classmethod
     def dataset(cls, options: EnvOptions) -> Dataset[SearchTask] | None:
         """The rows that ``tasks`` names; None for generated tasks."""
-        source = cast(SearchQAOptions, options).tasks
-        return None if source == WORLD else load_questions(source).data
+        chosen = cast(SearchQAOptions, options)
+        if chosen.tasks == WORLD:
+            return None
+        return load_questions(chosen.tasks, chosen.columns).data
 
     @classmethod
     @asynccontextmanager

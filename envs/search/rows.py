@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any
 
 from envs.adapters.verl_rows import answers, is_verl, plain_row
-from envs.datasets import Row, load_rows
+from envs.datasets import Row, load_rows, name_of
 from envs.search.world import SearchTask
 from envs.splits import Dataset, arrange
 from tools.retrieval import Passage
@@ -34,14 +34,14 @@ class Questions:
 
 
 @cache
-def load_questions(source: str) -> Questions:
+def load_questions(source: str, columns: str = "") -> Questions:
     """The questions of a file, folder or hub id; see ``envs.datasets``. Read once per process.
 
     Raises:
         ValueError: a row is of none of the layouts, or broken; names it.
         DatasetUnavailable: the hub does not give it.
     """
-    return questions_from(load_rows(source), source)
+    return questions_from(load_rows(source, columns=columns), name_of(source))
 
 
 def questions_from(rows: Iterable[Row], source: str = "rows") -> Questions:
@@ -80,7 +80,13 @@ def _text(row: Row, found: Mapping[str, Any], *columns: str) -> str:
         if isinstance(found.get(column), str):
             return str(found[column])
     there = [column for column in columns if column in found]
-    got = f"got {found[there[0]]!r}" if there else f"it has {', '.join(row.columns)}"
+    if not there:
+        raise ValueError(
+            f"{row.where}: expected a text in column {columns[0]!r}; it has "
+            f"{', '.join(row.columns)}; name yours by "
+            f'env.columns="question=COLUMN answer=COLUMN"'
+        )
+    got = f"got {found[there[0]]!r}"
     raise ValueError(f"{row.where}: expected a text in column {columns[0]!r}; {got}")
 
 

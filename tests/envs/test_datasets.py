@@ -207,3 +207,43 @@ def test_a_hub_that_cannot_be_reached_is_no_mistake_of_the_user(tmp_path, monkey
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(DatasetUnavailable, match="needs huggingface-hub: pip install"):
         load_rows("owner/name")
+
+
+def test_a_json_list_is_its_rows(tmp_path):
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps(ROWS, indent=2))
+    assert load_rows(file) == load_rows(json.dumps(ROWS)) == ROWS
+    assert placed_rows(file)[1].where == f"{file}, row 2"
+    assert load_rows(write(tmp_path / "lines.json")) == ROWS, "JSON lines under that name"
+    talk = [{"from": "human", "value": "q"}]
+    file.write_text(json.dumps([talk]))
+    assert load_rows(file) == [{"conversations": talk}]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[1]", r"a.json, row 1: expected an object, got 1"),
+        ("[{]", "a.json: not JSON"),
+        ("[]", "a.json: has no rows"),
+    ],
+)
+def test_a_broken_json_list_is_named(tmp_path, text, message):
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        load_rows(tmp_path / "a.json")
+
+
+def test_descriptions_in_a_folder_are_no_rows(tmp_path):
+    (tmp_path / "dataset_info.json").write_text("{}")
+    (tmp_path / "train.json").write_text('[{"id": 1}]')
+    assert load_rows(tmp_path) == [{"id": 1, "split": "train"}]
+    write(tmp_path / "test.jsonl", '{"id": 2}\n')
+    assert load_rows(tmp_path) == [{"id": 2, "split": "test"}], "lines win over lists"
+
+
+def test_columns_get_the_names_that_are_expected():
+    rows = [{"a b": 1, "x.y": 2, "x": {"z": 3}, "split": "test", "other": 4}]
+    assert load_rows(rows, (), 'one="a b" two=x.y three=x.z') == [
+        {"split": "test", "one": 1, "two": 2, "three": 3}
+    ]

@@ -85,6 +85,7 @@ def test_its_dialogue_with_the_code_sandbox_is_what_happens():
 def test_every_option_of_the_code_sandbox_is_explained():
     section = PAGE.split("### `code-sandbox-v0`")[1].split("\n## ")[0]
     own = set(vars(envs.env_type("code-sandbox").Options)["__annotations__"])
+    own |= {"tasks"}
     assert len(own) == 12
     for option in own - {"step_timeout_s"}:
         assert f"`{option}`" in section or f"`{option}=" in section, option
@@ -93,6 +94,7 @@ def test_every_option_of_the_code_sandbox_is_explained():
 def test_every_option_of_math_is_explained():
     section = PAGE.split("### `math-v0`")[1].split("\n## ")[0]
     own = set(vars(envs.env_type("math").Options)["__annotations__"])
+    own |= {"tasks"}
     assert {"tasks", "topic", "level", "reward"} <= own
     for option in {*own, "tools"}:
         assert f"`{option}`" in section or f"`{option}=" in section, option

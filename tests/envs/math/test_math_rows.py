@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import pickle
 
 import pyarrow
 import pyarrow.parquet
 import pytest
 
+import envs
 from envs.datasets import load_rows
 from envs.math.rows import load_problems, problems_from
 from envs.math.task import MathTask
@@ -34,25 +36,173 @@ def test_the_gold_answer_of_each_layout():
     ]
 
 
+def say(content):
+    return [{"role": "user", "content": content}]
+
+
+LAYOUTS = {
+    "gsm8k": ({"question": "q", "answer": "9 * 2\n#### 1,018"}, "1018"),
+    "math": ({"problem": "q", "level": "Level 5", "solution": r"so $\boxed{\frac{1}{2}}$"}, None),
+    "math-500": ({"problem": "q", "solution": r"\boxed{1}", "answer": r"\frac{1}{2}"}, None),
+    "aime-2024-hugging-face": ({"id": 60, "problem": "q", "solution": "s", "answer": "204"}, "204"),
+    "aime-2024-maxwell-jia": ({"ID": "x", "Problem": "q", "Solution": "s", "Answer": 204}, "204"),
+    "aime-2025-opencompass": ({"question": "q", "answer": "70"}, "70"),
+    "amc-aimo": ({"id": 0, "problem": "q", "answer": 142.0, "url": "u"}, "142"),
+    "minerva": ({"problem": "q", "answer": "$1.5e-3$"}, "1.5e-3"),
+    "olympiad-bench": (
+        {
+            **{"question": "q", "solution": ["long"], "final_answer": [r"$\frac{1}{2}$"]},
+            **{"context": None, "is_multiple_answer": False, "error": None},
+        },
+        None,
+    ),
+    "deep-math-trl": ({"prompt": say("q"), "solution": r"$\frac{1}{2}$"}, None),
+    "deep-math": ({"question": "q", "final_answer": "0", "r1_solution_1": "long"}, "0"),
+    "open-reasoner-zero": (
+        {
+            "conversations": [
+                {"from": "human", "value": "q"},
+                {"from": "assistant", "ground_truth": {"value": "2400"}},
+            ]
+        },
+        "2400",
+    ),
+    "simple-rl": (
+        {
+            **{"input": "<|im_start|>q", "answer": "a long one", "gt_answer": "8", "level": 3},
+            **{"question": "q", "ground_truth_answer": "8", "target": "8"},
+        },
+        "8",
+    ),
+    "deep-scale-r": ({"problem": "q", "answer": "-3", "solution": "s"}, "-3"),
+    "big-math": ({"problem": "q", "answer": "12", "llama8b_solve_rate": 0.1}, "12"),
+    "open-math": ({"problem": "q", "generated_solution": "s", "expected_answer": "5"}, "5"),
+    "limo": ({"question": "q", "solution": r"\boxed{1}", "answer": "5"}, "5"),
+    "svamp": ({"Body": "", "Question": "q", "Equation": "( 8.0 - 2.0 )", "Answer": 6.0}, "6"),
+    "dapo": (
+        {
+            "prompt": say("q"),
+            "reward_model": {"ground_truth": "34", "style": "rule"},
+            "extra_info": {"index": "1"},
+        },
+        "34",
+    ),
+    "skywork": (
+        {"prompt": say("q"), "reward_model": {"ground_truth": '["108"]', "style": "rule"}},
+        "108",
+    ),
+    "omni-math": ({"domain": ["Algebra"], "problem": "q", "solution": "s", "answer": "7"}, "7"),
+    "hmmt": ({"problem_idx": 1, "problem": "q", "answer": "103", "problem_type": ["N"]}, "103"),
+}
+
+
+@pytest.mark.parametrize(("row", "gold"), LAYOUTS.values(), ids=list(LAYOUTS))
+def test_published_layouts(row, gold):
+    [task] = tasks(row)
+    assert (task.question, task.answer) == ("q", gold or r"\frac{1}{2}")
+
+
+CHOICES = {
+    "mmlu": ({"question": "q", "choices": ["x", "y", "z"], "answer": 1}, "B"),
+    "mmlu-pro": ({"question": "q", "options": ["x", "y", "z"], "answer": "B"}, "B"),
+    "aqua": ({"question": "q", "options": ["A)x", "B)y", "C)z"], "correct": "B"}, "B"),
+    "arc": (
+        {
+            "question": "q",
+            "choices": {"text": ["x", "y", "z"], "label": ["1", "2", "3"]},
+            "answerKey": "2",
+        },
+        "B",
+    ),
+    "med-qa": ({"question": "q", "options": {"A": "x", "B": "y", "C": "z"}, "answer": "y"}, "B"),
+}
+
+
+@pytest.mark.parametrize(("row", "letter"), CHOICES.values(), ids=list(CHOICES))
+def test_multiple_choice(row, letter):
+    [task] = tasks(row)
+    assert (task.question, task.answer) == ("q\nA. x\nB. y\nC. z", letter)
+
+
+def test_options_without_an_order_get_one():
+    row = {"Question": "q", "Correct Answer": "y", "Incorrect Answer 1": "x"}
+    row |= {"Incorrect Answer 2": "z", "Incorrect Answer 3": "w"}
+    letters = set()
+    for i in range(40):
+        [task] = tasks({**row, "Question": f"q{i}"})
+        assert f"\n{task.answer}. y" in task.question
+        letters.add(task.answer)
+    assert letters == set("ABCD")
+
+
 @pytest.mark.parametrize(
     ("row", "says"),
     [
-        (
-            {"question": "q", "answer": "7"},
-            "row 1, column answer: expected the answer behind '####'",
-        ),
+        ({"question": "q", "choices": ["x"], "answer": 0}, "column choices: expected options"),
+        ({"question": "q", "choices": ["x", "y"], "answer": 2}, "column answer: expected one of A"),
+        ({"question": "q", "choices": ["x", "y"]}, "row 1: options without an answer"),
         ({"question": "q", "answer": "####  "}, "row 1, column answer: expected the answer behind"),
-        ({"question": "q", "answer": 7}, "row 1, column answer: expected a text, got 7"),
+        ({"question": "q", "answer": True}, "row 1, column answer: expected an answer, got True"),
+        ({"question": "q", "answer": []}, "row 1, column answer: expected an answer"),
         ({"question": " ", "answer": "#### 7"}, "row 1, column question: expected a text"),
-        ({"problem": "p", "solution": "7"}, r"row 1, column solution: no \\boxed"),
-        ({"problem": "p", "solution": r"\boxed{ }"}, r"row 1, column solution: no \\boxed"),
-        ({"problem": "p", "answer": ""}, "row 1, column answer: expected a text"),
-        ({"prompt": "p"}, "row 1: columns split, prompt are neither GSM8K's"),
+        ({"question": "q", "solution": "So we see that x is 7."}, "row 1, column solution: exp"),
+        ({"problem": "p", "solution": r"\boxed{ }"}, "row 1, column solution: no answer in its"),
+        ({"problem": "p", "answer": ""}, "row 1, column answer: expected an answer, got ''"),
+        ({"conversations": [{"from": "human", "value": "q"}]}, "row 1: expected a conversation in"),
     ],
 )
 def test_a_broken_row_is_named(row, says):
     with pytest.raises(ValueError, match=says):
         tasks(row)
+
+
+@pytest.mark.parametrize("row", [{"prompt": "p"}, {"frage": "q", "antwort": "7"}, {}])
+def test_an_unknown_layout_is_one_line_with_the_way_out(row):
+    with pytest.raises(ValueError) as refused:
+        tasks(row)
+    message = str(refused.value)
+    assert "\n" not in message
+    assert message.startswith(f"row 1: columns {', '.join(row) or 'none'} are of no known layout")
+    assert "expected a question (question, problem," in message
+    assert message.endswith('name yours by env.columns="question=COLUMN answer=COLUMN"')
+
+
+def test_rows_without_an_answer_are_left_out_and_counted(caplog):
+    proof = {"problem": "p", "solution": "Let us assume that n is even. Then it is done."}
+    rows = [proof, {"problem": "q", "solution": r"\boxed{7}"}, proof]
+    data = problems_from(load_rows(rows))
+    assert [task.answer for task in data.tasks] == ["7"]
+    assert data.num_rows == 3
+    [said] = caplog.messages
+    assert said.startswith("rows: 2 of 3 rows are left out, whose gold answers cannot be compared")
+
+
+def test_columns_are_named_by_the_user():
+    rows = [{"frage": "q", "info": {"loesung": 7}, "answer": "other", "split": "test"}]
+    env = envs.make("math", tasks=rows, columns="question=frage answer=info.loesung", split="test")
+    assert env.tasks == [MathTask("q", "7", "row 1")]
+    for columns, says in (
+        ("question=frage answer=nowhere", "row 1: no column 'nowhere', which columns names as"),
+        ("question", "must be such as question=problem answer=solution"),
+        ('question="frage', "No closing quotation"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            envs.make("math", tasks=rows, columns=columns, split="test")
+    with pytest.raises(
+        ValueError, match=r"columns \(question=q\) is for rows: tasks is 'generated'"
+    ):
+        envs.make("math", columns="question=q")
+
+
+def test_a_list_of_rows_plays_and_pickles():
+    rows = [{"question": f"{i}?", "answer": i} for i in range(5)]
+    env = envs.make("math", tasks=rows, split="all")
+    copy = pickle.loads(pickle.dumps(env))
+    for one in (env, copy):
+        question, _ = one.reset(options={"task": 3})
+        assert (question, one.step(r"\boxed{3}").reward) == ("3?", 1.0)
+    with pytest.raises(ValueError, match="tasks must be a text, or rows of plain values"):
+        envs.make("math", tasks=[{"question": object()}])
 
 
 def test_files_of_every_kind(tmp_path):

@@ -1,0 +1,98 @@
+"""Multiple-choice rows: options are written below the question, and the answer is a letter.
+
+Options are a list, ``{"A": text}`` or ``{"text": [...], "label": [...]}`` in a column ``choices``
+or ``options``; the answer is a letter, a place from 0, or an option's own text. GPQA has ``Correct
+Answer`` and ``Incorrect Answer 1`` to ``3``, which are put in an order that a hash chooses.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from string import ascii_uppercase
+from typing import Any
+
+from envs.datasets import Row
+
+_OPTIONS = ("choices", "options")
+_ANSWERS = (
+    *("answerkey", "answer_idx", "answer_index", "correct", "correct_option"),
+    *("answer", "label", "target", "gold"),
+)
+_WRONG = tuple(f"incorrect answer {i}" for i in (1, 2, 3))
+_LETTERED = re.compile(r"\(?([A-Z])[).:]\s*")
+
+
+def is_choice(columns: Mapping[str, Any]) -> bool:
+    """Whether columns, by their names in lower case, hold options to choose from."""
+    return "correct answer" in columns or any(columns.get(name) for name in _OPTIONS)
+
+
+def options_and_letter(
+    row: Row, columns: Mapping[str, Any], question: str
+) -> tuple[Sequence[str], str]:
+    """The texts of a row's options, in order, and the letter of the right one.
+
+    Args:
+        row: for messages.
+        columns: by their names in lower case.
+        question: the row's.
+
+    Raises:
+        ValueError: the options or the answer cannot be read.
+    """
+    if "correct answer" in columns:
+        right = str(columns["correct answer"]).strip()
+        texts = [right, *(str(columns[name]).strip() for name in _WRONG if name in columns)]
+        texts.sort(key=lambda text: hashlib.blake2b(f"{question}{text}".encode()).digest())
+        return texts, ascii_uppercase[texts.index(right)]
+    name = next(name for name in _OPTIONS if columns.get(name))
+    texts, labels = _options(row, name, columns[name])
+    key = next((key for key in _ANSWERS if columns.get(key) is not None), None)
+    if key is None:
+        raise ValueError(
+            f"{row.where}: options without an answer; expected one of {', '.join(_ANSWERS)}; it "
+            f"has {', '.join(row.columns)}"
+        )
+    return texts, ascii_uppercase[_place(row, key, columns[key], texts, labels)]
+
+
+def _options(row: Row, name: str, value: Any) -> tuple[list[str], list[str]]:
+    """The texts of options and their labels."""
+    if isinstance(value, Mapping) and {"text", "label"} <= set(value):
+        texts, labels = list(value["text"]), [str(label) for label in value["label"]]
+    elif isinstance(value, Mapping):
+        labels, texts = [str(key) for key in value], list(value.values())
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        texts, labels = list(value), list(ascii_uppercase[: len(value)])
+    else:
+        texts, labels = [], []
+    if not 2 <= len(texts) <= len(ascii_uppercase) or len(texts) != len(labels):
+        raise ValueError(f"{row.where}, column {name}: expected options, got {value!r:.40}")
+    texts = [str(text).strip() for text in texts]
+    found = [_LETTERED.match(text) for text in texts]
+    if all(match and match[1] == label for match, label in zip(found, labels, strict=True)):
+        texts = [text[match.end() :] for text, match in zip(texts, found, strict=True) if match]
+    return texts, labels
+
+
+def _place(row: Row, key: str, value: Any, texts: Sequence[str], labels: Sequence[str]) -> int:
+    """The place of the right option."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        place = int(value) if value == int(value) else -1
+    else:
+        told = str(value).strip()
+        letter = told.strip("().").upper()
+        if letter in labels:
+            place = labels.index(letter)
+        elif told in texts:
+            place = texts.index(told)
+        else:
+            place = int(told) if told.isdecimal() else -1
+    if not 0 <= place < len(texts):
+        raise ValueError(
+            f"{row.where}, column {key}: expected one of {', '.join(labels)}, a place from 0, or "
+            f"an option's text; got {value!r:.40}"
+        )
+    return place
