@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from tools.function import tool
 from tools.retrieval import Retriever
+from tools.retrieval.corpus import contents_of
 from tools.tool import BadArguments, Tool, ToolResult
 
 NOTHING_FOUND = "Nothing was found."
 
 
-def search_tool(retriever: Retriever, top_n: int = 5) -> Tool:
-    """A tool that shows the ``top_n`` best passages for a query, one to a line, best first.
+def search_tool(retriever: Retriever, top_n: int = 5, *, titles: bool = True) -> Tool:
+    """A tool that shows the ``top_n`` best passages for a query, best first.
+
+    A passage is shown as its quoted title on a line and its text on the next, with a blank line
+    between passages: ReSearch's form (src/verl/workers/rollout/vllm_rollout/vllm_rollout.py of its
+    branch re-search, over wiki-18's "contents").
+
+    Args:
+        retriever: what searches.
+        top_n: how many passages are shown.
+        titles: whether titles are shown; False where every text names its page.
 
     Raises:
         ValueError: ``top_n`` is less than 1.
@@ -30,7 +40,9 @@ def search_tool(retriever: Retriever, top_n: int = 5) -> Tool:
         if not query.strip():
             raise BadArguments("the query is empty")
         [passages] = await retriever.search([query], top_n)
-        text = "\n".join(passage.text for passage in passages)
+        if not titles:
+            passages = [replace(passage, title="") for passage in passages]
+        text = "\n\n".join(contents_of(passage) for passage in passages)
         return ToolResult(text or NOTHING_FOUND, data=[asdict(passage) for passage in passages])
 
     return search

@@ -132,11 +132,14 @@ R1_SEARCHER = Syntax(
     name="r1-searcher",
     stop=("<|end_of_query|>",),
     parse=tagged_call("|begin_of_query|", "|end_of_query|", tool="search", argument="query"),
-    wrap=lambda result: f"<|begin_of_documents|>\n{result}\n<|end_of_documents|>\n\n",
+    wrap=lambda result: f"\n\n<|begin_of_documents|>\n{result}\n<|end_of_documents|>\n\n",
     continues=True,
     tools=("search",),
 )
-"""R1-Searcher (arXiv:2503.05592). Its tags are plain text here: no text is a special token."""
+"""R1-Searcher (arXiv:2503.05592), with line breaks as in its experience_maker.py.
+
+Its tags are plain text here: no text is a special token.
+"""
 
 SEARCH_R1 = Syntax(
     name="search-r1",

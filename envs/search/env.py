@@ -54,7 +54,7 @@ from envs.tool_env import ToolEnv, ToolOptions
 from tools.retrieval import BM25, RankBM25, Retriever, index_passages, open_retriever
 from tools.retrieval.wire import WIRES
 from tools.search import search_tool
-from tools.syntax import Call
+from tools.syntax import SEARCH_R1, Call
 from tools.tool import ToolResult
 
 WORLD = "world"
@@ -209,7 +209,10 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
         """The search tool over what the options say is searched, and the named ones."""
         chosen = cast(SearchQAOptions, options)
         async with super().open_services(options) as opened, _retriever(chosen) as retriever:
-            yield {**opened, "search": search_tool(retriever, chosen.top_n)}
+            # The world's sentences name their person; Search-R1's form has a place for a title.
+            of_world = chosen.tasks == WORLD and not chosen.retriever
+            titles = not of_world or chosen.syntax == SEARCH_R1.name
+            yield {**opened, "search": search_tool(retriever, chosen.top_n, titles=titles)}
 
     def begin(self, task: SearchTask) -> str:
         """The question."""

@@ -78,7 +78,9 @@ class Protocol:
     pay: Mapping[str, Mapping[str, Pay]]
     """By variant, then "code" or "paper"; the first variant is the default."""
     numbered: Callable[[int, Passage], str] | None = None
-    """How the n-th passage is shown, from 1 on; None: its text alone."""
+    """How the n-th passage is shown, from 1 on; None: as the search tool shows passages."""
+    before_text: str = ""
+    """What stands before a result that holds no passages, where ``numbered`` is set."""
     normalize: Normalizer = normalize_answer
     """Of the scores ``em`` and ``f1``."""
     ends: tuple[str, ...] = ()
@@ -103,12 +105,14 @@ class Protocol:
         return text
 
     def shown(self, result: ToolResult) -> str:
-        """A result as it is put back into the text; of another tool than ours, its text."""
+        """A result as it is put back into the text; of another tool than the search, its text."""
         if self.numbered is None:
             return self.syntax.wrap(result.text)
         found = result.data if isinstance(result.data, list) else []
-        passages = [Passage(**row) for row in found] or [Passage("", result.text)]
-        lines = [self.numbered(number, passage) for number, passage in enumerate(passages, 1)]
+        if not found:
+            return self.syntax.wrap(self.before_text + result.text)
+        rows = enumerate((Passage(**row) for row in found), 1)
+        lines = [self.numbered(number, passage) for number, passage in rows]
         return self.syntax.wrap("\n".join(lines))
 
     def scores(self, answer: str | None, text: str, golds: Sequence[str]) -> dict[str, float]:
@@ -150,6 +154,15 @@ def _searcher_paper_stage1(transcript: Transcript) -> Rewards:
     """Without the reward of an answer, which the code alone has."""
     rewards = searcher_stage1_reward(transcript.text, transcript.golds)
     return {"search": rewards["search"], "format": rewards["format"]}
+
+
+def _searcher_passage(passage: Passage) -> str:
+    """A passage as R1-Searcher's corpus writes it, with two spaces behind "Text:".
+
+    The numbers before passages are those of its experience_maker.py; the form of a passage is that
+    of wiki_corpus_index_bulid/samples/train_np_title_abs_sample_100.tsv.
+    """
+    return f"Title: {passage.title} Text:  {passage.text}" if passage.title else passage.text
 
 
 def _no_answer(text: str) -> str | None:
@@ -198,7 +211,9 @@ _R1_SEARCHER = Protocol(
     ),
     answer=tagged_answer,
     fault=searcher_format,
-    numbered=lambda number, passage: f"({number}){passage.text}",
+    numbered=lambda number, passage: f"({number}){_searcher_passage(passage)}",
+    # Its format wants a (1) behind the tag that begins documents.
+    before_text="(1)",
     query_tags=(BEGIN_QUERY, END_QUERY),
     normalize=searcher_normalize,
     pay={

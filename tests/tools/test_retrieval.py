@@ -122,10 +122,22 @@ async def test_k_is_at_least_one():
         await RankBM25(ANIMALS).search(["dog"], 0)
 
 
-async def test_search_tool_shows_passages_line_by_line():
+async def test_search_tool_shows_titles_and_texts():
+    pages = [
+        Passage("1", "A dog sleeps.", "Dogs"),
+        Passage("2", "A dog barks when all others sleep."),
+    ]
+    shown = await search_tool(RankBM25(pages))({"query": "dog"})
+    assert shown.text == '"Dogs"\nA dog sleeps.\n\nA dog barks when all others sleep.'
+    bare = await search_tool(RankBM25(pages), titles=False)({"query": "dog"})
+    assert bare.text == "A dog sleeps.\n\nA dog barks when all others sleep."
+    assert [row["title"] for row in bare.data] == ["", ""]
+
+
+async def test_search_tool_leaves_a_blank_line_between_passages():
     search = tools.make("search", retriever=RankBM25(ANIMALS), top_n=2)
     result = await search({"query": "dog"})
-    assert result.text == "a dog sleeps\nfoxes and dogs and a dog"
+    assert result.text == "a dog sleeps\n\nfoxes and dogs and a dog"
     assert [p["id"] for p in result.data] == ["2", "3"]
     assert (await search({"query": "unicorn"})).text == NOTHING_FOUND
     assert (await search({"query": "  "})).error == "the query is empty"

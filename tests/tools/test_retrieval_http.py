@@ -18,6 +18,7 @@ from aiohttp import web
 from tools import ToolFailure
 from tools.retrieval import HttpRetriever, Passage, RankBM25, index_passages, open_retriever
 from tools.retrieval.serve import serving
+from tools.retrieval.wire import WIRES
 
 ANIMALS = [
     Passage("1", "a fox runs", "Fox"),
@@ -81,6 +82,12 @@ async def test_research_and_r1_searcher_are_answered_in_theirs(address):
     assert body == {"queries": ["fox"], "answers": [['"Fox"\na fox runs']]}
     async with aiohttp.ClientSession() as session, session.get(f"{address}/health") as reply:
         assert await reply.json() == {"status": "ok"}
+
+
+def test_line_numbers_of_r1_searchers_corpus_are_left_out():
+    lines = ["12\tTitle: Lucy Mair Text:  A life.", "1984 was a year."]
+    [found] = WIRES["r1-searcher"].read({"queries": ["q"], "answers": [lines]})
+    assert [passage.text for passage in found] == [lines[0][3:], lines[1]]
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_a_row_is_one_line():
 
 def test_results_are_put_back_as_their_papers_do():
     documents = R1_SEARCHER.wrap("(1)one\n(2)two")
-    assert documents == "<|begin_of_documents|>\n(1)one\n(2)two\n<|end_of_documents|>\n\n"
+    assert documents == "\n\n<|begin_of_documents|>\n(1)one\n(2)two\n<|end_of_documents|>\n\n"
     assert SEARCH_R1.wrap("one") == "\n\n<information>one</information>\n\n"
     assert FENCED.wrap("one") == "<interpreter>\none\n</interpreter>\n\n"
     assert JSON_CALL.wrap("one") == "<tool_response>\none\n</tool_response>"

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +22,8 @@ Found = list[list[Passage]]
 """For each query, its passages."""
 Json = Any
 
+_LINE_NUMBER = re.compile(r"^\d+\t")
+"""R1-Searcher's server answers with whole lines of its corpus, which its trainer strips of it."""
 MOST_PASSAGES = 1000
 """That a request may ask for."""
 
@@ -111,7 +114,9 @@ R1_SEARCHER = Wire(
     path="/queries",
     default_k=3,
     ask=lambda queries, k: {"queries": list(queries), "k": k},
-    read=lambda body: [[_passage(str(text)) for text in texts] for texts in body["answers"]],
+    read=lambda body: [
+        [_passage(_LINE_NUMBER.sub("", str(text))) for text in texts] for texts in body["answers"]
+    ],
     asked=lambda body: (body["queries"], body.get("k")),
     answer=lambda body, found: {
         "queries": body["queries"],

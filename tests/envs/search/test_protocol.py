@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import pytest
 
 import envs
+import tools
 from envs import Action, StopReason
 from envs.play import play
 from envs.search.env import SearchQAEnv, SearchQAOptions
 from envs.search.protocol import PROTOCOLS, SEARCH_R1_RETRY, find_pay
 from envs.search.world import SearchTask
-from tools import ToolResult, tool
 from tools.retrieval import Passage
+from tools.search import NOTHING_FOUND, search_tool
 
-OBAMA = [Passage("1", "Obama was president.", "Obama"), Passage("2", "He is Barack.", "Barack")]
+OBAMA = (Passage("1", "Obama was president.", "Obama"), Passage("2", "He is Barack.", "Barack"))
 VARIANTS = [
     ("re-search", "", "code"),
     ("r1-searcher", "stage-2", "code"),
@@ -34,18 +33,22 @@ class OneTask(list[SearchTask]):
         super().__init__([SearchTask("Who was president?", golds, 1)])
 
 
-@tool
-def fixed(query: str) -> ToolResult:
-    """Find always the same.
+class Fixed:
+    """Finds always the same."""
 
-    Args:
-        query: Anything.
-    """
-    return ToolResult("\n".join(p.text for p in OBAMA), data=[asdict(p) for p in OBAMA])
+    def __init__(self, *passages: Passage) -> None:
+        self._passages = list(passages)
+
+    async def search(self, queries, k):
+        return [self._passages[:k] for _ in queries]
 
 
-def make(*golds: str, **options) -> SearchQAEnv:
-    env = SearchQAEnv(SearchQAOptions(**options), services={"search": fixed})
+def make(*golds: str, found: tuple[Passage, ...] = OBAMA, **options) -> SearchQAEnv:
+    chosen = SearchQAOptions(**options)
+    services = {"search": search_tool(Fixed(*found))}
+    if chosen.tools:
+        services |= {chosen.tools: tools.make(chosen.tools)}
+    env = SearchQAEnv(chosen, services=services)
     env.tasks = OneTask(*golds)
     return env
 
@@ -127,25 +130,28 @@ def test_search_r1_is_told_what_an_action_is_and_tries_again():
     assert (last.reward, last.info["scores"]["num_searches"]) == (0.0, 1.0)
 
 
+CALLS = {
+    "re-search": LOOKED,
+    "r1-searcher": SOUGHT,
+    "search-r1": LOOKED,
+    "fenced": "```search\nq\n```\n",
+    "json": '<tool_call>{"name": "search", "arguments": {"query": "q"}}</tool_call>',
+}
+
+
 def test_passages_are_shown_as_each_syntax_does():
     shown = {}
-    for syntax, call in {
-        "re-search": LOOKED,
-        "r1-searcher": SOUGHT,
-        "search-r1": LOOKED,
-        "fenced": "```search\nq\n```\n",
-        "json": '<tool_call>{"name": "search", "arguments": {"query": "q"}}</tool_call>',
-    }.items():
+    for syntax, call in CALLS.items():
         env = make("Paris", syntax=syntax)
         env.reset(seed=0)
         shown[syntax] = env.step(call).observation
         assert env.stop == PROTOCOLS[syntax].syntax.stop + PROTOCOLS[syntax].ends
-    plain = "Obama was president.\nHe is Barack."
+    plain = '"Obama"\nObama was president.\n\n"Barack"\nHe is Barack.'
     assert shown == {
         "re-search": f" <result>\n{plain}\n</result>",
         "r1-searcher": (
-            "<|begin_of_documents|>\n(1)Obama was president.\n(2)He is Barack.\n"
-            "<|end_of_documents|>\n\n"
+            "\n\n<|begin_of_documents|>\n(1)Title: Obama Text:  Obama was president.\n"
+            "(2)Title: Barack Text:  He is Barack.\n<|end_of_documents|>\n\n"
         ),
         "search-r1": (
             "\n\n<information>Doc 1(Title: Obama) Obama was president.\n"
@@ -153,6 +159,42 @@ def test_passages_are_shown_as_each_syntax_does():
         ),
         "fenced": f"<interpreter>\n{plain}\n</interpreter>\n\n",
         "json": f"<tool_response>\n{plain}\n</tool_response>",
+    }
+
+
+@pytest.mark.parametrize(
+    ("syntax", "shown"),
+    [
+        ("re-search", " <result>\n2\n</result>"),
+        ("r1-searcher", "\n\n<|begin_of_documents|>\n(1)2\n<|end_of_documents|>\n\n"),
+        ("search-r1", "\n\n<information>2</information>\n\n"),
+    ],
+)
+def test_the_result_of_another_tool_is_shown_as_no_passage(syntax, shown):
+    env = make("Paris", syntax=syntax, tools="calculator")
+    env.reset(seed=0)
+    assert env.step("<calculator>1+1</calculator>").observation == shown
+
+
+@pytest.mark.parametrize("syntax", CALLS)
+def test_a_search_that_finds_nothing_says_so(syntax):
+    env = make("Paris", syntax=syntax, found=())
+    env.reset(seed=0)
+    observation = env.step(CALLS[syntax]).observation
+    before = "(1)" if syntax == "r1-searcher" else ""
+    assert observation == PROTOCOLS[syntax].syntax.wrap(before + NOTHING_FOUND)
+
+
+def test_passages_without_titles_are_shown_without():
+    bare = (Passage("1", "One."), Passage("2", "Two."))
+    shown = {}
+    for syntax in ("re-search", "r1-searcher"):
+        env = make("Paris", syntax=syntax, found=bare)
+        env.reset(seed=0)
+        shown[syntax] = env.step(CALLS[syntax]).observation
+    assert shown == {
+        "re-search": " <result>\nOne.\n\nTwo.\n</result>",
+        "r1-searcher": ("\n\n<|begin_of_documents|>\n(1)One.\n(2)Two.\n<|end_of_documents|>\n\n"),
     }
 
 

@@ -185,7 +185,7 @@ def test_gold_policy_reads_the_best_of_several_passages():
     env = envs.make("search-qa-v0", top_n=3)
     played = play(env, env.gold_policy(), task=1)
     assert played.reward == 1.0
-    assert played.steps[0].observation.count("\n") == 4
+    assert played.steps[0].observation.count("\n\n") == 2
     env.close()
 
 

@@ -183,6 +183,16 @@ def test_the_reference_scores_f1_of_1_in_each_syntax(hotpot, syntax):
     env.close()
 
 
+@pytest.mark.parametrize("syntax", list(PROTOCOLS))
+def test_the_title_of_a_page_is_seen(hotpot, syntax):
+    env = envs.make("search-qa", tasks=hotpot, split="test", syntax=syntax)
+    title = env.tasks[0].titles[0]
+    forms = {"r1-searcher": f"(1)Title: {title} Text:  ", "search-r1": f"Doc 1(Title: {title}) "}
+    observation = play(env, env.gold_policy(), task=0).steps[0].observation
+    assert forms.get(syntax, f'"{title}"\n') in observation
+    env.close()
+
+
 def test_rows_keep_the_contract(hotpot):
     env = envs.make("search-qa", tasks=hotpot)
     assert len(envs.check_env(env).tasks) == 3
@@ -217,7 +227,7 @@ async def test_passages_from_an_index_and_from_a_server(hotpot, tmp_path):
         seen[0]
         == seen[1]
         == seen[2]
-        == " <result>\nKab is a painter. Kab was born in Town0.\n</result>"
+        == ' <result>\n"Kab"\nKab is a painter. Kab was born in Town0.\n</result>'
     )
 
 
