@@ -55,6 +55,8 @@ class TokenAgent:
         self.segment = Segment()
         self.num_turns = 0
         self.last: Completion | None = None
+        self._opening = ""
+        """What the next action begins with, which the template wrote."""
 
     def fork(self) -> TokenAgent:
         """A second agent that has read and said the same; what each does next is its own.
@@ -76,6 +78,7 @@ class TokenAgent:
         messages = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": observation})
         self.segment.append_context(self.renderer.start(messages), turn=self.num_turns)
+        self._opening = self.renderer.opening
         self.sampling = dataclasses.replace(
             self.sampling,
             stop=(*self.sampling.stop, *stop),
@@ -94,10 +97,11 @@ class TokenAgent:
         else:
             ended = self.last is not None and self.last.finish_reason is FinishReason.STOP_TOKEN
             tokens = self.renderer.extend(observation, ended=ended)
+            self._opening = self.renderer.opening
         self.segment.append_context(tokens, turn=self.num_turns)
 
     async def act(self) -> Action:
-        """Sample the next action.
+        """Sample the next action; a tag that the template opened for it is part of its text.
 
         Raises:
             ContextFull: there is no room for one more token.
@@ -115,4 +119,5 @@ class TokenAgent:
         self.last = completion
         self.num_turns += 1
         text = self.renderer.text(completion.token_ids, self.sampling.stop)
-        return Action(text, completion.finish_reason)
+        opening, self._opening = self._opening, ""
+        return Action(opening + text, completion.finish_reason)

@@ -20,6 +20,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from agents.encoder import Encoder
 from agents.template import ChatTemplate
+from agents.template_settings import prefill_of
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ REWRITES = (
     "reads what its template would not write; play single turns (env.max_turns=1), or give a "
     "template that appends (chat.template=FILE)"
 )
+_OPENED = re.compile(r"<think>\s*\Z")
 # Reasoning, and white space: templates that drop the one are free with the other.
 _THOUGHT = re.compile(r"<think>.*?</think>|\s+", re.DOTALL)
 
@@ -59,6 +61,8 @@ class Renderer:
         end_token_ids: tokens that end an assistant message when the policy samples one.
         difference: None where appending equals rendering the whole conversation anew; otherwise
             what differs for this template (many drop an earlier turn's reasoning).
+        opening: what every answer begins with, given and not sampled: ``chat.prefill``, and a
+            ``<think>`` that the template opens.
         notices: what a user should know of the template: consequence and remedy, a line each.
 
     Raises:
@@ -79,6 +83,7 @@ class Renderer:
         self.template = ChatTemplate(tokenizer, self._encoder)
         after_message = self.template.after_assistant([{"role": "user", "content": "x"}])
         self.end_token_ids = self._end_tokens(after_message)
+        self.opening = self._find_opening()
         self.difference, notice = self._compare(_PROBE)
         folded = [FOLDED] if self.template.folds_system else []
         self.notices = (*folded, *([notice] if notice else []))
@@ -138,6 +143,12 @@ class Renderer:
         """The tokens of a result that continues the assistant's own message."""
         return self._encoder.encode(self._encoder.plain(text))
 
+    def answer(self, text: str) -> list[int]:
+        """The tokens of an assistant's words; an opening that the template writes is no part."""
+        opened = bool(self.opening) and text.startswith(self.opening.rstrip())
+        opening = self.opening if text.startswith(self.opening) else self.opening.rstrip()
+        return self.splice(text.removeprefix(opening) if opened else text)
+
     def text(self, token_ids: Sequence[int], stop: Sequence[str] = ()) -> str:
         """What an environment sees of sampled tokens: no end token, nothing after a stop string.
 
@@ -149,6 +160,13 @@ class Renderer:
         text = self._decode(ids)
         ends = [text.find(s) + len(s) for s in stop if s in text]
         return text[: min(ends)] if ends else text
+
+    def _find_opening(self) -> str:
+        """What the prompt ends with that belongs to the answer."""
+        prefill = prefill_of(self.template.source)
+        prompt = self._decode(self.start([{"role": "user", "content": "x"}]))
+        found = _OPENED.search(prompt.removesuffix(prefill))
+        return (found[0] if found else "") + prefill
 
     def _after_end(self, tokens: list[int], ended: bool) -> list[int]:
         """Without the token that ends an assistant's message, where the policy sampled it."""
@@ -188,7 +206,7 @@ class Renderer:
             The two texts, and what the difference means for a user; None twice where none is.
         """
         first, answer, second = conversation
-        appended = self.start([first]) + self.splice(answer["content"])
+        appended = self.start([first]) + self.answer(answer["content"])
         appended += self.extend(second["content"], ended=False)
         anew = self.start(conversation)
         if appended == anew:

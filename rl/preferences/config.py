@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from rl.config import ModelConfig
 from rl.credit.algorithm import Reduction
 from rl.learner.settings import OptimizerConfig
+from rl.settings.chat import ChatConfig
 from rl.settings.groups import at_least
 
 
@@ -16,6 +17,8 @@ class PreferenceConfig(ModelConfig):
 
     data: str
     """JSON lines: {"prompt", "chosen", "rejected"} or {"prompt", "completions", "scores"}."""
+    chat: ChatConfig
+    """How messages become a prompt."""
     held_out: float = 0.1
     """The share of prompts that are not learned from, and that accuracy is measured on."""
     steps: int = 0

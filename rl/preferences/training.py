@@ -91,7 +91,7 @@ def open_material(
         texts = read(config.data)
         parts = split_by_prompt(texts, config.held_out, config.seed)
         model = load_model(config.model, device=device_of(config), dtype=dtype_of(config))
-        tokenizer = load_tokenizer(config.model)
+        tokenizer = load_tokenizer(config.model, config.chat)
         renderer = Renderer(tokenizer)
     except ValueError as error:
         raise UsageError(str(error)) from error

@@ -5,15 +5,17 @@ from __future__ import annotations
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from agents.template_settings import set_template
 from rl.config import ModelConfig
 from rl.errors import UsageError
+from rl.settings.chat import OWN_TEMPLATE, ChatConfig
 
 
-def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
-    """The model's tokenizer.
+def load_tokenizer(path: str, chat: ChatConfig = OWN_TEMPLATE) -> PreTrainedTokenizerBase:
+    """The model's tokenizer, with the settings of its chat template written into it.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is none, or it has no template to set.
     """
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path)
@@ -24,6 +26,10 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
     # Where its files are missing, transformers makes one without a vocabulary.
     if not tokenizer.encode("text", add_special_tokens=False):
         raise UsageError(f"model ({path}) has no tokenizer: save one into its folder")
+    try:
+        set_template(tokenizer, chat.source(), chat.arguments(), chat.prefill)
+    except ValueError as error:
+        raise UsageError(f"model ({path}): {error}") from error
     return tokenizer
 
 

@@ -17,6 +17,7 @@ import envs
 from agents.completion import SamplingParams
 from agents.local import TorchThread
 from agents.policy import Observable, Policy, Serving, Sleeper
+from agents.published_templates import TEMPLATES
 from agents.renderer import Renderer
 from rl.config import RunConfig, SFTConfig, TrainConfig
 from rl.errors import UsageError
@@ -189,7 +190,7 @@ async def open_stage(
         except ValueError as error:
             raise UsageError(str(error)) from error
         activities.progressed("the model that was loaded")
-        for notice in renderer.notices:
+        for notice in (*renderer.notices, *_rules_twice(config)):
             say(f"chat template: {notice}")
         closed_first = await stack.enter_async_context(
             InTime(AsyncExitStack(), "the policy", activities, config.close_s)
@@ -253,7 +254,7 @@ def _load(
     model = load_model(path, device=device, dtype=dtype_of(config))
     if lora.rank:
         add_adapter(model, lora, path, config.seed)
-    tokenizer = load_tokenizer(path)
+    tokenizer = load_tokenizer(path, config.chat)
     window: int = model.config.max_position_embeddings
     if config.context_length > window:
         raise UsageError(
@@ -284,6 +285,17 @@ async def _model_path(
         progressed=lambda: activities.progressed("a step of the warm start"),
     )
     return str(made)
+
+
+def _rules_twice(config: RunConfig) -> list[str]:
+    """A notice where a published prompt's rules and the environment's stand in one prompt."""
+    name = config.chat.template
+    if name not in TEMPLATES or not getattr(config.env.options, "instructions", False):
+        return []
+    return [
+        f"{name} has rules of its own, and the environment's stand behind them in the first "
+        f"message: env.instructions=false leaves these out"
+    ]
 
 
 @runtime_checkable

@@ -73,7 +73,8 @@ class Conversation:
         else:
             ended = self.exchanges[turn - 1].ended
             context = renderer.extend(exchange.observation, ended=ended, role=exchange.role)
-        words = renderer.splice(exchange.action)
+        spoken = renderer.splice if exchange.continues else renderer.answer
+        words = spoken(exchange.action)
         return context, [*words, renderer.end_token_ids[0]] if exchange.ended else words
 
 
