@@ -84,7 +84,7 @@ def test_a_wrong_setting_is_refused_in_one_line(word, message):
 
 
 def test_the_tiny_model_has_a_template_of_its_own():
-    with pytest.raises(UsageError, match="^chat must be left out with model=tiny"):
+    with pytest.raises(UsageError, match=r"^chat must be left out with model=tiny"):
         parse(EvaluateConfig, ["chat.prefill=<think>"], command="x", presets={})
 
 
