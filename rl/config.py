@@ -20,7 +20,7 @@ from rl.learner.settings import OptimizerConfig
 from rl.recipes import RECIPES
 from rl.rollout.curriculum import CurriculumConfig
 from rl.run.plain import to_plain
-from rl.settings.chat import OWN_TEMPLATE, ChatConfig
+from rl.settings.chat import ChatConfig
 from rl.settings.cores import usable_cores
 from rl.settings.files import as_words
 from rl.settings.groups import EvalConfig, SamplingConfig, TextsConfig, TinyRecipe, at_least
@@ -148,11 +148,6 @@ class RunConfig(ModelConfig):
         at_least(0, self, "context_length")
         at_least(1, self, "episode_timeout_s")
         at_least(0.1, self, "close_s")
-        if self.model == "tiny" and self.chat != OWN_TEMPLATE:
-            raise ValueError(
-                "chat must be left out with model=tiny, whose warm start has a template of its "
-                "own: give model=FOLDER or a Hugging Face id"
-            )
         if self.deterministic and self.policy.name != "local":
             raise ValueError("deterministic needs policy=local: servers batch as requests come")
         split = self.env.options.split

@@ -31,6 +31,7 @@ from rl.run.activity import LEARNER, OPEN, POLICY, Activities
 from rl.run.closing import InTime, at_end
 from rl.run.metrics import PassRate, pass_rate, success_of
 from rl.run.services import ServiceMeter
+from rl.settings.chat import OWN_TEMPLATE
 from rl.settings.lora import NO_LORA, LoraConfig
 from rl.stage.model import device_of, dtype_of, load_tokenizer
 from rl.stage.policies import check_policy, cores_of_learner, open_policy, weights_for
@@ -274,6 +275,11 @@ async def _model_path(
     """Where the model is loaded from; the tiny one is made first."""
     if config.model != "tiny":
         return config.model
+    if config.chat != OWN_TEMPLATE:
+        raise UsageError(
+            "chat must be left out with model=tiny, whose warm start has a template of its own: "
+            "give model=FOLDER or a Hugging Face id"
+        )
     made = await make_tiny(
         config.env.env_id,
         config.env.options,

@@ -83,9 +83,9 @@ def test_a_wrong_setting_is_refused_in_one_line(word, message):
     assert str(raised.value) == message
 
 
-def test_the_tiny_model_has_a_template_of_its_own():
-    with pytest.raises(UsageError, match=r"^chat must be left out with model=tiny"):
-        parse(EvaluateConfig, ["chat.prefill=<think>"], command="x", presets={})
+def test_the_tiny_model_has_a_template_of_its_own(capfd):
+    assert rl.eval.main([*COMMON, "chat.prefill=<think>"]) == 2
+    assert "error: chat must be left out with model=tiny" in capfd.readouterr().err
 
 
 def test_arguments_of_a_template_have_types():
