@@ -84,7 +84,7 @@ def test_a_wrong_setting_is_refused_in_one_line(word, message):
 
 
 def test_the_tiny_model_has_a_template_of_its_own(capfd):
-    assert rl.eval.main([*COMMON, "chat.prefill=<think>"]) == 2
+    assert rl.eval.main([*COMMON, "chat.prefill=<think>"]) == 1
     assert "error: chat must be left out with model=tiny" in capfd.readouterr().err
 
 
