@@ -26,6 +26,7 @@ from rl.settings.files import as_words
 from rl.settings.groups import EvalConfig, SamplingConfig, TextsConfig, TinyRecipe, at_least
 from rl.settings.lora import LoraConfig
 from rl.settings.policy import POLICY, PolicyChoice, VLLMConfig, VLLMEngineConfig
+from rl.settings.presets import PRESETS as PRESETS
 
 
 @dataclass(frozen=True)
@@ -357,25 +358,6 @@ class EvaluateConfig(RunConfig):
         super().__post_init__()
         at_least(0, self, "tasks")
         at_least(1, self, "episodes")
-
-
-PRESETS: dict[str, dict[str, str]] = {
-    "smoke": {
-        "steps": "4",
-        "prompts": "8",
-        "group_size": "4",
-        "eval.every": "2",
-        "eval.tasks": "16",
-        "eval.test_tasks": "32",
-        "tiny.demonstrations": "400",
-        "tiny.steps": "40",
-        "tiny.warmup_steps": "5",
-        # So short a warm start leaves a model that seldom ends what it says.
-        "sampling.max_tokens": "96",
-        "save_every": "2",
-    },
-}
-"""``preset=smoke`` goes through everything once, in under a minute."""
 
 
 def run_path(out: str, config: ModelConfig, algo: str = "") -> Path:
