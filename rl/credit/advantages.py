@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rl.credit.algorithm import Baseline, Std
+from rl.rollout.trajectory import EQUAL
 
 GROUP_EPSILON = 1e-6
 """Added to the standard deviation of a group."""
@@ -71,6 +72,10 @@ def group_advantages(
     lowest = zeros.scatter_reduce(0, index, kept, "amin", include_self=False)
     # Measured from the group's lowest reward, a constant group is exactly 0 and not a rounding.
     above = kept - lowest[index]
+    highest_above = zeros.scatter_reduce(0, index, above, "amax", include_self=False)
+    scale = zeros.scatter_reduce(0, index, kept.abs(), "amax", include_self=False)
+    constant = highest_above <= EQUAL * scale
+    above = above.masked_fill(constant[index], 0.0)
     centred = above - _baseline(above, index, size, baseline, lengths, finished)[index]
     if baseline == "leave-one-out":
         centred = centred * (size / (size - 1).clamp_min(1))[index]
@@ -82,12 +87,11 @@ def group_advantages(
         centred = centred / (variance.sqrt() + GROUP_EPSILON)[index]
     advantages = torch.zeros_like(rewards)
     advantages[finished] = centred
-    highest_above = zeros.scatter_reduce(0, index, above, "amax", include_self=False)
     return GroupAdvantages(
         advantages=advantages,
         num_groups=len(counts),
         num_singletons=int((counts == 1).sum()),
-        num_constant=int(((counts > 1) & (highest_above == 0)).sum()),
+        num_constant=int(((counts > 1) & constant).sum()),
     )
 
 

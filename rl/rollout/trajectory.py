@@ -13,6 +13,9 @@ from agents.segment import NOT_SAMPLED, Segment
 from envs.episode import StopReason
 from envs.record import EpisodeId, RecordedCall, RecordedTool
 
+EQUAL = 1e-9
+"""Returns are equal where they differ by at most this share of the largest reward."""
+
 __all__ = [
     "NOT_SAMPLED",
     "Continuations",
@@ -263,10 +266,13 @@ class TrajectoryGroup:
     def is_constant(self) -> bool:
         """Whether all returns are equal, or there are none to compare: every advantage is 0.
 
-        Roles are compared with their like.
+        Equal but for rounding, which is relative to the largest single reward: .1 + .2 is .3. Roles
+        are compared with their like.
         """
-        roles = {role for t in self.finished for role in t.roles}
-        return all(
-            len({sum(t.rewards_of(role)) for t in self.finished if role in t.roles}) < 2
-            for role in roles
-        )
+        rewards = [x for t in self.finished for turn in t.turns for x in turn.rewards.values()]
+        rounding = EQUAL * max(map(abs, rewards), default=0.0)
+        for role in {role for t in self.finished for role in t.roles}:
+            returns = [sum(t.rewards_of(role)) for t in self.finished if role in t.roles]
+            if max(returns) - min(returns) > rounding:
+                return False
+        return True

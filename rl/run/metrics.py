@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from agents.completion import FinishReason
-from rl.rollout.trajectory import Trajectory, TrajectoryGroup
+from rl.rollout.trajectory import EQUAL, Trajectory, TrajectoryGroup
 from rl.run.reflection import reflects
 
 ROUNDING = 1e-6
@@ -259,7 +259,8 @@ def _reward_metrics(
         metrics["reward_low"], metrics["reward_high"] = mean_interval(list(by_task.values()))
     if spreads:
         metrics["reward_std"] = fmean(spreads)
-        metrics["frac_reward_zero_std"] = fmean(spread == 0 for spread in spreads)
+        equal = EQUAL * max(abs(t.reward) for t in finished)
+        metrics["frac_reward_zero_std"] = fmean(spread <= equal for spread in spreads)
     for role in sorted({role for t in finished for role in t.named_roles}):
         played = [t for t in finished if role in t.named_roles]
         metrics[f"roles/{role}/reward"] = fmean(sum(t.rewards_of(role)) for t in played)
