@@ -27,7 +27,8 @@ class VLLMConfig:
     to another (nccl) or on one GPU (ipc). That needs vLLM in this interpreter as well."""
     tolerance: float = 0.0
     """By how many nats vLLM's log-probabilities may differ from the learner's after an update;
-    0: 1e-4 for float32, 0.25 for bfloat16."""
+    0: four times the model's own noise, measured at the start, and at least 1e-4 for float32, 0.25
+    for bfloat16."""
     start_s: float = 600.0
     """Seconds until vLLM must be there."""
     load_s: float = 120.0

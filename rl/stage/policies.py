@@ -38,11 +38,7 @@ from rl.learner.lora import adapter_config, base_of, trained_state
 from rl.learner.model import score_tokens
 from rl.settings.lora import NO_LORA, LoraConfig
 from rl.settings.policy import VLLMConfig, VLLMEngineConfig, VLLMServerConfig
-
-TOLERANCES = {torch.float32: 1e-4, torch.float64: 1e-4}
-"""Largest difference of a log-probability between server and learner, in nats, by weights' type."""
-COARSE_TOLERANCE = 0.25
-"""For types with few digits, whose kernels round in their own ways."""
+from rl.stage.tolerance import tolerance_of
 
 
 def cores_of_learner(config: RunConfig, own_weights: bool) -> int:
@@ -293,7 +289,7 @@ def _prober(config: RunConfig, settings: VLLMConfig, model: PreTrainedModel) -> 
         partial(score_tokens, model),
         model.get_output_embeddings().out_features,
         sampling=config.sampling_params,
-        tolerance=settings.tolerance or TOLERANCES.get(model.dtype, COARSE_TOLERANCE),
+        tolerance=settings.tolerance or tolerance_of(model, config.seed),
         seed=config.seed,
     )
 

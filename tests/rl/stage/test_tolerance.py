@@ -1,0 +1,118 @@
+"""The proof's tolerance comes from the model's own noise, and a stale tensor is still seen."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+
+import pytest
+import torch
+from tiny_served import VOCAB, new_model
+from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+
+from agents.completion import Completion, FinishReason, SamplingParams
+from agents.vllm import Prober, WeightsDiffer
+from rl.learner.model import score_tokens
+from rl.stage import tolerance
+from rl.stage.tolerance import LEAST, LEAST_COARSE, MARGIN, scoring_noise, tolerance_of
+
+TINY_LR = 4e-4
+
+
+class Server:
+    """Reads the probe with a model of its own, and samples nothing."""
+
+    url = "http://server"
+
+    def __init__(self, model):
+        self.model = model
+
+    async def probe(self, prompt, sampling, version):
+        found = score_tokens(self.model, prompt, 1.0)
+        return found, Completion((), (), (), FinishReason.LENGTH)
+
+
+def prober_of(model, bound):
+    sampling = SamplingParams()
+    return Prober(partial(score_tokens, model), VOCAB, sampling=sampling, tolerance=bound)
+
+
+def stale(model, names, lr):
+    """The model as it was before an update moved these tensors by ``lr``, as Adam's first does."""
+    old = copy.deepcopy(model)
+    parameters = dict(old.named_parameters())
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name in names:
+            drawn = torch.randn(parameters[name].shape, generator=generator)
+            parameters[name].sub_(lr * drawn.sign())
+    return old
+
+
+def gemma():
+    torch.manual_seed(0)
+    config = Gemma3TextConfig(
+        vocab_size=VOCAB,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,
+        sliding_window=16,
+        max_position_embeddings=256,
+    )
+    return Gemma3ForCausalLM(config).eval()
+
+
+def test_a_small_models_noise_is_far_below_the_least_tolerance():
+    for model in (new_model(), gemma()):
+        assert 0 <= scoring_noise(model) < 2.5e-5
+        assert tolerance_of(model) == LEAST[torch.float32]
+
+
+def test_the_tolerance_grows_with_the_models_noise():
+    """Logits that are a thousand times as large are rounded a thousand times as coarsely."""
+    model = new_model()
+    with torch.no_grad():
+        model.model.norm.weight.mul_(1000.0)
+    noise = scoring_noise(model, seed=3)
+    assert noise > LEAST[torch.float32] / MARGIN
+    assert tolerance_of(model, seed=3) == MARGIN * noise
+
+
+def test_few_digits_have_a_tolerance_of_their_own():
+    assert tolerance_of(new_model().bfloat16()) >= LEAST_COARSE
+
+
+def test_the_noise_is_that_of_the_probe():
+    seen = []
+    model = new_model()
+    real = tolerance._logprobs
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tolerance, "_logprobs", lambda x, ids: seen.append(ids) or real(x, ids))
+        scoring_noise(model, seed=5)
+    probe = Prober(lambda *_: [], VOCAB, sampling=SamplingParams(), tolerance=1.0, seed=5)._prompt
+    assert all(ids[0].tolist() == probe for ids in seen)
+
+
+async def test_every_stale_tensor_and_layer_of_a_tiny_model_is_seen():
+    model = new_model()
+    bound = tolerance_of(model)
+    prober = prober_of(model, bound)
+    prober.expect(1)
+    proof = await prober_prove(prober, model)
+    assert proof.difference <= bound
+    names = [name for name, _ in model.named_parameters()]
+    for name in names:
+        with pytest.raises(WeightsDiffer):
+            await prober_prove(prober, stale(model, [name], TINY_LR * 10))
+    for layer in range(2):
+        own = [name for name in names if f"layers.{layer}." in name]
+        with pytest.raises(WeightsDiffer):
+            await prober_prove(prober, stale(model, own, TINY_LR))
+
+
+async def prober_prove(prober, model):
+    server = Server(model)
+    return await prober.prove(server, 1, sampled=False)
