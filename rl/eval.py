@@ -42,12 +42,19 @@ async def evaluate(config: EvaluateConfig) -> tuple[dict[str, object], list[Traj
             "success": rate.rate,
             "success_low": rate.low,
             "success_high": rate.high,
+            "interval_of": _population(played.tasks, config.episodes),
             "episodes": rate.count,
             **_pass_at_k([s for s in by_task if s], stage.best_success(played.split)),
             **rollout_metrics(groups, stage.success_score),
             **await stage.meter.take(),
         }
     return result, groups
+
+
+def _population(tasks: int, episodes: int) -> str:
+    """Which population the interval of the success is of."""
+    clustered = f", of which each was played {episodes} times" if episodes > 1 else ""
+    return f"tasks like these {tasks}{clustered}: it widens with the differences between tasks"
 
 
 def _pass_at_k(by_task: list[list[float]], best: float) -> dict[str, float]:

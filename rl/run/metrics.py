@@ -47,10 +47,44 @@ def pass_rate(successes: Sequence[float]) -> PassRate:
     if min(successes) < 0 or max(successes) > 1:
         half = Z_95 * stdev(successes) / math.sqrt(n) if n > 1 else math.inf
         return PassRate(p, p - half, p + half, n)
+    return PassRate(p, *_wilson(p, n), n)
+
+
+def pass_rate_of_tasks(by_task: Sequence[Sequence[float]]) -> PassRate:
+    """The mean of successes over tasks, with its 95% interval for tasks like these.
+
+    Episodes of one task are alike, so tasks are what is independent. The interval is Wilson's at
+    the effective number of episodes: as many independent ones as would have the variance that the
+    tasks' means show (the design effect of Kish 1965, in Wilson's interval as in Korn and Graubard
+    1998, Survey Methodology 24, p. 193). With an episode per task it is :func:`pass_rate`'s.
+
+    Args:
+        by_task: of each task its episodes' successes; tasks without any do not count.
+
+    Raises:
+        ValueError: there is no episode.
+    """
+    tasks = [values for values in by_task if values]
+    flat = [value for values in tasks for value in values]
+    if len(flat) == len(tasks):
+        return pass_rate(flat)
+    means = [fmean(values) for values in tasks]
+    p, n = fmean(means), len(tasks)
+    variance = stdev(means) ** 2 / n if n > 1 else math.inf
+    if min(flat) < 0 or max(flat) > 1:
+        half = _t_95(n - 1) * math.sqrt(variance) if n > 1 else math.inf
+        return PassRate(p, p - half, p + half, len(flat))
+    # Means that are all equal say nothing of the variance: each task then counts once.
+    effective = p * (1 - p) / variance if 0 < variance < math.inf else n
+    return PassRate(p, *_wilson(p, min(max(effective, 1.0), len(flat))), len(flat))
+
+
+def _wilson(p: float, n: float) -> tuple[float, float]:
+    """The ends of Wilson's 95% interval of a share p among n."""
     centre = (p + Z_95**2 / (2 * n)) / (1 + Z_95**2 / n)
     half = Z_95 / (1 + Z_95**2 / n) * math.sqrt(p * (1 - p) / n + Z_95**2 / (4 * n * n))
     # At 0 and at 1 the interval ends at p itself, which rounding would miss by a hair.
-    return PassRate(p, min(p, max(0.0, centre - half)), max(p, min(1.0, centre + half)), n)
+    return min(p, max(0.0, centre - half)), max(p, min(1.0, centre + half))
 
 
 def mean_interval(by_task: Sequence[Sequence[float]]) -> tuple[float, float]:

@@ -29,7 +29,7 @@ from rl.rollout.trajectory import TrajectoryGroup
 from rl.rollout.vine import Vine
 from rl.run.activity import LEARNER, OPEN, POLICY, Activities
 from rl.run.closing import InTime, at_end
-from rl.run.metrics import PassRate, pass_rate, success_of
+from rl.run.metrics import PassRate, pass_rate_of_tasks, success_of
 from rl.run.services import ServiceMeter
 from rl.settings.chat import OWN_TEMPLATE
 from rl.settings.lora import NO_LORA, LoraConfig
@@ -101,13 +101,15 @@ class Stage:
     ) -> tuple[PassRate, list[TrajectoryGroup]]:
         """Play the first ``num_tasks`` tasks of a split, ``episodes`` times each.
 
-        The same sampling seeds every time: two evaluations differ by their weights alone.
+        The same sampling seeds every time: two evaluations differ by their weights alone. The
+        interval is of tasks like these.
         """
         collector = self.collector(split, sampling)
         tasks = range(min(num_tasks, len(collector.make_env().tasks)))
         groups = await collector.collect(tasks, episodes, (self.config.seed, kind))
-        finished = [t for group in groups for t in group.finished]
-        return pass_rate([success_of(t, self.success_score) for t in finished]), groups
+        score = self.success_score
+        by_task = [[success_of(t, score) for t in group.finished] for group in groups]
+        return pass_rate_of_tasks(by_task), groups
 
     async def publish(self, version: int) -> None:
         """Have the policy sample from the model's weights as they are now.

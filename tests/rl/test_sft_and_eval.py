@@ -50,6 +50,7 @@ def test_supervised_learning_on_a_file_and_evaluation_of_its_result(toy_model, t
     assert rl.eval.main([*COMMON, *words, "split=validation"]) == 0
     measured, _ = result(capfd)
     assert (measured["tasks"], measured["played"]) == (10, "10 of 24 validation tasks")
+    assert measured["interval_of"].startswith("tasks like these 10, of which each was played 3")
     assert (measured["episodes"], measured["split"], measured["score"]) == (
         30,
         "validation",

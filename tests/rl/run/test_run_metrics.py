@@ -11,7 +11,14 @@ from scipy.stats import binomtest, t
 from agents.completion import Completion, FinishReason
 from agents.segment import Segment
 from rl.rollout.trajectory import ToolCall, Trajectory, TrajectoryGroup, Turn
-from rl.run.metrics import mean_interval, pass_at_k, pass_rate, rollout_metrics, success_of
+from rl.run.metrics import (
+    mean_interval,
+    pass_at_k,
+    pass_rate,
+    pass_rate_of_tasks,
+    rollout_metrics,
+    success_of,
+)
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 10, 128, 512])
@@ -208,3 +215,56 @@ def test_pass_at_k():
     assert (pass_at_k(4, 0, 4), pass_at_k(4, 1, 4)) == (0.0, 1.0)
     with pytest.raises(ValueError, match=r"k \(5\) must be from 1 to the number of episodes \(4\)"):
         pass_at_k(4, 2, 5)
+
+
+POPULATIONS = {
+    "u-shaped": (lambda rng: rng.beta(0.5, 0.5, 64), 0.5),
+    "hard": (lambda rng: rng.beta(1, 3, 64), 0.25),
+    "halves": (lambda rng: np.where(rng.random(64) < 0.5, 0.1, 0.9), 0.5),
+    "alike": (lambda rng: np.full(64, 0.5), 0.5),
+}
+
+
+@pytest.mark.parametrize("name", POPULATIONS)
+def test_the_interval_over_tasks_covers_as_often_as_it_says(name):
+    """2,000 evaluations of 64 tasks, 8 episodes each; task i succeeds with a chance of its own."""
+    draw, mean = POPULATIONS[name]
+    rng = np.random.default_rng(7)
+    covered = pooled = 0
+    for _ in range(2000):
+        right = rng.binomial(8, draw(rng))
+        by_task = [[1.0] * count + [0.0] * (8 - count) for count in right.tolist()]
+        rate = pass_rate_of_tasks(by_task)
+        covered += rate.low <= mean <= rate.high
+        flat = pass_rate([success for task in by_task for success in task])
+        pooled += flat.low <= mean <= flat.high
+        assert rate.rate == pytest.approx(flat.rate) and rate.count == 512
+    assert 0.94 <= covered / 2000 <= 0.96
+    if name in ("u-shaped", "halves"):
+        assert pooled / 2000 < 0.7, "episodes of one task are not independent"
+
+
+def test_with_an_episode_per_task_it_is_wilsons():
+    successes = [1.0] * 30 + [0.0] * 70
+    assert pass_rate_of_tasks([[s] for s in successes]) == pass_rate(successes)
+    assert pass_rate_of_tasks([[], [1.0], [0.0], []]) == pass_rate([1.0, 0.0])
+
+
+def test_the_interval_over_tasks_at_its_ends():
+    # By hand: means 1, 0.5, 0 have variance 1/4, their mean 1/12; 1/4 / (1/12) = 3 effective.
+    rate = pass_rate_of_tasks([[1.0, 1.0], [1.0, 0.0], [0.0, 0.0]])
+    wanted = pass_rate([1.0, 0.5, 0.0])
+    assert (rate.rate, rate.count) == (0.5, 6)
+    assert (rate.low, rate.high) == pytest.approx((wanted.low, wanted.high))
+    # Nothing but successes: as many as there are tasks.
+    sure, single = pass_rate_of_tasks([[1.0] * 8] * 64), pass_rate([1.0] * 64)
+    assert (sure.low, sure.high, sure.count) == (single.low, 1.0, 512)
+    # One task says nothing of others.
+    alone = pass_rate_of_tasks([[1.0, 0.0]])
+    assert alone.high - alone.low > 0.85
+    # Returns: the normal interval of the tasks' means, with Student's t.
+    returns = pass_rate_of_tasks([[2.0, 4.0], [-1.0, -1.0]])
+    assert (returns.rate, returns.high) == pytest.approx((1.0, 1.0 + 12.706204736 * 2.0))
+    assert pass_rate_of_tasks([[2.0, 4.0]]).low == -math.inf
+    with pytest.raises(ValueError, match="at least one episode"):
+        pass_rate_of_tasks([[], []])
