@@ -16,7 +16,7 @@ import textwrap
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import chz
 from chz.blueprint import Castable, ConstructionException
@@ -25,6 +25,7 @@ from chz.tiepin import CastError, type_repr
 
 from rl.errors import UsageError
 from rl.settings.files import read_run, read_settings
+from rl.settings.main_keys import FEW, MAIN_KEYS
 from tools.field_docs import field_docs
 from tools.registry import PluginImportError, UnknownNameError, closest
 
@@ -40,11 +41,13 @@ class Choice:
         resolve: from a name to (the dataclass that the name stands for, its own defaults, and how
             to build the value from its fields). Raises UnknownNameError for a name it lacks.
         default: the name when none is given.
+        names: the names there are, for the help.
         brings: other settings that a name stands for, from key to text.
     """
 
     resolve: Callable[[str], tuple[type[Any], Mapping[str, Any], Build]]
     default: str
+    names: Callable[[], Sequence[str]]
     brings: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
 
 
@@ -59,7 +62,7 @@ def parse(
 
     Args:
         config_type: a frozen dataclass; nested ones and :class:`Choice` fields are followed.
-        argv: ``key=value`` words, or ``--help``.
+        argv: ``key=value`` words, ``--help`` or ``--help=all``.
         command: what the user typed before them, for the help.
         presets: named settings, each from key to text.
 
@@ -83,7 +86,7 @@ def parse(
         blueprint.apply({k: Castable(v) for k, v in layer.items()}, layer_name=name)
     try:
         if words.help:
-            sys.stdout.write(_help(blueprint, config_type, command, presets))
+            sys.stdout.write(_help(blueprint, config_type, command, presets, words.help == "all"))
             raise SystemExit(0)
         return typing.cast(C, _build(blueprint.make(), ""))
     except UsageError:
@@ -120,7 +123,7 @@ class _Words:
     """The command line, taken apart: the keys that choose layers, and the rest."""
 
     def __init__(self, argv: Sequence[str], resumes: bool) -> None:
-        self.help = False
+        self.help: Literal["", "main", "all"] = ""
         self.preset: str | None = None
         self.config: str | None = None
         self.run: str | None = None
@@ -128,7 +131,10 @@ class _Words:
         self.values: list[tuple[str, str]] = []
         for word in argv:
             if word in ("--help", "-h", "help"):
-                self.help = True
+                self.help = self.help or "main"
+                continue
+            if word in ("--help=all", "--help-all", "help=all"):
+                self.help = "all"
                 continue
             bare = word.removeprefix("--")
             if "=" not in bare:
@@ -162,18 +168,13 @@ class _Named(MetaFactory):
 
     def __init__(self, choice: Choice) -> None:
         super().__init__()
-        self._choice = choice
-
-    @property
-    def default_name(self) -> str:
-        """The name that stands for the value when none is given."""
-        return self._choice.default
+        self.choice = choice
 
     def unspecified_factory(self) -> Callable[..., Any]:
-        return self.from_string(self._choice.default)
+        return self.from_string(self.choice.default)
 
     def from_string(self, factory: str) -> Callable[..., Any]:
-        config_type, defaults, build = self._choice.resolve(factory)
+        config_type, defaults, build = self.choice.resolve(factory)
         return _chz_class(config_type, build, defaults)
 
     def perform_cast(self, value: str) -> Any:
@@ -237,23 +238,35 @@ def _help(
     config_type: type[Any],
     command: str,
     presets: Mapping[str, Mapping[str, str]],
+    whole: bool,
 ) -> str:
-    """The help text: what follows from the choices made so far, a key per line."""
-    made = blueprint._make_lazy()
-    rows = []
-    for key, parameter in made.all_params.items():
-        if not key or f"{__name__}:" in type_repr(parameter.type):
-            continue
-        given = blueprint._arg_map.get_kv(key)
-        if given is not None:
-            value = f"{getattr(given.value, 'value', given.value)} ({given.layer_name})"
-        elif parameter.default is None:
-            factory = parameter.meta_factory
-            value = factory.default_name if isinstance(factory, _Named) else ""
-        else:
-            value = parameter.default.to_help_str()
-        rows.append((key, value, parameter.doc))
-    rows.append(("config", "", "A TOML file of these settings; the command line wins."))
+    """The help text: what follows from the choices made so far, a key per line.
+
+    Args:
+        blueprint: of the words given so far.
+        config_type: what the command line fills in.
+        command: what the user typed before the words.
+        presets: named settings.
+        whole: every key; False: the main ones, and those of a choice that the user named.
+    """
+    parameters = {
+        key: parameter
+        for key, parameter in blueprint._make_lazy().all_params.items()
+        if key and f"{__name__}:" not in type_repr(parameter.type)
+    }
+    given = {key: blueprint._arg_map.get_kv(key) for key in parameters}
+    shown = list(parameters)
+    if not whole and len(parameters) > FEW:
+        chosen = [key for key in parameters if given[key] and _choice_of(parameters[key])]
+        shown = [
+            key
+            for key in parameters
+            if key in MAIN_KEYS or given[key] or key.split(".")[0] in chosen
+        ]
+    rows = [_row(key, parameters[key], given[key]) for key in shown]
+    rows.append(
+        ("config", "", "A TOML file of these settings, or a run's folder; the command line wins.")
+    )
     rows.append(("preset", "", f"Named settings: {', '.join(sorted(presets)) or 'none'}."))
     key_width = max(len(key) for key, _, _ in rows)
     value_width = min(34, max(len(value) for _, value, _ in rows))
@@ -267,9 +280,38 @@ def _help(
             width,
             subsequent_indent=indent,
             drop_whitespace=False,
+            break_on_hyphens=False,
             replace_whitespace=False,
         ) or [start]
+    if len(shown) < len(parameters):
+        left = len(parameters) - len(shown)
+        lines += ["", f"{left} more keys: --help=all. A choice's own: env=NAME --help."]
     return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _row(key: str, parameter: Any, given: Any) -> tuple[str, str, str]:
+    """A key's line of the help: the key, its value, and what it means."""
+    choice, doc = _choice_of(parameter), str(parameter.doc)
+    if given is not None:
+        value = f"{getattr(given.value, 'value', given.value)} ({given.layer_name})"
+    elif parameter.default is None:
+        value = choice.default if choice else ""
+    else:
+        value = parameter.default.to_help_str()
+    names = choice.names() if choice else _values(parameter.type)
+    if names and not all(name in doc for name in names):
+        doc = f"{doc} One of: {', '.join(names)}."
+    return key, value, doc.strip()
+
+
+def _choice_of(parameter: Any) -> Choice | None:
+    factory = parameter.meta_factory
+    return factory.choice if isinstance(factory, _Named) else None
+
+
+def _values(hint: Any) -> list[str]:
+    """The values of a Literal; of another type none."""
+    return list(map(str, typing.get_args(hint))) if typing.get_origin(hint) is Literal else []
 
 
 def _explain(error: Exception, blueprint: Any) -> str:
@@ -317,9 +359,12 @@ def unknown(kind: str, name: str, known: Sequence[str] | Mapping[str, Any]) -> U
     # Whoever says lr means the run's, not the warm start's.
     same_leaf.sort(key=lambda k: k.startswith("tiny."))
     ours = [k for k in known if k == _ELSEWHERE.get(name)]
-    hint = next(iter(ours + same_leaf), None) or closest(name, known)
+    # Short for one of them: vllm for vllm-server.
+    longer = [k for k in known if len(name) > 2 and k.startswith(f"{name}-")]
+    hint = next(iter(ours + same_leaf + longer), None) or closest(name, known)
     meant = f" Did you mean {hint!r}?" if hint else ""
-    return UsageError(f"unknown {kind} {name!r}.{meant} --help lists them all.")
+    known_names = "--help=all lists them all." if kind == "key" else f"One of: {', '.join(known)}."
+    return UsageError(f"unknown {kind} {name!r}.{meant} {known_names}")
 
 
 def _one_line(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -51,6 +52,12 @@ def _resolve_env(name: str) -> tuple[type[Any], Mapping[str, Any], Build]:
     return options, {}, lambda values: EnvChoice(env_id, options(**values))
 
 
+def _env_names() -> list[str]:
+    """Bare names; a family (``family/NAME``) is one name."""
+    names = {re.sub(r"(/.*)?-v\d+$", r"\1", env_id) for env_id in envs.ids()}
+    return sorted({f"{n.partition('/')[0]}/NAME" if "/" in n else n for n in names})
+
+
 def _resolve_algorithm(name: str) -> tuple[type[Any], Mapping[str, Any], Build]:
     rows = {**ALGORITHMS, **{name: recipe.row for name, recipe in RECIPES.items()}}
     if name not in rows:
@@ -62,10 +69,11 @@ def _resolve_algorithm(name: str) -> tuple[type[Any], Mapping[str, Any], Build]:
 
 # By name: whoever plays nothing of the kind loads nothing of it.
 envs.register("agent-v0", "rl.external.env:AgentEnv")
-ENV = Choice(_resolve_env, default="code-sandbox")
+ENV = Choice(_resolve_env, default="code-sandbox", names=_env_names)
 ALGORITHM = Choice(
     _resolve_algorithm,
     default="grpo",
+    names=lambda: [*ALGORITHMS, *RECIPES],
     brings={name: recipe.settings for name, recipe in RECIPES.items()},
 )
 TINY_LR, LARGE_LR = 4e-4, 1e-6

@@ -6,7 +6,11 @@ import ast
 import dataclasses
 import inspect
 import itertools
+import sys
 import textwrap
+from collections import Counter
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, cast
 
 
@@ -19,13 +23,7 @@ def field_docs(config_type: type[Any]) -> dict[str, str]:
     for base in reversed(config_type.__mro__):
         if not dataclasses.is_dataclass(base):
             continue
-        try:
-            source = inspect.getsource(base)
-        except OSError:
-            continue
-        tree = ast.parse(textwrap.dedent(source))
-        body = cast(ast.ClassDef, tree.body[0]).body
-        for field, doc in itertools.pairwise(body):
+        for field, doc in itertools.pairwise(_body(base)):
             if (
                 isinstance(field, ast.AnnAssign)
                 and isinstance(field.target, ast.Name)
@@ -34,3 +32,32 @@ def field_docs(config_type: type[Any]) -> dict[str, str]:
             ):
                 docs[field.target.id] = " ".join(str(doc.value.value).split())
     return docs
+
+
+def _body(kind: type[Any]) -> list[ast.stmt]:
+    """The statements of a class; none where it has no source."""
+    known = _classes(kind.__module__)
+    if kind.__qualname__ in known:
+        return known[kind.__qualname__]
+    try:
+        source = inspect.getsource(kind)
+    except (OSError, TypeError):
+        return []
+    return cast(ast.ClassDef, ast.parse(textwrap.dedent(source)).body[0]).body
+
+
+@lru_cache(maxsize=64)
+def _classes(module: str) -> Mapping[str, list[ast.stmt]]:
+    """The classes at the top of a module, by name: its source is parsed once for all of them.
+
+    A name that is defined twice is left out: only the class itself knows which one it is.
+    """
+    if module == "__main__":
+        return {}
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
+    except (OSError, TypeError, KeyError, SyntaxError):
+        return {}
+    found = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    names = Counter(node.name for node in found)
+    return {node.name: node.body for node in found if names[node.name] == 1}

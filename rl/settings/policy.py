@@ -118,4 +118,4 @@ def _resolve(name: str) -> tuple[type[Any], Mapping[str, Any], Build]:
     return config, defaults, lambda values: PolicyChoice(name, config(**values))
 
 
-POLICY = Choice(_resolve, default="local")
+POLICY = Choice(_resolve, default="local", names=lambda: list(_CONFIGS))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import subprocess
 import sys
 
@@ -51,30 +52,39 @@ def test_a_dry_run_in_every_spelling(word):
 
 BAD = [
     ("env=toy-cpoy", "unknown environment 'toy-cpoy'. Did you mean 'toy-copy-v0'? Known: ..."),
-    ("step=3", "unknown key 'step'. Did you mean 'steps'? --help lists them all."),
+    ("step=3", "unknown key 'step'. Did you mean 'steps'? --help=all lists them all."),
     (
         "sampling.temprature=1",
         "unknown key 'sampling.temprature'. Did you mean 'sampling.temperature'? "
-        "--help lists them all.",
+        "--help=all lists them all.",
     ),
     (
         "temperature=1",
-        "unknown key 'temperature'. Did you mean 'sampling.temperature'? --help lists them all.",
+        "unknown key 'temperature'. Did you mean 'sampling.temperature'? "
+        "--help=all lists them all.",
     ),
     ("env.tool_s=1", "unknown key 'env.tool_s'. ..."),
-    ("lr=1", "unknown key 'lr'. Did you mean 'optimizer.lr'? --help lists them all."),
-    ("batch_size=1", "unknown key 'batch_size'. Did you mean 'prompts'? --help lists them all."),
+    ("lr=1", "unknown key 'lr'. Did you mean 'optimizer.lr'? --help=all lists them all."),
+    (
+        "batch_size=1",
+        "unknown key 'batch_size'. Did you mean 'prompts'? --help=all lists them all.",
+    ),
     (
         "num_generations=1",
-        "unknown key 'num_generations'. Did you mean 'group_size'? --help lists them all.",
+        "unknown key 'num_generations'. Did you mean 'group_size'? --help=all lists them all.",
     ),
     (
         "env.split=test",
         "env.split ('test') must be left at 'train': a command takes each split where it belongs",
     ),
-    ("qqqq=1", "unknown key 'qqqq'. --help lists them all."),
-    ("algo=grop", "unknown algorithm 'grop'. Did you mean 'grpo'? --help lists them all."),
-    ("preset=smok", "unknown preset 'smok'. Did you mean 'smoke'? --help lists them all."),
+    ("qqqq=1", "unknown key 'qqqq'. --help=all lists them all."),
+    ("algo=grop", "unknown algorithm 'grop'. Did you mean 'grpo'? One of: grpo, dr-grpo, ..."),
+    (
+        "policy=vllm",
+        "unknown policy 'vllm'. Did you mean 'vllm-server'? One of: local, vllm-server, "
+        "vllm-engine.",
+    ),
+    ("preset=smok", "unknown preset 'smok'. Did you mean 'smoke'? One of: smoke."),
     ("steps=many", "steps ('many') must be of type int"),
     ("steps=2.5", "steps ('2.5') must be of type int"),
     ("deterministic=maybe", "deterministic ('maybe') must be true or false"),
@@ -229,7 +239,7 @@ HELP = """
 import sys
 from rl.{command} import main
 try:
-    main(["env=search-qa", "--help"])
+    main(["env=search-qa", "--help=all"])
 except SystemExit as end:
     assert end.code == 0
 heavy = sorted({{"torch", "transformers", "vllm", "ray", "matplotlib"}} & set(sys.modules))
@@ -266,6 +276,36 @@ def test_help_names_every_key_quickly_and_without_torch(command, config_type):
     }
     assert names | {"config", "preset"} <= shown
     assert done.stdout.startswith(f"usage: python -m rl.{command} key=value ...\n\n")
+
+
+def shown_keys(capsys, *words):
+    """The help's lines by key."""
+    with pytest.raises(SystemExit) as end:
+        train(*words)
+    assert end.value.code == 0
+    text = capsys.readouterr().out
+    return {line.split()[0]: line for line in text.splitlines() if re.match("  [a-z]", line)}, text
+
+
+def test_help_shows_the_main_keys_and_says_where_the_others_are(capsys):
+    short, text = shown_keys(capsys, "--help")
+    whole, _ = shown_keys(capsys, "--help=all")
+    assert 25 <= len(short) <= 40 < 100 < len(whole)
+    assert {"env", "model", "algo", "steps", "out", "resume", "config", "preset"} <= set(short)
+    assert set(short) < set(whole)
+    assert f"{len(whole) - len(short)} more keys: --help=all" in text
+    chosen, _ = shown_keys(capsys, "algo=ppo", "env=toy-chatter", "stall_s=9999", "--help")
+    assert {"algo.lam", "env.tool_s", "stall_s"} <= set(chosen)
+    assert not {"algo.lam", "stall_s"} & set(short)
+
+
+def test_help_lists_the_names_of_choices_and_of_values(capsys):
+    _, text = shown_keys(capsys, "--help=all")
+    told = " ".join(text.split())
+    assert "One of: local, vllm-server, vllm-engine." in told
+    assert "One of: grpo, dr-grpo," in told and "dapo" in told
+    assert re.search("One of: .*agent, .*code-sandbox, .*countdown, .*reasoning-gym/NAME", told)
+    assert "One of: files, ipc, nccl." not in told, "of a policy that was not chosen"
 
 
 def test_help_shows_what_was_chosen_and_where(write, capsys):

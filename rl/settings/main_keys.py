@@ -1,0 +1,53 @@
+"""The keys that ``--help`` shows; ``--help=all`` shows every key."""
+
+from __future__ import annotations
+
+FEW = 40
+"""A command with no more keys than this shows them all."""
+MAIN_KEYS = frozenset(
+    {
+        "env",
+        "env.max_turns",
+        "env.tasks",
+        "env.tools",
+        "model",
+        "policy",
+        "policy.url",
+        "algo",
+        "algo.kl_coef",
+        "steps",
+        "prompts",
+        "group_size",
+        "staleness",
+        "shaping",
+        "curriculum.order",
+        "sampling.temperature",
+        "sampling.max_tokens",
+        "context_length",
+        "optimizer.lr",
+        "lora.rank",
+        "micro_batch_tokens",
+        "eval.every",
+        "eval.tasks",
+        "eval.test_tasks",
+        "seed",
+        "device",
+        "dtype",
+        "threads",
+        "out",
+        "resume",
+        "save_every",
+        "max_seconds",
+        "dry_run",
+        # Of the other commands.
+        "data",
+        "split",
+        "tasks",
+        "episodes",
+        "batch_size",
+        "demonstrations",
+        "keep",
+        "pairs",
+        "url",
+    }
+)
