@@ -1,4 +1,4 @@
-"""``python -m rl.merge models=LONG,SHORT``: the weighted average of models' weights.
+"""``python -m rl.merge models=LONG,SHORT out=FOLDER``: the weighted average of models' weights.
 
 An adapter counts as its base model with the adapter added: ``models=ADAPTER`` alone makes a model
 of it that needs no PEFT.
