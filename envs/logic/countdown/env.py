@@ -15,7 +15,7 @@ from fractions import Fraction
 from typing import Any, cast
 
 from envs.card import Card
-from envs.env import EnvOptions, TextEnv
+from envs.env import EnvOptions, Tasks, TextEnv
 from envs.episode import Action, Reply, finish, go_on
 from envs.logic.answers import only_answer
 from envs.logic.countdown.arithmetic import (
@@ -26,12 +26,15 @@ from envs.logic.countdown.arithmetic import (
     find,
     made_of,
 )
+from envs.logic.countdown.rows import load_countdown
+from envs.rows import GENERATED, RowOptions
+from envs.splits import Dataset
 
 _OBSERVATION = re.compile(r"Numbers: ([\d ]+)\. Make (\d+)\.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class CountdownOptions(EnvOptions):
+class CountdownOptions(RowOptions):
     """Which numbers there are, and what is rewarded."""
 
     numbers: int = 4
@@ -69,10 +72,17 @@ class CountdownEnv(TextEnv[CountdownTask, CountdownTask]):
     def __init__(
         self, options: CountdownOptions, services: Mapping[str, Any] | None = None
     ) -> None:
-        tasks = CountdownTasks(options.split, options.seed, options.numbers, options.largest)
-        super().__init__(options, tasks, services)
+        super().__init__(options, _tasks(options), services)
         self.reward_floor = options.format_reward
         self.system_prompt = _instructions(options.use_all) if options.instructions else None
+
+    @classmethod
+    def dataset(cls, options: EnvOptions) -> Dataset[CountdownTask] | None:
+        """The rows that ``tasks`` names; None for generated tasks."""
+        chosen = cast(CountdownOptions, options)
+        if chosen.tasks == GENERATED:
+            return None
+        return load_countdown(chosen.tasks, chosen.columns)
 
     def begin(self, task: CountdownTask) -> str:
         """The numbers and the target."""
@@ -101,7 +111,10 @@ class CountdownEnv(TextEnv[CountdownTask, CountdownTask]):
 
     def difficulty(self, task_index: int) -> float:
         """By how many numbers there are."""
-        return (cast(CountdownOptions, self.options).numbers - 3) / 3
+        options = cast(CountdownOptions, self.options)
+        if options.tasks == GENERATED:
+            return (options.numbers - 3) / 3
+        return min(1.0, max(0.0, (len(self.tasks[task_index].numbers) - 3) / 3))
 
     def gold_policy(self) -> Callable[[str], str]:
         """Tries everything."""
@@ -114,6 +127,13 @@ class CountdownEnv(TextEnv[CountdownTask, CountdownTask]):
         numbers = [int(number) for number in told[1].split()]
         found = find(numbers, int(told[2]), cast(CountdownOptions, self.options).use_all)
         return f"<think> </think> <answer> {found} </answer>"
+
+
+def _tasks(options: CountdownOptions) -> Tasks[CountdownTask]:
+    data = CountdownEnv.dataset(options)
+    if data is not None:
+        return data.split(options.split)
+    return CountdownTasks(options.split, options.seed, options.numbers, options.largest)
 
 
 def _instructions(use_all: bool) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from envs.logic.knights.puzzle import Puzzle, read
@@ -15,10 +17,12 @@ _SO = ("false", "true")
 
 def answer(names: tuple[str, ...], assignment: int) -> str:
     """The answer that says so."""
-    told = (
-        f"({place}) {name} is a {ROLES[assignment >> place - 1 & 1]}"
-        for place, name in enumerate(names, start=1)
-    )
+    return answer_of({name: ROLES[assignment >> i & 1] for i, name in enumerate(names)})
+
+
+def answer_of(roles: Mapping[str, str]) -> str:
+    """The answer that says who is what."""
+    told = (f"({place}) {name} is a {role}" for place, (name, role) in enumerate(roles.items(), 1))
     return f"<answer> {' '.join(told)} </answer>"
 
 

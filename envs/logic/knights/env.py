@@ -10,16 +10,16 @@ One turn, rewarded as in Logic-RL (:mod:`envs.logic.knights.reward`)::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 
 from envs.card import Card
-from envs.env import EnvOptions, TextEnv
+from envs.env import EnvOptions, Tasks, TextEnv
 from envs.episode import Action, Reply, finish
-from envs.logic.knights.authors import GoldAuthor, HastyAuthor
+from envs.logic.knights.authors import GoldAuthor, HastyAuthor, answer_of
 from envs.logic.knights.puzzle import MAX_DEPTH, MAX_PEOPLE, MIN_PEOPLE, KnightsTasks, Puzzle
 from envs.logic.knights.reward import (
     ANSWER_MISSING,
@@ -28,6 +28,9 @@ from envs.logic.knights.reward import (
     FORMAT_WRONG,
     logic_rl_reward,
 )
+from envs.logic.knights.rows import RowPuzzle, load_knights
+from envs.rows import GENERATED, RowOptions
+from envs.splits import Dataset
 
 INSTRUCTIONS = (
     "Everybody is a knight or a knave. Knights always tell the truth, knaves always lie. Find out "
@@ -37,7 +40,7 @@ INSTRUCTIONS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class KnightsKnavesOptions(EnvOptions):
+class KnightsKnavesOptions(RowOptions):
     """How many people there are, and how involved their statements."""
 
     people: int = 3
@@ -58,7 +61,7 @@ class KnightsKnavesOptions(EnvOptions):
             raise ValueError(f"max_turns ({self.max_turns}) must be 1: the first answer counts")
 
 
-class KnightsKnavesEnv(TextEnv[Puzzle, Puzzle]):
+class KnightsKnavesEnv(TextEnv[Puzzle | RowPuzzle, Puzzle | RowPuzzle]):
     """Puzzles with exactly one solution; see the module's docstring."""
 
     Options = KnightsKnavesOptions
@@ -74,11 +77,18 @@ class KnightsKnavesEnv(TextEnv[Puzzle, Puzzle]):
     def __init__(
         self, options: KnightsKnavesOptions, services: Mapping[str, Any] | None = None
     ) -> None:
-        tasks = KnightsTasks(options.split, options.seed, options.people, options.depth)
-        super().__init__(options, tasks, services)
+        super().__init__(options, _tasks(options), services)
         self.system_prompt = INSTRUCTIONS if options.instructions else None
 
-    def begin(self, task: Puzzle) -> str:
+    @classmethod
+    def dataset(cls, options: EnvOptions) -> Dataset[RowPuzzle] | None:
+        """The rows that ``tasks`` names; None for generated tasks."""
+        chosen = cast(KnightsKnavesOptions, options)
+        if chosen.tasks == GENERATED:
+            return None
+        return load_knights(chosen.tasks, chosen.columns)
+
+    def begin(self, task: Puzzle | RowPuzzle) -> str:
         """What everybody says."""
         self.state = task
         return task.text()
@@ -95,13 +105,27 @@ class KnightsKnavesEnv(TextEnv[Puzzle, Puzzle]):
     def difficulty(self, task_index: int) -> float:
         """By the number of people and the depth of what they say, to equal parts."""
         options = cast(KnightsKnavesOptions, self.options)
+        if options.tasks != GENERATED:
+            raise NotImplementedError("rows do not say how hard they are")
         people = (options.people - MIN_PEOPLE) / (MAX_PEOPLE - MIN_PEOPLE)
         return (people + (options.depth - 2) / (MAX_DEPTH - 2)) / 2
 
     def gold_policy(self) -> Callable[[str], str]:
-        """Solves the puzzle."""
-        return GoldAuthor()
+        """Solves the puzzle. Rows: their own answer, which no agent sees."""
+        if cast(KnightsKnavesOptions, self.options).tasks == GENERATED:
+            return GoldAuthor()
+        roles = {task.text(): task.roles for task in cast("Sequence[RowPuzzle]", self.tasks)}
+        return lambda observation: f"<think> </think> {answer_of(roles[observation])}"
 
     def demonstrator(self, rng: np.random.Generator) -> Callable[[str], str]:
         """Tries assignments in turn and overlooks contradictions."""
+        if cast(KnightsKnavesOptions, self.options).tasks != GENERATED:
+            raise NotImplementedError("rows have no imperfect author")
         return HastyAuthor(rng)
+
+
+def _tasks(options: KnightsKnavesOptions) -> Tasks[Puzzle | RowPuzzle]:
+    data = KnightsKnavesEnv.dataset(options)
+    if data is not None:
+        return data.split(options.split)
+    return KnightsTasks(options.split, options.seed, options.people, options.depth)

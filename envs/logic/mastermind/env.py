@@ -18,7 +18,7 @@ from typing import Any, cast
 import numpy as np
 
 from envs.card import Card
-from envs.env import EnvOptions, TextEnv
+from envs.env import EnvOptions, Tasks, TextEnv
 from envs.episode import Action, Reply, StopReason, cut, finish, go_on
 from envs.logic.mastermind.authors import GoldAuthor, PatientAuthor
 from envs.logic.mastermind.codes import (
@@ -28,11 +28,15 @@ from envs.logic.mastermind.codes import (
     MIN_CODES,
     Codes,
     CodeTasks,
+    Game,
     feedback,
     game,
     num_codes,
     parse_guess,
 )
+from envs.logic.mastermind.rows import load_codes
+from envs.rows import GENERATED, RowOptions
+from envs.splits import Dataset
 
 INSTRUCTIONS = (
     "Find the secret code. Write each guess between <guess> and </guess>. You are told how many of "
@@ -42,7 +46,7 @@ INSTRUCTIONS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class MastermindOptions(EnvOptions):
+class MastermindOptions(RowOptions):
     """How large the code is, and what is rewarded."""
 
     max_turns: int = 10
@@ -98,10 +102,18 @@ class MastermindEnv(TextEnv[str, MastermindState]):
     def __init__(
         self, options: MastermindOptions, services: Mapping[str, Any] | None = None
     ) -> None:
-        self._game = game(options.pegs, options.colours, options.repeats)
-        super().__init__(options, CodeTasks(options.split, options.seed, self._game), services)
+        self._game = _game(options)
+        super().__init__(options, _tasks(options), services)
         self.reward_range = (0.0, 1.0 + options.information_reward)
         self.system_prompt = INSTRUCTIONS if options.instructions else None
+
+    @classmethod
+    def dataset(cls, options: EnvOptions) -> Dataset[str] | None:
+        """The rows that ``tasks`` names; None for generated tasks."""
+        chosen = cast(MastermindOptions, options)
+        if chosen.tasks == GENERATED:
+            return None
+        return load_codes(chosen.tasks, chosen.columns, _game(chosen))
 
     def begin(self, task: str) -> str:
         """How large the code is."""
@@ -164,3 +176,14 @@ class MastermindEnv(TextEnv[str, MastermindState]):
     @staticmethod
     def _guesses(count: int) -> str:
         return f"{count} guess{'' if count == 1 else 'es'} left."
+
+
+def _game(options: MastermindOptions) -> Game:
+    return game(options.pegs, options.colours, options.repeats)
+
+
+def _tasks(options: MastermindOptions) -> Tasks[str]:
+    data = MastermindEnv.dataset(options)
+    if data is not None:
+        return data.split(options.split)
+    return CodeTasks(options.split, options.seed, _game(options))

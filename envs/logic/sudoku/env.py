@@ -17,16 +17,19 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from envs.card import Card
-from envs.env import EnvOptions, TextEnv
+from envs.env import EnvOptions, Tasks, TextEnv
 from envs.episode import Action, Reply, finish, go_on
 from envs.logic.answers import only_answer
 from envs.logic.sudoku.grid import BOX, MAX_HOLES, Grid, SudokuTask, SudokuTasks, mistake, solve
+from envs.logic.sudoku.rows import load_grids
+from envs.rows import GENERATED, RowOptions
+from envs.splits import Dataset
 
 _DIGITS = re.compile(r"[1-9\s]*", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SudokuOptions(EnvOptions):
+class SudokuOptions(RowOptions):
     """How large the grid is, and how much of it is empty."""
 
     size: int = 4
@@ -52,9 +55,16 @@ class SudokuEnv(TextEnv[SudokuTask, SudokuTask]):
     success_score = "solved"
 
     def __init__(self, options: SudokuOptions, services: Mapping[str, Any] | None = None) -> None:
-        tasks = SudokuTasks(options.split, options.seed, options.size, options.holes)
-        super().__init__(options, tasks, services)
+        super().__init__(options, _tasks(options), services)
         self.system_prompt = _instructions(options.size) if options.instructions else None
+
+    @classmethod
+    def dataset(cls, options: EnvOptions) -> Dataset[SudokuTask] | None:
+        """The rows that ``tasks`` names; None for generated tasks."""
+        chosen = cast(SudokuOptions, options)
+        if chosen.tasks == GENERATED:
+            return None
+        return load_grids(chosen.tasks, chosen.columns, chosen.size)
 
     def begin(self, task: SudokuTask) -> str:
         """The grid, an empty cell as ``_``."""
@@ -73,7 +83,10 @@ class SudokuEnv(TextEnv[SudokuTask, SudokuTask]):
 
     def difficulty(self, task_index: int) -> float:
         """By how many cells are empty."""
-        return cast(SudokuOptions, self.options).holes / max(MAX_HOLES.values())
+        options = cast(SudokuOptions, self.options)
+        given = options.tasks == GENERATED
+        holes = options.holes if given else self.tasks[task_index].puzzle.count(0)
+        return min(1.0, holes / max(MAX_HOLES.values()))
 
     def gold_policy(self) -> Callable[[str], str]:
         """Tries everything."""
@@ -112,6 +125,13 @@ class SudokuEnv(TextEnv[SudokuTask, SudokuTask]):
         puzzle = [0 if cell == "_" else int(cell) for cell in observation.split()]
         (solution,) = solve(puzzle, self._size, limit=2)
         return f"<think> </think> <answer>\n{_to_text(solution, self._size)}\n</answer>"
+
+
+def _tasks(options: SudokuOptions) -> Tasks[SudokuTask]:
+    data = SudokuEnv.dataset(options)
+    if data is not None:
+        return data.split(options.split)
+    return SudokuTasks(options.split, options.seed, options.size, options.holes)
 
 
 def _to_text(grid: Grid, size: int) -> str:

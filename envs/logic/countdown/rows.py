@@ -1,0 +1,45 @@
+"""Countdown's tasks from rows: TinyZero's ``nums`` and ``target``, as they are or in verl's layout.
+
+TinyZero's score wants every number used: ``use_all=True``.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from envs.datasets import Row
+from envs.logic.countdown.arithmetic import CountdownTask
+from envs.logic.rows import load_puzzles, need
+from envs.splits import Dataset
+
+
+@cache
+def load_countdown(source: str, columns: str = "") -> Dataset[CountdownTask]:
+    """The tasks of a source of ``envs.datasets``; read once per process.
+
+    Raises:
+        ValueError: a row is no such task.
+        DatasetUnavailable: the hub does not give it.
+    """
+    return load_puzzles(source, columns, _read, key_of)
+
+
+def key_of(task: CountdownTask) -> str:
+    """What a task is about: its numbers, in whatever order, and its target."""
+    return f"{sorted(task.numbers)} {task.target}"
+
+
+def _read(row: Row) -> CountdownTask:
+    numbers, target = need(row, "nums", "numbers"), need(row, "target")
+    if not isinstance(numbers, list) or len(numbers) < 2 or not all(map(_is_number, numbers)):
+        raise ValueError(f"{row.where}: expected two or more natural numbers, got {numbers!r:.40}")
+    if not _is_number(target):
+        raise ValueError(f"{row.where}: expected a natural number as target, got {target!r:.40}")
+    return CountdownTask(tuple(map(int, numbers)), int(target))
+
+
+def _is_number(value: Any) -> bool:
+    return (
+        isinstance(value, int | float) and not isinstance(value, bool) and value % 1 == 0 <= value
+    )

@@ -1,0 +1,62 @@
+"""Puzzles from rows: those of K&K and Logic-RL, or a text and who is what.
+
+``quiz`` (or ``question``) is the text; ``names`` and ``solution`` (true: a knight), or a text such
+as ``solution_text_format``, say who is what: ``(1) Zoey is a knave (2) Owen is a knight``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from envs.datasets import Row
+from envs.logic.knights.statements import ROLES
+from envs.logic.rows import find, load_puzzles, need
+from envs.splits import Dataset
+
+_CLAIM = re.compile(r"(\w+) is a (knight|knave)\b")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowPuzzle:
+    """A puzzle in words of its own, and who is what."""
+
+    question: str
+    roles: dict[str, str]
+    """"knight" or "knave", by name."""
+
+    def text(self) -> str:
+        """The puzzle."""
+        return self.question
+
+
+@cache
+def load_knights(source: str, columns: str = "") -> Dataset[RowPuzzle]:
+    """The puzzles of a source of ``envs.datasets``; read once per process.
+
+    Raises:
+        ValueError: a row is no such puzzle.
+        DatasetUnavailable: the hub does not give it.
+    """
+    return load_puzzles(source, columns, _read, lambda puzzle: puzzle.question)
+
+
+def _read(row: Row) -> RowPuzzle:
+    question = need(row, "quiz", "question", "puzzle")
+    if not isinstance(question, str) or not question.strip():
+        raise ValueError(f"{row.where}: expected a puzzle's text, got {question!r:.40}")
+    names, solution = find(row, "names"), find(row, "solution")
+    if isinstance(names, list) and isinstance(solution, list) and len(names) == len(solution):
+        roles = {
+            str(name): ROLES[bool(knight)] for name, knight in zip(names, solution, strict=True)
+        }
+    else:
+        text = need(row, "solution_text_format", "solution_text", "solution", "answer")
+        roles = dict(_CLAIM.findall(str(text)))
+    if not roles:
+        raise ValueError(
+            f"{row.where}: expected who is a knight or a knave: names and solution, or a text "
+            f"such as '(1) Zoey is a knave'; it has {', '.join(row.columns)}"
+        )
+    return RowPuzzle(question.strip(), roles)

@@ -1,0 +1,33 @@
+"""Secret codes from rows: a column ``code`` or ``secret``, of digits."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from envs.datasets import Row
+from envs.logic.mastermind.codes import Game
+from envs.logic.rows import load_puzzles, need
+from envs.splits import Dataset
+
+
+@cache
+def load_codes(source: str, columns: str, rules: Game) -> Dataset[str]:
+    """The codes of a source of ``envs.datasets``; read once per process.
+
+    Raises:
+        ValueError: a row holds no code of the game.
+        DatasetUnavailable: the hub does not give it.
+    """
+
+    def read(row: Row) -> str:
+        given = need(row, "code", "secret")
+        code = "".join(map(str, given)) if isinstance(given, list) else str(given).strip()
+        if not rules.is_guess(code) or (not rules.repeats and len(set(code)) < len(code)):
+            twice = "" if rules.repeats else ", none of them twice"
+            raise ValueError(
+                f"{row.where}: code ({code!r}) must have {rules.pegs} digits from 1 to "
+                f"{rules.colours}{twice}: see the options pegs, colours and repeats"
+            )
+        return code
+
+    return load_puzzles(source, columns, read, lambda code: code)

@@ -1,0 +1,65 @@
+"""Puzzles from rows of data sets: what the readers of the games' rows have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from envs.adapters.verl_rows import is_verl, plain_row
+from envs.datasets import Row, load_rows, name_of
+from envs.splits import Dataset, arrange
+
+T = TypeVar("T")
+
+
+def load_puzzles(
+    source: str, columns: str, read: Callable[[Row], T], key: Callable[[T], str]
+) -> Dataset[T]:
+    """The puzzles of a source of ``envs.datasets``.
+
+    Args:
+        source: names the rows.
+        columns: how rows name their columns.
+        read: the puzzle of a row; of verl's, its ground truth's entries are columns.
+        key: what a puzzle is about, for its split.
+
+    Raises:
+        ValueError: a row is no puzzle.
+        DatasetUnavailable: the hub does not give it.
+    """
+    rows = [_flat(row) for row in load_rows(source, columns=columns)]
+    puzzles = [read(row) for row in rows]
+    found = ((row, key(puzzle), puzzle) for row, puzzle in zip(rows, puzzles, strict=True))
+    return arrange(found, name_of(source))
+
+
+def find(row: Row, *names: str) -> Any:
+    """The first of some columns that a row has, else None; names in whatever case."""
+    columns = {name.lower(): value for name, value in row.columns.items()}
+    return next((columns[name] for name in names if columns.get(name) is not None), None)
+
+
+def need(row: Row, *names: str) -> Any:
+    """As :func:`find`.
+
+    Raises:
+        ValueError: the row has none of them; names those it has, and the way out.
+    """
+    found = find(row, *names)
+    if found is None:
+        has = ", ".join(name for name in row.columns if name != "split") or "none"
+        raise ValueError(
+            f"{row.where}: no column {' or '.join(names)}; it has {has}; name yours by "
+            f'env.columns="{names[0]}=COLUMN"'
+        )
+    return found
+
+
+def _flat(row: Row) -> Row:
+    if not is_verl(row):
+        return row
+    plain = plain_row(row)
+    gold = plain.columns.pop("ground_truth")
+    inner = gold if isinstance(gold, Mapping) else {"answer": gold}
+    kept = {name: value for name, value in row.columns.items() if name != "reward_model"}
+    return Row(row.where, {**kept, **inner, **plain.columns})
