@@ -49,6 +49,7 @@ Correction = Literal["none", "tis", "icepop", "seq-tis", "seq-icepop", "seq-mask
 SAMPLING_DUAL_CLIP = 3.0
 """The dual clip with old_logprobs=sampling, where a ratio may be as large as e^20."""
 KLPlace = Literal["loss", "reward"]
+Critic = Literal["head", "model"]
 TokenRewards = Literal["none", "implicit", "head"]
 """Models that are trained beside the policy; :mod:`rl.learner.token_rewards` has them."""
 Reduction = Literal["sum", "mean", "turn-mean"]
@@ -94,6 +95,9 @@ class Algorithm:
     """Of episodes with L sampled tokens lambda is 1 - 1 / (lam_alpha L) (gae only); None: lam."""
     whiten: bool = False
     """Whether advantages are whitened over all sampled tokens of the update."""
+    whiten_rewards: bool = False
+    """Whether the rewards of the update's sampled tokens are divided by their deviation, which
+    scales value targets too (gae, turn-gae and bilevel-gae only)."""
     surrogate: Surrogate = "clip"
     """The loss made of the ratio pi / pi_old and the advantage; :mod:`rl.credit.surrogates`."""
     clip_low: float = 0.2
@@ -156,6 +160,10 @@ class Algorithm:
     """Weight of the value loss (gae only)."""
     value_clip: float | None = None
     """How far a value may move in one update; None: unbounded."""
+    critic: Critic = "head"
+    """Where values come from. ``head``: a linear layer on the policy's last hidden state, whose
+    gradient goes into the policy. ``model``: the same on a copy of the policy's model as it is
+    initially, trained apart, which takes as much memory again."""
     mask_observations: bool = True
     """False also trains on what environments and tools said, as if the policy had sampled it:
     Search-R1 without its mask (arXiv 2503.09516, section 3.1), for comparison only."""
@@ -187,6 +195,7 @@ class Algorithm:
         _choice("correction", self.correction, Correction)
         _choice("kl_estimator", self.kl_estimator, KLEstimator)
         _choice("kl_place", self.kl_place, KLPlace)
+        _choice("critic", self.critic, Critic)
         _choice("token_rewards", self.token_rewards, TokenRewards)
         _require("token_coef", self.token_coef, self.token_coef >= 0, ">= 0")
         _require("token_beta", self.token_beta, self.token_beta > 0, "above 0")
@@ -289,6 +298,10 @@ class Algorithm:
             _require("value_coef", coef, coef > 0, f"above 0 for advantage={name}")
         else:
             _require("value_coef", coef, coef == 0, f"0 for advantage={name}")
+            none = f"without values: advantage is {name}"
+            _require("critic", self.critic, self.critic == "head", f"head {none}")
+            whitens = self.whiten_rewards
+            _require("whiten_rewards", whitens, not whitens, f"False {none}")
             in_loss = self.kl_place == "loss"
             _require("kl_place", self.kl_place, in_loss, f"loss for advantage={name}")
 

@@ -200,6 +200,9 @@ def _from_values(
         kl = kl_penalty(old_logprobs, ref_logprobs, algorithm.kl_estimator)
         rewards = rewards - algorithm.kl_coef * kl
         metrics["kl"] = kl.mean().item()
+    if algorithm.whiten_rewards:
+        # Without a shift, as in lm-human-preferences: it would pay for long episodes.
+        rewards = whiten(rewards, torch.ones_like(rewards)) + rewards.mean()
     estimate = {"gae": _over_tokens, "turn-gae": _over_turns, "bilevel-gae": _over_both}
     advantages, returns = estimate[algorithm.advantage](algorithm, batch, rewards, values)
     spread = (returns - returns.mean()).square().sum()

@@ -85,7 +85,8 @@ class Learner:
         self.num_updates = 0
         self.num_skipped_updates = 0
         """Updates without a single token to train."""
-        self.model = ScoringModel(model, temperature, with_values=algorithm.uses_values)
+        own = algorithm.critic == "model"
+        self.model = ScoringModel(model, temperature, algorithm.uses_values, own_trunk=own)
         self.reference = make_reference(model, algorithm, temperature)
         """The model as it was at the start, or at the last refresh; kept only where the algorithm
         refers to it."""
@@ -95,7 +96,8 @@ class Learner:
             self.token_rewards = TokenRewards(
                 model, algorithm, optimizer, temperature, max_tokens_per_micro_batch
             )
-        self.optimizer = Optimizer(self.model.parameters(), optimizer)
+        trained, critic = self.model.parameters(), self.model.critic_parameters()
+        self.optimizer = Optimizer(trained, optimizer, critic)
         self._generator = torch.Generator().manual_seed(seed)
 
     def update(
@@ -259,17 +261,13 @@ class Learner:
 
     def state_dict(self) -> dict[str, Any]:
         """All that a resumed run needs beside the model's own weights, to go on bit for bit."""
-        value_head, token_rewards = self.model.value_head, self.token_rewards
-        reference = copied(self.reference)
         return {
             "optimizer": self.optimizer.state_dict(),
             "generator": self._generator.get_state(),
             "kl_coef": self.algorithm.kl_coef,
             "num_updates": self.num_updates,
             "num_skipped_updates": self.num_skipped_updates,
-            "value_head": None if value_head is None else value_head.state_dict(),
-            "reference": None if reference is None else reference.state_dict(),
-            "token_rewards": None if token_rewards is None else token_rewards.state_dict(),
+            **{name: p if p is None else p.state_dict() for name, p in self._parts().items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -278,20 +276,24 @@ class Learner:
         Raises:
             ValueError: the state is of an algorithm with other parts.
         """
-        parts = {"value_head": self.model.value_head, "reference": copied(self.reference)}
-        for name, module in {**parts, "token_rewards": self.token_rewards}.items():
-            if (module is None) != (state[name] is None):
+        for name, part in self._parts().items():
+            if (part is None) != ((saved := state.get(name)) is None):
                 raise ValueError(
-                    f"the saved learner has {'no ' if state[name] is None else 'a '}{name}, this "
-                    f"one differs: resume with the algorithm that the run was started with"
+                    f"the saved learner has {'no ' if saved is None else 'a '}{name}, this one "
+                    f"differs: resume with the algorithm that the run was started with"
                 )
-            if module is not None:
-                module.load_state_dict(state[name])
+            if part is not None:
+                part.load_state_dict(saved)
         self.optimizer.load_state_dict(state["optimizer"])
         self._generator.set_state(state["generator"])
         self.algorithm = replace(self.algorithm, kl_coef=state["kl_coef"])
         self.num_updates = state["num_updates"]
         self.num_skipped_updates = state["num_skipped_updates"]
+
+    def _parts(self) -> dict[str, Any]:
+        """What has a state beside the model's; None where the algorithm has no such part."""
+        parts = {"value_head": self.model.value_head, "value_trunk": self.model.value_trunk}
+        return {**parts, "reference": copied(self.reference), "token_rewards": self.token_rewards}
 
     def _minibatches(self, batch: Batch) -> Iterator[Tensor]:
         """The episodes of each optimizer step: ``[M]`` booleans."""

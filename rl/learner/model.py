@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -108,8 +109,9 @@ class ScoringModel:
     Args:
         model: the very object that the local policy samples from.
         temperature: that tokens are sampled at; 0 (greedy) scores at 1, as policies do.
-        with_values: whether there is a value head: one linear layer in float32 on the model's last
-            hidden state, 0 at the start.
+        with_values: whether there is a value head: one linear layer in float32 on the last hidden
+            state, 0 at the start.
+        own_trunk: whether that state is a copy's of the model, so that values are trained apart.
 
     Raises:
         ValueError: the model does something between its last hidden state and its logits (capping,
@@ -117,7 +119,11 @@ class ScoringModel:
     """
 
     def __init__(
-        self, model: PreTrainedModel, temperature: float = 1.0, with_values: bool = False
+        self,
+        model: PreTrainedModel,
+        temperature: float = 1.0,
+        with_values: bool = False,
+        own_trunk: bool = False,
     ) -> None:
         if temperature < 0:
             raise ValueError(f"temperature ({temperature}) must be >= 0")
@@ -134,6 +140,9 @@ class ScoringModel:
             )
             nn.init.zeros_(self.value_head.weight)
             nn.init.zeros_(self.value_head.bias)
+        self.value_trunk: nn.Module | None = None
+        if with_values and own_trunk:
+            self.value_trunk = copy.deepcopy(self.trunk)
         self._needs_mask = needs_mask(model)
         self.on_score: Callable[[], None] = lambda: None
         """Told that a micro-batch begins."""
@@ -150,9 +159,13 @@ class ScoringModel:
         return torch.promote_types(self.head.weight.dtype, torch.float32)
 
     def parameters(self) -> list[nn.Parameter]:
-        """Everything that is trained: the model's parameters, then the value head's."""
-        extra = list(self.value_head.parameters()) if self.value_head is not None else []
-        return [p for p in [*self.model.parameters(), *extra] if p.requires_grad]
+        """Everything that is trained: the model's parameters, then the critic's."""
+        return [p for p in self.model.parameters() if p.requires_grad] + self.critic_parameters()
+
+    def critic_parameters(self) -> list[nn.Parameter]:
+        """What is trained to tell values alone; none without values."""
+        parts = [part for part in (self.value_head, self.value_trunk) if part is not None]
+        return [p for part in parts for p in part.parameters() if p.requires_grad]
 
     def score(self, micro: MicroBatch) -> TokenScores:
         """Score the micro-batch's tokens. The head is run at the positions that predict one, only.
@@ -164,8 +177,7 @@ class ScoringModel:
             micro: on the model's device.
         """
         self.on_score()
-        hidden = self._hidden(micro.input_ids, micro.lengths if self._needs_mask else None)
-        hidden = hidden.flatten(0, 1).index_select(0, micro.source)
+        hidden = self._sources(self.trunk, micro)
         logprobs, entropy = token_head(
             hidden,
             self.head.weight,
@@ -176,6 +188,8 @@ class ScoringModel:
         )
         values = None
         if self.value_head is not None:
+            if self.value_trunk is not None:
+                hidden = self._sources(self.value_trunk, micro)
             values = self.value_head(hidden.to(self.dtype))[:, 0]
         return TokenScores(logprobs=logprobs, entropy=entropy, values=values)
 
@@ -199,11 +213,16 @@ class ScoringModel:
                 values[micro.tokens] = scores.values.double().cpu()
         return logprobs, values
 
-    def _hidden(self, input_ids: Tensor, lengths: Tensor | None) -> Tensor:
+    def _sources(self, trunk: nn.Module, micro: MicroBatch) -> Tensor:
+        """The last hidden state that predicts each token: ``[n, H]``."""
+        hidden = self._hidden(trunk, micro.input_ids, micro.lengths if self._needs_mask else None)
+        return hidden.flatten(0, 1).index_select(0, micro.source)
+
+    def _hidden(self, trunk: nn.Module, input_ids: Tensor, lengths: Tensor | None) -> Tensor:
         mask = None
         if lengths is not None:
             mask = (torch.arange(input_ids.shape[1], device=self.device) < lengths[:, None]).long()
-        output = self.trunk(input_ids=input_ids, attention_mask=mask, use_cache=False)
+        output = trunk(input_ids=input_ids, attention_mask=mask, use_cache=False)
         hidden: Tensor = output.last_hidden_state
         return hidden
 
@@ -212,7 +231,7 @@ class ScoringModel:
         """Compare the head here with the model's own on a few tokens."""
         ids = torch.arange(4, device=self.device)[None] % self.head.out_features
         theirs = self.model(input_ids=ids, use_cache=False).logits
-        ours = self.head(self._hidden(ids, None))
+        ours = self.head(self._hidden(self.trunk, ids, None))
         tolerance = 1e-5 if theirs.dtype in (torch.float32, torch.float64) else 2e-2
         if not torch.allclose(ours, theirs, rtol=tolerance, atol=tolerance, equal_nan=True):
             raise ValueError(

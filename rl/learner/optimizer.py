@@ -26,34 +26,61 @@ class Optimizer:
 
     A weight in bfloat16 has 8 bits: a step of 1e-6 is lost in its rounding. Parameters narrower
     than float32 therefore have a float32 copy, which is stepped and then rounded into them.
+
+    Args:
+        parameters: all that change.
+        config: how.
+        critic: those of them that have ``config.critic_lr``, where it is above 0.
+
+    Raises:
+        ValueError: there is a rate for a critic, and no critic.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], config: OptimizerConfig) -> None:
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        config: OptimizerConfig,
+        critic: Sequence[nn.Parameter] = (),
+    ) -> None:
+        if config.critic_lr and not critic:
+            raise ValueError(
+                f"optimizer.critic_lr ({config.critic_lr:g}) must be 0: only rows with values "
+                f"have a critic (algo=ppo, orz, turn-ppo, bilevel-ppo)"
+            )
         self.config = config
         self.num_steps = 0
         self._parameters = list(parameters)
         self._stepped = [_full_precision(p) for p in self._parameters]
-        matrices = [p for p in self._stepped if p.ndim >= 2]
-        others = [p for p in self._stepped if p.ndim < 2]
-        self._adamw = torch.optim.AdamW(
-            [
-                {"params": matrices, "weight_decay": config.weight_decay},
-                {"params": others, "weight_decay": 0.0},
-            ],
-            lr=config.lr,
-            betas=config.betas,
-            fused=True,
-        )
+        apart = {id(p) for p in critic} if config.critic_lr else set()
+        in_critic = [id(p) in apart for p in self._parameters]
+        groups: list[dict[str, Any]] = []
+        self._rates: list[float] = []
+        """Of each group, after the warm-up."""
+        for of_critic in (False, True) if apart else (False,):
+            members = [
+                p for p, mine in zip(self._stepped, in_critic, strict=True) if mine == of_critic
+            ]
+            for matrices in (True, False):
+                chosen = [p for p in members if (p.ndim >= 2) == matrices]
+                decay = config.weight_decay if matrices else 0.0
+                groups.append({"params": chosen, "weight_decay": decay})
+                self._rates.append(config.critic_lr if of_critic else config.lr)
+        self._adamw = torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
 
     @property
     def learning_rate(self) -> float:
-        """The rate of the next step."""
+        """The rate of the next step; the critic's may be another."""
+        return self.config.lr * self._schedule
+
+    @property
+    def _schedule(self) -> float:
+        """The next step's share of the full rate."""
         config = self.config
         step = self.num_steps + 1
         warmed = min(1.0, step / config.warmup_steps) if config.warmup_steps else 1.0
         if not config.decay_steps:
-            return config.lr * warmed
-        return config.lr * warmed * max(0.0, 1 - (step - 1) / config.decay_steps)
+            return warmed
+        return warmed * max(0.0, 1 - (step - 1) / config.decay_steps)
 
     def add_zero_gradient(self) -> None:
         """Take the next step with a gradient of 0 where there is none: its averages still decay."""
@@ -72,8 +99,8 @@ class Optimizer:
     @torch.no_grad()
     def step(self) -> None:
         """Change the weights by one step and drop the gradient."""
-        for group in self._adamw.param_groups:
-            group["lr"] = self.learning_rate
+        for group, rate in zip(self._adamw.param_groups, self._rates, strict=True):
+            group["lr"] = rate * self._schedule
         self._adamw.step()
         for parameter, stepped in zip(self._parameters, self._stepped, strict=True):
             if stepped is not parameter:

@@ -15,6 +15,9 @@ class OptimizerConfig:
 
     lr: float = 1e-6
     """Learning rate after the warm-up; 0 leaves the choice to the run."""
+    critic_lr: float = 0.0
+    """Learning rate of the critic (the value head, and with algo.critic=model its trunk), with the
+    same warm-up and decay; 0: lr."""
     warmup_steps: int = 0
     """Optimizer step k has the rate lr * k / warmup_steps until k reaches warmup_steps."""
     decay_steps: int = 0
@@ -30,6 +33,7 @@ class OptimizerConfig:
         # Within these bounds a step moves no weight far enough to overflow, whatever the gradient.
         for key, value, fine, expected in (
             ("lr", self.lr, 0 <= self.lr <= 1, "from 0 to 1"),
+            ("critic_lr", self.critic_lr, 0 <= self.critic_lr <= 1, "from 0 to 1"),
             ("warmup_steps", self.warmup_steps, self.warmup_steps >= 0, ">= 0"),
             ("decay_steps", self.decay_steps, self.decay_steps >= 0, ">= 0"),
             ("betas", self.betas, all(0 <= b < 1 for b in self.betas), "two numbers in [0, 1)"),

@@ -148,6 +148,7 @@ def test_it_learns(make_model, name):
         groups = sample_episodes(model, generator)
         returns.append(sum(t.reward for g in groups for t in g.trajectories) / 32)
         metrics = learner.update(groups)
-        assert metrics["sampling/logp_difference_max"] < 1e-4
+        # None where no episode had a gradient: nothing was scored.
+        assert metrics.get("sampling/logp_difference_max", 0.0) < 1e-4
     assert returns[0] < 0.1
     assert sum(returns[-4:]) / 4 > 0.9
