@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from agents.renderer import Renderer
@@ -109,3 +109,42 @@ def _labels(labels: Sequence[float], count: int) -> tuple[float, ...]:
     if len(numbers) != count or not all(0 <= number <= 1 for number in numbers):
         raise ValueError(f"labels ({labels}) must be a number from 0 to 1 for each of {count}")
     return numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """A solution in steps whose labels are to be found."""
+
+    messages: tuple[Mapping[str, Any], ...]
+    """The prompt."""
+    steps: tuple[str, ...]
+    answer: str
+    """The right answer."""
+    row: Mapping[str, Any]
+    """As the file has it."""
+    where: str
+    """Names the row in messages."""
+
+
+SOLUTION_FORMAT = '{"prompt": ..., "completions": [step, ...], "answer": ...}'
+
+
+def read_solutions(path: str) -> list[Solution]:
+    """Solutions without labels from JSON lines, each with the right answer of its problem.
+
+    Raises:
+        ValueError: a line is no such solution; names the file and the line.
+    """
+    solutions = read_lines(path, _solution, SOLUTION_FORMAT)
+    if not solutions:
+        raise ValueError(f"data ({path}) holds no solution: give it a line for each")
+    return [replace(s, where=f"row {n}") for n, s in enumerate(solutions, start=1)]
+
+
+def _solution(row: Mapping[str, Any]) -> Solution:
+    steps = _steps({**row, "labels": [0.0] * len(row["completions"])}).steps
+    prompt, answer = row["prompt"], row["answer"]
+    if isinstance(answer, bool) or not isinstance(answer, str | int | float) or answer == "":
+        raise TypeError(f"answer ({answer!r}) is neither a text nor a number")
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    return Solution(tuple(messages), steps, str(answer), row, "")

@@ -1,0 +1,121 @@
+"""Going on from each step of a solution, and seeing how often a right answer comes out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import numpy as np
+import torch
+
+from agents.completion import FinishReason
+from envs.episode import Action
+from envs.math.env import MathOptions
+from envs.math.verifier import MathVerifier, Outcome, UnverifiableGold, VerifierFailure
+from envs.rewards.mathematics import MATH_REWARDS
+from rl.command import say
+from rl.credit.preferences import step_labels
+from rl.errors import RunFailure
+from rl.texts.steps import SEPARATOR, Solution
+
+if TYPE_CHECKING:
+    from rl.stage import Stage
+
+_TOLD_EVERY = 20
+
+
+class StepRollouts:
+    """Labels solutions with the policy and the verifier of an open stage of ``math-v0``.
+
+    Args:
+        stage: has both.
+        count: completions from each step.
+        estimate: what their answers say of the step.
+        seed: of the completions, with the solution's number, the step's and their own.
+    """
+
+    def __init__(
+        self, stage: Stage, count: int, estimate: Literal["hard", "soft"], seed: int
+    ) -> None:
+        self._stage = stage
+        self._count, self._estimate, self._seed = count, estimate, seed
+        options = cast(MathOptions, stage.config.env.options)
+        self._find_answer = MATH_REWARDS[options.reward].find_answer
+        self._verifier = cast(MathVerifier, stage.services["verifier"])
+        env = stage.collector("train", stage.config.sampling_params).make_env()
+        self._system = env.system_prompt
+
+    async def label_all(
+        self,
+        solutions: Mapping[int, Solution],
+        at_once: int,
+        write: Callable[[dict[str, Any]], None],
+    ) -> None:
+        """Label solutions, each written as soon as it has its labels.
+
+        Raises:
+            PolicyFailure, RunFailure: as :meth:`label`; solutions that were written stay.
+        """
+        permits, done = asyncio.Semaphore(at_once), 0
+
+        async def one(number: int, solution: Solution) -> None:
+            nonlocal done
+            async with permits:
+                labels = await self.label(number, solution)
+            write({**solution.row, "labels": labels, "row": number})
+            done += 1
+            if done % _TOLD_EVERY == 0:
+                say(f"labelled {done}/{len(solutions)}")
+
+        tasks = [asyncio.ensure_future(one(n, solution)) for n, solution in solutions.items()]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def label(self, number: int, solution: Solution) -> list[float]:
+        """A label for each step; the last one's is whether the solution's own answer is right.
+
+        Raises:
+            PolicyFailure: the policy cannot go on.
+            RunFailure: the row's answer cannot be verified.
+        """
+        last = len(solution.steps) - 1
+        jobs = [
+            self._goes_right(solution, step, (self._seed, number, step, rollout))
+            for step in range(last)
+            for rollout in range(self._count)
+        ]
+        whole = SEPARATOR.join(solution.steps)
+        *outcomes, own = await asyncio.gather(*jobs, self._is_right(solution, whole))
+        right = torch.tensor([*outcomes, *[own] * self._count]).view(last + 1, self._count)
+        return [float(x) for x in step_labels(right, self._estimate)]
+
+    async def _goes_right(self, solution: Solution, step: int, key: tuple[int, ...]) -> bool:
+        renderer, config = self._stage.renderer, self._stage.config
+        begun = SEPARATOR.join(solution.steps[: step + 1]) + SEPARATOR
+        messages = [dict(message) for message in solution.messages]
+        if self._system and messages[0]["role"] != "system":
+            messages.insert(0, {"role": "system", "content": self._system})
+        prompt = [*renderer.start(messages), *renderer.answer(begun)]
+        seed = int(np.random.SeedSequence(key).generate_state(1)[0])
+        sampling = replace(config.sampling_params, seed=seed, stop_token_ids=renderer.end_token_ids)
+        completion = await self._stage.policy.generate(prompt, sampling)
+        self._stage.activities.progressed("a completion from a step")
+        if completion.finish_reason is not FinishReason.STOP_TOKEN:
+            return False
+        return await self._is_right(solution, begun + renderer.text(completion.token_ids))
+
+    async def _is_right(self, solution: Solution, text: str) -> bool:
+        found = self._find_answer(Action(text))
+        if not found:
+            return False
+        try:
+            outcome = await self._verifier.acheck(solution.answer, found)
+        except (UnverifiableGold, VerifierFailure) as error:
+            raise RunFailure(f"data, {solution.where}: {error}") from error
+        return outcome is Outcome.RIGHT
