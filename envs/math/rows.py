@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from functools import cache
 
 from envs.datasets import Row, load_rows, name_of
+from envs.math.golds import unverifiable
 from envs.math.layouts import NoGold, task_of, unwrapped
 from envs.math.task import MathTask
 from envs.splits import Dataset, arrange
@@ -28,7 +29,9 @@ def load_problems(source: str, columns: str = "") -> Dataset[MathTask]:
 
 
 def problems_from(rows: Iterable[Row], source: str = "rows") -> Dataset[MathTask]:
-    """As :func:`load_problems`, of rows. Those without a gold answer are left out, and counted.
+    """As :func:`load_problems`, of rows.
+
+    Rows whose gold answer cannot be verified are left out, and counted in a notice.
 
     Raises:
         ValueError: as :func:`load_problems`, or no row has a gold answer.
@@ -43,6 +46,13 @@ def problems_from(rows: Iterable[Row], source: str = "rows") -> Dataset[MathTask
             without.append(error)
             continue
         found.append((row, task.question, task))
+    bad = unverifiable(task.answer for _, _, task in found)
+    without += [
+        NoGold(f"{task.where}: math-verify cannot read the gold answer {task.answer!r:.60}")
+        for _, _, task in found
+        if task.answer in bad
+    ]
+    found = [one for one in found if one[2].answer not in bad]
     if without and not found:
         raise without[0]
     if without:

@@ -12,6 +12,7 @@ import pytest
 
 import envs
 from envs.datasets import load_rows
+from envs.math.golds import is_doubtful
 from envs.math.rows import load_problems, problems_from
 from envs.math.task import MathTask
 
@@ -175,6 +176,32 @@ def test_rows_without_an_answer_are_left_out_and_counted(caplog):
     assert data.num_rows == 3
     [said] = caplog.messages
     assert said.startswith("rows: 2 of 3 rows are left out, whose gold answers cannot be compared")
+
+
+def test_gold_answers_that_cannot_be_verified_are_found_at_load(caplog):
+    golds = [r"0.\overline{3}", "7", r"\frac{1}{0}", r"\frac{3}{", r"\frac{\pi}{3}", r"\angle ABC"]
+    rows = [{"problem": f"p{i}", "answer": gold} for i, gold in enumerate(golds)]
+    data = problems_from(load_rows(rows))
+    assert [task.answer for task in data.tasks] == ["7", r"\frac{\pi}{3}", r"\angle ABC"]
+    assert data.num_rows == 6
+    [said] = caplog.messages
+    assert said.startswith("rows: 3 of 6 rows are left out, whose gold answers cannot be compared")
+    assert r"row 1: math-verify cannot read the gold answer '0.\\overline{3}'" in said
+
+
+def test_only_doubtful_gold_answers_cost_a_process(monkeypatch):
+    monkeypatch.setattr("envs.math.golds.MathVerifier", None)
+    golds = ["7", "-3.5", r"\frac{1}{2}", r"\frac{\pi}{3}", r"3\sqrt{2}", "(1, 2)", "x^2 + 1", "B"]
+    golds += [r"\text{Evelyn}", r"[0,1] \cup (2, \infty)", r"90^\circ", "10\\%", "Yes"]
+    rows = [{"problem": f"p{i}", "answer": gold} for i, gold in enumerate(golds)]
+    assert len(problems_from(load_rows(rows)).tasks) == len(golds)
+
+
+@pytest.mark.parametrize(
+    "gold", [r"0.\overline{3}", r"0.\dot{3}", "x^2+", r"\frac{3}{", "-", "1/0"]
+)
+def test_what_math_verify_cannot_read_is_doubtful(gold):
+    assert is_doubtful(gold)
 
 
 def test_columns_are_named_by_the_user():
