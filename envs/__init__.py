@@ -4,6 +4,11 @@
 twins ``areset`` and ``astep``.
 """
 
+# ruff: noqa: E402
+from envs.identity import check_tools
+
+check_tools()
+
 from envs.adapters.reasoning_gym_tasks import TASKS
 from envs.card import Card
 from envs.checker import CheckFailed, CheckReport, check_env

@@ -1,8 +1,4 @@
-"""What every command of ``rl`` does around its work: parse, refuse, say errors in one line.
-
-A command imports this module before anything else of turnwise: whose packages it would get is
-asked first.
-"""
+"""What every command of ``rl`` does around its work: parse, refuse, say errors in one line."""
 
 from __future__ import annotations
 
@@ -13,13 +9,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, TextIO, TypeVar
-
-from rl.run.identity import PackageCollision, check_packages
-
-try:
-    check_packages()
-except PackageCollision as collision:
-    raise SystemExit(f"error: {collision}") from None
 
 from agents.policy import PolicyFailure
 from envs.datasets import DatasetUnavailable

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 
 PACKAGES = ("tools", "envs", "agents", "rl")
@@ -17,13 +18,18 @@ def check_packages() -> None:
 
     Raises:
         PackageCollision: names the package and where it was found.
+        SystemExit: the same in one line, where a command (``python -m rl.train``) is being started.
     """
     home = Path(__file__).resolve().parents[2]
     for name in PACKAGES:
         spec = importlib.util.find_spec(name)
         found = Path(spec.origin).resolve() if spec is not None and spec.origin else None
         if found is None or found.parent.parent != home:
-            raise PackageCollision(
+            told = (
                 f"package {name!r} resolves to {found}, not to turnwise's under {home}: "
                 f"start elsewhere, or take the other one off PYTHONPATH"
             )
+            # While Python looks for the module of a command, this is its name.
+            if sys.argv[:1] == ["-m"]:
+                raise SystemExit(f"error: {told}")
+            raise PackageCollision(told)

@@ -13,15 +13,29 @@ HOME = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.parametrize(
-    ("name", "command"), [("tools", "train"), ("envs", "sft"), ("agents", "eval")]
+    ("name", "command"),
+    [
+        ("tools", "rl.train"),
+        ("tools", "rl.pipeline"),
+        ("tools", "rl.replay"),
+        ("tools", "rl.judge"),
+        ("tools", "envs"),
+        ("tools", "envs.replay"),
+        ("envs", "rl.sft"),
+        ("agents", "rl.eval"),
+    ],
 )
 def test_somebody_elses_package_is_refused_by_its_path(tmp_path, name, command):
     foreign = tmp_path / name / "__init__.py"
     foreign.parent.mkdir()
     foreign.write_text("")
-    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{HOME}"}
+    # As where turnwise is installed as a wheel: an editable install's finder (-S: not there)
+    # would take the parts of a package from two places.
+    libraries = [path for path in sys.path if path.endswith("site-packages")]
+    path = os.pathsep.join([str(tmp_path), str(HOME), *libraries])
+    environment = os.environ | {"PYTHONPATH": path}
     done = subprocess.run(
-        [sys.executable, "-m", f"rl.{command}", "--help"],
+        [sys.executable, "-S", "-m", command, "--help"],
         cwd=tmp_path,
         env=environment,
         capture_output=True,

@@ -1,0 +1,29 @@
+"""Whether ``tools`` is turnwise's own package: the name is a common one."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+
+def check_tools() -> None:
+    """Refuse to go on where ``import tools`` would get another package.
+
+    Raises:
+        ImportError: names where that package is.
+        SystemExit: the same in one line, where a command (``python -m envs``) is being started.
+    """
+    home = Path(__file__).resolve().parents[1]
+    spec = importlib.util.find_spec("tools")
+    found = Path(spec.origin).resolve() if spec is not None and spec.origin else None
+    if found is not None and found.parent.parent == home:
+        return
+    told = (
+        f"package 'tools' resolves to {found}, not to turnwise's under {home}: start elsewhere, "
+        f"or take the other one off PYTHONPATH"
+    )
+    # While Python looks for the module of a command, this is its name.
+    if sys.argv[:1] == ["-m"]:
+        raise SystemExit(f"error: {told}")
+    raise ImportError(told)
