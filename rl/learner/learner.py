@@ -86,7 +86,7 @@ class Learner:
         self.num_skipped_updates = 0
         """Updates without a single token to train."""
         own = algorithm.critic == "model"
-        self.model = ScoringModel(model, temperature, algorithm.uses_values, own_trunk=own)
+        self.model = ScoringModel(model, temperature, own, with_values=algorithm.uses_values)
         self.reference = make_reference(model, algorithm, temperature)
         """The model as it was at the start, or at the last refresh; kept only where the algorithm
         refers to it."""

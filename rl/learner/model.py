@@ -109,21 +109,25 @@ class ScoringModel:
     Args:
         model: the very object that the local policy samples from.
         temperature: that tokens are sampled at; 0 (greedy) scores at 1, as policies do.
+        own_trunk: whether values come from a copy of the model, which is trained apart.
         with_values: whether there is a value head: one linear layer in float32 on the last hidden
             state, 0 at the start.
-        own_trunk: whether that state is a copy's of the model, so that values are trained apart.
 
     Raises:
         ValueError: the model does something between its last hidden state and its logits (capping,
             scaling) that the head here does not do.
     """
 
+    value_trunk: nn.Module | None = None
+    """What values are computed on, where that is not the model's own trunk."""
+
     def __init__(
         self,
         model: PreTrainedModel,
         temperature: float = 1.0,
-        with_values: bool = False,
         own_trunk: bool = False,
+        *,
+        with_values: bool = False,
     ) -> None:
         if temperature < 0:
             raise ValueError(f"temperature ({temperature}) must be >= 0")
@@ -140,7 +144,6 @@ class ScoringModel:
             )
             nn.init.zeros_(self.value_head.weight)
             nn.init.zeros_(self.value_head.bias)
-        self.value_trunk: nn.Module | None = None
         if with_values and own_trunk:
             self.value_trunk = copy.deepcopy(self.trunk)
         self._needs_mask = needs_mask(model)
