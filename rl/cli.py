@@ -43,12 +43,14 @@ class Choice:
         default: the name when none is given.
         names: the names there are, for the help.
         brings: other settings that a name stands for, from key to text.
+        hidden: fields that commands set themselves: neither help nor suggestions name them.
     """
 
     resolve: Callable[[str], tuple[type[Any], Mapping[str, Any], Build]]
     default: str
     names: Callable[[], Sequence[str]]
     brings: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
+    hidden: tuple[str, ...] = ()
 
 
 def parse(
@@ -62,7 +64,8 @@ def parse(
 
     Args:
         config_type: a frozen dataclass; nested ones and :class:`Choice` fields are followed.
-        argv: ``key=value`` words, ``--help`` or ``--help=all``.
+        argv: ``key=value`` words, ``--help`` or ``--help=all``; where there is a key ``run``, its
+            value alone.
         command: what the user typed before them, for the help.
         presets: named settings, each from key to text.
 
@@ -70,7 +73,7 @@ def parse(
         UsageError: an unknown key or name, or a value of the wrong type or out of range.
         SystemExit: after printing the help.
     """
-    words = _Words(argv, resumes="resume" in typing.get_type_hints(config_type))
+    words = _Words(argv, _names(config_type))
     blueprint = chz.Blueprint(_chz_class(config_type, config_type, {}))
     layers: dict[str, Mapping[str, str]] = {}
     if words.run is not None:
@@ -94,7 +97,17 @@ def parse(
     except (UnknownNameError, PluginImportError, ConstructionException, ValueError) as error:
         raise UsageError(_one_line(str(error))) from error
     except _ENTRYPOINT_ERRORS as error:
-        raise UsageError(_explain(error, blueprint)) from error
+        raise UsageError(_explain(error, blueprint, config_type)) from error
+
+
+def _hidden(config_type: type[Any]) -> set[str]:
+    """The keys that are not offered."""
+    choices = [(f.name, f.metadata.get("choice")) for f in dataclasses.fields(config_type)]
+    return {f"{name}.{key}" for name, choice in choices if choice for key in choice.hidden}
+
+
+def _names(config_type: type[Any]) -> set[str]:
+    return {field.name for field in dataclasses.fields(config_type)}
 
 
 _ENTRYPOINT_ERRORS = (
@@ -119,10 +132,16 @@ def _brought(
     return brought
 
 
+FLAGS = ("dry_run", "json")
+"""Keys that stand for true as a word alone: ``--json``."""
+POSITIONAL = "run"
+"""The key whose value may stand alone, where a command has it: ``rl.status RUN``."""
+
+
 class _Words:
     """The command line, taken apart: the keys that choose layers, and the rest."""
 
-    def __init__(self, argv: Sequence[str], resumes: bool) -> None:
+    def __init__(self, argv: Sequence[str], keys: set[str]) -> None:
         self.help: Literal["", "main", "all"] = ""
         self.preset: str | None = None
         self.config: str | None = None
@@ -138,8 +157,13 @@ class _Words:
                 continue
             bare = word.removeprefix("--")
             if "=" not in bare:
-                if bare.replace("-", "_") == "dry_run":
-                    self.values.append(("dry_run", "true"))
+                if bare.replace("-", "_") in FLAGS:
+                    self.values.append((bare.replace("-", "_"), "true"))
+                    continue
+                if POSITIONAL in keys and word == bare:
+                    if any(key == POSITIONAL for key, _ in self.values):
+                        raise UsageError(f"{word!r} is a second run: give one (see --help)")
+                    self.values.append((POSITIONAL, word))
                     continue
                 raise UsageError(f"{word!r} is not of the form key=value (see --help)")
             key, value = bare.split("=", 1)
@@ -148,7 +172,7 @@ class _Words:
                 self.preset = value
             elif key == "config":
                 self.config = value
-            elif key == "resume" and resumes and value not in ("no", "auto"):
+            elif key == "resume" and "resume" in keys and value not in ("no", "auto"):
                 self.run = value
             else:
                 self.values.append((key, value))
@@ -249,10 +273,11 @@ def _help(
         presets: named settings.
         whole: every key; False: the main ones, and those of a choice that the user named.
     """
+    hidden = _hidden(config_type)
     parameters = {
         key: parameter
         for key, parameter in blueprint._make_lazy().all_params.items()
-        if key and f"{__name__}:" not in type_repr(parameter.type)
+        if key and key not in hidden and f"{__name__}:" not in type_repr(parameter.type)
     }
     given = {key: blueprint._arg_map.get_kv(key) for key in parameters}
     shown = list(parameters)
@@ -272,7 +297,8 @@ def _help(
     value_width = min(34, max(len(value) for _, value, _ in rows))
     indent = " " * (key_width + value_width + 6)
     width = max(60, shutil.get_terminal_size((110, 24)).columns)
-    lines = [f"usage: {command} key=value ...", "", inspect.getdoc(config_type) or "", ""]
+    first = f"{POSITIONAL.upper()} " if POSITIONAL in _names(config_type) else ""
+    lines = [f"usage: {command} {first}key=value ...", "", inspect.getdoc(config_type) or "", ""]
     for key, value, doc in rows:
         start = f"  {key:<{key_width}}  {value:<{value_width}}"
         lines += textwrap.wrap(
@@ -314,12 +340,13 @@ def _values(hint: Any) -> list[str]:
     return list(map(str, typing.get_args(hint))) if typing.get_origin(hint) is Literal else []
 
 
-def _explain(error: Exception, blueprint: Any) -> str:
+def _explain(error: Exception, blueprint: Any, config_type: type[Any]) -> str:
     """Chz's error as one line; an unknown key gets the keys that are most like it."""
     text = str(error)
     extraneous = re.search(r"Extraneous argument ['\"]([^'\"]+)['\"]", text)
     if extraneous is not None:
-        known = [name for name in blueprint._make_lazy().all_params if name]
+        hidden = _hidden(config_type)
+        known = [k for k in blueprint._make_lazy().all_params if k and k not in hidden]
         return str(unknown("key", extraneous.group(1), known))
     value = re.search(r"argument (.+?) provided for param '([^']+)'", text)
     expected = re.search(r"Could not cast .*? to (.+)", text)

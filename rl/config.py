@@ -69,7 +69,7 @@ def _resolve_algorithm(name: str) -> tuple[type[Any], Mapping[str, Any], Build]:
 
 # By name: whoever plays nothing of the kind loads nothing of it.
 envs.register("agent-v0", "rl.external.env:AgentEnv")
-ENV = Choice(_resolve_env, default="code-sandbox", names=_env_names)
+ENV = Choice(_resolve_env, default="code-sandbox", names=_env_names, hidden=("split",))
 ALGORITHM = Choice(
     _resolve_algorithm,
     default="grpo",
@@ -230,6 +230,7 @@ class TrainConfig(RunConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.sampling.check_training()
         at_least(0, self, "max_seconds", "keep_episodes", "stall_s")
         at_least(1, self, "steps", "prompts", "group_size", "save_every", "micro_batch_tokens")
         at_least(1, self, "shaping_from")
@@ -359,6 +360,8 @@ class EvaluateConfig(RunConfig):
     """How many of them, the first; 0: every row of a data set, 512 of generated tasks."""
     episodes: int = 1
     """Episodes per task."""
+    json: bool = False
+    """Print all numbers as a line of JSON, and no table; the word --json will do."""
     out: str = ""
     """A folder for the episodes and the result; empty: nothing is written."""
 

@@ -8,15 +8,21 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rl.command import answer, run_command, say
+from rl.command import answer, run_command
 from rl.config import EvaluateConfig, run_path
+from rl.run.activity import Activities
+from rl.run.display import Screen
+from rl.run.evaluation import table_text
+from rl.run.files import put
 
 if TYPE_CHECKING:
     from rl.rollout.trajectory import TrajectoryGroup
 
 
-async def evaluate(config: EvaluateConfig) -> tuple[dict[str, object], list[TrajectoryGroup]]:
-    """Play the episodes that ``config`` asks for.
+async def evaluate(
+    config: EvaluateConfig, screen: Screen
+) -> tuple[dict[str, object], list[TrajectoryGroup]]:
+    """Play the episodes that ``config`` asks for; ``screen`` shows how far it is.
 
     Returns:
         Success with its 95% interval and the metrics of the episodes; and the episodes.
@@ -26,8 +32,9 @@ async def evaluate(config: EvaluateConfig) -> tuple[dict[str, object], list[Traj
     from rl.stage.splits import tasks_to_play
 
     played = tasks_to_play(config)
-    say(f"playing {played}")
-    async with open_stage(config, say) as stage:
+    screen.say(f"playing {played}")
+    activities = Activities(on_count=screen.count)
+    async with open_stage(config, screen.say, activities=activities) as stage:
         rate, groups = await stage.evaluate(
             played.split, played.tasks, EVALUATE, config.sampling_params, config.episodes
         )
@@ -88,9 +95,14 @@ def _run(config: EvaluateConfig) -> int:
     folder = run_path(config.out, config) if config.out else None
     if folder is not None:
         make_folder(folder)
-    result, groups = asyncio.run(evaluate(config))
+    with Screen() as screen:
+        screen.say(f"evaluation of {config.model} in {config.env.env_id}")
+        result, groups = asyncio.run(evaluate(config, screen))
     # Before anything is written: what was measured must not be lost to a full disk.
-    answer(result)
+    if config.json:
+        answer(result)
+    else:
+        put(sys.stdout, table_text(result))
     if folder is not None:
         with writing(folder):
             write_trajectories(folder / "trajectories.jsonl.gz", groups)

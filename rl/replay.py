@@ -1,4 +1,4 @@
-"""``python -m rl.replay run=runs/search``: a run's updates once more, from its episodes.
+"""``python -m rl.replay runs/search``: a run's updates once more, from its episodes.
 
 A run writes down which episodes entered each update, in which order, with which log-probabilities,
 versions and rewards. That is all that an update depends on beside the weights it starts from, also
@@ -37,7 +37,7 @@ class ReplayConfig:
     """Repeat a run's updates from its recorded episodes, and compare the weights."""
 
     run: str
-    """The run's folder."""
+    """The run's folder; the word alone will do, without run=."""
     until: int = 0
     """The last step to repeat; 0: that of the newest checkpoint."""
     out: str = ""

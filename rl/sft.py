@@ -10,41 +10,44 @@ import asyncio
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rl.command import answer, run_command, say
+from rl.command import answer, run_command
 from rl.config import SFTConfig, run_path
+from rl.run.activity import Activities
+from rl.run.display import Screen
+from rl.run.files import claim_folder
 
 if TYPE_CHECKING:
     from rl.stage import Stage
 
 
-async def finetune(config: SFTConfig) -> dict[str, object]:
-    """Train as ``config`` says and save the model.
+async def finetune(config: SFTConfig, folder: Path, screen: Screen) -> dict[str, object]:
+    """Train as ``config`` says and save the model in ``folder``; ``screen`` shows how far it is.
 
     Returns:
         The losses at both ends, success on test tasks before and after, and where the model is.
 
     Raises:
-        UsageError: the data or the model is not what the settings say, or the folder holds a model.
+        UsageError: the data or the model is not what the settings say.
         NonFiniteLoss: before the weights would have been spoilt; nothing is saved.
     """
     from rl.imitation.training import imitate
     from rl.learner.checkpoint import save_checkpoint
-    from rl.run.files import claim_folder
     from rl.stage import open_stage
     from rl.stage.segments import text_segments
 
-    folder = run_path(config.out, config)
-    claim_folder(folder, ("checkpoints/last",))
-    async with open_stage(config, say) as stage:
+    activities = Activities(on_count=screen.count)
+    async with open_stage(config, screen.say, activities=activities) as stage:
         segments = await text_segments(stage, config.data, config.demonstrations)
-        before = await _test(config, stage)
+        before = await _test(config, stage, screen)
         started = time.monotonic()
 
         def go_on(step: int, loss: float) -> bool:
+            activities.counted("supervised steps", step, config.steps)
             if step % 50 == 0:
-                say(f"step {step}/{config.steps}  loss {loss:.4f}")
+                screen.say(f"step {step}/{config.steps}  loss {loss:.4f}")
             return not 0 < config.max_seconds <= time.monotonic() - started
 
         losses = await imitate(
@@ -59,7 +62,7 @@ async def finetune(config: SFTConfig) -> dict[str, object]:
         )
         seconds = time.monotonic() - started
         await stage.publish(stage.policy.version + 1)
-        after = await _test(config, stage)
+        after = await _test(config, stage, screen)
         saved = folder / "checkpoints" / "last"
         save_checkpoint(saved, stage.model, stage.tokenizer)
     return {
@@ -73,13 +76,13 @@ async def finetune(config: SFTConfig) -> dict[str, object]:
     }
 
 
-async def _test(config: SFTConfig, stage: Stage) -> float | None:
+async def _test(config: SFTConfig, stage: Stage, screen: Screen) -> float | None:
     from rl.stage import TEST
 
     if config.test_tasks == 0:
         return None
     rate, _ = await stage.evaluate("test", config.test_tasks, TEST, config.sampling_params)
-    say(f"test tasks: {stage.success_score or 'return'} {rate}")
+    screen.say(f"test tasks: {stage.success_score or 'return'} {rate}")
     return rate.rate
 
 
@@ -89,7 +92,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(config: SFTConfig) -> int:
-    return answer(asyncio.run(finetune(config)))
+    folder = run_path(config.out, config)
+    claim_folder(folder, ("checkpoints/last",))
+    with Screen() as screen:
+        screen.say(f"supervised learning of {config.model} in {config.env.env_id}: {folder}")
+        result = asyncio.run(finetune(config, folder, screen))
+    return answer(result)
 
 
 if __name__ == "__main__":

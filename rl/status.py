@@ -46,7 +46,7 @@ class StatusConfig:
     """Say how a run is."""
 
     run: str
-    """The run's folder; the word alone will do."""
+    """The run's folder; the word alone will do, without run=."""
     follow: bool = False
     """Go on until the run is over."""
     every_s: float = 2.0
@@ -111,10 +111,7 @@ def table(state: RunState, most: int) -> Table:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line. Returns the exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    if words and "=" not in words[0] and not words[0].startswith("-"):
-        words[0] = f"run={words[0]}"
-    return run_command("rl.status", StatusConfig, {}, _run, words)
+    return run_command("rl.status", StatusConfig, {}, _run, argv)
 
 
 def _run(config: StatusConfig) -> int:

@@ -59,18 +59,19 @@ async def train(config: TrainConfig) -> Outcome:
         BrokenWeights: an update spoilt the weights; they are not saved.
         RolloutFailure: too many episodes failed for reasons that are not the policy's.
     """
-    # These load torch, which `--help` and a mistyped key should not have to wait for.
     from rl.run.display import Display
-    from rl.run.interrupt import Interrupt
-    from rl.run.watchdog import Watchdog
-    from rl.stage import open_stage
-    from rl.trainer import Trainer
 
     title = f"{config.env.env_id}, {config.algo.name}, model {config.model}, seed {config.seed}"
     folder = RunFolder(run_path(config.out, config, config.algo.name), config)
-    outcome, activities = Outcome(folder.path), Activities()
     with folder.held(), Display(title, config.steps) as display:
         display.say(f"run folder: {folder.path}")
+        # These load torch, which `--help`, a mistyped key and the first line do not wait for.
+        from rl.run.interrupt import Interrupt
+        from rl.run.watchdog import Watchdog
+        from rl.stage import open_stage
+        from rl.trainer import Trainer
+
+        outcome, activities = Outcome(folder.path), Activities(on_count=display.count)
         async with (
             Watchdog(activities, folder.path, config, display.say) as watchdog,
             open_stage(config, display.say, folder.logs, config.staleness > 0, activities) as stage,
@@ -84,7 +85,7 @@ async def train(config: TrainConfig) -> Outcome:
             for step in range(trainer.progress.step + 1, config.steps + 1):
                 began = time.perf_counter()
                 part = partial(activities.doing, "learner", f"step {step}")
-                with part("idle"):
+                with part("sampling"):
                     groups = await interrupt.unless_asked(trainer.rollout(step), trainer.save_done)
                 if groups is None:
                     break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -11,6 +12,7 @@ import numpy as np
 import envs
 from envs.budget import without_budget
 from envs.env import EnvOptions
+from rl.run.activity import Count
 from rl.texts.conversations import Conversation, Exchange
 
 
@@ -34,6 +36,7 @@ async def demonstrate(
     tasks: Sequence[int],
     seed: int,
     concurrency: int = 32,
+    count: Count = lambda *_: None,
 ) -> list[Conversation]:
     """Let the environment's imperfect author play these tasks, one episode each.
 
@@ -46,6 +49,7 @@ async def demonstrate(
         tasks: indices into the options' split.
         seed: of the author's errors.
         concurrency: episodes at once.
+        count: told of each episode that ends.
 
     Raises:
         NoDemonstrations: the environment has no such author.
@@ -55,11 +59,14 @@ async def demonstrate(
         assert isinstance(demonstrated, Demonstrated)
         return demonstrated.conversations(tasks, seed)
     places = asyncio.Semaphore(concurrency)
+    ended = itertools.count(1)
 
     async def one(position: int, task: int) -> list[Conversation]:
         async with places:
             rng = np.random.default_rng([seed, position])
-            return await _episode(env_id, options, services, task, rng)
+            conversations = await _episode(env_id, options, services, task, rng)
+            count("demonstrations", next(ended), len(tasks))
+            return conversations
 
     played = await asyncio.gather(*(one(i, task) for i, task in enumerate(tasks)))
     return [conversation for conversations in played for conversation in conversations]

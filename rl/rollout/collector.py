@@ -7,7 +7,7 @@ task and seed; one that stays is recorded, has no reward and enters no baseline.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -92,6 +92,8 @@ class Collector:
         self.vine = vine
         self.activities = Activities()
         """Where its episodes say what they do; a run puts its own here."""
+        self.on_episode: Callable[[], None] = lambda: None
+        """Called as each episode ends."""
         self._queueing = [s for s in services.values() if isinstance(s, Queueing)]
 
     async def services_ready(self) -> None:

@@ -103,6 +103,7 @@ class Episode:
         with acting_for(self.session), doing as self._activity:
             trajectory = await self._play()
         activities.progressed("an episode")
+        self.collector.on_episode()
         return trajectory
 
     async def _play(self) -> Trajectory:

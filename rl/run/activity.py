@@ -7,6 +7,7 @@ It is written from the event loop and the learner's thread, and read from the wa
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,8 @@ OPEN = "open"
 """State of what is being made ready before the first step."""
 GENERATE, ENVIRONMENT, TOOL, QUEUE = "generate", "environment", "tool", "queue"
 """States of an episode."""
+Count = Callable[[str, int, int], None]
+"""Told what is counted, how many are done, and how many there are."""
 _LANES = {ROLLOUT: (), LEARNER: (), POLICY: ("sync", GENERATE)}
 
 
@@ -68,10 +71,14 @@ class Activities:
 
     Args:
         clock: seconds, never going back.
+        on_count: told of what is counted, for a bar on the screen.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, on_count: Count = lambda *_: None
+    ) -> None:
         self._clock = clock
+        self._on_count = on_count
         self._lock = threading.Lock()
         self._running: dict[int, Activity] = {}
         now = clock()
@@ -137,6 +144,17 @@ class Activities:
     def progressed(self, what: str) -> None:
         """Something got further: an episode is finished, a micro-batch learned."""
         self._progress = (self._clock(), what)
+
+    def counted(self, what: str, done: int, total: int) -> None:
+        """Something got further that is counted: a step of the warm start."""
+        self.progressed(what)
+        self._on_count(what, done, total)
+
+    def counter(self, what: str, total: int) -> Callable[[], None]:
+        """A function that counts one more of ``total`` each time it is called."""
+        self._on_count(what, 0, total)
+        numbers = itertools.count(1)
+        return lambda: self.counted(what, next(numbers), total)
 
     def watch(self, source: Observable) -> None:
         """Look at what else says how it gets on: a policy that samples tokens."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TextIO
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -18,29 +18,25 @@ from rl.run.files import writing
 from rl.run.gradient import REASONS, cause_in, silence_of
 
 BLOCKS = "▁▂▃▄▅▆▇█"
+PLAIN_EVERY_S = 10.0
+"""Seconds between two lines about a bar where there is no terminal."""
 WARN_AT = (3, 10, 30, 100, 300, 1000)
 """Steps without a gradient in a row after which the screen says what to try."""
 
 
-class Display:
-    """Shows a run's progress.
+class Screen:
+    """Lines that stay, and a bar for each thing that is counted.
 
     Args:
-        title: what is trained where.
-        num_steps: steps of the whole run.
-        stream: where to; a terminal gets a live table, everything else a line per step.
+        stream: where to; on a terminal bars are live, elsewhere a line says now and then how far
+            they are.
     """
 
-    def __init__(self, title: str, num_steps: int, stream: TextIO | None = None) -> None:
-        self._stream = stream or sys.stderr
-        self._console = Console(file=self._stream, highlight=False)
-        self._title = title
-        self._num_steps = num_steps
-        self._started = time.monotonic()
-        self._rewards: list[float] = []
-        self._causes: list[str | None] = []
-        self._last_eval = ""
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._console = Console(file=stream or sys.stderr, highlight=False)
         self._live: Live | None = None
+        self._bars: dict[str, tuple[int, int]] = {}
+        self._counted_at = time.monotonic()
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -54,7 +50,9 @@ class Display:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._bars.clear()
         if self._live is not None:
+            self._live.update(self._shown())
             self._live.stop()
 
     def say(self, text: str) -> None:
@@ -66,6 +64,49 @@ class Display:
         with writing(Path("stderr")):
             self._console.print(text, markup=False, soft_wrap=True)
 
+    def count(self, what: str, done: int, total: int) -> None:
+        """Show how many of ``total`` are done; the bar goes when all are."""
+        begun = what not in self._bars
+        self._bars[what] = (done, total)
+        if done >= total:
+            del self._bars[what]
+        if self._live is not None:
+            self._live.update(self._shown(), refresh=begun)
+        elif begun:
+            self._counted_at = time.monotonic()
+        elif time.monotonic() - self._counted_at >= PLAIN_EVERY_S:
+            self._counted_at = time.monotonic()
+            self.say(f"{what} {done}/{total}")
+
+    def _shown(self) -> Group:
+        """What stands below the lines on a terminal."""
+        bars = Table.grid(padding=(0, 2))
+        for what, (done, total) in self._bars.items():
+            bars.add_row(
+                what, ProgressBar(total=total, completed=done, width=40), f"{done}/{total}"
+            )
+        return Group(*[bars] * bool(self._bars))
+
+
+class Display(Screen):
+    """Shows a run's progress.
+
+    Args:
+        title: what is trained where.
+        num_steps: steps of the whole run.
+        stream: where to; a terminal gets a live table, everything else a line per step.
+    """
+
+    def __init__(self, title: str, num_steps: int, stream: TextIO | None = None) -> None:
+        super().__init__(stream)
+        self._title = title
+        self._num_steps = num_steps
+        self._started = time.monotonic()
+        self._rewards: list[float] = []
+        self._causes: list[str | None] = []
+        self._last_eval = ""
+        self._table = Table.grid()
+
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """A step is done."""
         self._rewards.append(metrics.get("reward", 0.0))
@@ -73,12 +114,16 @@ class Display:
         if "eval/success" in metrics:
             self._last_eval = f"{metrics['eval/success']:.3f} at step {step}"
         if self._live is not None:
-            self._live.update(self._table(step, metrics))
+            self._table = self._made_table(step, metrics)
+            self._live.update(self._shown())
         else:
             self.say(self._line(step, metrics))
         silence = silence_of(self._causes)
         if silence.last in WARN_AT:
             self.say(f"warning: {silence}")
+
+    def _shown(self) -> Group:
+        return Group(self._table, super()._shown())
 
     def _line(self, step: int, metrics: Mapping[str, float]) -> str:
         parts = [
@@ -95,7 +140,7 @@ class Display:
             parts.append(told)
         return "  ".join(parts)
 
-    def _table(self, step: int, metrics: Mapping[str, float]) -> Table:
+    def _made_table(self, step: int, metrics: Mapping[str, float]) -> Table:
         table = Table.grid(padding=(0, 2))
         table.title = self._title
         table.title_justify = "left"

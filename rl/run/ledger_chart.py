@@ -13,6 +13,7 @@ _COLOURS = {
     "environment": "#759aab",
     "tool": "#463f57",
     "queue": "#d9a05b",
+    "sampling": "#dbe6ea",
     "learn": "#90323d",
     "sync": "#c46a4a",
     "idle": "#e8e8e8",

@@ -29,6 +29,19 @@ class SamplingConfig:
         at_least(1, self, "max_tokens", "slots")
         self.params()
 
+    def check_training(self) -> None:
+        """Refuse settings that only an evaluation may have.
+
+        Raises:
+            ValueError: sampling is greedy.
+        """
+        if self.temperature == 0:
+            raise ValueError(
+                "sampling.temperature (0) must be above 0 in training: all greedy answers to a "
+                "task are equal, and nothing is learned from them; give sampling.temperature=1 "
+                "(eval.temperature=0 evaluates greedily)"
+            )
+
     def params(self, *, with_support: bool = True) -> SamplingParams:
         """What a policy is asked.
 

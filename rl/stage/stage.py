@@ -106,6 +106,8 @@ class Stage:
         """
         collector = self.collector(split, sampling)
         tasks = range(min(num_tasks, len(collector.make_env().tasks)))
+        total = len(tasks) * episodes
+        collector.on_episode = self.activities.counter(f"{split} episodes", total)
         groups = await collector.collect(tasks, episodes, (self.config.seed, kind))
         score = self.success_score
         by_task = [[success_of(t, score) for t in group.finished] for group in groups]
@@ -290,7 +292,7 @@ async def _model_path(
         recipe=config.tiny,
         thread=thread,
         say=say,
-        progressed=lambda: activities.progressed("a step of the warm start"),
+        count=activities.counted,
     )
     return str(made)
 

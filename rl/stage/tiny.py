@@ -38,6 +38,7 @@ from rl.external.references import source_of
 from rl.imitation.demonstrations import demonstrate
 from rl.imitation.training import imitate
 from rl.learner.settings import OptimizerConfig
+from rl.run.activity import Count
 from rl.run.files import writing
 from rl.settings.groups import TinyRecipe
 from rl.texts.conversations import Conversation
@@ -60,7 +61,7 @@ async def make_tiny(
     recipe: TinyRecipe,
     say: Callable[[str], None],
     thread: TorchThread | None = None,
-    progressed: Callable[[], None] = lambda: None,
+    count: Count = lambda *_: None,
 ) -> Path:
     """The folder of the tiny model for an environment; made now unless the cache has it.
 
@@ -72,7 +73,7 @@ async def make_tiny(
         recipe: size and warm start.
         say: told what is going on.
         thread: computes the warm start; None: one of the call's own, on one core.
-        progressed: told of each step.
+        count: told of each demonstration and step.
 
     Raises:
         NoDemonstrations: the environment has no author to imitate.
@@ -85,9 +86,9 @@ async def make_tiny(
         return folder
     with writing(folder.parent):
         folder.parent.mkdir(parents=True, exist_ok=True)
-    count = min(recipe.demonstrations, len(envs.make_from(env_id, options, services).tasks))
-    say(f"model=tiny: {count} demonstrations by the environment's imperfect author")
-    conversations = await demonstrate(env_id, options, services, range(count), seed)
+    tasks = range(min(recipe.demonstrations, len(envs.make_from(env_id, options, services).tasks)))
+    say(f"model=tiny: {len(tasks)} demonstrations by the environment's imperfect author")
+    conversations = await demonstrate(env_id, options, services, tasks, seed, count=count)
     tokenizer = train_tokenizer(conversations, recipe.vocab_size)
 
     model = new_model(tokenizer, recipe, seed)
@@ -98,7 +99,7 @@ async def make_tiny(
         steps=recipe.steps,
         batch_size=recipe.batch_size,
         seed=seed,
-        on_step=_after_each(progressed),
+        on_step=_after_each(count, recipe.steps),
         thread=thread,
     )
     say(
@@ -110,11 +111,11 @@ async def make_tiny(
     return folder
 
 
-def _after_each(progressed: Callable[[], None]) -> Callable[[int, float], bool]:
+def _after_each(count: Count, steps: int) -> Callable[[int, float], bool]:
     """Reports each step, and goes on."""
 
     def on_step(step: int, loss: float) -> bool:
-        progressed()
+        count("warm start steps", step, steps)
         return True
 
     return on_step

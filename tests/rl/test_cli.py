@@ -13,6 +13,8 @@ from rl.cli import parse
 from rl.config import PRESETS, EvaluateConfig, SFTConfig, TrainConfig, as_lines, run_path
 from rl.credit.algorithms import ALGORITHMS
 from rl.errors import UsageError
+from rl.replay import ReplayConfig
+from rl.status import StatusConfig
 
 
 def train(*words):
@@ -50,7 +52,53 @@ def test_a_dry_run_in_every_spelling(word):
     assert train("env=toy-copy", word).dry_run is True
 
 
+@pytest.mark.parametrize("config_type", [TrainConfig, EvaluateConfig, SFTConfig])
+def test_a_key_that_is_refused_is_not_offered(capsys, config_type):
+    with pytest.raises(SystemExit):
+        parse(config_type, ["env=toy-copy", "--help"], command="c", presets=PRESETS)
+    shown = capsys.readouterr().out
+    assert "env.max_turns" in shown
+    assert "env.split" not in shown
+    with pytest.raises(UsageError) as caught:
+        parse(config_type, ["env=toy-copy", "env.spilt=test"], command="c", presets=PRESETS)
+    assert "env.split" not in str(caught.value)
+
+
+@pytest.mark.parametrize("config_type", [StatusConfig, ReplayConfig])
+def test_a_run_is_a_word_alone_or_run_equals_it(capsys, config_type):
+    def read(*words):
+        return parse(config_type, words, command="python -m c", presets={})
+
+    assert read("runs/a") == read("run=runs/a") == read("--run=runs/a")
+    assert read("dry_run=true", "runs/a") == read("runs/a", "--dry-run")
+    with pytest.raises(UsageError, match="'runs/b' is a second run: give one"):
+        read("runs/a", "runs/b")
+    with pytest.raises(UsageError, match="'--runs/a' is not of the form key=value"):
+        read("--runs/a")
+    with pytest.raises(SystemExit):
+        read("--help")
+    assert capsys.readouterr().out.startswith("usage: python -m c RUN key=value ...\n")
+
+
+def test_commands_without_a_run_take_no_word_alone():
+    with pytest.raises(UsageError, match="'runs/a' is not of the form key=value"):
+        train("runs/a")
+
+
+def test_json_is_a_word_alone_where_there_is_such_a_key():
+    words = ["env=toy-copy", "--json"]
+    assert parse(EvaluateConfig, words, command="c", presets={}).json is True
+    with pytest.raises(UsageError, match="unknown key 'json'"):
+        train(*words)
+
+
 BAD = [
+    (
+        "sampling.temperature=0",
+        "sampling.temperature (0) must be above 0 in training: all greedy answers to a task are "
+        "equal, and nothing is learned from them; give sampling.temperature=1 "
+        "(eval.temperature=0 evaluates greedily)",
+    ),
     ("env=toy-cpoy", "unknown environment 'toy-cpoy'. Did you mean 'toy-copy-v0'? Known: ..."),
     ("step=3", "unknown key 'step'. Did you mean 'steps'? --help=all lists them all."),
     (
@@ -274,7 +322,7 @@ def test_help_names_every_key_quickly_and_without_torch(command, config_type):
         .replace("policy.settings.", "policy.")
         for key in leaves(config)
     }
-    assert names | {"config", "preset"} <= shown
+    assert names - {"env.split"} | {"config", "preset"} <= shown
     assert done.stdout.startswith(f"usage: python -m rl.{command} key=value ...\n\n")
 
 

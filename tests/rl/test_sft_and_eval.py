@@ -46,7 +46,7 @@ def test_supervised_learning_on_a_file_and_evaluation_of_its_result(toy_model, t
     assert stderr.count("test tasks: right ") == 2
 
     folder = tmp_path / "eval"
-    words = [f"model={told['model']}", "tasks=10", "episodes=3", f"out={folder}"]
+    words = ["--json", f"model={told['model']}", "tasks=10", "episodes=3", f"out={folder}"]
     assert rl.eval.main([*COMMON, *words, "split=validation"]) == 0
     measured, _ = result(capfd)
     assert (measured["tasks"], measured["played"]) == (10, "10 of 24 validation tasks")
@@ -84,7 +84,7 @@ def test_supervised_learning_on_demonstrations(toy_model, tmp_path, capfd):
 
 
 def test_two_evaluations_of_the_same_weights_are_equal(toy_model, tmp_path, capfd):
-    words = [*COMMON, f"model={toy_model}", "tasks=12", "deterministic=true"]
+    words = [*COMMON, f"model={toy_model}", "tasks=12", "deterministic=true", "json=true"]
     measured = []
     for _ in range(2):
         assert rl.eval.main(words) == 0
@@ -93,6 +93,24 @@ def test_two_evaluations_of_the_same_weights_are_equal(toy_model, tmp_path, capf
     assert measured[0]["success"] < 1
     assert rl.eval.main([*words, "seed=1", "episodes=2"]) == 0
     assert result(capfd)[0]["episodes"] == 24
+
+
+def test_an_evaluation_is_a_table_for_people(toy_model, capfd):
+    words = [*COMMON, f"model={toy_model}", "tasks=10", "episodes=2", "deterministic=true"]
+    assert rl.eval.main([*words, "--json"]) == 0
+    told, stderr = result(capfd)
+    assert stderr.splitlines()[0] == f"evaluation of {toy_model} in toy-copy-v0"
+    assert rl.eval.main(words) == 0
+    rows = dict(line.split("  ", 1) for line in capfd.readouterr().out.splitlines())
+    rows = {name: value.strip() for name, value in rows.items()}
+    low, high = told["success_low"], told["success_high"]
+    assert rows["right"] == f"{told['success']:.3f}  95% interval [{low:.3f}, {high:.3f}]"
+    assert rows["environment"] == "toy-copy-v0"
+    assert rows["tasks"] == "10 of 24 test tasks"
+    assert rows["episodes"] == "20"
+    assert rows["pass@2"] == f"{told['pass@2']:.3f}"
+    assert rows["turns"] == f"{told['num_turns']:.2f} per episode"
+    assert "failed episodes" not in rows
 
 
 @pytest.mark.parametrize(
@@ -133,10 +151,10 @@ def test_the_folder_is_looked_at_before_the_work(tmp_path, capfd, main):
 def test_a_result_that_cannot_be_written_is_told_all_the_same(toy_model, tmp_path, capfd):
     out = tmp_path / "out"
     (out / "trajectories.jsonl.gz").mkdir(parents=True)
-    assert rl.eval.main([*COMMON, f"model={toy_model}", "tasks=4", f"out={out}"]) == 1
+    assert rl.eval.main([*COMMON, f"model={toy_model}", "tasks=4", f"out={out}", "--json"]) == 1
     told, stderr = result(capfd)
     assert told["episodes"] == 4
-    assert stderr.splitlines()[1].startswith(f"error: {out} cannot be written: ")
+    assert stderr.splitlines()[-1].startswith(f"error: {out} cannot be written: ")
 
 
 def test_a_conversation_longer_than_the_window_is_one_line(toy_model, tmp_path, capfd):
@@ -151,7 +169,8 @@ def test_a_conversation_longer_than_the_window_is_one_line(toy_model, tmp_path, 
     assert rl.sft.main([*COMMON, *words]) == 1
     stdout, stderr = capfd.readouterr()
     assert stdout == ""
-    assert stderr.startswith(
+    # After the line that says what is done.
+    assert stderr.splitlines()[1].startswith(
         "error: conversation 2 of 2 has 65 tokens, more than the model's window of 48: shorten it"
     ), "and no test task was played before"
 

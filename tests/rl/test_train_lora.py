@@ -87,7 +87,7 @@ def test_the_best_adapter_is_tested_evaluated_and_merged(words, tmp_path, toy_mo
     for model in (best, merged):
         capfd.readouterr()
         asked = ["env=toy-copy", f"model={model}", "tasks=24", "sampling.max_tokens=3"]
-        assert rl.eval.main([*asked, "env.max_turns=2", "deterministic=true"]) == 0
+        assert rl.eval.main([*asked, "env.max_turns=2", "deterministic=true", "--json"]) == 0
         played.append(json.loads(capfd.readouterr().out)["success"])
     assert played[0] == played[1] > 0
     assert (tmp_path / "merged" / "checkpoints" / "last" / "tokenizer.json").is_file()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
+import time
 
 import pytest
 
-from rl.run.display import Display, sparkline
+from rl.run.display import Display, Screen, sparkline
 
 METRICS = {
     "reward": 0.25,
@@ -14,7 +17,7 @@ METRICS = {
     "step_time": 1.5,
     "time/wall": 1.5,
     "time/rollout/generate": 1.0,
-    "time/learner/idle": 1.0,
+    "time/learner/sampling": 1.0,
     "time/learner/learn": 0.5,
     "time/learner/save": 0.0,
     "entropy": 0.75,
@@ -35,8 +38,8 @@ def test_a_line_per_step_without_a_terminal():
         display.step(2, METRICS | {"eval/success": 0.5})
     assert stream.getvalue().splitlines() == [
         "run folder: [bold]x[/bold]",
-        "step 1/9  reward 0.250  1234 tok/s  1.50 s (idle 1.00, learn 0.50)",
-        "step 2/9  reward 0.250  validation 0.500  1234 tok/s  1.50 s (idle 1.00, learn 0.50)",
+        "step 1/9  reward 0.250  1234 tok/s  1.50 s (sampling 1.00, learn 0.50)",
+        "step 2/9  reward 0.250  validation 0.500  1234 tok/s  1.50 s (sampling 1.00, learn 0.50)",
     ]
 
 
@@ -98,3 +101,68 @@ def test_a_terminal_shows_how_long_there_was_no_gradient(monkeypatch):
         display.step(1, METRICS | {"no_gradient/equal": 1.0})
         display.step(2, METRICS | {"no_gradient/equal": 1.0})
     assert "none in the last 2 step(s): all rewards of each task were equal" in stream.getvalue()
+
+
+def test_a_terminal_shows_a_bar_until_all_is_done(monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "100")
+    stream = io.StringIO()
+    with Screen(stream) as screen:
+        screen.count("warm start steps", 3, 8)
+        screen.say("a line that stays")
+    shown = stream.getvalue()
+    assert "warm start steps" in shown
+    assert "3/8" in shown
+    assert "━" in shown
+    after = io.StringIO()
+    with Screen(after) as screen:
+        screen.count("warm start steps", 8, 8)
+        screen.say("a line that stays")
+    assert "warm start steps" not in after.getvalue()
+
+
+def test_bars_stand_below_the_table_of_a_run(monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "100")
+    stream = io.StringIO()
+    with Display("title", 9, stream) as display:
+        display.step(1, METRICS)
+        display.count("validation episodes", 64, 128)
+        display.say("a line that stays")
+    shown = stream.getvalue()
+    assert shown.index("sampled tokens/s") < shown.index("64/128")
+
+
+def test_without_a_terminal_a_line_says_now_and_then_how_far_it_is(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    stream = io.StringIO()
+    screen = Screen(stream)
+    for done in range(31):
+        screen.count("test episodes", done, 30)
+        now[0] += 1.0
+    lines = [f"test episodes {done}/30" for done in (10, 20, 30)]
+    assert stream.getvalue().splitlines() == lines
+
+
+@pytest.mark.parametrize("command", ["rl.train", "rl.eval", "rl.sft"])
+def test_the_first_line_does_not_wait_for_torch(tmp_path, command):
+    code = f"""
+import os, sys
+from pathlib import Path
+
+class First:
+    def write(self, text):
+        Path({str(tmp_path / "first")!r}).write_text(f"{{'torch' in sys.modules}} {{text}}")
+        os._exit(0)
+
+    def flush(self): pass
+    def isatty(self): return False
+
+sys.stderr = First()
+import importlib
+command = importlib.import_module({command!r})
+command.main(["env=code-sandbox", "model=/some/model", "out={tmp_path}/out"])
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120, cwd=tmp_path)
+    assert (tmp_path / "first").read_text().startswith("False ")
