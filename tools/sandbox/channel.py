@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import struct
-from typing import Any
+import time
 
 from tools.sandbox.inside import codec
 
@@ -31,19 +31,19 @@ class Channel:
         self._mine.setblocking(False)
         self._loop = asyncio.get_running_loop()
         self._inbox = bytearray()
+        self.heard = 0.0
+        """When something came last."""
         self._ended = False
         self._arrived: asyncio.Future[None] | None = None
         self._listening = True
         self._loop.add_reader(self._mine, self._on_readable)
 
-    async def send(self, message: Any) -> None:
-        """Send one message.
+    async def send(self, frame: bytes) -> None:
+        """Send one message, packed.
 
         Raises:
             ChannelClosed: nobody reads it.
-            CodecError: it is too large.
         """
-        frame = codec.pack(message)
         try:
             with contextlib.suppress(BlockingIOError):
                 frame = frame[self._mine.send(frame) :]
@@ -52,19 +52,19 @@ class Channel:
         except OSError:
             raise ChannelClosed from None
 
-    async def receive(self) -> Any:
-        """The next message.
+    async def receive(self) -> bytes:
+        """The next message, not read yet.
 
         Raises:
             ChannelClosed: no more will come.
-            CodecError: what came is no message, or too large.
+            CodecError: what came is too large.
         """
         while (frame := self._take()) is None:
             if self._ended:
                 raise ChannelClosed
             self._arrived = self._loop.create_future()
             await self._arrived
-        return codec.unpack(frame)
+        return frame
 
     def _take(self) -> bytes | None:
         """The first frame, once it is complete."""
@@ -91,6 +91,7 @@ class Channel:
             return
         except OSError:
             data = b""
+        self.heard = time.monotonic()
         self._inbox += data
         self._ended = not data
         if self._ended or len(self._inbox) >= _LENGTH.size + codec.MAX_FRAME:

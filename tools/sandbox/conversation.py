@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tools.sandbox.channel import Channel, ChannelClosed
-from tools.sandbox.inside.codec import CodecError, decode
+from tools.sandbox.inside.codec import CodecError, decode, pack, unpack
 from tools.sandbox.job import Reply, Request
+from tools.sandbox.reading import Clock, num_lists
 from tools.sandbox.results import Outcome, OutcomeKind, RunResult, Status
 
 if TYPE_CHECKING:
     from tools.sandbox.sandbox import Sandbox
 
 
+T = TypeVar("T")
 _MAX_TEXT = 2000
 """Characters of an error message that are believed to be one."""
 
@@ -37,7 +42,10 @@ class Conversation:
         self.sandbox = sandbox
         self.request = request
         self.channel = Channel()
+        self.size = self.lists = 0
+        """Of the last message."""
         self.result: RunResult | None = None
+        self._clock = Clock()
         self._reply: asyncio.Task[Reply] | None = None
 
     async def __aenter__(self) -> Self:
@@ -47,7 +55,7 @@ class Conversation:
 
     async def _run(self) -> Reply:
         try:
-            return await self.sandbox.exchange(self.request, self.channel.theirs)
+            return await self.sandbox.exchange(self.request, self.channel.theirs, self._clock)
         finally:
             self.channel.theirs.close()  # nobody is left that holds it: a reader sees the end
 
@@ -78,17 +86,33 @@ class Conversation:
             self.result = self.sandbox.result(await self._reply, self.request.limits)
         return self.result
 
-    async def message(self) -> Any:
+    async def message(self, read: Callable[[bytes], Any] = unpack) -> Any:
         """The next message.
+
+        Args:
+            read: makes it of its bytes, perhaps in another thread; may raise ``CodecError``.
 
         Raises:
             CandidateFault: the process ended, or sent what is no message.
         """
         assert self._reply is not None
         try:
-            return await self.channel.receive()
+            frame = await self.channel.receive()
+            self._clock.charge(time.monotonic() - self.channel.heard)
+            self.lists = num_lists(frame)
+            self.size = len(frame)
+            return await self.reading(self.size, lambda: read(frame))
         except (ChannelClosed, CodecError) as error:
             raise await self.fault(error) from None
+
+    async def reading(self, size: int, act: Callable[[], T]) -> T:
+        """Do what takes time with what the process said; it is not charged for that.
+
+        Args:
+            size: bytes of it.
+            act: may run in another thread.
+        """
+        return await self.sandbox.reader.read(size, act, self._clock)
 
     async def send(self, message: Any) -> None:
         """Send a message.
@@ -96,8 +120,12 @@ class Conversation:
         Raises:
             CandidateFault: the process ended.
         """
+        await self.send_frame(pack(message))
+
+    async def send_frame(self, frame: bytes) -> None:
+        """Send a message that was packed. Raises as ``send``."""
         try:
-            await self.channel.send(message)
+            await self.channel.send(frame)
         except ChannelClosed as error:
             raise await self.fault(error) from None
 
@@ -153,15 +181,12 @@ class Candidate(Conversation):
         """
         self.calls += 1
         await self.send(["call", self.calls, name, arguments, keywords])
-        answer = await self.message()
+        answer = await self.message(_read_answer)
         if not isinstance(answer, list) or answer[-1:] != [self.calls] or self.channel.unread:
             raise await self._noise()
         match answer[:-1]:
-            case ["value", encoded]:
-                try:
-                    return Outcome(OutcomeKind.PASSED, decode(encoded))
-                except CodecError as error:
-                    raise await self.fault(error) from None
+            case ["value", _Decoded(value)]:
+                return Outcome(OutcomeKind.PASSED, value)
             case ["raised", str(kind), str(message), line] if line is None or type(line) is int:
                 return _raised(kind, message, line)
             case ["strange", str(message)]:
@@ -172,6 +197,21 @@ class Candidate(Conversation):
 
     async def _noise(self) -> CandidateFault:
         return await self.fault(CodecError("the process sent what is not an answer"))
+
+
+@dataclass(frozen=True)
+class _Decoded:
+    """A value that was made of what the wire has for it."""
+
+    value: Any
+
+
+def _read_answer(frame: bytes) -> Any:
+    answer = unpack(frame)
+    match answer:
+        case ["value", encoded, number]:
+            return ["value", _Decoded(decode(encoded)), number]
+    return answer
 
 
 def _raised(kind: str, message: str, line: int | None = None) -> Outcome:

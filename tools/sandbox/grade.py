@@ -7,13 +7,14 @@ no channel whose content is believed. A forged answer is only an answer.
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import math
 import random
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tools.sandbox.cases import AssertTest, CallTest, StdioTest, Test
@@ -23,6 +24,7 @@ from tools.sandbox.inside.codec import CodecError, encode, pack
 from tools.sandbox.job import Request
 from tools.sandbox.limits import Limits
 from tools.sandbox.literal import Call, call_of
+from tools.sandbox.reading import Room, weight
 from tools.sandbox.results import Outcome, OutcomeKind, Status, Verdict
 from tools.sandbox.zygotes import LostError
 
@@ -45,6 +47,7 @@ class Submission:
     stop_at_first_failure: bool
     fresh_process: bool = False
     """Whether each test has a process of its own."""
+    room: Room = field(default_factory=Room)
 
 
 class _Sheet:
@@ -255,7 +258,12 @@ async def _grade_calls(
             for current, call in calls.items():
                 arguments, keywords = encode(call.args), encode(dict(call.kwargs))
                 answer = await candidate.call(call.name, arguments, keywords)
-                if not sheet.fill(current, _compared(answer, call)):
+                outcome = await candidate.reading(
+                    candidate.size, functools.partial(_compared, answer, call)
+                )
+                if not submission.room.take(weight(candidate.size, candidate.lists)):
+                    outcome = replace(outcome, value=None)
+                if not sheet.fill(current, outcome):
                     break
         except CandidateFault as fault:
             _enter_fault(sheet, current, fault)
@@ -328,7 +336,10 @@ async def _examine(
                 case ["call", str(name), arguments, keywords]:
                     try:
                         answer = await candidate.call(name, arguments, keywords)
-                        await examiner.send(_relayed(answer))
+                        frame = await candidate.reading(
+                            candidate.size, functools.partial(_relayed, answer)
+                        )
+                        await examiner.send_frame(frame)
                     except CodecError as error:  # the candidate's spelling was shorter than ours
                         return Outcome(OutcomeKind.ERROR, message=str(error)), False
                 case ["passed", 0]:
@@ -343,10 +354,10 @@ async def _examine(
         return fault.outcome, False
 
 
-def _relayed(answer: Outcome) -> list[object]:
+def _relayed(answer: Outcome) -> bytes:
     if answer.passed:
-        return ["value", encode(answer.value)]
-    return ["raised", answer.error_type, answer.message]
+        return pack(["value", encode(answer.value)])
+    return pack(["raised", answer.error_type, answer.message])
 
 
 async def _grade_stdio(sandbox: Sandbox, submission: Submission, test: StdioTest) -> Outcome:

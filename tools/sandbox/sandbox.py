@@ -22,6 +22,7 @@ from tools.sandbox.launcher import Launcher
 from tools.sandbox.limits import Limits, check_session_times
 from tools.sandbox.link import Link
 from tools.sandbox.queue import FairQueue
+from tools.sandbox.reading import Clock, Reader
 from tools.sandbox.results import RunResult, Verdict, status_of
 from tools.sandbox.session import Session
 from tools.sandbox.zygotes import LostError, Zygotes
@@ -61,6 +62,7 @@ class Sandbox:
         self.slots = FairQueue(workers)
         """One for each run, grade or call in flight."""
         self.tally = Tally()
+        self.reader = Reader()
         self._links: set[Link] = set()
         self._launchers = launchers
         self._launcher = launchers[0]
@@ -183,6 +185,7 @@ class Sandbox:
             link.close()
         if zygotes is not None:
             await zygotes.close()
+        self.reader.close()
 
     async def run(
         self,
@@ -323,7 +326,12 @@ class Sandbox:
         """
         return measure(self.tally, self.slots, self.places, self._usable())
 
-    async def exchange(self, request: Request, channel: socket.socket | None = None) -> Reply:
+    async def exchange(
+        self,
+        request: Request,
+        channel: socket.socket | None = None,
+        clock: Clock | None = None,
+    ) -> Reply:
         """One job, tried again once when it has no channel (a conversation cannot be repeated).
 
         Raises:
@@ -332,7 +340,7 @@ class Sandbox:
         """
         zygotes = self._usable()
         if channel is not None:
-            return await zygotes.run(request, channel)
+            return await zygotes.run(request, channel, clock)
         try:
             return await zygotes.run(request, None)
         except LostError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -13,9 +14,11 @@ import struct
 from collections.abc import Callable
 
 from tools.sandbox.errors import SandboxFailure, SandboxUnavailable
+from tools.sandbox.inside import frames
 from tools.sandbox.job import Reply, Request
 from tools.sandbox.launcher import Launcher
 from tools.sandbox.limits import Limits
+from tools.sandbox.reading import Clock
 
 GRACE_S = 10.0
 """Seconds beyond a run's own limit before the sandbox counts as broken."""
@@ -97,12 +100,15 @@ class Zygote:
         lines = dict.fromkeys(data.decode(errors="replace").strip().splitlines())  # once each
         return "\n".join(lines)[-_STDERR_KEPT:] or "no message"
 
-    async def run(self, request: Request, channel: socket.socket | None) -> Reply:
+    async def run(
+        self, request: Request, channel: socket.socket | None, clock: Clock | None = None
+    ) -> Reply:
         """One job, start to end. Cancelling it kills the run.
 
         Args:
             request: the job.
             channel: the program's end of a channel of values, where the mode has one.
+            clock: of what the judge takes for itself meanwhile.
 
         Raises:
             RefusedError: the zygote ended before.
@@ -110,13 +116,17 @@ class Zygote:
         """
         mine = self.connect(*([channel.fileno()] if channel is not None else []))
         try:
-            async with asyncio.timeout(request.limits.wall_s + GRACE_S):
+            async with asyncio.timeout(request.limits.wall_s + GRACE_S) as limit:
                 await self._loop.sock_sendall(mine, request.encode())
+                if clock is not None:
+                    clock.bind(functools.partial(_give, mine, limit))
                 return await self._receive(mine)
         except (OSError, EOFError) as error:  # TimeoutError is one
             self.spent = True
             raise LostError(f"{type(error).__name__}: {error}; {self.last_words()}") from None
         finally:
+            if clock is not None:
+                clock.bind(None)
             self.disconnect(mine)
 
     def connect(self, *passed: int) -> socket.socket:
@@ -213,6 +223,15 @@ class Zygote:
         _log.warning("sandbox: a run left files that could not be removed")
 
 
+def _give(stream: socket.socket, limit: asyncio.Timeout, seconds: float) -> None:
+    """Give a run more time: to its warden, and to itself."""
+    when = limit.when()
+    if when is not None and not limit.expired():
+        limit.reschedule(when + seconds)
+        with contextlib.suppress(OSError):  # it ends just now
+            stream.send(frames.SECONDS.pack(seconds))
+
+
 class Zygotes:
     """The current zygote, replaced after so many runs and when it dies."""
 
@@ -257,7 +276,9 @@ class Zygotes:
         self.started += 1
         return zygote
 
-    async def run(self, request: Request, channel: socket.socket | None) -> Reply:
+    async def run(
+        self, request: Request, channel: socket.socket | None, clock: Clock | None = None
+    ) -> Reply:
         """One job on the current zygote.
 
         Raises:
@@ -267,7 +288,7 @@ class Zygotes:
         for _ in range(_MAX_REFUSALS):
             try:
                 zygote = await self._living()
-                return await zygote.run(request, channel)
+                return await zygote.run(request, channel, clock)
             except RefusedError as error:
                 refusal = error
             finally:

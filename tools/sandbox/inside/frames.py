@@ -17,6 +17,8 @@ ANSWERED, STARTED, ENDED = 5, 6, 7
 report as of a run."""
 CALL = struct.Struct("!d")
 """Seconds that the call may take."""
+SECONDS = struct.Struct("!d")
+"""From the judge to the warden of a run that answers: what it may take longer."""
 NEW = struct.Struct("!I")
 ANSWER = struct.Struct("!BBdII")
 """Flags, kind of the text, seconds, bytes of stdout, bytes of stderr; the text is the rest."""

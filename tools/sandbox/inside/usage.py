@@ -13,12 +13,21 @@ from typing import NamedTuple
 
 _PAGE = os.sysconf("SC_PAGESIZE")
 _CLOCK = os.sysconf("SC_CLK_TCK")
+_DEAD = (b"Z", b"X", b"")
 _FEW = 8
 """Descriptors of a process that are not looked at one by one."""
 
 
+class HiddenError(Exception):
+    """Raised for a process that nobody may look into."""
+
+
 class Usage(NamedTuple):
     """What one process uses."""
+
+    entry: int
+    """Where it shows in /proc: its number, or, once its first thread has ended, a living thread's.
+    The entry of the first one is empty then."""
 
     resident: int
     """Bytes of memory, those that it shares with others included."""
@@ -38,8 +47,11 @@ def of(pid: int) -> Usage:
     Raises:
         OSError: it has ended.
     """
-    fields = _stat(f"/proc/{pid}/stat")
-    with open(f"/proc/{pid}/status", "rb") as file:
+    fields, entry = _stat(f"/proc/{pid}/stat"), pid
+    if fields[0] == b"Z" and fields[17] != b"1":
+        entry = next((task for task in tasks(pid) if _state(pid, task) not in _DEAD), pid)
+        fields = _stat(f"/proc/{entry}/stat")
+    with open(f"/proc/{entry}/status", "rb") as file:
         status = file.read()
     at = status.find(b"\nVmPTE:")  # a process that has ended has none
     tables = int(status[at + 7 : status.index(b"kB", at)]) * 1024 if at >= 0 else 0
@@ -47,7 +59,7 @@ def of(pid: int) -> Usage:
     if fields[17] != b"1":
         running = tuple(task for task in tasks(pid) if _runs(pid, task))
     cpu_s = sum(map(int, fields[11:15])) / _CLOCK
-    return Usage(int(fields[21]) * _PAGE, tables, cpu_s, int(fields[16]), running)
+    return Usage(entry, int(fields[21]) * _PAGE, tables, cpu_s, int(fields[16]), running)
 
 
 def tasks(pid: int) -> list[int]:
@@ -103,7 +115,11 @@ def proportional(pid: int) -> int:
 
 
 def socket_buffers(members: Iterable[int]) -> int:
-    """Bytes of kernel memory that the sockets of processes can hold, full or not."""
+    """Bytes of kernel memory that the sockets of processes can hold, full or not.
+
+    Raises:
+        HiddenError: one of them cannot be seen.
+    """
     sockets: set[str] = set()
     for pid in members:
         descriptors = _descriptors(pid)
@@ -117,7 +133,11 @@ def socket_buffers(members: Iterable[int]) -> int:
 
 
 def deleted_files(members: Iterable[int], folder: str) -> int:
-    """Bytes on disk of files that had their names in ``folder`` and are held open or mapped."""
+    """Bytes on disk of files that had their names in ``folder`` and are held open or mapped.
+
+    Raises:
+        HiddenError: one of them cannot be seen.
+    """
     held: dict[int, int] = {}
     mapped: dict[int, int] = {}
     for pid in members:
@@ -138,11 +158,25 @@ def deleted_files(members: Iterable[int], folder: str) -> int:
 def _descriptors(pid: int) -> list[tuple[str, str]]:
     """Number and name of what is open."""
     found = []
-    with contextlib.suppress(OSError):  # it has ended
-        for fd in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):  # it was closed just now
-                found.append((fd, os.readlink(f"/proc/{pid}/fd/{fd}")))
+    try:
+        numbers = os.listdir(f"/proc/{pid}/fd")
+    except PermissionError:
+        if _has_memory(pid):
+            raise HiddenError from None
+        return []  # it is ending
+    except OSError:
+        return []  # it has ended
+    for fd in numbers:
+        with contextlib.suppress(OSError):  # it was closed just now
+            found.append((fd, os.readlink(f"/proc/{pid}/fd/{fd}")))
     return found
+
+
+def _has_memory(pid: int) -> bool:
+    try:
+        return int(_stat(f"/proc/{pid}/stat")[21]) > 0
+    except OSError:
+        return False
 
 
 def _deleted_mappings(pid: int, folder: bytes) -> dict[int, int]:

@@ -14,7 +14,16 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
-from tools.sandbox.inside import collect, kernel, passing, program, sessions, surroundings, watchdog
+from tools.sandbox.inside import (
+    collect,
+    frames,
+    kernel,
+    passing,
+    program,
+    sessions,
+    surroundings,
+    watchdog,
+)
 from tools.sandbox.inside.child import Child, Stream, kill_everything, reap, report
 from tools.sandbox.inside.codec import receive_exactly, unpack
 from tools.sandbox.inside.config import Config
@@ -205,13 +214,20 @@ def _watch(
         poller.register(fd, select.POLLIN)
     poller.register(child.stdin, select.POLLOUT)
     unsent = memoryview(stdin)
+    granted = bytearray()
     while True:
         remaining = deadline - time.monotonic()
         if remaining <= 0:
             return "timeout"
         events = dict(poller.poll(1000 * min(_TICK_S, remaining)))
         if job.fileno() in events:
-            return "gone"
+            more = job.recv(_PIPE_CHUNK)
+            if not more:
+                return "gone"
+            granted += more
+            while len(granted) >= frames.SECONDS.size:
+                deadline += frames.SECONDS.unpack_from(granted)[0]
+                del granted[: frames.SECONDS.size]
         for stream in (child.stdout, child.stderr):
             if stream.fd in events:
                 stream.drain()

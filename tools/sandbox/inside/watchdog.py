@@ -106,18 +106,23 @@ class Watchdog:
             self.reason = f"{cpu_s:.2f} s of processor time, {self._cpu_s:g} s allowed"
             return "timeout"
         self._weigh(used)
-        return self._memory_trouble(used) or self._disk_trouble(used)
+        try:
+            return self._memory_trouble(used) or self._disk_trouble(used)
+        except usage.HiddenError:
+            self.reason = "a process cannot be inspected: it runs a program that nobody may read"
+            return "killed"
 
     def _memory_trouble(self, used: dict[int, usage.Usage]) -> str:
-        kernel = sum(one.tables for one in used.values()) + usage.socket_buffers(used)
+        entries = [one.entry for one in used.values()]
+        kernel = sum(one.tables for one in used.values()) + usage.socket_buffers(entries)
         # Pages shared with the zygote count in each process's resident size: the exact sum, which
         # is slower to get, decides.
         if sum(one.resident for one in used.values()) + kernel <= self._memory:
             return ""
         total = kernel
-        for pid in used:
+        for entry in entries:
             with contextlib.suppress(OSError):
-                total += usage.proportional(pid)
+                total += usage.proportional(entry)
         if total <= self._memory:
             return ""
         self.reason = f"{total >> 20} MiB in use, {self._memory >> 20} MiB allowed"
@@ -127,7 +132,8 @@ class Watchdog:
         if self._place.private:
             return ""
         size, count = _disk_use(self._place.folder)
-        if size + usage.deleted_files(used, self._place.folder) > self._disk:
+        entries = [one.entry for one in used.values()]
+        if size + usage.deleted_files(entries, self._place.folder) > self._disk:
             self.reason = f"files exceed {self._disk >> 20} MiB"
             return "killed"
         if count > MAX_FILES:

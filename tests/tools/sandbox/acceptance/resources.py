@@ -81,6 +81,26 @@ RESOURCES: list[Program] = [
         limits=_HALF,
     ),
     Program(
+        "processes whose first threads have ended are counted too",
+        "import threading\nstep()\n"
+        "def hold():\n    time.sleep(0.2); kept = bytearray(b'x') * (60 << 20); time.sleep(60)\n"
+        "forks(lambda: [threading.Thread(target=hold).start(), libc.syscall(60, 0)], 6)\n"
+        "time.sleep(60)",
+        (MEMORY,),
+        limits=_HALF,
+    ),
+    Program(
+        "files of a process whose first thread has ended count",
+        "import threading\nstep()\n"
+        "def hold():\n    held = []\n    time.sleep(0.2)\n    for i in range(40):\n"
+        "        held.append(open(f'f{i}', 'wb')); os.unlink(f'f{i}')\n"
+        "        held[-1].write(bytes(4 << 20)); held[-1].flush()\n"
+        "    time.sleep(4)\n    os.write(1, b'ESCAPED')\n"
+        "threading.Thread(target=hold).start()\nlibc.syscall(60, 0)",
+        (OK, ERROR, KILLED),
+        limits=Limits(wall_s=15.0),
+    ),
+    Program(
         "shared memory without a name counts as memory",
         "import mmap\nstep()\nm = mmap.mmap(-1, 400 << 20)\n"
         "for at in range(0, 400 << 20, 4096): m[at] = 1\ntime.sleep(60)\nprint('ESCAPED')",

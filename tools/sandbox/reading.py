@@ -1,0 +1,118 @@
+"""Reading what untrusted processes answer: bounded, and beside the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from tools.sandbox.inside.codec import CodecError
+
+MAX_VALUES = 50_000
+"""Values in one answer, those inside of others included."""
+_SHORT = 1 << 13
+"""Bytes that are read at once, in less time than it takes to hand them over."""
+_LEASE_S = 0.5
+"""Seconds that a program gets ahead while its answer is read."""
+_NOTHING_S = 0.02
+"""Seconds of the judge's that are not worth a message."""
+_KEPT = 32 << 20
+"""Bytes of memory, about, that the values of one grade may take."""
+_WEIGHT_OF_LIST = 128
+"""Bytes of memory, about, that a list of the wire comes to."""
+_TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
+
+T = TypeVar("T")
+
+
+def num_lists(body: bytes) -> int:
+    """How many lists a frame has; each takes a thousand times as long to read as a character.
+
+    Raises:
+        CodecError: they are more than ``MAX_VALUES`` values need.
+    """
+    # A value has one list or two, and as much text. Backslashes may hide half of the quotes.
+    quotes = body.count(b'"') - body.count(b'\\"')
+    lists = body.count(b"[") + body.count(b"{")
+    if quotes <= 4 * MAX_VALUES and lists > 2 * MAX_VALUES:
+        text = _TEXT.sub(b"", body)
+        lists = text.count(b"[") + text.count(b"{")
+    if max(quotes, 2 * lists) > 4 * MAX_VALUES:
+        raise CodecError(f"more than {MAX_VALUES} values in one answer")
+    return lists
+
+
+class Clock:
+    """The judge's own time during a program's run, which the program is not charged."""
+
+    def __init__(self) -> None:
+        self._give: Callable[[float], None] | None = None
+        self._owed = 0.0
+        self._given = 0.0
+
+    def bind(self, give: Callable[[float], None] | None) -> None:
+        """What gives the program more seconds, as long as it runs."""
+        self._give = give
+
+    def charge(self, seconds: float, ahead: float = 0.0) -> None:
+        """The judge took so long, and may go on for ``ahead`` more."""
+        self._owed += seconds
+        missing = self._owed + ahead - self._given
+        if missing > _NOTHING_S and self._give is not None:
+            self._given += missing
+            self._give(missing)
+
+
+class Reader:
+    """Reads long answers one at a time in a thread, so that a loop goes on meanwhile."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sandbox-reader")
+        self._closed = False
+
+    async def read(self, size: int, act: Callable[[], T], clock: Clock) -> T:
+        """What ``act`` returns; the time until then is the judge's.
+
+        Args:
+            size: bytes of what it reads.
+            act: must need nothing of the loop's.
+            clock: of the program that waits.
+        """
+        if size <= _SHORT or self._closed:
+            return act()
+        reading = asyncio.get_running_loop().run_in_executor(self._thread, act)
+        try:
+            while True:
+                before = time.monotonic()
+                clock.charge(0.0, ahead=_LEASE_S)
+                await asyncio.wait([reading], timeout=_LEASE_S / 2)
+                clock.charge(time.monotonic() - before)
+                if reading.done():
+                    return reading.result()
+        finally:
+            reading.cancel()
+
+    def close(self) -> None:
+        """End the thread, once it has read what waits for it."""
+        self._closed = True
+        self._thread.shutdown(wait=False)
+
+
+class Room:
+    """What the values of one grade may take of the memory; the rest is left out."""
+
+    def __init__(self) -> None:
+        self._left = _KEPT
+
+    def take(self, weight: int) -> bool:
+        """Whether a value of that weight may stay."""
+        self._left -= weight
+        return self._left >= 0
+
+
+def weight(size: int, lists: int) -> int:
+    """Bytes of memory, about, of what a frame says."""
+    return size + _WEIGHT_OF_LIST * lists
