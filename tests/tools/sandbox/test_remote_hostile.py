@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import time
 import zlib
 
@@ -40,6 +41,35 @@ async def http(server):
     async with aiohttp.ClientSession(f"http://{host}:{port}") as session:
         yield session
     await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        b'["l",[' + b",".join([b'["s",[]]'] * 400_000) + b"]]",
+        b'["l",[' + b",".join([b"null"] * 4_000_000) + b"]]",
+    ],
+    ids=["sets", "nothing"],
+)
+async def test_a_message_of_too_many_values_is_refused_while_others_are_served(http, tests):
+    body = b'["d",[["source","x"],["tests",' + tests + b"]]]"
+    waited = 0.0
+
+    async def look() -> None:
+        nonlocal waited
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(0.01)
+            waited = max(waited, time.monotonic() - before)
+
+    looking = asyncio.create_task(look())
+    async with http.post("/grade", data=io.BytesIO(body)) as response:
+        assert response.status == 400
+        assert "more than 300000 values" in wire.unpack(await response.read())["message"]
+    looking.cancel()
+    assert waited < 5  # to read such a message took 9 to 17 s
+    async with http.post("/run", data=a_run("print(1)")) as response:
+        assert wire.unpack(await response.read())["stdout"] == "1\n"
 
 
 async def test_a_connection_that_asks_for_nothing_is_cut_off(server, monkeypatch):

@@ -21,6 +21,7 @@ from tools.sandbox.files import checked_patterns
 from tools.sandbox.health import Health
 from tools.sandbox.limits import Limits, check_session_times
 from tools.sandbox.queue import FairQueue
+from tools.sandbox.reading import Clock, Reader
 from tools.sandbox.remote import wire
 from tools.sandbox.remote.about import CONNECT_S, About, ask_about, checked_url
 from tools.sandbox.remote.line import Line, LineLost
@@ -71,6 +72,7 @@ class RemoteSandbox:
         self._rng = random.Random(self._name)
         self._http: aiohttp.ClientSession | None = None
         self._about: About | None = None
+        self._reader = Reader()
         self._line: Line | None = None
         self._line_lock = asyncio.Lock()
         self._failures = 0
@@ -159,6 +161,7 @@ class RemoteSandbox:
             await self._line.close()
         if http is not None:
             await http.close()
+        self._reader.close()
 
     async def run(
         self,
@@ -327,7 +330,8 @@ class RemoteSandbox:
         if response.content_type != "application/json":
             raise self.failure(f"{response.status} {response.reason}")
         try:
-            data = wire.unpack(await response.read())
+            body = await response.read()
+            data = await self._reader.read(len(body), lambda: wire.unpack(body), Clock())
         except wire.WireError as error:
             raise self.failure(str(error)) from None
         if response.status != 200:

@@ -17,6 +17,8 @@ from tools.sandbox.session import Session, Snapshot
 
 _MAX_KEPT = 4096
 """Sessions and snapshots that one client may have, those that have ended but are not closed too."""
+_MAX_VALUES = 20_000
+"""Of a message about a session: its files and their paths."""
 _MAX_ASKED = 4 * _MAX_KEPT
 """Messages of one client that are not answered yet; it loses its connection beyond."""
 _ENDINGS = ("close", "drop")
@@ -50,7 +52,7 @@ class HostedSessions:
         Raises:
             WireError: it asks for nothing, or too many are unanswered.
         """
-        message = wire.unpack(body)
+        message = wire.unpack(body, _MAX_VALUES)
         match message:
             case {"op": "cancel", "number": int(number)}:
                 if number in self._asked:

@@ -15,6 +15,7 @@ from aiohttp import WSCloseCode, WSMsgType, web
 
 from tools.owner import acting_for
 from tools.sandbox.errors import SandboxBusy, SandboxFailure
+from tools.sandbox.reading import Clock
 from tools.sandbox.remote import wire
 from tools.sandbox.remote.hosted import HostedSessions
 from tools.sandbox.remote.intake import RETRY_AFTER_S, Intake
@@ -150,7 +151,7 @@ class Server:
 
     async def _run(self, request: web.Request) -> web.StreamResponse:
         with self._intake.take(_size(request)), acting_for(_owner(request)):
-            match await _message(request):
+            match await self._message(request):
                 case {
                     "source": str(source),
                     "stdin": str(stdin),
@@ -170,7 +171,7 @@ class Server:
 
     async def _grade(self, request: web.Request) -> web.StreamResponse:
         with self._intake.take(_size(request)), acting_for(_owner(request)):
-            match await _message(request):
+            match await self._message(request):
                 case {
                     "source": str(source),
                     "tests": list(tests),
@@ -187,10 +188,22 @@ class Server:
                         stop_at_first_failure=stop,
                         fresh_process=fresh,
                     )
-                    return _reply(wire.write_verdict(verdict))
+                    return await self._reply_beside(lambda: wire.write_verdict(verdict))
             raise wire.WireError(
                 "a grade has a source, tests, entry_point, limits, a stop and a fresh_process"
             )
+
+    async def _message(self, request: web.Request) -> wire.Data:
+        try:
+            async with asyncio.timeout(_BODY_S):
+                body = await request.read()
+        except TimeoutError:
+            raise web.HTTPRequestTimeout from None
+        return await self._sandbox.reader.read(len(body), lambda: wire.unpack(body), Clock())
+
+    async def _reply_beside(self, say: Callable[[], wire.Data]) -> web.StreamResponse:
+        """An answer that may take long to write down: other clients go on meanwhile."""
+        return await self._sandbox.reader.read(wire.MAX_BODY, lambda: _reply(say()), Clock())
 
     async def _sessions(self, request: web.Request) -> web.StreamResponse:
         client = web.WebSocketResponse(heartbeat=_HEARTBEAT_S, max_msg_size=wire.MAX_BODY)
@@ -253,14 +266,6 @@ def _size(request: web.Request) -> int:
             f"{wire.MAX_BODY}"
         )
     return request.content_length
-
-
-async def _message(request: web.Request) -> wire.Data:
-    try:
-        async with asyncio.timeout(_BODY_S):
-            return wire.unpack(await request.read())
-    except TimeoutError:
-        raise web.HTTPRequestTimeout from None
 
 
 def _owner(request: web.Request) -> str:

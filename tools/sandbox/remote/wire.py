@@ -11,12 +11,15 @@ from tools.sandbox.cases import AssertTest, CallTest, StdioTest, Test
 from tools.sandbox.errors import CopyRefused, SandboxBusy, SandboxFailure, SessionOver
 from tools.sandbox.inside.codec import CodecError, decode, encode
 from tools.sandbox.limits import Limits
+from tools.sandbox.reading import num_lists
 from tools.sandbox.results import CallResult, Outcome, OutcomeKind, RunResult, Status, Verdict
 
 VERSION = 1
 """Of these messages; client and server must agree."""
 MAX_BODY = 64 << 20
 """Bytes of a request."""
+MAX_VALUES = 300_000
+"""Values of a message, those inside of others included: of all tests of a grade, say."""
 OWNER = "Turnwise-Owner"
 """Header: on whose behalf a request is made."""
 TOKEN_VARIABLE = "TURNWISE_SANDBOX_TOKEN"
@@ -42,13 +45,18 @@ def pack(message: Mapping[str, Any]) -> bytes:
     return json.dumps(encode(dict(message), -_ENVELOPE), separators=(",", ":")).encode()
 
 
-def unpack(body: bytes | str) -> Data:
+def unpack(body: bytes, most: int = MAX_VALUES) -> Data:
     """The message in ``body``.
 
+    Args:
+        body: what came.
+        most: values that it may have.
+
     Raises:
-        WireError: there is none.
+        WireError: there is none, or too much in it.
     """
     try:
+        num_lists(body, most)
         message = decode(json.loads(body), -_ENVELOPE)
     except (CodecError, ValueError, RecursionError) as error:
         raise WireError(f"malformed message: {error}") from None
