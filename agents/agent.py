@@ -55,7 +55,7 @@ class TokenAgent:
         self.segment = Segment()
         self.num_turns = 0
         self.last: Completion | None = None
-        self._opening = ""
+        self._prefill = self._opening = ""
         """What the next action begins with, which the template wrote."""
 
     def fork(self) -> TokenAgent:
@@ -67,8 +67,20 @@ class TokenAgent:
         twin.segment = self.segment.copy()
         return twin
 
-    def start(self, observation: str, system: str | None = None, stop: Sequence[str] = ()) -> None:
+    def start(
+        self,
+        observation: str,
+        system: str | None = None,
+        stop: Sequence[str] = (),
+        prefill: str = "",
+    ) -> None:
         """Read the episode's first observation, and the rules that hold for it.
+
+        Args:
+            observation: the environment's text.
+            system: its rules.
+            stop: its stop strings.
+            prefill: what each message of the agent begins with; no part of the actions' texts.
 
         Raises:
             ValueError: a stop string is empty.
@@ -77,8 +89,9 @@ class TokenAgent:
             raise ValueError("stop holds an empty string, which would stop at once")
         messages = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": observation})
-        self.segment.append_context(self.renderer.start(messages), turn=self.num_turns)
-        self._opening = self.renderer.opening
+        self._prefill = prefill
+        tokens = self.renderer.start(messages) + self._opened()
+        self.segment.append_context(tokens, turn=self.num_turns)
         self.sampling = dataclasses.replace(
             self.sampling,
             stop=(*self.sampling.stop, *stop),
@@ -96,9 +109,16 @@ class TokenAgent:
             tokens = self.renderer.splice(observation)
         else:
             ended = self.last is not None and self.last.finish_reason is FinishReason.STOP_TOKEN
-            tokens = self.renderer.extend(observation, ended=ended)
-            self._opening = self.renderer.opening
+            tokens = self.renderer.extend(observation, ended=ended) + self._opened()
         self.segment.append_context(tokens, turn=self.num_turns)
+
+    def _opened(self) -> list[int]:
+        """Begin a message; the tokens of the environment's prefill, where it is not there yet."""
+        if not self._prefill:
+            self._opening = self.renderer.opening
+            return []
+        there = self.renderer.opening.rstrip().endswith(self._prefill.rstrip())
+        return [] if there else self.renderer.splice(self._prefill)
 
     async def act(self) -> Action:
         """Sample the next action; a tag that the template opened for it is part of its text.

@@ -68,6 +68,9 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
     continues: bool = False
     """True: an observation continues the agent's own message (a result put back in place);
     False: it is a message of its own."""
+    prefill: str = ""
+    """What each of the agent's messages begins with, given to it: a tag that a prompt opens. The
+    texts that ``turn`` sees begin behind it."""
     role: str = ""
     """Who takes the next action, where several do: each role is a conversation of its own, begun
     with the ``system_prompt`` of then. ``begin`` and ``turn`` set it; the same policy speaks."""
@@ -265,7 +268,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         progress = self._running()
         if "state" not in vars(self):
             raise NotForkable(f"{type(self).__name__}.begin must set self.state: copies are its")
-        manner = (self.role, self.system_prompt, self.stop, self.continues)
+        manner = (self.role, self.system_prompt, self.stop, self.continues, self.prefill)
         frozen = (progress, self.state, self.np_random, manner)
         try:
             return Snapshot(self.env_id, pickle.dumps(frozen))
@@ -284,7 +287,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         if snapshot.env_id != self.env_id:
             raise ValueError(f"a snapshot of {snapshot.env_id!r} cannot go on as {self.env_id!r}")
         self._progress, self.state, self.np_random, manner = pickle.loads(snapshot.payload)
-        self.role, self.system_prompt, self.stop, self.continues = manner
+        self.role, self.system_prompt, self.stop, self.continues, self.prefill = manner
 
     def fork(self, reseed: int | None = None) -> Self:
         """A second environment in the same state; ``reseed`` gives it another future."""

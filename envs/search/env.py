@@ -185,6 +185,7 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
         self._pay = find_pay(options.syntax, options.variant, options.reward)
         self.stop = self.syntax.stop + self._protocol.ends
         self.continues = self.syntax.continues
+        self.prefill = self._protocol.prefill
         if options.instructions:
             rules = [self._protocol.instructions, self.tool_rules]
             self.system_prompt = "\n".join(filter(None, rules))

@@ -83,6 +83,8 @@ class Protocol:
     """What stands before a result that holds no passages, where ``numbered`` is set."""
     normalize: Normalizer = normalize_answer
     """Of the scores ``em`` and ``f1``."""
+    prefill: str = ""
+    """What the prompt opens ahead of the agent's words."""
     ends: tuple[str, ...] = ()
     """Further stop strings, at which an episode is over."""
     retry: str | None = None
@@ -203,6 +205,7 @@ _RESEARCH = Protocol(
 
 _R1_SEARCHER = Protocol(
     syntax=R1_SEARCHER,
+    prefill="<think>",
     instructions=(
         "Think first; you are inside <think> already. To search, write <|begin_of_query|> words "
         "<|end_of_query|>; what is found stands after it, between <|begin_of_documents|> and "

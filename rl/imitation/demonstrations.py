@@ -95,7 +95,8 @@ async def _episode(
         action = author(without_budget(observation))
         said = spoken.setdefault(env.role, [])
         halted = bool(env.stop) and action.endswith(env.stop)
-        said.append(Exchange(observation, action, not halted, bool(said) and env.continues))
+        continues = bool(said) and env.continues
+        said.append(Exchange(observation, action, not halted, continues, prefill=env.prefill))
         rules.setdefault(env.role, env.system_prompt)
         if turn + 1 < options.max_turns:
             result = await env.astep(action)

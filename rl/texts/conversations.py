@@ -28,6 +28,8 @@ class Exchange:
     """Whether the observation stands inside the author's own message; never of the first."""
     token_ids: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     """The tokens before the author's words, and those words as they were sampled."""
+    prefill: str = ""
+    """What the author's message begins with, given to it."""
     role: str = "user"
     """Who speaks the observation: a user, or, behind the author's first words, a tool."""
 
@@ -73,6 +75,9 @@ class Conversation:
         else:
             ended = self.exchanges[turn - 1].ended
             context = renderer.extend(exchange.observation, ended=ended, role=exchange.role)
+        if exchange.prefill and not exchange.continues:
+            opened = renderer.opening.rstrip().endswith(exchange.prefill.rstrip())
+            context = [*context, *([] if opened else renderer.splice(exchange.prefill))]
         spoken = renderer.splice if exchange.continues else renderer.answer
         words = spoken(exchange.action)
         return context, [*words, renderer.end_token_ids[0]] if exchange.ended else words
@@ -113,7 +118,8 @@ def to_messages(conversation: Conversation) -> list[dict[str, Any]]:
 
     Beside role and content a message holds what chat messages cannot say, where it is so:
     ``"ended": false`` of an assistant's that was halted, ``"continues": true`` of a user's that
-    stands inside the assistant's, and the ``"token_ids"`` of either.
+    stands inside the assistant's, ``"prefill"`` of an assistant's that was begun for it, and the
+    ``"token_ids"`` of either.
     """
     system = conversation.system
     messages: list[dict[str, Any]] = []
@@ -126,6 +132,8 @@ def to_messages(conversation: Conversation) -> list[dict[str, Any]]:
             read["continues"] = True
         if not exchange.ended:
             said["ended"] = False
+        if exchange.prefill:
+            said["prefill"] = exchange.prefill
         if exchange.token_ids is not None:
             read["token_ids"], said["token_ids"] = map(list, exchange.token_ids)
         messages += [read, said]
@@ -173,5 +181,6 @@ def _exchange(read: Mapping[str, Any], said: Mapping[str, Any]) -> Exchange:
         ended=bool(said.get("ended", True)),
         continues=bool(read.get("continues", False)),
         token_ids=(tuple(known[0]), tuple(known[1])) if known else None,
+        prefill=str(said.get("prefill", "")),
         role=read["role"],
     )

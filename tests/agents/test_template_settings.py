@@ -141,6 +141,35 @@ async def test_an_environment_sees_the_opening_once_a_message_and_it_is_not_trai
     assert trained == said * 3
 
 
+@pytest.mark.parametrize("kind", ["hermes", "distill"])
+async def test_an_environments_prefill_opens_the_tag_once_and_is_no_part_of_an_action(
+    make_tokenizer, kind
+):
+    renderer = Renderer(make_tokenizer(kind))
+    said = [*renderer.splice("x</think>y"), renderer.end_token_ids[0]]
+    agent = TokenAgent(
+        renderer, OneWord(said), SamplingParams(), session="s", context_length=10_000
+    )
+    agent.start("Q", None, (), "<think>")
+    assert await agent.act() == "x</think>y"
+    agent.observe("found", continues=True)
+    assert await agent.act() == "x</think>y"
+    agent.observe("more", continues=False)
+    assert await agent.act() == "x</think>y"
+    assert renderer.tokenizer.decode(agent.segment.token_ids).count("<think>") == 2
+
+
+def test_imitation_of_an_environments_author_begins_behind_its_prefill(make_tokenizer):
+    for kind in ("hermes", "distill"):
+        renderer = Renderer(make_tokenizer(kind))
+        exchange = Exchange("Q", "x</think>y", prefill="<think>")
+        segment = Conversation((exchange,)).to_segment(renderer)
+        trained = [t for t, m in zip(segment.token_ids, segment.loss_mask, strict=True) if m]
+        decode = renderer.tokenizer.decode
+        assert decode(trained[:-1]) == "x</think>y"
+        assert decode(segment.token_ids).count("<think>") == 1
+
+
 @pytest.mark.parametrize("text", ["<think>\nso</think>42", "42"])
 def test_what_is_imitated_stands_behind_the_opening(make_tokenizer, text):
     renderer = Renderer(make_tokenizer("distill"))
