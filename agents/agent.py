@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from agents.completion import Completion, FinishReason, SamplingParams
 from agents.policy import Policy
@@ -73,6 +74,7 @@ class TokenAgent:
         system: str | None = None,
         stop: Sequence[str] = (),
         prefill: str = "",
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         """Read the episode's first observation, and the rules that hold for it.
 
@@ -81,16 +83,15 @@ class TokenAgent:
             system: its rules.
             stop: its stop strings.
             prefill: what each message of the agent begins with; no part of the actions' texts.
+            tools: what the model's chat template shows it.
 
         Raises:
             ValueError: a stop string is empty.
         """
         if "" in stop:
             raise ValueError("stop holds an empty string, which would stop at once")
-        messages = [{"role": "system", "content": system}] if system else []
-        messages.append({"role": "user", "content": observation})
         self._prefill = prefill
-        tokens = self.renderer.start(messages) + self._opened()
+        tokens = self.renderer.begin(observation, system, tools) + self._opened()
         self.segment.append_context(tokens, turn=self.num_turns)
         self.sampling = dataclasses.replace(
             self.sampling,
@@ -109,7 +110,7 @@ class TokenAgent:
             tokens = self.renderer.splice(observation)
         else:
             ended = self.last is not None and self.last.finish_reason is FinishReason.STOP_TOKEN
-            tokens = self.renderer.extend(observation, ended=ended) + self._opened()
+            tokens = self.renderer.observe(observation, ended=ended) + self._opened()
         self.segment.append_context(tokens, turn=self.num_turns)
 
     def _opened(self) -> list[int]:

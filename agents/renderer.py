@@ -19,8 +19,10 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from agents.encoder import Encoder
-from agents.template import ChatTemplate
+from agents.template import ChatTemplate, tool_message
 from agents.template_settings import prefill_of
+from envs.episode import ToolResults
+from tools.calls import listed
 
 logger = logging.getLogger(__name__)
 
@@ -138,6 +140,26 @@ class Renderer:
             role: who speaks.
         """
         return self._after_end(self._encoder.encode(self._bridge(role, observation)), ended)
+
+    def begin(
+        self, observation: str, system: str | None, tools: Sequence[Mapping[str, Any]] = ()
+    ) -> list[int]:
+        """The tokens of an episode's first observation, behind its rules and its tools.
+
+        A template that knows no tools gets them in words, in the system message.
+        """
+        shown = tools if self.takes_tools else ()
+        rules = "\n".join(filter(None, [system, listed(tools) if tools and not shown else ""]))
+        messages = [{"role": "system", "content": rules}] if rules else []
+        return self.start([*messages, {"role": "user", "content": observation}], shown)
+
+    def observe(self, observation: str, *, ended: bool, role: str = "user") -> list[int]:
+        """As :meth:`extend`; results of calls are messages of tools where the template has such."""
+        results = observation.results if isinstance(observation, ToolResults) else ()
+        if not results or not self.takes_tools:
+            return self.extend(observation, ended=ended, role=role)
+        messages = [tool_message(place, *result) for place, result in enumerate(results)]
+        return self.follow(messages, ended=ended)
 
     def splice(self, text: str) -> list[int]:
         """The tokens of a result that continues the assistant's own message."""

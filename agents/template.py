@@ -26,6 +26,11 @@ _SYSTEM, _USER = "TURNWISE-SYSTEM-MESSAGE", "TURNWISE-USER-MESSAGE"
 _SENTINEL = "TURNWISE-ASSISTANT-MESSAGE"
 
 
+def tool_message(place: int, name: str, text: str) -> dict[str, str]:
+    """A call's result as chat templates read it; Mistral's wants identifiers of nine characters."""
+    return {"role": "tool", "name": name, "content": text, "tool_call_id": f"call{place:05d}"}
+
+
 class ChatTemplate:
     """The chat template of a tokenizer, as text for the encoder.
 
@@ -55,13 +60,14 @@ class ChatTemplate:
 
     @cached_property
     def takes_tools(self) -> bool:
-        """Whether the template shows the model which tools there are."""
+        """Whether the template shows the model which tools there are, and what they answer."""
         conversation = [{"role": "user", "content": "x"}]
         parameters = {"type": "object", "properties": {}}
         function = {"name": "probe", "description": "A probe.", "parameters": parameters}
         tools = [{"type": "function", "function": function}]
         try:
-            return self._render(conversation, tools) != self._render(conversation)
+            listed = self._render(conversation, tools) != self._render(conversation)
+            return listed and _USER in self.after_assistant([tool_message(0, "probe", _USER)])
         except ValueError:
             return False
 

@@ -13,7 +13,6 @@ import inspect
 import pickle
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import gymnasium
@@ -24,6 +23,7 @@ from envs.budget import draw_budget, sentence_of
 from envs.card import Card
 from envs.deadlines import bounded
 from envs.episode import Action, NotForkable, OrderError, Reply, StepResult, as_action
+from envs.episode import Snapshot as Snapshot
 from envs.loop import loop_thread
 from envs.options import EnvOptions as EnvOptions
 from envs.options import Tasks as Tasks
@@ -37,14 +37,6 @@ StateT = TypeVar("StateT")
 T = TypeVar("T")
 _plain = str.__new__
 """Makes an :class:`Action` that carries no reason, in a third of the time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """An episode frozen between two turns. It pickles; what it is restored into must match."""
-
-    env_id: str
-    payload: bytes = field(repr=False)
 
 
 class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
@@ -71,6 +63,8 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
     prefill: str = ""
     """What each of the agent's messages begins with, given to it: a tag that a prompt opens. The
     texts that ``turn`` sees begin behind it."""
+    tool_schemas: tuple[Mapping[str, Any], ...] = ()
+    """Tools that the model's chat template shows it, as APIs list them."""
     role: str = ""
     """Who takes the next action, where several do: each role is a conversation of its own, begun
     with the ``system_prompt`` of then. ``begin`` and ``turn`` set it; the same policy speaks."""

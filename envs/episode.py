@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, Self
 
@@ -56,6 +56,26 @@ class Action(str):
         return action
 
 
+class ToolResults(str):
+    """An observation that is the results of calls, one each, for models with a role for tools."""
+
+    results: tuple[tuple[str, str], ...] = ()
+    """Tool and text of each, in the order of the calls."""
+
+    def __new__(cls, text: str, results: Iterable[tuple[str, str]] = ()) -> Self:
+        """Make an observation that reads as ``text``."""
+        made = str.__new__(cls, text)
+        made.results = tuple(results)
+        return made
+
+    @classmethod
+    def of(cls, results: Iterable[tuple[str, str]]) -> Self:
+        """The results as a text in Hermes's form, too."""
+        rows = tuple(results)
+        text = "\n".join(f"<tool_response>\n{text}\n</tool_response>" for _, text in rows)
+        return cls(text, rows)
+
+
 def as_action(env: object, action: Any) -> Action:
     """Any text as an action.
 
@@ -84,6 +104,14 @@ class EnvToolCall:
     def of(cls, name: str, arguments: Mapping[str, Any], result: ToolResult) -> Self:
         """The record of a call that was answered."""
         return cls(name, arguments, result.text, result.error, result.cost)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """An episode frozen between two turns. It pickles; what it is restored into must match."""
+
+    env_id: str
+    payload: bytes = field(repr=False)
 
 
 class StepResult(NamedTuple):

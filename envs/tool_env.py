@@ -8,7 +8,7 @@ from call to call; whoever goes on from it repeats them before the next one.
 from __future__ import annotations
 
 import pickle
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,10 +16,10 @@ from typing import Any, ClassVar, Self, TypeVar, cast
 
 from envs.deadlines import bounded
 from envs.env import EnvOptions, Snapshot, Tasks, TextEnv
-from envs.episode import EnvToolCall, NotForkable, StepResult
+from envs.episode import EnvToolCall, NotForkable, StepResult, ToolResults
 from envs.loop import loop_thread
 from envs.sessions import ToolSession
-from tools.calls import tool_rules, with_tools
+from tools.calls import schema_of, tool_rules, with_tools
 from tools.spec import make_tools
 from tools.syntax import Call, Syntax
 from tools.tool import Tool, ToolFailure, ToolResult
@@ -64,9 +64,8 @@ class ToolOptions(EnvOptions):
 class ToolEnv(TextEnv[TaskT, StateT]):
     """Base class of environments whose agents call tools.
 
-    ``turn`` finds a call by ``self.syntax.parse(action)``, awaits :meth:`call`, puts
-    ``self.syntax.wrap(result.text)`` back, and hands the record on: ``go_on(text,
-    tool_calls=[record])``.
+    ``turn`` finds calls by ``self.syntax.calls(action)``, awaits :meth:`call` for each, and hands
+    texts and records on: ``go_on(self.put_back([(call.tool, result.text)]), tool_calls=[record])``.
 
     The base class appends :attr:`tool_rules` to the class's ``system_prompt``, unless
     ``options.instructions`` is false. A subclass that sets ``self.system_prompt`` after
@@ -109,6 +108,8 @@ class ToolEnv(TextEnv[TaskT, StateT]):
         """How to call each tool of ``options.tools``, in words for the model."""
         if self.tool_rules and options.instructions:
             self.system_prompt = "\n".join(filter(None, [self.system_prompt, self.tool_rules]))
+        if self.syntax.form == "chat" and options.instructions:
+            self.tool_schemas = tuple(schema_of(tool) for tool in self.named_tools.values())
         self._sessions: dict[str, ToolSession] = {}
         self._calls: list[tuple[str, dict[str, Any]]] = []
 
@@ -137,6 +138,12 @@ class ToolEnv(TextEnv[TaskT, StateT]):
         else:
             result = await self._call_session(call)
         return result, EnvToolCall.of(call.tool, call.arguments, result)
+
+    def put_back(self, results: Sequence[tuple[str, str]]) -> str:
+        """The observation for the results of a message's calls: tool and text of each."""
+        if self.syntax.form == "chat":
+            return ToolResults.of(results)
+        return "".join(self.syntax.wrap(text) for _, text in results)
 
     def is_final(self, call: Call) -> bool:
         """Whether a call hands in an answer: even in the last turn it is worth making."""

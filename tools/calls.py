@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -41,7 +41,7 @@ def with_tools(syntax: Syntax, tools: Mapping[str, Tool]) -> Syntax:
             raise ValueError(f"tool {name!r} needs a name of letters, digits, _ and - to be called")
         if name in _MEANT and syntax.form == "tags":
             raise ValueError(f"tool {name!r} needs another name: <{name}> is no call of a tool")
-    if not others or syntax.form == "json":
+    if not others or syntax.form in ("json", "chat"):
         return syntax
     if syntax.form == "fence":
         find = fenced_call({**FENCED_ARGUMENTS, **dict.fromkeys(others, _WRITTEN)})
@@ -57,10 +57,22 @@ def with_tools(syntax: Syntax, tools: Mapping[str, Tool]) -> Syntax:
 def tool_rules(syntax: Syntax, tools: Mapping[str, Tool]) -> str:
     """What a system message says of tools that ``syntax`` has no way of its own to call."""
     others = [tool for name, tool in tools.items() if name not in syntax.tools]
+    if syntax.form == "chat":
+        return ""
     if syntax.form == "json":
         schemas = "\n".join(json.dumps(schema_of(tool)) for tool in others)
         return f"You may call these functions, too:\n<tools>\n{schemas}\n</tools>" if others else ""
     return "\n".join(_rule(syntax, tool) for tool in others)
+
+
+def listed(schemas: Sequence[Mapping[str, Any]]) -> str:
+    """Tools in words, as Hermes lists them, for a model whose chat template lists none."""
+    rows = "\n".join(json.dumps(schema) for schema in schemas)
+    return (
+        f"You may call these functions:\n<tools>\n{rows}\n</tools>\nFor each call, write\n"
+        '<tool_call>\n{"name": "...", "arguments": {...}}\n</tool_call>\nResults come between '
+        "<tool_response> and </tool_response>."
+    )
 
 
 def schema_of(tool: Tool) -> dict[str, Any]:

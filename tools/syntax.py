@@ -40,8 +40,17 @@ class Syntax:
     """True: the result continues the model's message; False: it is a message of its own."""
     tools: tuple[str, ...]
     """Tools that it has a way of its own to call; ``tools.calls`` says how others are."""
-    form: Literal["tags", "fence", "json"] = "tags"
+    form: Literal["tags", "fence", "json", "chat"] = "tags"
     """How a call of any other tool stands in a text."""
+    find_all: Callable[[str], list[Call]] | None = None
+    """Every call in a message, where one may hold several; None: the first alone counts."""
+
+    def calls(self, text: str) -> list[Call]:
+        """The calls in a text that are to be answered, in order."""
+        if self.find_all is not None:
+            return self.find_all(text)
+        call = self.parse(text)
+        return [] if call is None else [call]
 
 
 _JSON_CALL = re.compile(r"<tool_call>(.*?)</tool_call>|</tool_call>", re.DOTALL)

@@ -201,6 +201,7 @@ class MixEnv(TextEnv[MixTask, MixState]):
     def _speak_as(self, env: TextEnv[Any, Any]) -> None:
         """A part's manner of speaking is the mixture's."""
         self.role, self.system_prompt = env.role, env.system_prompt
+        self.tool_schemas = env.tool_schemas
         self.stop, self.continues, self.prefill = env.stop, env.continues, env.prefill
 
     def _inner(self) -> Snapshot:

@@ -22,7 +22,7 @@ def tools(probe: Probe) -> Iterator[str]:
     for task in probe.tasks:
         with probe.copies(1) as [copy]:
             first, _ = copy.reset(seed=probe.seed, options={"task": task})
-            shown = f"{copy.system_prompt or ''}\n{first}"
+            shown = f"{copy.system_prompt or ''}\n{first}\n{copy.tool_schemas or ''}"
         for name in (*env.own_tools, *env.named_tools):
             if not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", shown, re.IGNORECASE):
                 yield (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,7 +33,7 @@ class Manner:
 
 
 # The space before a value makes it the same tokens as in the passage it is copied from.
-MANNERS: Mapping[str, Manner] = {
+MANNERS: dict[str, Manner] = {
     "re-search": Manner(
         search=lambda query: f"<think> </think> <search> {query} </search>",
         answer=lambda value: f"<think> </think> <answer> \\boxed{{ {value} }} </answer>",
@@ -60,6 +60,7 @@ MANNERS: Mapping[str, Manner] = {
         answer=lambda value: f"<answer> {value} </answer>",
     ),
 }
+MANNERS["chat"] = MANNERS["json"]
 """By the name of the syntax."""
 
 

@@ -38,7 +38,7 @@ from envs.search.authors import (
     Manner,
     ReferenceAuthor,
 )
-from envs.search.protocol import PROTOCOLS, find_pay
+from envs.search.protocol import PROTOCOLS, SEARCH_SCHEMA, find_pay
 from envs.search.rows import load_questions
 from envs.search.world import (
     DISTRACTORS,
@@ -86,8 +86,8 @@ class SearchQAOptions(ToolOptions, RowOptions):
     top_n: int = 1
     """Passages shown per search."""
     syntax: str = "re-search"
-    """How calls and answers are written: "re-search", "r1-searcher", "search-r1", "fenced" or
-    "json"."""
+    """How calls and answers are written: "re-search", "r1-searcher", "search-r1", "fenced",
+    "json", or "chat": the model's own, by its chat template."""
     variant: str = ""
     """Of the syntax's reward; "": the first. "r1-searcher": "stage-2", "stage-1" or "zero";
     "search-r1": "plain" or "format"."""
@@ -172,7 +172,7 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
     Options = SearchQAOptions
     card = Card(
         agent="answers questions about invented people by searching a library, in ReSearch's tags "
-        "or four other syntaxes",
+        "or five other syntaxes",
         reward="F1; 0.1 for a wrong answer in the right format",
     )
     success_score = "em"
@@ -189,6 +189,8 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
         if options.instructions:
             rules = [self._protocol.instructions, self.tool_rules]
             self.system_prompt = "\n".join(filter(None, rules))
+            if self.syntax.form == "chat":
+                self.tool_schemas = (SEARCH_SCHEMA, *self.tool_schemas)
         self.reward_range = (self._pay.least, self._pay.most)
         self.reward_floor = self._pay.floor
         self.rubric = make_rubric(options.rubric) if options.rubric else None
@@ -223,8 +225,8 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
     async def turn(self, action: Action) -> Reply:
         """A search's result, or the end."""
         protocol = self._protocol
-        call = self.syntax.parse(action)
-        if call is None:
+        calls = self.syntax.calls(action)
+        if not calls:
             self._say(action)
             if protocol.retry is None or protocol.answer(action) is not None:
                 rewards, scores = self._grade(action, action.finish_reason in OVER_LENGTH)
@@ -233,11 +235,14 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
                 self.state.text += protocol.retry
                 return go_on(protocol.retry)
         else:
-            self._say(action[: call.end])
-        records = list[EnvToolCall]()
-        if call is not None and (self.turns_left > 1 or self.is_final(call)):
+            self._say(action[: calls[-1].end])
+        records, results = list[EnvToolCall](), list[tuple[str, str]]()
+        for call in calls:
+            if self.turns_left == 1 and not self.is_final(call):
+                continue
             result, record = await self.call(call)
             records.append(record)
+            results.append((call.tool, self._shown(call, result)))
             if self.is_final(call) and result.error is None:
                 rewards, scores = self._grade(action, False, answer=str(result.data))
                 return finish(rewards, scores=scores, tool_calls=records)
@@ -245,8 +250,8 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
             # Nobody could read the result any more.
             rewards, scores = self._grade(action, cut_short=True)
             return cut(StopReason.TURN_LIMIT, rewards, scores=scores, tool_calls=records)
-        assert call is not None
-        observation = self._shown(call, result)
+        chat = self.syntax.form == "chat"
+        observation = self.put_back(results) if chat else results[0][1]
         self.state.text += observation
         return go_on(observation, tool_calls=records)
 

@@ -1,4 +1,4 @@
-r"""How an episode of ``search-qa-v0`` is written and paid, in each of five syntaxes.
+r"""How an episode of ``search-qa-v0`` is written and paid, in each of six syntaxes.
 
 A protocol is a row: the syntax of its calls, the rules in words, how passages are shown, where the
 answer stands, and its rewards by variant and by whether the paper or its code is followed.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from envs.rewards import Transcript
@@ -25,6 +25,7 @@ from envs.rewards.retrieval import (
     searcher_zero_reward,
     tagged_answer,
 )
+from tools.chat_calls import CHAT
 from tools.retrieval import Passage
 from tools.syntax import FENCED, JSON_CALL, R1_SEARCHER, RE_SEARCH, SEARCH_R1, Syntax
 from tools.tool import ToolResult
@@ -36,20 +37,18 @@ SEARCH_R1_RETRY = (
     "and </search>. If I want to give the final answer, I should put the answer between <answer> "
     "and </answer>. Let me try again.\n"
 )
-_TOOL_SCHEMA = json.dumps(
-    {
-        "type": "function",
-        "function": {
-            "name": "search",
-            "description": "Search a library of passages.",
-            "parameters": {
-                "type": "object",
-                "properties": {"query": {"type": "string", "description": "What to look for."}},
-                "required": ["query"],
-            },
+SEARCH_SCHEMA = {
+    "type": "function",
+    "function": {
+        "name": "search",
+        "description": "Search a library of passages.",
+        "parameters": {
+            "type": "object",
+            "properties": {"query": {"type": "string", "description": "What to look for."}},
+            "required": ["query"],
         },
-    }
-)
+    },
+}
 
 Rewards = dict[str, float]
 
@@ -273,8 +272,9 @@ _FENCED = Protocol(
 _JSON = Protocol(
     syntax=JSON_CALL,
     instructions=(
-        f"You may call this function:\n<tools>\n{_TOOL_SCHEMA}\n</tools>\nFor a call, write\n"
-        '<tool_call>\n{"name": "search", "arguments": {"query": "words"}}\n</tool_call>\nWhat is '
+        f"You may call this function:\n<tools>\n{json.dumps(SEARCH_SCHEMA)}\n</tools>\n"
+        'For a call, write\n<tool_call>\n{"name": "search", "arguments": {"query": "words"}}\n'
+        "</tool_call>\nWhat is "
         "found comes between <tool_response> and </tool_response>. You may call it more than once. "
         "To answer, write <answer> words </answer>."
     ),
@@ -284,8 +284,14 @@ _JSON = Protocol(
     pay={"": _both(Pay(lambda transcript: {"answer": _answer_f1(transcript)}))},
 )
 
+_CHAT = replace(
+    _JSON,
+    syntax=CHAT,
+    instructions="You may search more than once. To answer, write <answer> words </answer>.",
+)
+
 PROTOCOLS: Mapping[str, Protocol] = {
-    row.syntax.name: row for row in (_RESEARCH, _R1_SEARCHER, _SEARCH_R1, _FENCED, _JSON)
+    row.syntax.name: row for row in (_RESEARCH, _R1_SEARCHER, _SEARCH_R1, _FENCED, _JSON, _CHAT)
 }
 """By the name of their syntax."""
 

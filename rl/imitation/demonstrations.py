@@ -104,4 +104,7 @@ async def _episode(
                 break
             observation = result.observation
     await env.aclose()
-    return [Conversation(tuple(exchanges), rules[role]) for role, exchanges in spoken.items()]
+    return [
+        Conversation(tuple(exchanges), rules[role], tools=env.tool_schemas)
+        for role, exchanges in spoken.items()
+    ]

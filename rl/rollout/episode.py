@@ -257,7 +257,7 @@ class Episode:
         )
         agent.segment.role, agent.num_turns = env.role, len(trajectory.turns)
         trajectory.segments.append(agent.segment)
-        agent.start(observation, env.system_prompt, env.stop, env.prefill)
+        agent.start(observation, env.system_prompt, env.stop, env.prefill, env.tool_schemas)
 
     @contextmanager
     def _generating(self) -> Iterator[None]:

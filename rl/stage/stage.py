@@ -195,7 +195,7 @@ async def open_stage(
         except ValueError as error:
             raise UsageError(str(error)) from error
         activities.progressed("the model that was loaded")
-        for notice in (*renderer.notices, *_rules_twice(config)):
+        for notice in (*renderer.notices, *_rules_twice(config), *_no_tools(config, renderer)):
             say(f"chat template: {notice}")
         closed_first = await stack.enter_async_context(
             InTime(AsyncExitStack(), "the policy", activities, config.close_s)
@@ -305,6 +305,16 @@ def _rules_twice(config: RunConfig) -> list[str]:
     return [
         f"{name} has rules of its own, and the environment's stand behind them in the first "
         f"message: env.instructions=false leaves these out"
+    ]
+
+
+def _no_tools(config: RunConfig, renderer: Renderer) -> list[str]:
+    """A notice where calls are to go through a template that has no place for tools."""
+    if getattr(config.env.options, "syntax", "") != "chat" or renderer.takes_tools:
+        return []
+    return [
+        "it has no place for tools: they stand in the system message, and calls are to be written "
+        "as Hermes writes them"
     ]
 
 

@@ -42,6 +42,8 @@ class Conversation:
     system: str | None = None
     tokenizer: str = ""
     """Whose token ids the exchanges hold (``Renderer.identity``); empty: nobody's."""
+    tools: tuple[Mapping[str, Any], ...] = ()
+    """What the author could call, for chat templates; a file of messages has none."""
 
     def texts(self) -> Iterator[str]:
         """Every text of it, for training a tokenizer."""
@@ -68,13 +70,12 @@ class Conversation:
     def _rendered(self, turn: int, renderer: Renderer) -> tuple[Sequence[int], Sequence[int]]:
         exchange = self.exchanges[turn]
         if turn == 0:
-            messages = [{"role": "system", "content": self.system}] if self.system else []
-            context = renderer.start([*messages, {"role": "user", "content": exchange.observation}])
+            context = renderer.begin(exchange.observation, self.system, self.tools)
         elif exchange.continues:
             context = renderer.splice(exchange.observation)
         else:
             ended = self.exchanges[turn - 1].ended
-            context = renderer.extend(exchange.observation, ended=ended, role=exchange.role)
+            context = renderer.observe(exchange.observation, ended=ended, role=exchange.role)
         if exchange.prefill and not exchange.continues:
             opened = renderer.opening.rstrip().endswith(exchange.prefill.rstrip())
             context = [*context, *([] if opened else renderer.splice(exchange.prefill))]

@@ -92,7 +92,7 @@ for _name, _target in (("tally", Tally), ("sleepy", sleepy), ("away", away)):
 
 
 def call_of(syntax, tool, inside, **arguments):
-    if syntax == "json":
+    if syntax in ("json", "chat"):
         return f"<tool_call>{json.dumps({'name': tool, 'arguments': arguments})}</tool_call>"
     if syntax == "fenced":
         return f"```{tool}\n{inside}\n```\n"
@@ -105,7 +105,8 @@ def test_in_search_qa_it_answers_in_every_syntax_and_costs_no_format(syntax, var
     env = envs.make(
         "search-qa", syntax=syntax, variant=variant, tools="calculator, test-tally", max_turns=6
     )
-    assert "calculator" in env.system_prompt and "tally" in env.system_prompt
+    shown = f"{env.system_prompt}{env.tool_schemas}"
+    assert "calculator" in shown and "tally" in shown
     gold = gold_of(env)
     question, _ = env.reset(seed=0)
     sums = env.step(call_of(syntax, "calculator", "2^10", expression="2^10"))

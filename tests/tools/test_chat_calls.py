@@ -1,0 +1,106 @@
+"""Calls in the formats of published chat models, parallel ones among them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tools.chat_calls import chat_calls, first_chat_call
+
+A, B = ("search", {"query": "a"}), ("add", {"x": 1, "y": [2]})
+
+
+@pytest.mark.parametrize(
+    ("text", "calls"),
+    [
+        ("no call", []),
+        ("", []),
+        ('{"answer": 3}', []),
+        ('<tool_call>\n{"name": "search", "arguments": {"query": "a"}}\n</tool_call>', [A]),
+        (
+            'Both.<tool_call>{"name": "search", "arguments": {"query": "a"}}</tool_call>\n'
+            '<tool_call>{"name": "add", "arguments": {"x": 1, "y": [2]}}</tool_call>',
+            [A, B],
+        ),
+        (
+            "<tool_call>\n<function=search>\n<parameter=query>\na\n</parameter>\n</function>\n"
+            "</tool_call>\n<tool_call>\n<function=add>\n<parameter=x>\n1\n</parameter>\n"
+            "<parameter=y>\n[2]\n</parameter>\n</function>\n</tool_call>",
+            [A, B],
+        ),
+        (
+            '[TOOL_CALLS] [{"name": "search", "arguments": {"query": "a"}, "id": "abcdefghi"}, '
+            '{"name": "add", "arguments": {"x": 1, "y": [2]}}]',
+            [A, B],
+        ),
+        (
+            '[TOOL_CALLS]search[ARGS]{"query": "a"}[TOOL_CALLS]add[ARGS]{"x": 1, "y": [2]}',
+            [A, B],
+        ),
+        ('{"name": "search", "parameters": {"query": "a"}}', [A]),
+        ('<|python_tag|>{"name": "search", "parameters": {"query": "a"}}', [A]),
+        (
+            '{"name": "search", "parameters": {"query": "a"}}; '
+            '{"name": "add", "parameters": {"x": 1, "y": [2]}}',
+            [A, B],
+        ),
+    ],
+)
+def test_calls_of_every_format(text, calls):
+    found = chat_calls(text)
+    assert [(call.tool, call.arguments) for call in found] == calls
+    assert all(call.error is None for call in found)
+    first = first_chat_call(text)
+    assert first is None if not calls else (first.tool, first.arguments) == calls[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<tool_call>{</tool_call>",
+        '<tool_call>{"name": "search", "arguments": {"query": "a"}}',
+        '<tool_call>["search"]</tool_call>',
+        '<tool_call>{"name": 3, "arguments": {}}</tool_call>',
+        "[TOOL_CALLS] nothing",
+        "[TOOL_CALLS] []",
+        '[TOOL_CALLS]search[ARGS]{"query"',
+        '{"name": "search", "parameters": 3}',
+        "<|python_tag|>print(3)",
+    ],
+)
+def test_a_malformed_call_is_told_and_not_dropped(text):
+    (call,) = chat_calls(text)
+    assert call.error is not None
+    assert call.tool == ""
+
+
+@settings(max_examples=200, deadline=None, database=None)
+@given(
+    st.lists(
+        st.text(max_size=4)
+        | st.sampled_from(
+            [
+                "<tool_call>",
+                "</tool_call>",
+                "[TOOL_CALLS]",
+                "[ARGS]",
+                "<|python_tag|>",
+                "[",
+                "{",
+                '"name":',
+                '"parameters":',
+                "}",
+                "]",
+                ";",
+                "<function=f>",
+                "</function>",
+            ]
+        ),
+        max_size=8,
+    ).map("".join)
+)
+def test_no_text_raises_and_calls_end_in_order_inside_it(text):
+    ends = [call.end for call in chat_calls(text)]
+    assert ends == sorted(ends)
+    assert all(0 < end <= len(text) for end in ends)
