@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextvars
 import re
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from envs.probe import AnyEnv, Probe, Strength
@@ -49,6 +52,7 @@ def check_env(
     num_interleaved: int = 64,
     num_threads: int = 16,
     max_block_s: float = 0.02,
+    max_rule_s: float = 180.0,
     seed: int = 0,
 ) -> CheckReport:
     """Hold an environment to its contract.
@@ -61,11 +65,13 @@ def check_env(
         num_interleaved: episodes at once in one loop.
         num_threads: threads that play at once.
         max_block_s: how long a turn may keep the event loop from others, in seconds.
+        max_rule_s: how long one rule may take, in seconds. Behind a rule that takes longer no other
+            is checked, and a daemon thread is left to its last call.
         seed: of the episodes.
 
     Raises:
-        CheckFailed: a rule is broken; lists every one that is.
-        ValueError: a number is less than 1.
+        CheckFailed: a rule is broken or takes too long; lists every one that is broken.
+        ValueError: a number is less than 1, or ``max_rule_s`` is not above 0.
     """
     for name, number in (
         ("num_tasks", num_tasks),
@@ -75,6 +81,8 @@ def check_env(
     ):
         if number < 1:
             raise ValueError(f"{name} ({number}) must be >= 1")
+    if not max_rule_s > 0:
+        raise ValueError(f"max_rule_s ({max_rule_s:g}) must be above 0")
     tasks = _spread(len(env.tasks), num_tasks)
     strength = Strength(
         gold_tasks=_spread(len(env.tasks), num_gold_tasks),
@@ -84,7 +92,7 @@ def check_env(
     )
     probe = Probe(env, tasks, seed, strength)
     env_id = env.env_id or type(env).__name__
-    violations = _violations(probe)
+    violations = _violations(probe, max_rule_s)
     if violations:
         raise CheckFailed(env_id, violations)
     waiver = env.floor_waiver if floor_share(env) > MOST_FLOOR else ""
@@ -92,18 +100,43 @@ def check_env(
     return CheckReport(env_id, tuple(RULES), tasks, block_s, num_solved, waiver)
 
 
-def _violations(probe: Probe) -> list[str]:
+def _violations(probe: Probe, max_rule_s: float) -> list[str]:
     """What breaks the rules, each with the rule's name."""
     violations: list[str] = []
     raised: dict[str, list[str]] = {}
     for name, rule in RULES.items():
         # The environment is foreign code: whatever it raises is a finding.
+        checking = _started(name, rule, probe)
         try:
-            violations += [f"{name}: {found}" for found in _said_once(rule(probe))]
+            violations += [f"{name}: {found}" for found in checking.result(max_rule_s)]
+        except TimeoutError as error:
+            if checking.done():
+                raised.setdefault(f"raised {type(error).__name__}: {error}", []).append(name)
+                continue
+            violations.append(
+                f"{name}: not over after {max_rule_s:g} s, and the rules behind it were not "
+                f"checked: make tasks and turns faster, or give it longer (max_rule_s)"
+            )
+            break
         except Exception as error:
             raised.setdefault(f"raised {type(error).__name__}: {error}", []).append(name)
     # What breaks every episode is said once, not by every rule that plays one.
     return violations + [f"{', '.join(names)}: {what}" for what, names in raised.items()]
+
+
+def _started(name: str, rule: Callable[[Probe], Iterator[str]], probe: Probe) -> Future[list[str]]:
+    """What a rule finds, looked for in a thread that nothing waits for at the end."""
+    checking: Future[list[str]] = Future()
+    context = contextvars.copy_context()
+
+    def look() -> None:
+        try:
+            checking.set_result(context.run(lambda: _said_once(rule(probe))))
+        except BaseException as error:
+            checking.set_exception(error)
+
+    threading.Thread(target=look, name=f"turnwise-check-{name}", daemon=True).start()
+    return checking
 
 
 def _said_once(findings: Iterable[str]) -> list[str]:

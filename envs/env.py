@@ -84,7 +84,6 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
     """The most that an empty or random text may earn; ``check_env`` holds the env to it."""
     floor_waiver: str = ""
     """Why the floor lies above 30% of the range, where it does."""
-
     tape: Tape = Tape()
     """Hears what tools are asked and answer, or answers itself; see ``envs.record``."""
 
@@ -140,11 +139,12 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         """
         raise NotImplementedError
 
-    def difficulty(self, task_index: int) -> float:
-        """How hard a task is, from 0 (the easiest that any options give) to 1 (the hardest).
+    def best_return(self, task_index: int) -> float:
+        """The return of a right episode of a task: the greatest there is, unless overridden."""
+        return self.reward_range[1]
 
-        A curriculum sorts by it; it should not take drawing the task.
-        """
+    def difficulty(self, task_index: int) -> float:
+        """How hard a task is, 0 to 1; a curriculum sorts by it and does not draw the task."""
         raise NotImplementedError
 
     @classmethod

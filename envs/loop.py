@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import os
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -39,6 +40,7 @@ class LoopThread:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._inherited: asyncio.AbstractEventLoop | None = None
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run to completion on the loop thread and return the result.
@@ -70,6 +72,12 @@ class LoopThread:
                 atexit.register(self._stop)
             return self._loop
 
+    def forget(self) -> None:
+        """Begin anew: in a forked process there is no such thread, and the lock may be held."""
+        self._lock = threading.Lock()
+        # Kept: closing the loop here would close what the parent process's loop waits for.
+        self._inherited, self._loop, self._thread = self._loop, None, None
+
     def _stop(self) -> None:
         loop, thread = self._loop, self._thread
         if loop is None or thread is None:
@@ -79,3 +87,4 @@ class LoopThread:
 
 
 loop_thread = LoopThread()
+os.register_at_fork(after_in_child=loop_thread.forget)

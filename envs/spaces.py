@@ -1,11 +1,22 @@
-"""The space of all texts."""
+"""The space of all texts, and texts in the shared memory of Gymnasium's asynchronous vectors."""
 
 from __future__ import annotations
 
+import multiprocessing
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Space
+from gymnasium.vector.utils import (
+    create_shared_memory,
+    read_from_shared_memory,
+    write_to_shared_memory,
+)
+
+SHARED_BYTES = 2**20
+"""The most that one environment's text may take in shared memory, in UTF-8."""
+_LENGTH_BYTES = 4
 
 _LETTERS = np.array(list("abcdefghijklmnopqrstuvwxyz "))
 
@@ -47,3 +58,59 @@ class Unicode(Space[str]):
         return isinstance(other, Unicode)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+class SharedTexts(Sequence[str]):
+    """The texts in shared memory, read when asked for; a deep copy is a tuple of texts.
+
+    Gymnasium reads a space's memory once and expects to see what is written there later.
+    """
+
+    def __init__(self, memory: Any, count: int) -> None:
+        self._bytes = memoryview(memory).cast("B")
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        """One text, or a tuple of those of a slice."""
+        places = range(self._count)[index]
+        return self._text(places) if isinstance(places, int) else tuple(map(self._text, places))
+
+    def __iter__(self) -> Iterator[str]:
+        return map(self._text, range(self._count))
+
+    def __deepcopy__(self, memo: Any) -> tuple[str, ...]:
+        return tuple(self)
+
+    def _text(self, place: int) -> str:
+        start = place * SHARED_BYTES
+        text = start + _LENGTH_BYTES
+        length = int.from_bytes(self._bytes[start:text], "little")
+        return bytes(self._bytes[text : text + length]).decode("utf-8", "surrogatepass")
+
+
+@create_shared_memory.register(Unicode)
+def _create(space: Unicode, n: int = 1, ctx: Any = multiprocessing) -> Any:
+    # Not touched, not taken: memory is used as far as texts are long.
+    return ctx.RawArray("c", n * SHARED_BYTES)
+
+
+@read_from_shared_memory.register(Unicode)
+def _read(space: Unicode, shared_memory: Any, n: int = 1) -> SharedTexts:
+    return SharedTexts(shared_memory, n)
+
+
+@write_to_shared_memory.register(Unicode)
+def _write(space: Unicode, index: int, value: str, shared_memory: Any) -> None:
+    encoded = value.encode("utf-8", "surrogatepass")
+    if len(encoded) > SHARED_BYTES - _LENGTH_BYTES:
+        raise ValueError(
+            f"an observation of {len(encoded)} bytes is more than shared memory holds "
+            f"({SHARED_BYTES - _LENGTH_BYTES}): make_vec(..., vector_kwargs="
+            f'{{"shared_memory": False}})'
+        )
+    start = index * SHARED_BYTES
+    written = len(encoded).to_bytes(_LENGTH_BYTES, "little") + encoded
+    memoryview(shared_memory).cast("B")[start : start + len(written)] = written

@@ -8,13 +8,14 @@ import envs
 from envs.command.options import read_options
 
 
-def check(name: str, words: Sequence[str], num_tasks: int) -> str:
+def check(name: str, words: Sequence[str], num_tasks: int, max_rule_s: float) -> str:
     """What :func:`envs.check_env` says of an environment that keeps the contract.
 
     Args:
         name: an id, or a bare name.
         words: options as ``option=value``.
         num_tasks: how many tasks are played.
+        max_rule_s: how long one rule may take, in seconds.
 
     Raises:
         CheckFailed: it breaks the contract; says everything that is wrong.
@@ -22,7 +23,7 @@ def check(name: str, words: Sequence[str], num_tasks: int) -> str:
     """
     env = envs.make(name, **read_options(envs.env_type(name).Options, words))
     try:
-        report = envs.check_env(env, num_tasks=num_tasks)
+        report = envs.check_env(env, num_tasks=num_tasks, max_rule_s=max_rule_s)
     finally:
         env.close()
     tasks = ", ".join(map(str, report.tasks))

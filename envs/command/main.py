@@ -63,7 +63,7 @@ def _act(chosen: argparse.Namespace) -> str:
         case "info":
             return info(chosen.name, chosen.options)
         case "check":
-            return check(chosen.name, chosen.options, chosen.tasks)
+            return check(chosen.name, chosen.options, chosen.tasks, chosen.rule_timeout)
         case _:
             home = write_package(chosen.name, Path.cwd())
             return f"{home}: pip install -e '{home}[test]' && pytest {home}\n"
@@ -82,6 +82,13 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("name", help="an id, or a bare name for its newest version")
     command.add_argument("options", nargs="*", metavar="option=value", help="its options")
     command.add_argument("--tasks", type=int, default=3, help="how many tasks are played (3)")
+    command.add_argument(
+        "--rule-timeout",
+        type=float,
+        default=180.0,
+        metavar="SECONDS",
+        help="how long one rule may take (180)",
+    )
     command = commands.add_parser("new", help="write a package with one of your own")
     command.add_argument("name", help="of the package and the environment: my-env")
     return parser

@@ -104,6 +104,11 @@ class MixEnv(TextEnv[MixTask, MixState]):
         self._running()
         return replace(self._playing.episode_id, part=self._parts[self.state.part].name)
 
+    def best_return(self, task_index: int) -> float:
+        """The part's own."""
+        task = self.tasks[task_index]
+        return self._envs[task.part].best_return(task.index)
+
     def difficulty(self, task_index: int) -> float:
         """The part's own."""
         task = self.tasks[task_index]

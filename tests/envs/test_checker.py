@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -123,6 +124,40 @@ class TwoFaults(PasswordEnv):
 def test_everything_wrong_is_in_one_message():
     found = broken(TwoFaults)
     assert set(found) == {"reward floor", "gold policy"}
+
+
+class Stuck(ParrotProof):
+    """An episode of another split waits until it is let go."""
+
+    let_go = threading.Event()
+
+    def begin(self, task: Any) -> str:
+        if self.options.split == "validation":
+            self.let_go.wait(120)
+        return super().begin(task)
+
+
+def test_a_rule_that_does_not_end_is_named_and_ends_the_check():
+    try:
+        with pytest.raises(CheckFailed) as failed:
+            check_env(Stuck(PasswordOptions()), max_rule_s=10)
+    finally:
+        Stuck.let_go.set()
+    (violation,) = failed.value.violations
+    assert violation.startswith("splits: not over after 10 s, and the rules behind it were not")
+    with pytest.raises(ValueError, match=r"max_rule_s \(0\) must be above 0"):
+        check_env(ParrotProof(PasswordOptions()), max_rule_s=0)
+
+
+class TimesOut(ParrotProof):
+    def turn(self, action: envs.Action) -> Reply:
+        raise TimeoutError("its own")
+
+
+def test_an_environment_that_raises_a_timeout_of_its_own_is_no_slow_rule():
+    found = broken(TimesOut)
+    assert any("its own" in text for findings in found.values() for text in findings)
+    assert not any("not over" in text for findings in found.values() for text in findings)
 
 
 # ---- one environment per rule ----------------------------------------------------------------

@@ -7,7 +7,7 @@ Xie et al., "Logic-RL: Unleashing LLM Reasoning with Rule-Based Reinforcement Le
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 """Each exactly once, in this order."""
@@ -16,7 +16,8 @@ ANSWER_RIGHT, ANSWER_WRONG, ANSWER_MISSING = 2.0, -1.5, -2.0
 HEADERS = ("Assistant:", "<|im_start|>assistant")
 """What an assistant's response stands behind in a transcript."""
 
-_CLAIM = re.compile(r"\b(\w+)\s+is\s+a\s+(knight|knave)\b", re.ASCII)
+_CLAIM = r"\b{}\s+is\s+a\s+(knight|knave)\b"
+"""Of a name. Letters and white space are those of Unicode, as in the authors' code."""
 
 
 def right_format(response: str) -> bool:
@@ -30,17 +31,22 @@ def right_format(response: str) -> bool:
     return True
 
 
-def claimed(answer: str, people: int) -> dict[str, str] | None:
-    """Who is what by an answer, names in lower case; None where it does not parse.
+def claimed(answer: str, names: Collection[str]) -> dict[str, str] | None:
+    """Who is what by an answer; None where it does not parse.
 
-    The words "knight" and "knave" stand in it exactly once per person, and each belongs to a
-    "NAME is a knight" or "NAME is a knave".
+    The words "knight" and "knave" stand in it exactly once per person, and each person is in a
+    "NAME is a knight" or "NAME is a knave", in capitals or not.
     """
     lowered = answer.lower()
-    if lowered.count("knight") + lowered.count("knave") != people:
+    if lowered.count("knight") + lowered.count("knave") != len(names):
         return None
-    claims = dict(_CLAIM.findall(lowered))
-    return claims if len(claims) == people else None
+    claims = {}
+    for name in names:
+        claim = re.search(_CLAIM.format(re.escape(name)), answer, re.IGNORECASE)
+        if claim is None:
+            return None
+        claims[name] = claim[1].lower()
+    return claims
 
 
 def logic_rl_reward(response: str, roles: Mapping[str, str]) -> dict[str, float]:
@@ -53,11 +59,11 @@ def logic_rl_reward(response: str, roles: Mapping[str, str]) -> dict[str, float]
     if not right_format(response):
         return {"format": FORMAT_WRONG, "answer": ANSWER_MISSING}
     answer = response[response.index("<answer>") + len("<answer>") : response.index("</answer>")]
-    claims = claimed(answer, len(roles))
-    wanted = {name.lower(): role for name, role in roles.items()}
-    if claims is None or claims.keys() != wanted.keys():
+    claims = claimed(answer, roles)
+    if claims is None:
         return {"format": FORMAT_RIGHT, "answer": ANSWER_MISSING}
-    return {"format": FORMAT_RIGHT, "answer": ANSWER_RIGHT if claims == wanted else ANSWER_WRONG}
+    right = claims == dict(roles)
+    return {"format": FORMAT_RIGHT, "answer": ANSWER_RIGHT if right else ANSWER_WRONG}
 
 
 def transcript_reward(transcript: str, roles: Mapping[str, str]) -> dict[str, float]:

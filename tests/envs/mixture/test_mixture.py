@@ -60,6 +60,14 @@ def test_it_keeps_the_contract_where_parts_pay_alike():
     made.close()
 
 
+def test_it_keeps_the_contract_where_parts_pay_each_in_its_range():
+    """The documented mixture: the best return is 1 of one part and 3 of the other."""
+    made = envs.make("mix", of="2*search-qa(hops=2) + knights-knaves(people=4)", split="test")
+    assert {made.best_return(task) for task in range(3)} == {1.0, 3.0}
+    assert "gold policy" in envs.check_env(made, num_tasks=3, num_gold_tasks=6).rules
+    made.close()
+
+
 def test_ranges_and_floors_are_the_widest(env):
     assert env.reward_range == (-3.0, 3.0)
     assert env.reward_floor == 0.1

@@ -69,7 +69,11 @@ def test_a_response_stands_behind_the_first_header():
         ("Zoey is a knights, Oliver is a knaves", -1),
         ("knight knave", -1),
         ("Zoey is a \N{KELVIN SIGN}night, Oliver is a knave", 3),
-        ("Zoey iſ a knight, Oliver is a knave", -1),
+        ("Zoey iſ a knight, Oliver is a knave", 3),
+        ("Zoey\N{NO-BREAK SPACE}is a\N{EM SPACE}knight, Oliver is a knave", 3),
+        ("ÉZoey is a knight, Oliver is a knave", -1),
+        ("Zoeyé is a knight, Oliver is a knave", -1),
+        ("Mary-Zoey is a knight, Oliver is a knave", 3),
     ],
 )
 def test_answers(answer, reward):
@@ -98,8 +102,5 @@ def test_wrong_formats_earn_the_least(response):
 
 
 def test_what_an_answer_claims():
-    assert claimed("Zoey is a knight, Oliver is a knave", 2) == {
-        "zoey": "knight",
-        "oliver": "knave",
-    }
-    assert claimed("", 2) is None
+    assert claimed("zoey is a Knight, Oliver is a knave", ROLES) == ROLES
+    assert claimed("", ROLES) is None
