@@ -122,7 +122,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         token_lr_ratio=8.0,
         aggregation="token-mean",
     ),
-    # GiGPO, arXiv 2505.10978, as its code has it by default: no standard deviation.
+    # GiGPO, arXiv 2505.10978, as langfengQ/verl-agent has it by default: no standard deviation.
     "gigpo": Algorithm(
         advantage="group-in-group",
         gamma_turn=0.95,
