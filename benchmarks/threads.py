@@ -5,10 +5,11 @@ rows: sample 128 tokens after prompts of 32, then learn from what was sampled, a
 does. One and two threads take turns, so that a busy machine slows both. Run from the repository
 root::
 
-    python -m benchmarks.threads [repeats] [results.json]
+    GOMP_SPINCOUNT=2000 python -m benchmarks.threads [repeats] [results.json]
 
-Prints one line of JSON, and writes it to the file: seconds (median and best) of both parts with one
-and with two threads, the ratios, and the machine's load, without which none of it means much.
+The variable is what the commands set for themselves. Prints one line of JSON, and writes it to the
+file: seconds (median and best) of both parts with one and with two threads, the ratios, and the
+machine's load, without which none of it means much.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from rl.config import ModelConfig, as_lines
 from rl.errors import FAILED, RunFailure, UsageError
 from rl.run.files import put
 from rl.run.interrupt import terminable
+from rl.settings.cores import bound_spinning
 from rl.settings.models import find_model
 from tools.sandbox.errors import SandboxUnavailable
 
@@ -80,6 +81,7 @@ def run_command(
     """
     form = "%(levelname)s %(name)s: %(message)s"
     logging.basicConfig(level=logging.WARNING, format=form, handlers=[_Log()])
+    bound_spinning()
     words = sys.argv[1:] if argv is None else argv
     try:
         config = parse(config_type, words, command=f"python -m {module}", presets=presets)

@@ -6,6 +6,9 @@ import os
 from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
+SPIN_COUNT = 2000
+"""Rounds in which a waiting thread looks again, some tens of microseconds: longer than the time
+between two operations of a model."""
 
 
 def usable_cores() -> int:
@@ -18,6 +21,18 @@ def usable_cores() -> int:
     if asked.isdecimal():
         bounds.append(int(asked))
     return max(1, min(bounds))
+
+
+def bound_spinning() -> None:
+    """Have OpenMP's waiting threads sleep soon; to be called before torch is loaded.
+
+    They wait busily for milliseconds by default. Where other processes want the same cores, the
+    thread that they wait for is kept from running: small layers on two threads took more than 30
+    times as long as on one. With this bound they took 1.3 times as long, on two cores with 16
+    processes. ``GOMP_SPINCOUNT`` and ``OMP_WAIT_POLICY``, where one is set, count instead.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", str(SPIN_COUNT))
 
 
 def _quotas(root: Path, membership: Path) -> list[int]:

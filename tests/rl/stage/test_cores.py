@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -49,3 +52,42 @@ def test_a_machine_without_cgroups_has_its_affinity(machine, monkeypatch, tmp_pa
     assert usable_cores() == 16
     monkeypatch.undo()
     assert cores._quotas(tmp_path, tmp_path / "none") == []
+
+
+@pytest.mark.parametrize(
+    ("given", "spins"),
+    [
+        ({}, str(cores.SPIN_COUNT)),
+        ({"GOMP_SPINCOUNT": "7"}, "7"),
+        ({"OMP_WAIT_POLICY": "active"}, None),
+    ],
+)
+def test_waiting_threads_sleep_soon_unless_the_user_says_otherwise(monkeypatch, given, spins):
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    cores.bound_spinning()
+    assert os.environ.get("GOMP_SPINCOUNT") == spins
+
+
+def test_a_command_bounds_the_spinning_before_it_loads_torch():
+    program = (
+        "import os, sys, rl.train\n"
+        "loaded = 'torch' in sys.modules\n"
+        "rl.train.main(['env=toy-copy', 'dry_run=true'])\n"
+        "print(loaded, os.environ['GOMP_SPINCOUNT'])"
+    )
+    environment = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT",)}
+    environment.pop("OMP_WAIT_POLICY", None)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        cwd=Path(__file__).resolve().parents[3],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == f"False {cores.SPIN_COUNT}"
