@@ -27,6 +27,7 @@ def train_dpo(config: DPOConfig) -> dict[str, object]:
     from rl.learner.preferences import PreferenceLearner
     from rl.preferences.training import accuracy, learn, open_comparisons
     from rl.run.files import claim_folder
+    from rl.run.training_log import TrainingLog
 
     folder = run_path(config.out, config)
     claim_folder(folder, ("checkpoints/last",))
@@ -38,7 +39,7 @@ def train_dpo(config: DPOConfig) -> dict[str, object]:
     learner = PreferenceLearner(rewarder, config.optimizer, config.micro_batch_tokens)
     # The reference is the model as it is now: what it says is taken down, and it is not kept.
     learned, held_out = (learner.anchored(part) for part in (material.learned, material.held_out))
-    told = learn(learner, learned, config, say)
+    told = learn(learner, learned, config, say, TrainingLog(folder, config))
     rate = accuracy(learner, held_out)
     say(f"held-out pairs: accuracy {rate}")
     saved = folder / "checkpoints" / "last"

@@ -41,12 +41,14 @@ def _of_answers(config: RewardModelConfig) -> dict[str, object]:
 
     from rl.learner.preferences import PreferenceLearner
     from rl.preferences.training import accuracy, learn, open_comparisons
+    from rl.run.training_log import TrainingLog
 
     material = open_comparisons(config, say)
     rewarder = _new(material)
     centred = _centred_on(config, material)
     learner = PreferenceLearner(rewarder, config.optimizer, config.micro_batch_tokens)
-    told = learn(learner, material.learned, config, say)
+    log = TrainingLog(run_path(config.out, config), config)
+    told = learn(learner, material.learned, config, say, log)
     rate = accuracy(learner, material.held_out)
     say(f"held-out pairs: accuracy {rate}")
     rewarder.bias = -fmean(learner.rewards(centred))
@@ -66,13 +68,15 @@ def _of_answers(config: RewardModelConfig) -> dict[str, object]:
 def _of_steps(config: RewardModelConfig) -> dict[str, object]:
     from rl.learner.process import ProcessLearner
     from rl.preferences.training import accuracy, learn, open_material
+    from rl.run.training_log import TrainingLog
     from rl.texts.steps import read_steps
 
     material = open_material(config, read_steps, say)
     rewarder = _new(material)
     rewarder.of_steps = True
     learner = ProcessLearner(rewarder, config.optimizer, config.micro_batch_tokens)
-    told = learn(learner, material.learned, config, say)
+    log = TrainingLog(run_path(config.out, config), config)
+    told = learn(learner, material.learned, config, say, log)
     rate = accuracy(learner, material.held_out)
     say(f"held-out steps: accuracy {rate}")
     return {

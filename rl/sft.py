@@ -18,6 +18,7 @@ from rl.config import SFTConfig, run_path
 from rl.run.activity import Activities
 from rl.run.display import Screen
 from rl.run.files import claim_folder
+from rl.run.training_log import TrainingLog
 
 if TYPE_CHECKING:
     from rl.stage import Stage
@@ -38,7 +39,7 @@ async def finetune(config: SFTConfig, folder: Path, screen: Screen) -> dict[str,
     from rl.stage import open_stage
     from rl.stage.segments import text_segments
 
-    activities = Activities(on_count=screen.count)
+    activities, log = Activities(on_count=screen.count), TrainingLog(folder, config)
     async with open_stage(config, screen.say, activities=activities) as stage:
         segments = await text_segments(stage, config.data, config.demonstrations)
         before = await _test(config, stage, screen)
@@ -46,6 +47,7 @@ async def finetune(config: SFTConfig, folder: Path, screen: Screen) -> dict[str,
 
         def go_on(step: int, loss: float) -> bool:
             activities.counted("supervised steps", step, config.steps)
+            log.log({"step": step, "loss": loss})
             if step % 50 == 0:
                 screen.say(f"step {step}/{config.steps}  loss {loss:.4f}")
             return not 0 < config.max_seconds <= time.monotonic() - started
@@ -61,6 +63,7 @@ async def finetune(config: SFTConfig, folder: Path, screen: Screen) -> dict[str,
             thread=stage.thread,
         )
         seconds = time.monotonic() - started
+        log.draw(f"supervised learning of {config.model} in {config.env.env_id}")
         await stage.publish(stage.policy.version + 1)
         after = await _test(config, stage, screen)
         saved = folder / "checkpoints" / "last"

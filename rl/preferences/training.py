@@ -19,6 +19,7 @@ from rl.learner.model import load_model
 from rl.preferences.config import PreferenceConfig
 from rl.rollout.order import TaskOrder
 from rl.run.metrics import PassRate, pass_rate
+from rl.run.training_log import TrainingLog
 from rl.stage.model import device_of, dtype_of, load_tokenizer
 from rl.texts.comparisons import TokenComparison, read_comparisons
 from rl.texts.split import Prompted, split_by_prompt
@@ -121,6 +122,7 @@ def learn(
     rows: Sequence[T],
     config: PreferenceConfig,
     say: Callable[[str], None],
+    log: TrainingLog,
 ) -> dict[str, Any]:
     """The optimizer steps that ``config`` asks for; each row is seen once per pass.
 
@@ -138,10 +140,12 @@ def learn(
         chosen = order.take((step - 1) * config.batch_size, config.batch_size)
         told = learner.update([rows[i] for i in chosen])
         losses.append(told["loss"])
+        log.log({"step": step, **told})
         if step % TOLD_EVERY == 0:
             say(f"step {step}/{steps}  loss {told['loss']:.4f}  accuracy {told['accuracy']:.3f}")
         if 0 < config.max_seconds <= time.monotonic() - started:
             break
+    log.draw(f"learning from {config.data}")
     return {
         "steps": len(losses),
         "seconds": time.monotonic() - started,

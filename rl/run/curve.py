@@ -108,3 +108,20 @@ def _axes(title: str) -> tuple[Figure, Axes]:
     axes.set_title(title, fontsize=10)
     axes.grid(alpha=0.25)
     return figure, axes
+
+
+def draw_losses(metrics: Records, path: Path, title: str) -> None:
+    """Draw the loss of each step, and the accuracy where there is one.
+
+    Raises:
+        RunFailure: it cannot be written.
+    """
+    figure, axes = _axes(title)
+    for key, colour in (("loss", "#1f5673"), ("accuracy", "#c1440e")):
+        known = [r for r in metrics if key in r]
+        if known:
+            axes.plot([r["step"] for r in known], [r[key] for r in known], color=colour, label=key)
+    axes.legend(frameon=False, fontsize=8)
+    figure.tight_layout()
+    with writing(path):
+        figure.savefig(path)

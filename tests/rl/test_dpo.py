@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -42,6 +43,13 @@ def test_a_policy_learns_what_is_preferred(toy_model, preferences, tmp_path, cap
     told = json.loads(capfd.readouterr().out)
     # Against itself, log 2 whatever the data.
     assert told["first_loss"] == pytest.approx(0.6931, abs=1e-4)
+    folder = Path(told["model"]).parents[1]
+    steps = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in steps] == list(range(1, told["steps"] + 1))
+    assert (steps[0]["loss"], steps[-1]["loss"]) == (told["first_loss"], told["last_loss"])
+    assert "accuracy" in steps[0]
+    assert json.loads((folder / "config.json").read_text())["held_out"] > 0
+    assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert told["last_loss"] < 0.5
     assert (told["accuracy"], told["held_out_pairs"]) == (1.0, 4)
     assert probability_of_two(toy_model) < 0.4 < 0.6 < probability_of_two(told["model"])

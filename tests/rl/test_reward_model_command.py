@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from pathlib import Path
 from statistics import fmean
 
 import pytest
@@ -51,6 +52,13 @@ def test_a_reward_model_learns_what_is_preferred_and_is_centred(
     told = json.loads(stdout)
     # log 2 for a pair, and of a ranking's three pairs one is a tie.
     assert told["first_loss"] == pytest.approx((1 + 2 / 3) / 2 * math.log(2), abs=0.05)
+    folder = Path(told["model"]).parents[1]
+    steps = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in steps] == list(range(1, told["steps"] + 1))
+    assert (steps[0]["loss"], steps[-1]["loss"]) == (told["first_loss"], told["last_loss"])
+    assert "accuracy" in steps[0]
+    assert json.loads((folder / "config.json").read_text())["held_out"] > 0
+    assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert told["last_loss"] < 0.35
     assert told["accuracy"] > 0.9
     assert told["accuracy_low"] < told["accuracy"] <= told["accuracy_high"]

@@ -44,6 +44,11 @@ def test_supervised_learning_on_a_file_and_evaluation_of_its_result(toy_model, t
     assert told["before"] < 0.8
     assert told["after"] > 0.95
     assert stderr.count("test tasks: right ") == 2
+    steps = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in steps] == list(range(1, 31))
+    assert (steps[0]["loss"], steps[-1]["loss"]) == (told["first_loss"], told["last_loss"])
+    assert json.loads((out / "config.json").read_text())["batch_size"] == 6
+    assert (out / "curve.png").read_bytes().startswith(b"\x89PNG")
 
     folder = tmp_path / "eval"
     words = ["--json", f"model={told['model']}", "tasks=10", "episodes=3", f"out={folder}"]
