@@ -180,7 +180,7 @@ class ScoringModel:
             micro: on the model's device.
         """
         self.on_score()
-        hidden = self._sources(self.trunk, micro)
+        hidden = self._sources(micro)
         logprobs, entropy = token_head(
             hidden,
             self.head.weight,
@@ -192,7 +192,7 @@ class ScoringModel:
         values = None
         if self.value_head is not None:
             if self.value_trunk is not None:
-                hidden = self._sources(self.value_trunk, micro)
+                hidden = self._sources(micro, self.value_trunk)
             values = self.value_head(hidden.to(self.dtype))[:, 0]
         return TokenScores(logprobs=logprobs, entropy=entropy, values=values)
 
@@ -216,16 +216,19 @@ class ScoringModel:
                 values[micro.tokens] = scores.values.double().cpu()
         return logprobs, values
 
-    def _sources(self, trunk: nn.Module, micro: MicroBatch) -> Tensor:
+    def _sources(self, micro: MicroBatch, *trunk: nn.Module) -> Tensor:
         """The last hidden state that predicts each token: ``[n, H]``."""
-        hidden = self._hidden(trunk, micro.input_ids, micro.lengths if self._needs_mask else None)
+        lengths = micro.lengths if self._needs_mask else None
+        hidden = self._hidden(micro.input_ids, lengths, *trunk)
         return hidden.flatten(0, 1).index_select(0, micro.source)
 
-    def _hidden(self, trunk: nn.Module, input_ids: Tensor, lengths: Tensor | None) -> Tensor:
+    def _hidden(
+        self, input_ids: Tensor, lengths: Tensor | None, trunk: nn.Module | None = None
+    ) -> Tensor:
         mask = None
         if lengths is not None:
             mask = (torch.arange(input_ids.shape[1], device=self.device) < lengths[:, None]).long()
-        output = trunk(input_ids=input_ids, attention_mask=mask, use_cache=False)
+        output = (trunk or self.trunk)(input_ids=input_ids, attention_mask=mask, use_cache=False)
         hidden: Tensor = output.last_hidden_state
         return hidden
 
@@ -234,7 +237,7 @@ class ScoringModel:
         """Compare the head here with the model's own on a few tokens."""
         ids = torch.arange(4, device=self.device)[None] % self.head.out_features
         theirs = self.model(input_ids=ids, use_cache=False).logits
-        ours = self.head(self._hidden(self.trunk, ids, None))
+        ours = self.head(self._hidden(ids, None))
         tolerance = 1e-5 if theirs.dtype in (torch.float32, torch.float64) else 2e-2
         if not torch.allclose(ours, theirs, rtol=tolerance, atol=tolerance, equal_nan=True):
             raise ValueError(
