@@ -157,7 +157,8 @@ class Display(Screen):
         table.add_row("seconds", _seconds(metrics))
         if told := failures(metrics):
             table.add_row("failures", told.removeprefix("failures "))
-        table.add_row("entropy", f"{metrics.get('entropy', float('nan')):.3f}")
+        if "entropy" in metrics:
+            table.add_row("entropy", f"{metrics['entropy']:.3f}")
         return table
 
 

@@ -31,7 +31,7 @@ import envs
 from agents.local import TorchThread
 from agents.renderer import Renderer
 from agents.segment import NOT_SAMPLED, Segment
-from envs.datasets import SUFFIXES
+from envs.datasets import SUFFIXES, name_of
 from envs.env import EnvOptions
 from envs.mixture.parts import MixOptions
 from rl.external.references import source_of
@@ -239,13 +239,15 @@ def _made_of(env_id: str, options: EnvOptions) -> tuple[dict[str, str], dict[str
 def _data_hashes(options: EnvOptions) -> dict[str, str]:
     """The hash of every data file that an environment's own options name, by itself or its folder.
 
-    A function that they name (``agent.py:play``) stands for its file.
+    A function that they name (``agent.py:play``) stands for its file. Rows are in the options.
     A word such as "code" may happen to be a folder here as well; only its data files count then.
     """
     common = {field.name for field in fields(EnvOptions)}
-    named = {k: v for k, v in asdict(options).items() if k not in common and isinstance(v, str)}
+    texts = {k: v for k, v in asdict(options).items() if k not in common and isinstance(v, str)}
     hashes = {}
-    for key, value in named.items():
+    for key, value in texts.items():
+        if name_of(value) != value:
+            continue
         path = Path(value).expanduser()
         source = source_of(value)
         for file in sorted(path.rglob("*")) if value and path.is_dir() else [source or path]:

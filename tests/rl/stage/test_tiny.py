@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from agents.renderer import Renderer
 from envs.code.env import CodeSandboxOptions
 from envs.env import EnvOptions
+from envs.math.env import MathOptions
 from rl.errors import RunFailure, UsageError
 from rl.settings.groups import TinyRecipe
 from rl.stage.tiny import (
@@ -90,6 +91,14 @@ def test_the_data_that_an_option_names_makes_another(tmp_path, named):
     assert key() == first
     file.write_text("[]\n")
     assert key() != first
+
+
+def test_rows_given_in_python_are_no_path():
+    def key(count):
+        rows = [{"question": f"What is {i} + 3?", "answer": i + 3} for i in range(count)]
+        return _key("math-v0", MathOptions(tasks=rows), 0, RECIPE)
+
+    assert key(200) == key(200) != key(201)
 
 
 def test_an_option_that_names_no_data_reads_none(tmp_path, monkeypatch):
