@@ -6,6 +6,7 @@ import ast
 import collections
 import functools
 import graphlib
+import re
 import subprocess
 import sys
 import tomllib
@@ -228,6 +229,14 @@ def test_functions_take_few_parameters():
 def test_nothing_is_called_utils():
     vague = ("utils.py", "util.py", "helpers.py", "misc.py", "common.py")
     assert not [str(path.relative_to(HOME)) for path in sources() if path.name in vague]
+
+
+def test_pages_name_files_that_exist():
+    named = re.compile(rf"`((?:{'|'.join(PACKAGES + OUTSIDE)})/[\w/]+\.py)`")
+    pages = [*HOME.glob("*.md"), *(HOME / "docs").rglob("*.md")]
+    files = [file for page in pages for file in named.findall(page.read_text(encoding="utf-8"))]
+    assert len(files) > 80
+    assert not [file for file in files if not (HOME / file).is_file()]
 
 
 def test_library_code_does_not_print():
