@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 import shlex
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from tools.registry import closest
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet", ".json")
 """In a folder and on the hub, .json files count only where there are no others."""
@@ -132,7 +135,20 @@ def _files(source: str | Path) -> list[Path]:
     match = _HUB_ID.fullmatch(str(source))
     if match and not path.name.endswith(SUFFIXES):
         return _download(match["repository"], match["config"])
-    raise ValueError(f"{source}: no such file or folder, and no hub id (owner/name)")
+    raise ValueError(f"{source}: no such file or folder, and no hub id (owner/name).{_like(path)}")
+
+
+def _like(path: Path) -> str:
+    """A sentence that names the file or folder most like ``path``; or nothing.
+
+    The first part of ``path`` that is missing is compared with what stands beside it.
+    """
+    missing = next((part for part in (path, *path.parents) if part.parent.is_dir()), None)
+    if missing is None or not os.access(missing.parent, os.R_OK):
+        return ""
+    near = closest(missing.name, sorted(entry.name for entry in missing.parent.iterdir()))
+    meant = missing.parent / (near or "") / path.relative_to(missing)
+    return f" Did you mean {str(meant)!r}?" if near and meant.exists() else ""
 
 
 def data_files(names: Iterable[str]) -> list[str]:

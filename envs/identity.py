@@ -16,8 +16,10 @@ def check_tools() -> None:
     """
     home = Path(__file__).resolve().parents[1]
     spec = importlib.util.find_spec("tools")
-    found = Path(spec.origin).resolve() if spec is not None and spec.origin else None
-    if found is not None and found.parent.parent == home:
+    # A folder without an __init__.py is a namespace package: it has no origin, only its folder.
+    places = [spec.origin, *(spec.submodule_search_locations or [])] if spec is not None else []
+    found = next((Path(place).resolve() for place in places if place), None)
+    if found == home / "tools" / "__init__.py":
         return
     told = (
         f"package 'tools' resolves to {found}, not to turnwise's under {home}: start elsewhere, "

@@ -22,9 +22,8 @@ def check_packages() -> None:
     """
     home = Path(__file__).resolve().parents[2]
     for name in PACKAGES:
-        spec = importlib.util.find_spec(name)
-        found = Path(spec.origin).resolve() if spec is not None and spec.origin else None
-        if found is None or found.parent.parent != home:
+        found = _found(name)
+        if found != home / name / "__init__.py":
             told = (
                 f"package {name!r} resolves to {found}, not to turnwise's under {home}: "
                 f"start elsewhere, or take the other one off PYTHONPATH"
@@ -33,3 +32,12 @@ def check_packages() -> None:
             if sys.argv[:1] == ["-m"]:
                 raise SystemExit(f"error: {told}")
             raise PackageCollision(told)
+
+
+def _found(name: str) -> Path | None:
+    """The package's ``__init__.py``, or its folder where it has none: a namespace package."""
+    spec = importlib.util.find_spec(name)
+    if spec is None:
+        return None
+    places = [spec.origin, *(spec.submodule_search_locations or [])]
+    return next((Path(place).resolve() for place in places if place), None)

@@ -128,6 +128,24 @@ def test_a_source_that_is_nowhere(source, message):
         load_rows(source)
 
 
+@pytest.mark.parametrize(
+    ("source", "near"),
+    [
+        ("gsm8k/trian.jsonl", "gsm8k/train.jsonl"),
+        ("gsm9k/train.jsonl", "gsm8k/train.jsonl"),
+        ("gsm8k.jsonl", "gsm8k"),
+    ],
+)
+def test_a_source_that_is_nowhere_names_the_one_most_like_it(tmp_path, monkeypatch, source, near):
+    (tmp_path / "gsm8k").mkdir()
+    (tmp_path / "gsm8k" / "train.jsonl").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=rf"\(owner/name\). Did you mean '{near}'\?$"):
+        load_rows(source)
+    with pytest.raises(ValueError, match=r"\(owner/name\).$"):
+        load_rows("gsm9k/nowhere.jsonl")
+
+
 def test_other_files_are_refused(tmp_path):
     (tmp_path / "a.csv").write_text("id\n1\n")
     (tmp_path / "a.parquet").write_text("no table")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
+
+from envs.identity import check_tools
+from rl.run.identity import PackageCollision, check_packages
 
 HOME = Path(__file__).resolve().parents[3]
 
@@ -48,3 +53,21 @@ def test_somebody_elses_package_is_refused_by_its_path(tmp_path, name, command):
         f"error: package {name!r} resolves to {foreign}, not to turnwise's under {HOME}: "
         f"start elsewhere, or take the other one off PYTHONPATH\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("check", "error"), [(check_packages, PackageCollision), (check_tools, ImportError)]
+)
+def test_a_folder_without_init_is_refused_by_its_path(tmp_path, monkeypatch, check, error):
+    # With an editable install a folder of scripts called tools is found before turnwise's.
+    spec = ModuleSpec("tools", None, is_package=True)
+    spec.submodule_search_locations = [str(tmp_path / "tools")]
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+    with pytest.raises(error) as refused:
+        check()
+    assert f"'tools' resolves to {tmp_path / 'tools'}, not to turnwise's" in str(refused.value)
+
+
+@pytest.mark.parametrize("check", [check_packages, check_tools])
+def test_turnwise_itself_is_accepted(check):
+    check()
