@@ -24,11 +24,12 @@ from envs.registration import make
 def verl_rows(name: str, num_tasks: int, seed: int = 0, **options: Any) -> Iterator[dict[str, Any]]:
     """The first tasks of an environment as verl's rows; raises what ``envs.make`` does."""
     env = make(name, **options)
-    system = [{"role": "system", "content": env.system_prompt}] if env.system_prompt else []
     try:
         for task in range(min(num_tasks, len(env.tasks))):
             gold = _ground_truth(env, env.tasks[task])
             first, _ = env.reset(seed=seed, options={"task": task})
+            rules = env.system_prompt
+            system = [{"role": "system", "content": rules}] if rules else []
             yield {
                 "data_source": f"turnwise/{env.env_id}",
                 "prompt": [*system, {"role": "user", "content": first}],

@@ -7,10 +7,12 @@ place for some of what ours know: a prompt's roles are lost (its messages are on
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from envs.datasets import Row
 
+logger = logging.getLogger(__name__)
 _SPLITS = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
 
 
@@ -40,6 +42,28 @@ def plain_row(row: Row) -> Row:
     if not question or gold is None:
         raise ValueError(f"{row.where}: the prompt or reward_model's ground_truth is empty")
     return Row(row.where, {"question": question, "ground_truth": gold, **split})
+
+
+def report_own_prompts(count: int, num_rows: int, source: str, env: str, columns: str) -> None:
+    """Log whose prompt is used, if rows bring their own.
+
+    Args:
+        count: rows whose prompt says how to answer.
+        num_rows: all rows.
+        source: where the rows come from.
+        env: name of the environment.
+        columns: the value of ``env.columns`` that brings the environment's prompt back.
+    """
+    if count:
+        logger.warning(
+            "%s: the prompts of %d of %d rows say how to answer, so %s adds no answer format of "
+            'its own to them; to add it: env.columns="%s"',
+            source,
+            count,
+            num_rows,
+            env,
+            columns,
+        )
 
 
 def answers(gold: Any) -> list[str]:

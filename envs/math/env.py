@@ -1,6 +1,7 @@
 r"""``math-v0``: problems whose answers are checked, with or without a tool.
 
-The answer is what the last ``\boxed{...}`` of the agent's last action holds. With a tool an action
+The answer is what the last ``\boxed{...}`` of the agent's last action holds; a row whose own prompt
+asks for another form is answered in that one (:mod:`envs.math.asked`). With a tool an action
 may hold a call instead: generation halts at its end, the result is put in its place, and the
 message goes on. An action without a call ends the episode, whether it answers or not.
 """
@@ -19,6 +20,7 @@ import numpy as np
 from envs.card import Card
 from envs.env import EnvOptions, Tasks
 from envs.episode import Action, EnvFailure, EnvToolCall, Reply, StopReason, cut, finish, go_on
+from envs.math.asked import asked_answer
 from envs.math.authors import BARE, CALLS, TAGGED, CarelessAuthor, GoldAuthor, Layout
 from envs.math.generated import LEVELS, TOPICS, GeneratedTasks
 from envs.math.rows import load_problems
@@ -102,10 +104,8 @@ class MathEnv(ToolEnv[MathTask, MathState]):
         self.reward_floor = self._rubric.reward_floor
         if self.named_tools:
             self.stop, self.continues = self.syntax.stop, self.syntax.continues
-        if options.instructions:
-            rules = [PYTHON_RULE] if "python" in self.named_tools else []
-            rules.append(self.tool_rules)
-            self.system_prompt = " ".join(filter(None, [*rules, self._reward.instructions]))
+        of_rows = options.tasks != GENERATED
+        self.system_prompt = self._instructions(of_rows and self.tasks[0].own_prompt)
 
     @classmethod
     def dataset(cls, options: EnvOptions) -> Dataset[MathTask] | None:
@@ -130,6 +130,7 @@ class MathEnv(ToolEnv[MathTask, MathState]):
 
     def begin(self, task: MathTask) -> str:
         """The problem."""
+        self.system_prompt = self._instructions(task.own_prompt)
         self.state = MathState(task)
         return task.question
 
@@ -158,7 +159,11 @@ class MathEnv(ToolEnv[MathTask, MathState]):
     def _answered(self, action: Action) -> Reply | Awaitable[Reply]:
         """The end; at once, where that needs no process."""
         finished = action.finish_reason not in OVER_LENGTH
-        return self._end(action, self._reward.find_answer(action) if finished else None)
+        return self._end(action, self._answer(action) if finished else None)
+
+    def _answer(self, text: str) -> str | None:
+        task, answer = self.state.task, self._reward.find_answer(text)
+        return asked_answer(task.question, text) if task.own_prompt and answer is None else answer
 
     def _end(
         self, action: Action, answer: str | None, records: Sequence[EnvToolCall] = ()
@@ -237,6 +242,14 @@ class MathEnv(ToolEnv[MathTask, MathState]):
         if self._chosen.tasks != GENERATED or self._chosen.level != 1:
             raise NotImplementedError("only generated problems of level 1 have an imperfect author")
         return CarelessAuthor(self._layout, self._author_tool, rng)
+
+    def _instructions(self, own_prompt: bool) -> str | None:
+        """The system prompt: tools' rules and, unless the task says it itself, how to answer."""
+        if not self._chosen.instructions:
+            return None
+        python = PYTHON_RULE if "python" in self.named_tools else ""
+        answer = "" if own_prompt else self._reward.instructions
+        return " ".join(filter(None, [python, self.tool_rules, answer])) or None
 
     @property
     def _layout(self) -> Layout:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 
+from envs.adapters.verl_rows import is_verl, report_own_prompts
 from envs.datasets import Row, load_rows, name_of
+from envs.math.asked import asks_for_answer
 from envs.math.golds import unverifiable
 from envs.math.layouts import NoGold, task_of, unwrapped
 from envs.math.task import MathTask
 from envs.splits import Dataset, arrange
 
 logger = logging.getLogger(__name__)
+OWN_INSTRUCTIONS = "question=prompt ground_truth=reward_model.ground_truth"
+"""Columns of verl's rows under which math-v0 adds its answer format to every prompt."""
 
 
 @cache
@@ -45,7 +50,8 @@ def problems_from(rows: Iterable[Row], source: str = "rows") -> Dataset[MathTask
         except NoGold as error:
             without.append(error)
             continue
-        found.append((row, task.question, task))
+        own_prompt = is_verl(given) and asks_for_answer(task.question)
+        found.append((row, task.question, replace(task, own_prompt=own_prompt)))
     bad = unverifiable(task.answer for _, _, task in found)
     without += [
         NoGold(f"{task.where}: math-verify cannot read the gold answer {task.answer!r:.60}")
@@ -63,4 +69,6 @@ def problems_from(rows: Iterable[Row], source: str = "rows") -> Dataset[MathTask
             num_rows,
             without[0],
         )
+    num_own = sum(task.own_prompt for _, _, task in found)
+    report_own_prompts(num_own, num_rows, source, "math-v0", OWN_INSTRUCTIONS)
     return arrange(found, source, num_rows)

@@ -15,3 +15,5 @@ class MathTask:
     r"""The gold answer as LaTeX, without ``\boxed``."""
     where: str = ""
     """File and line of a row, for messages."""
+    own_prompt: bool = False
+    """Whether the question itself says how to answer, as verl's rows do."""

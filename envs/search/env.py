@@ -186,11 +186,10 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
         self.stop = self.syntax.stop + self._protocol.ends
         self.continues = self.syntax.continues
         self.prefill = self._protocol.prefill
-        if options.instructions:
-            rules = [self._protocol.instructions, self.tool_rules]
-            self.system_prompt = "\n".join(filter(None, rules))
-            if self.syntax.form == "chat":
-                self.tool_schemas = (SEARCH_SCHEMA, *self.tool_schemas)
+        of_rows = options.tasks != WORLD
+        self.system_prompt = self._instructions(of_rows and self.tasks[0].own_prompt)
+        if options.instructions and self.syntax.form == "chat":
+            self.tool_schemas = (SEARCH_SCHEMA, *self.tool_schemas)
         self.reward_range = (self._pay.least, self._pay.most)
         self.reward_floor = self._pay.floor
         self.rubric = make_rubric(options.rubric) if options.rubric else None
@@ -219,6 +218,7 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
 
     def begin(self, task: SearchTask) -> str:
         """The question."""
+        self.system_prompt = self._instructions(task.own_prompt)
         self.state = SearchState(task)
         return task.question
 
@@ -294,6 +294,13 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
     @property
     def _manner(self) -> Manner:
         return MANNERS[self._protocol.syntax.name]
+
+    def _instructions(self, own_prompt: bool) -> str | None:
+        """The system prompt: the syntax, unless the task's own prompt says it, and tools' rules."""
+        if not self._chosen.instructions:
+            return None
+        syntax = "" if own_prompt else self._protocol.instructions
+        return "\n".join(filter(None, [syntax, self.tool_rules])) or None
 
     def _shown(self, call: Call, result: ToolResult) -> str:
         """A call's result as it is put back; a search is counted."""

@@ -15,12 +15,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from envs.adapters.verl_rows import answers, is_verl, plain_row
+from envs.adapters.verl_rows import answers, is_verl, plain_row, report_own_prompts
 from envs.datasets import Row, load_rows, name_of
 from envs.search.world import SearchTask
 from envs.splits import Dataset, arrange
 from tools.retrieval import Passage
 
+OWN_INSTRUCTIONS = "question=prompt golden_answers=reward_model.ground_truth"
+"""Columns of verl's rows under which search-qa-v0 adds its own rules to every prompt."""
 _IDS = ("id", "_id", "question_id")
 
 
@@ -57,10 +59,13 @@ def questions_from(rows: Iterable[Row], source: str = "rows") -> Questions:
         question = _text(row, found, "question", "Question")
         name = next((str(found[key]) for key in _IDS if found.get(key) is not None), question)
         titles = tuple(dict.fromkeys(_titles(row, found)))
-        task = SearchTask(question, _answers(row, found), len(titles), titles)
+        own_prompt = is_verl(given) and _says_how(question)
+        task = SearchTask(question, _answers(row, found), len(titles), titles, own_prompt)
         asked.append((row, name, task))
         for title, text in _paragraphs(row, found):
             known.setdefault((title, text), Passage(f"{len(known):07d}", text, title))
+    num_own = sum(task.own_prompt for _, _, task in asked)
+    report_own_prompts(num_own, num_rows, source, "search-qa-v0", OWN_INSTRUCTIONS)
     return Questions(arrange(asked, source, num_rows), tuple(known.values()))
 
 
@@ -70,6 +75,11 @@ def _from_verl(given: Row) -> Row:
     return row
 
 
+def _says_how(prompt: str) -> bool:
+    """Whether a prompt says how to answer, in the tag that every syntax has, and to search."""
+    return "<answer>" in prompt and "search" in prompt.lower()
+
+
 def _mapping(row: Row, column: str) -> Mapping[str, Any]:
     value = row.columns.get(column)
     return value if isinstance(value, dict) else {}
@@ -77,8 +87,11 @@ def _mapping(row: Row, column: str) -> Mapping[str, Any]:
 
 def _text(row: Row, found: Mapping[str, Any], *columns: str) -> str:
     for column in columns:
-        if isinstance(found.get(column), str):
-            return str(found[column])
+        value = found.get(column)
+        if isinstance(value, list) and value and all(isinstance(said, dict) for said in value):
+            value = "\n\n".join(str(said.get("content") or "") for said in value).strip() or None
+        if isinstance(value, str):
+            return value
     there = [column for column in columns if column in found]
     if not there:
         raise ValueError(
@@ -99,7 +112,9 @@ def _answers(row: Row, found: Mapping[str, Any]) -> tuple[str, ...]:
         ),
         None,
     )
-    if isinstance(answer, dict):
+    if isinstance(answer, dict) and "target" in answer:
+        answer = answers(answer)
+    elif isinstance(answer, dict):
         answer = [answer.get("value"), *(answer.get("aliases") or ())]
     elif isinstance(answer, str):
         answer = [answer, *(found.get("answer_aliases") or ())]

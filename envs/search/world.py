@@ -74,6 +74,8 @@ class SearchTask:
     """How many passages must be read."""
     titles: tuple[str, ...] = ()
     """Of the pages that an answer needs, where a data set tells them."""
+    own_prompt: bool = False
+    """Whether the question itself says how to search and to answer, as Search-R1's rows do."""
 
 
 def passage_text(relation: str, person: str, value: str) -> str:
