@@ -40,6 +40,9 @@ def test_train_rows_without_a_validation_split_give_it_a_tenth(caplog):
     moved = counts["validation"]
     assert said.startswith(f"here has no validation split: {moved} of its 2000 train rows")
 
+    by_hash = [key for _, key, _ in found[:2000] if split_of(Row("r", {}), key) == "validation"]
+    assert data.split("validation") == by_hash
+
     again = arrange(found[::-1], "here")
     assert sorted(again.split("validation")) == sorted(data.split("validation"))
 
@@ -55,6 +58,21 @@ def test_a_few_train_rows_keep_some_and_give_one(count):
     data = arrange(rows("train", count), "here")
     assert len(data.split("train")) >= 1
     assert len(data.split("validation")) >= 1
+
+
+def test_rows_that_a_hash_would_all_give_away_keep_some_for_training():
+    keys = (f"q{i}" for i in range(1000))
+    taken = [key for key in keys if split_of(Row("r", {}), key) == "validation"][:3]
+    data = arrange([(Row("r", {"split": "train"}), key, key) for key in taken], "here")
+    assert (len(data.split("train")), len(data.split("validation"))) == (2, 1)
+
+
+def test_rows_that_name_no_split_are_where_the_hash_says(caplog):
+    keys = (f"q{i}" for i in range(1000))
+    kept = [key for key in keys if split_of(Row("r", {}), key) == "train"][:20]
+    data = arrange([(Row("r", {}), key, key) for key in kept], "here")
+    assert list(data.splits) == ["train"] and data.split("train") == kept
+    assert not caplog.records
 
 
 def test_one_row_stays_and_own_validation_rows_are_enough(caplog):

@@ -36,6 +36,7 @@ class Scripted:
     def __init__(self, renderer):
         self.renderer, self.prompts, self.seeds = renderer, [], []
         self.fails_after = 10**9
+        self.finish_reason = FinishReason.STOP_TOKEN
 
     async def generate(self, prompt_ids, sampling, session=None):
         if len(self.prompts) >= self.fails_after:
@@ -49,7 +50,7 @@ class Scripted:
         said = r"then \boxed{5}" if right else r"\boxed{8}"
         tokens = (*self.renderer.splice(said), self.renderer.end_token_ids[0])
         count = len(tokens)
-        return Completion(tokens, (0.0,) * count, (0,) * count, FinishReason.STOP_TOKEN)
+        return Completion(tokens, (0.0,) * count, (0,) * count, self.finish_reason)
 
 
 @pytest.fixture
@@ -110,6 +111,30 @@ def test_a_step_is_worth_the_share_of_right_answers_that_follow(words, policy, t
 def test_hard_labels_ask_for_one_right_answer(words, policy, tmp_path):
     assert rl.step_labels.main(words("estimate=hard")) == 0
     assert labels(tmp_path) == [[1.0, 1.0, 1.0], [0.0, 0.0], [1.0]]
+
+
+def test_an_answer_that_was_cut_is_not_right(words, policy, tmp_path):
+    policy.finish_reason = FinishReason.LENGTH
+    assert rl.step_labels.main(words()) == 0
+    assert labels(tmp_path) == [[0.0, 0.0, 1.0], [0.0, 0.0], [1.0]]
+
+
+def test_rules_that_a_row_brings_along_are_the_only_ones(words, policy, tmp_path):
+    messages = [{"role": "system", "content": "Own."}, {"role": "user", "content": "2 + 3?"}]
+    row = {"prompt": messages, "completions": ["Add.", r"\boxed{5}"], "answer": 5}
+    (tmp_path / "solutions.jsonl").write_text(json.dumps(row) + "\n")
+    assert rl.step_labels.main(words()) == 0
+    assert all("Own." in text and "Box it." not in text for text in policy.prompts)
+    assert len(policy.prompts) == 4
+
+
+def test_labels_stand_in_the_order_of_the_solutions(words, policy, tmp_path):
+    assert rl.step_labels.main(words()) == 0
+    file = tmp_path / "out/steps.jsonl"
+    # As it is where the second solution was done first.
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[1:2]))
+    assert rl.step_labels.main(words()) == 0
+    assert [json.loads(line)["row"] for line in file.read_text().splitlines()] == [0, 1, 2]
 
 
 def test_a_command_that_was_stopped_goes_on_where_it_was(words, policy, tmp_path, capsys):

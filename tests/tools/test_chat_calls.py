@@ -18,6 +18,7 @@ A, B = ("search", {"query": "a"}), ("add", {"x": 1, "y": [2]})
         ("", []),
         ('{"answer": 3}', []),
         ('<tool_call>\n{"name": "search", "arguments": {"query": "a"}}\n</tool_call>', [A]),
+        (r'<tool_call>{"name": "search", "arguments": "{\"query\": \"a\"}"}</tool_call>', [A]),
         (
             'Both.<tool_call>{"name": "search", "arguments": {"query": "a"}}</tool_call>\n'
             '<tool_call>{"name": "add", "arguments": {"x": 1, "y": [2]}}</tool_call>',

@@ -28,12 +28,16 @@ def test_the_gold_answer_of_each_layout():
         {"question": "c?", "answer": "#### -3.50"},
         {"problem": "d", "solution": r"First \boxed{1}, then $\boxed{\frac{1}{\sqrt{2}}}$."},
         {"problem": "e", "solution": r"\boxed{1}", "answer": " (1,234) "},
+        {"problem": "f", "answer": 1.5},
+        {"question": "g", "context": "a chapter", "answer": "8"},
     ) == [
         MathTask("a?", "7", "row 1"),
         MathTask("b?", "1234567", "row 2"),
         MathTask("c?", "-3.50", "row 3"),
         MathTask("d", r"\frac{1}{\sqrt{2}}", "row 4"),
         MathTask("e", "(1,234)", "row 5"),
+        MathTask("f", "1.5", "row 6"),
+        MathTask("g", "8", "row 7"),
     ]
 
 
@@ -170,7 +174,11 @@ def test_an_unknown_layout_is_one_line_with_the_way_out(row):
 
 def test_rows_without_an_answer_are_left_out_and_counted(caplog):
     proof = {"problem": "p", "solution": "Let us assume that n is even. Then it is done."}
-    rows = [proof, {"problem": "q", "solution": r"\boxed{7}"}, proof]
+    rows = [
+        proof,
+        {"problem": "q", "solution": r"\boxed{7}"},
+        {"problem": "r", "answer": "7\nor 8"},
+    ]
     data = problems_from(load_rows(rows))
     assert [task.answer for task in data.tasks] == ["7"]
     assert data.num_rows == 3
@@ -198,7 +206,18 @@ def test_only_doubtful_gold_answers_cost_a_process(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "gold", [r"0.\overline{3}", r"0.\dot{3}", "x^2+", r"\frac{3}{", "-", "1/0"]
+    "gold",
+    [
+        r"0.\overline{3}",
+        r"0.\dot{3}",
+        "x^2+",
+        r"\frac{3}{",
+        "-",
+        "1/0",
+        "()",
+        "2^2^2^2^x",
+        "x+" * 100 + "y",
+    ],
 )
 def test_what_math_verify_cannot_read_is_doubtful(gold):
     assert is_doubtful(gold)

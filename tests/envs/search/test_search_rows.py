@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 
 import pytest
 
@@ -218,8 +219,15 @@ async def test_passages_from_an_index_and_from_a_server(hotpot, tmp_path):
     build_index(corpus, tmp_path / "index")
     seen = []
     async with serving(RankBM25(passages)) as address:
-        for retriever in ("", str(tmp_path / "index"), address):
-            env = envs.make("search-qa", tasks=hotpot, retriever=retriever, split="test")
+        index = str(tmp_path / "index")
+        # The last one asks the world's questions of that index.
+        for tasks, retriever in (
+            (hotpot, ""),
+            (hotpot, index),
+            (hotpot, address),
+            ("world", index),
+        ):
+            env = envs.make("search-qa", tasks=tasks, retriever=retriever, split="test")
             await env.areset(seed=0, options={"task": 1})
             seen.append((await env.astep("<search> painter Kab </search>")).observation)
             await env.aclose()
@@ -227,8 +235,17 @@ async def test_passages_from_an_index_and_from_a_server(hotpot, tmp_path):
         seen[0]
         == seen[1]
         == seen[2]
+        == seen[3]
         == ' <result>\n"Kab"\nKab is a painter. Kab was born in Town0.\n</result>'
     )
+
+
+def test_the_worlds_own_passages_have_titles_in_search_r1s_form_alone():
+    for syntax, form in (("search-r1", r"Doc 1\(Title: [^)]+\) "), ("re-search", r'"[^"]+"\n')):
+        env = envs.make("search-qa", split="test", syntax=syntax)
+        observation = play(env, env.gold_policy(), task=0).steps[0].observation
+        assert bool(re.search(form, observation)) == (syntax == "search-r1")
+        env.close()
 
 
 async def test_an_unreachable_retriever_is_no_reward():

@@ -27,6 +27,10 @@ TIED = {
         ({"completions/clipped_ratio": 0.5}, [0, 0], "none_succeeded"),
         ({}, [1, 1], "all_succeeded"),
         ({}, [0, 1], "equal"),
+        # Of four tasks one was dropped, and each of the others had one episode.
+        ({"groups_of_one": 3.0, "num_groups_dropped": 1.0}, [0, 1], "one_episode"),
+        # Rewards differed within half of the tasks, and gave no advantage.
+        ({"frac_reward_zero_std": 0.5}, [0, 1], "other"),
         # The divergence from a reference has a gradient; the rewards have none.
         ({"grad_norm": 0.5}, [0, 1], "equal"),
         # All tokens clipped or masked.

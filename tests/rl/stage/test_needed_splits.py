@@ -97,6 +97,8 @@ def test_rows_that_name_their_split_are_counted_within_it(tmp_path):
 def test_generated_tasks_are_counted_too():
     made = parse(EvaluateConfig, ["env=math"], command="rl.eval", presets=PRESETS)
     assert str(tasks_to_play(made)) == "512 of 1024 test tasks"
+    made = parse(EvaluateConfig, ["env=math", "tasks=5000"], command="rl.eval", presets=PRESETS)
+    assert str(tasks_to_play(made)) == "1024 of 1024 test tasks"
     made = parse(EvaluateConfig, ["env=math", "split=all"], command="rl.eval", presets=PRESETS)
     with pytest.raises(UsageError, match=r"split \('all'\) is for rows of a data set"):
         tasks_to_play(made)

@@ -96,6 +96,16 @@ def test_the_noise_is_that_of_the_probe():
     assert all(ids[0].tolist() == probe for ids in seen)
 
 
+@pytest.mark.parametrize("way", ["alone", "in a batch", "through the cache"])
+def test_each_way_to_score_counts(monkeypatch, way):
+    ways, differs = iter(("alone", "in a batch", "through the cache")), {way: 0.5}
+    real = tolerance._logprobs
+    monkeypatch.setattr(
+        tolerance, "_logprobs", lambda x, ids: real(x, ids) + differs.get(next(ways), 0.0)
+    )
+    assert scoring_noise(new_model()) == pytest.approx(0.5, abs=1e-3)
+
+
 async def test_every_stale_tensor_and_layer_of_a_tiny_model_is_seen():
     model = new_model()
     bound = tolerance_of(model)
