@@ -16,6 +16,8 @@ from tools.sandbox.docker import container, engine
 
 _SET_CHILD_SUBREAPER = 36
 _TOP_FOLDERS = ("/", "/tmp", "/var/tmp", "/dev/shm", "/dev", "/run", "/etc", "/usr", "/home")
+_ENGINE_FOLDERS = ("/var/lib/docker/", "/run/docker/")
+_CONTAINER_MOUNTS = ("overlay", "nsfs")
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -169,11 +171,15 @@ def _containers() -> tuple[list[dict[str, Any]], bool]:
 
 
 def _mounts(table: Path, with_engine: bool) -> Iterator[str]:
-    """Mount points and kinds. The engine mounts for everybody's containers: see ``cgroups``."""
+    """Mount points and kinds. An engine mounts for everybody's containers: see ``cgroups``.
+
+    Its folders may lie anywhere. What it mounts there are layers and networks of containers.
+    """
     for line in table.read_text().splitlines():
         fields = line.split()
         place, kind = fields[4], fields[fields.index("-") + 1]
-        if with_engine and place.startswith(("/var/lib/docker/", "/run/docker/")):
+        of_a_container = kind in _CONTAINER_MOUNTS or place.startswith(_ENGINE_FOLDERS)
+        if with_engine and of_a_container:
             continue
         yield f"{place} ({kind})"
 

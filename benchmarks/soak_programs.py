@@ -22,7 +22,9 @@ from tools.sandbox import (
     Limits,
     OutcomeKind,
     Sandbox,
+    Session,
     SessionOver,
+    Snapshot,
     Status,
     StdioTest,
     Verdict,
@@ -335,10 +337,11 @@ async def _abused_session(sandbox: Sandbox, rng: random.Random) -> End:
     text = _START.format(mark=mark(), pid=os.getpid())
     session = sandbox.session(limits=limits(HONEST_S))
     await session.start()
-    copies = []
+    copies: list[Session | Snapshot] = []
     try:
         await session.run(f"{text}\nfor _ in range(3):\n    if os.fork() == 0: {_LINGER}")
-        copies = [await session.fork(), await session.snapshot()]
+        for copy in (session.fork, session.snapshot):
+            copies.append(await copy())
         end = rng.choice(["os._exit(1)", "os.kill(0, 9)", "while True: pass", "time.sleep(600)"])
         await _give_up(session.run(end), rng)
     except (SessionOver, CopyRefused):

@@ -40,6 +40,7 @@ _MODULES = (
     "program",
     "branch",
     "judge",
+    "rest",
     "sessions",
     "warden",
     "zygote",

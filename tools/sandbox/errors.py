@@ -36,4 +36,4 @@ class SessionOver(RuntimeError):
 
 
 class CopyRefused(RuntimeError):
-    """Raised when a session cannot be forked because a limit of it stands in the way."""
+    """Raised when a session is not copied: a limit stands in the way, or the copy ended."""

@@ -75,6 +75,10 @@ class _Live:
         except (asyncio.CancelledError, SessionOver):
             self._disown(branch, self.branch)
             raise
+        except (LostError, CopyRefused):
+            if branch.report is not None:  # it ended first, perhaps its warden with it
+                raise SessionOver(_NOTHING_TO_COPY) from None
+            raise
 
     def _disown(self, branch: Branch, copy: Branch) -> None:
         """Nobody wants the copy any more: close it, once ``branch`` is done with making it."""
@@ -253,8 +257,8 @@ class Session:
         """A second session in the state of this one; from here on they are independent.
 
         Raises:
-            CopyRefused: a limit stands in the way.
-            SessionOver: there is no interpreter to copy.
+            CopyRefused: a limit stands in the way, or the copy ended before it was ready.
+            SessionOver: there is no interpreter to copy, or it ended meanwhile.
             SandboxBusy: all sessions that the sandbox may have stay open.
             SandboxFailure: the sandbox failed.
         """
@@ -282,7 +286,11 @@ class Session:
     async def _copy(self) -> _Live:
         async with self._lock:
             await self._living()
-            return await self._copy_of(self._live)
+            try:
+                return await self._copy_of(self._live)
+            except SessionOver:
+                await self._living()  # raises another, which says how it ended
+                raise
 
     async def _copy_of(self, source: _Live) -> _Live:
         if source.branch is None:

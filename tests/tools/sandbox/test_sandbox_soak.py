@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import soak_programs
-from benchmarks.soak_census import Counter
+from benchmarks.soak_census import Counter, _mounts
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 _REMOVE_ID = 0
@@ -83,6 +83,19 @@ def test_the_census_sees_whatever_stays_behind(folder):
         assert sign in leaks
     (folder / "left").unlink()
     assert counter.take().leaks(before, closed=True) == []
+
+
+def test_what_an_engine_mounts_for_containers_of_others_is_no_leak(tmp_path):
+    """Wherever its folders are: another test process may start a container meanwhile."""
+    table = tmp_path / "mountinfo"
+    table.write_text(
+        "88 27 0:4 net:[4026532252] /anywhere/exec/netns/56fd rw - nsfs nsfs rw\n"
+        "130 43 0:60 / /anywhere/data/overlay2/5478/merged rw shared:2 - overlay overlay rw,x=y\n"
+        "131 43 0:61 / /var/lib/docker/containers/5478/mounts/shm rw - tmpfs shm rw\n"
+        "132 43 0:62 / /left rw,relatime - tmpfs none rw\n"
+    )
+    assert list(_mounts(table, True)) == ["/left (tmpfs)"]
+    assert len(list(_mounts(table, False))) == 4
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")

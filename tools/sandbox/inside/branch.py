@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from tools.sandbox.inside import frames, passing, watchdog
 from tools.sandbox.inside.child import Child, Stream
 
-_TAKE_IN_S = 5.0
-"""Seconds that an interpreter has to take in a piece of code."""
 _SLACK = 1 << 12
 """Bytes by which a refusal may exceed the cap of a text."""
 _CREDENTIALS = struct.Struct("3i")
 STARTING, IDLE, CALLING, FORKING = "starting", "idle", "calling", "forking"
+_ALL_SENT = memoryview(b"")
+_UNREAD = "the program answered calls in the interpreter's place"
 
 
 class MisuseError(Exception):
@@ -48,10 +48,18 @@ class Branch:
     """When it was last seen to it that they are."""
     woken: int = 0
     """How often some went on all the same since the last call."""
+    progress: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Of its threads that had not stopped yet when they were told to: what each had done."""
     guard: watchdog.Watchdog | None = None
     copy: Branch | None = None
     """What is being made of it, while FORKING."""
+    announced: bool = False
+    """Whether the judge knows that it has started."""
+    refused: str = ""
+    """Why it came to nothing."""
     received: bytearray = field(default_factory=bytearray)
+    unsent: memoryview = _ALL_SENT
+    """The rest of the last frame, which the interpreter's socket had no room for."""
 
     def descriptors(self) -> list[int]:
         """What the warden watches of it."""
@@ -94,26 +102,37 @@ class Branch:
         self.say(frames.RUN, frames.INTERRUPTS.pack(self.interrupts) + code)
 
     def say(self, operation: int, body: bytes, fds: tuple[int, ...] = ()) -> None:
-        """Send the interpreter a frame. One that is about to die hears it no more.
+        """Send the interpreter a frame, or as much as goes now: ``push`` sends the rest.
+
+        One that is about to die hears it no more.
 
         Raises:
-            MisuseError: nobody reads it.
+            MisuseError: the interpreter has not read the last frame. It has always read a frame
+                before it answers, so the program answered.
         """
-        talk = self.child.talk
         frame = frames.INNER.pack(operation, len(body)) + body
+        if self.unsent:
+            raise MisuseError(_UNREAD)
         try:
             if fds:
-                sent = passing.send(talk, frame, fds, socket.MSG_DONTWAIT)
+                sent = passing.send(self.child.talk, frame, fds, socket.MSG_DONTWAIT)
             else:
-                sent = talk.send(frame, socket.MSG_DONTWAIT)
-            if sent < len(frame):
-                talk.settimeout(_TAKE_IN_S)
-                talk.sendall(memoryview(frame)[sent:])
-                talk.settimeout(None)
-        except TimeoutError:
-            raise MisuseError("the interpreter takes in no code") from None
+                sent = self.child.talk.send(frame, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            raise MisuseError(_UNREAD) from None
         except ConnectionError:
             return
+        self.unsent = memoryview(frame)[sent:] or _ALL_SENT
+
+    def push(self) -> None:
+        """Send what is left of the last frame, as much as goes now."""
+        try:
+            sent = self.child.talk.send(self.unsent, socket.MSG_DONTWAIT)
+            self.unsent = self.unsent[sent:] or _ALL_SENT
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            self.unsent = _ALL_SENT
 
     def hear(self, cap: int, others: Collection[int]) -> tuple[int, bytes] | None:
         """What the interpreter said, kind and text, once it is complete.
@@ -191,7 +210,7 @@ class Branch:
             # A child of this process keeps its id until it is reaped here.
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             self.child.pidfd = os.pidfd_open(pid)
-        except (ChildProcessError, ProcessLookupError):
+        except OSError:  # it is gone, or no child
             return
         self.child.pid = pid
 
@@ -206,22 +225,28 @@ def first(child: Child, now: float, deadline: float) -> Branch:
 
 
 def copy_of(branch: Branch, number: int, now: float, deadline: float) -> Branch:
-    """Have ``branch`` copy itself; the copy is known once it has reported."""
-    outputs, errors = os.pipe(), os.pipe()
-    mine, theirs = socket.socketpair()
-    mine.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-    for fd in (outputs[0], errors[0]):
-        os.set_blocking(fd, False)
-    cap = branch.child.stdout.cap
-    stdout, stderr = (Stream(fd, cap, discards=True) for fd in (outputs[0], errors[0]))
-    copy = Branch(number, Child(0, -1, mine, -1, stdout, stderr), now, deadline)
-    given = (theirs.fileno(), outputs[1], errors[1])
-    try:
-        branch.say(frames.FORK, str(number).encode(), given)
-    finally:
-        theirs.close()
-        os.close(outputs[1])
-        os.close(errors[1])
+    """Have ``branch`` copy itself; the copy is known once it has reported.
+
+    Raises:
+        MisuseError: as ``say``.
+        OSError: the kernel gives no descriptors, or passes none on.
+    """
+    with contextlib.ExitStack() as kept, contextlib.ExitStack() as given:
+        mine, theirs = socket.socketpair()
+        kept.callback(mine.close)
+        given.callback(theirs.close)
+        mine.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        streams, ends = [], []
+        for _ in range(2):
+            reader, writer = os.pipe()
+            kept.callback(os.close, reader)
+            given.callback(os.close, writer)
+            os.set_blocking(reader, False)
+            streams.append(Stream(reader, branch.child.stdout.cap, discards=True))
+            ends.append(writer)
+        branch.say(frames.FORK, str(number).encode(), (theirs.fileno(), *ends))
+        kept.pop_all()
     branch.begin(FORKING, now, deadline)
-    branch.copy = copy
-    return copy
+    stdout, stderr = streams
+    branch.copy = Branch(number, Child(0, -1, mine, -1, stdout, stderr), now, deadline)
+    return branch.copy

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tools.sandbox.inside import frames, usage, watchdog
+from tools.sandbox.inside import frames, rest, watchdog
 from tools.sandbox.inside.branch import (
     CALLING,
     FORKING,
@@ -37,8 +37,6 @@ from tools.sandbox.inside.surroundings import Place, remove_tree
 _TICK_S = 0.025
 _LOOK_S = 0.25
 """Between looks at a branch that is stopped: a timer of its own may have it go on."""
-_MAX_WOKEN = 3
-"""Looks at which processes were found awake before their branch is ended."""
 _INTERRUPT_S = 1.0
 """Seconds that an interrupted call has to come to its end before the branch is killed."""
 _START_S = 10.0
@@ -84,6 +82,8 @@ class _Session:
         self.handlers: dict[int, Callable[[], None]] = {}
         self.judge = Judge(job, self.poller)
         self.handlers[job.fileno()] = self.hear_judge
+        self.senders: dict[int, Callable[[], None]] = {job.fileno(): self.judge.flush}
+        """What to call when a socket takes more."""
 
     # ---- the loop ------------------------------------------------------------------------
 
@@ -93,8 +93,8 @@ class _Session:
             patience = self.patience_ms() if self.resting else 1000 * _TICK_S
             self.ready = dict(self.poller.poll(patience))
             for fd, events in self.ready.items():
-                if events & select.POLLOUT:
-                    self.judge.flush()
+                if events & select.POLLOUT and (send_more := self.senders.get(fd)):
+                    send_more()
                 handler = self.handlers.get(fd)
                 if handler is not None and events & ~select.POLLOUT:
                     handler()
@@ -121,14 +121,14 @@ class _Session:
             elif branch.stopped:
                 if now >= branch.since + self.request["idle_s"]:
                     self.end(branch, "timeout", f"idle for {self.request['idle_s']:g} s")
-                elif now >= branch.looked + _LOOK_S:
-                    self.look_again(branch)
+                elif now >= branch.looked + _LOOK_S and rest.goes_on(branch, self.members):
+                    self.end(branch, "killed", "its processes went on between calls")
             elif now >= branch.deadline:
                 self.late(branch, now)
             elif branch.guard is not None and (trouble := branch.guard.tick()):
                 self.end(branch, trouble, branch.guard.reason)
             elif branch.state == IDLE and now >= branch.since + _TICK_S:
-                self.stop(branch)
+                rest.stop(branch, self.members)
         watched = self.forked and self.branches and not self.starting()
         strays = self.strays() if watched else set()
         for pid in strays:  # nobody could tell whose they are
@@ -140,7 +140,7 @@ class _Session:
     def late(self, branch: Branch, now: float) -> None:
         """The branch's deadline has come."""
         if branch.state == STARTING:
-            self.not_started(branch, f"it was not ready within {_START_S:g} s")
+            self.end(branch, "killed", f"it was not ready within {_START_S:g} s")
         elif branch.state == FORKING:
             self.end(branch, "killed", "the interpreter does not answer")
         elif branch.interrupted:
@@ -155,11 +155,19 @@ class _Session:
         for operation, number, body in self.judge.receive():
             branch = self.branches.get(number)
             if branch is None:  # it ended while the frame was on its way
+                self.refuse(operation, body, "there is nothing to copy any more")
                 continue
             try:
                 self.obey(operation, branch, body)
             except MisuseError as error:
                 self.end(branch, "killed", str(error))
+                self.refuse(operation, body, str(error))
+
+    def refuse(self, operation: int, body: bytes, reason: str) -> None:
+        """Tell the judge, who waits for a copy, that there will be none."""
+        if operation == frames.FORK:
+            (number,) = frames.NEW.unpack(body)
+            self.judge.send(frames.STARTED, number, reason.encode())
 
     def obey(self, operation: int, branch: Branch, body: bytes) -> None:
         """Do what the judge wants."""
@@ -169,6 +177,7 @@ class _Session:
             (seconds,) = frames.CALL.unpack_from(body)
             branch.begin(CALLING, now, now + seconds)
             branch.run(body[frames.CALL.size :])
+            self.push(branch)
         elif operation == frames.INTERRUPT:
             if branch.state == CALLING and not branch.interrupted:
                 branch.interrupt(now + _INTERRUPT_S)
@@ -176,7 +185,10 @@ class _Session:
             self.resume(branch, now)
             self.forked = True
             (number,) = frames.NEW.unpack(body)
-            self.add(copy_of(branch, number, now, now + _START_S))
+            try:
+                self.add(copy_of(branch, number, now, now + _START_S))
+            except OSError as error:
+                self.refuse(operation, body, error.strerror or str(error))
         else:
             self.end(branch, "closed", "")
 
@@ -223,9 +235,24 @@ class _Session:
         self.handlers[fd] = handler
         self.poller.register(fd, select.POLLIN)
 
+    def push(self, branch: Branch) -> None:
+        """Send the rest of a frame, now or when the interpreter has made room for it.
+
+        It has as long as the call may take.
+        """
+        fd = branch.child.talk.fileno()
+        if branch.unsent:
+            branch.push()
+        if branch.unsent and fd in self.handlers:  # else it says no more, and runs into its end
+            self.senders[fd] = functools.partial(self.push, branch)
+            self.poller.modify(fd, select.POLLIN | select.POLLOUT)
+        elif self.senders.pop(fd, None) is not None:
+            self.poller.modify(fd, select.POLLIN)
+
     def ignore(self, fds: Iterable[int]) -> None:
         """Watch descriptors no longer."""
         for fd in fds:
+            self.senders.pop(fd, None)
             if self.handlers.pop(fd, None) is not None:
                 self.poller.unregister(fd)
 
@@ -242,11 +269,13 @@ class _Session:
         except EOFError:
             self.ignore([branch.child.talk.fileno()])
             if branch.child.pid == 0:
-                self.not_started(branch, "the copy ended before it was ready")
+                self.end(branch, "killed", "")
             return  # a known process that says no more is dying, or runs into its deadline
         except MisuseError as error:
             self.end(branch, "killed", str(error))
             return
+        if branch.child.pid and branch.guard is None:
+            self.know(branch)
         if said is not None:
             self.answered(branch, *said)
 
@@ -257,49 +286,36 @@ class _Session:
             self.judge.send(frames.ANSWERED, branch.number, branch.answer(kind, text, self.ready))
         elif branch.state == STARTING:
             if kind != frames.READY or branch.child.pid == 0:
-                self.not_started(branch, text.decode(errors="replace") or "it is not the copy")
+                reason = text.decode(errors="replace") or "it is not the copy"
+                self.end(branch, "killed", reason)
                 return
-            if branch.guard is None:
-                self.know(branch)
-                if self.config.isolation != "namespaces":
-                    with contextlib.suppress(OSError):  # it is dead already
-                        os.setpgid(branch.child.pid, branch.child.pid)
-            if not any(b.copy is branch for b in self.branches.values()):
-                self.judge.send(frames.STARTED, branch.number, b"")
+            if branch.number and self.config.isolation != "namespaces":
+                with contextlib.suppress(OSError):  # it is dead already
+                    os.setpgid(branch.child.pid, branch.child.pid)
         elif kind == frames.REFUSED and branch.copy is not None:
-            self.not_started(branch.copy, text.decode(errors="replace"))
-        self.copied(branch)
+            self.end(branch.copy, "killed", text.decode(errors="replace"))
         branch.idle(now)
+        self.copied(branch)
+        if not branch.announced:
+            self.announce(branch)
 
     def copied(self, branch: Branch) -> None:
-        """Announce the copy that ``branch`` has made: before, nobody may call either of them."""
+        """``branch`` is done with making its copy, or has ended."""
         copy, branch.copy = branch.copy, None
-        if copy is not None and copy.state == IDLE and copy.number in self.branches:
-            self.judge.send(frames.STARTED, copy.number, b"")
+        if copy is not None:
+            self.announce(copy)
+
+    def announce(self, branch: Branch) -> None:
+        """Tell the judge what came of a new branch, once that is known.
+
+        Not before its original is done with making it: nobody may call either of them until then.
+        """
+        busy = any(b.copy is branch for b in self.branches.values())
+        if not busy and (branch.refused or branch.state == IDLE):
+            branch.announced = True
+            self.judge.send(frames.STARTED, branch.number, branch.refused.encode())
 
     # ---- between calls -------------------------------------------------------------------
-
-    def stop(self, branch: Branch) -> None:
-        """Stop every process of an idle branch."""
-        done: set[int] = {os.getpid()}
-        while new := set(self.members(branch)) - done:
-            for pid in new:
-                send_signal(pid, signal.SIGSTOP)
-            done |= new
-        branch.stopped = True
-        branch.looked = time.monotonic()
-
-    def look_again(self, branch: Branch) -> None:
-        """Stop again what went on between calls; end a branch that keeps doing so."""
-        awake = False
-        for pid in self.members(branch):
-            with contextlib.suppress(OSError):  # it has ended
-                awake = awake or usage.is_awake(pid)
-        branch.woken += awake
-        if branch.woken >= _MAX_WOKEN:
-            self.end(branch, "killed", "its processes went on between calls")
-        else:
-            self.stop(branch)
 
     def resume(self, branch: Branch, now: float) -> None:
         """Let them go on."""
@@ -345,18 +361,16 @@ class _Session:
         for stream in (branch.child.stdout, branch.child.stderr):
             stream.drain()
         self.forget(branch)
-        self.judge.send(frames.ENDED, branch.number, report(branch.child, verdict, reason, taken))
-
-    def not_started(self, branch: Branch, reason: str) -> None:
-        """Drop a copy that came to nothing."""
-        if self.branches.get(branch.number) is branch:
-            self.kill(branch)
-            self.forget(branch)
-            self.judge.send(frames.STARTED, branch.number, reason.encode())
+        if branch.announced:
+            said = report(branch.child, verdict, reason, taken)
+            self.judge.send(frames.ENDED, branch.number, said)
+        else:
+            branch.refused = reason or "it ended before it was ready"
+            self.announce(branch)
+        self.copied(branch)
 
     def forget(self, branch: Branch) -> None:
         del self.branches[branch.number]
-        self.copied(branch)
         self.resting = False
         self.ignore(branch.descriptors())
         branch.close()

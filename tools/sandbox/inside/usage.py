@@ -14,6 +14,7 @@ from typing import NamedTuple
 _PAGE = os.sysconf("SC_PAGESIZE")
 _CLOCK = os.sysconf("SC_CLK_TCK")
 _DEAD = (b"Z", b"X", b"")
+_SWITCHES = (b"voluntary_ctxt_switches:", b"nonvoluntary_ctxt_switches:")
 _FEW = 8
 """Descriptors of a process that are not looked at one by one."""
 
@@ -71,13 +72,25 @@ def tasks(pid: int) -> list[int]:
     return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
 
 
-def is_awake(pid: int) -> bool:
-    """Whether a thread of a process runs, or waits for what would make it run.
+def progress(pid: int) -> dict[int, tuple[int, int]]:
+    """How far the threads of a process are that run, or wait for what would make them run.
+
+    Both numbers of a thread stay as they are until it has a processor again: ticks of processor
+    time, and how often it gave a processor up.
 
     Raises:
         OSError: it has ended.
     """
-    return any(_state(pid, task) in (b"R", b"S") for task in tasks(pid))
+    found: dict[int, tuple[int, int]] = {}
+    for task in tasks(pid):
+        with contextlib.suppress(OSError):  # the thread has ended
+            fields = _stat(f"/proc/{pid}/task/{task}/stat")
+            if fields[0] in (b"R", b"S"):
+                with open(f"/proc/{pid}/task/{task}/status", "rb") as file:
+                    lines = [line for line in file if line.startswith(_SWITCHES)]
+                switches = sum(int(line.split()[1]) for line in lines)
+                found[task] = int(fields[11]) + int(fields[12]), switches
+    return found
 
 
 def _runs(pid: int, task: int) -> bool:
