@@ -51,6 +51,17 @@ class Script:
         return Completion(tokens, zeros, (0,) * len(tokens), FinishReason.STOP_TOKEN)
 
 
+def test_a_template_that_lists_tools_and_drops_their_results_has_no_place_for_tools(
+    make_tokenizer,
+):
+    tokenizer = make_tokenizer("hermes")
+    assert Renderer(tokenizer).takes_tools
+    shown = "<tool_response>\n{{ m.content }}\n</tool_response>"
+    assert shown in tokenizer.chat_template
+    tokenizer.chat_template = tokenizer.chat_template.replace(shown, "")
+    assert not Renderer(tokenizer).takes_tools
+
+
 @pytest.mark.parametrize("kind", CALLS)
 async def test_parallel_calls_in_a_models_own_format(make_tokenizer, kind):
     renderer = Renderer(make_tokenizer(kind))

@@ -51,6 +51,16 @@ def test_names_of_the_hub_are_left_alone(model, tmp_path, monkeypatch):
     assert find_model(model) == model
 
 
+def test_a_name_beside_runs_is_no_name_of_the_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="is not there"):
+        find_model("runs/none")
+    assert find_model("trained/none") == "trained/none"
+    (tmp_path / "trained/a/checkpoints").mkdir(parents=True)
+    with pytest.raises(UsageError, match="is not there"):
+        find_model("trained/none")
+
+
 @pytest.mark.parametrize(
     ("model", "line"),
     [

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from rl.cli import parse
+from rl.config import EvaluateConfig
 from rl.settings import cores
 from rl.settings.cores import usable_cores
 
@@ -91,3 +93,11 @@ def test_a_command_bounds_the_spinning_before_it_loads_torch():
         check=True,
     )
     assert done.stdout.splitlines()[-1] == f"False {cores.SPIN_COUNT}"
+
+
+def test_threads_are_all_usable_cores_unless_they_are_given(machine):
+    def threads(*words):
+        config = parse(EvaluateConfig, ["env=toy-copy", *words], command="rl.eval", presets={})
+        return config.num_threads
+
+    assert (threads(), threads("threads=2")) == (16, 2)
