@@ -179,7 +179,8 @@ def _download(repository: str, config: str | None) -> list[Path]:
     # Its HTTP client, and so what it raises without a network, differs from version to version.
     except Exception as error:
         raise DatasetUnavailable(
-            f"{repository}: the hub does not give it ({type(error).__name__}: {error})"
+            f"{repository}: no such file or folder, and the hub does not give it "
+            f"({type(error).__name__}: {error})"
         ) from error
 
 

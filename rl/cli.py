@@ -25,7 +25,7 @@ from chz.tiepin import CastError, type_repr
 
 from rl.errors import UsageError
 from rl.settings.files import read_run, read_settings
-from rl.settings.main_keys import FEW, MAIN_KEYS
+from rl.settings.main_keys import FEW, MAIN_KEYS, of_another_command
 from tools.field_docs import field_docs
 from tools.registry import PluginImportError, UnknownNameError, closest
 
@@ -345,9 +345,11 @@ def _explain(error: Exception, blueprint: Any, config_type: type[Any]) -> str:
     text = str(error)
     extraneous = re.search(r"Extraneous argument ['\"]([^'\"]+)['\"]", text)
     if extraneous is not None:
-        hidden = _hidden(config_type)
+        name, hidden = extraneous.group(1), _hidden(config_type)
         known = [k for k in blueprint._make_lazy().all_params if k and k not in hidden]
-        return str(unknown("key", extraneous.group(1), known))
+        if name not in _ELSEWHERE and of_another_command(name, known, _names(config_type)):
+            return f"unknown key {name!r}. Another command has it; --help=all lists this one's."
+        return str(unknown("key", name, known))
     value = re.search(r"argument (.+?) provided for param '([^']+)'", text)
     expected = re.search(r"Could not cast .*? to (.+)", text)
     if value is not None and expected is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 FEW = 40
 """A command with no more keys than this shows them all."""
 MAIN_KEYS = frozenset(
@@ -51,3 +53,10 @@ MAIN_KEYS = frozenset(
         "url",
     }
 )
+
+
+def of_another_command(name: str, known: Iterable[str], fields: set[str]) -> bool:
+    """Whether no key of this command, the warm start's aside, is probably meant by ``name``."""
+    if name not in MAIN_KEYS or name.split(".")[0] in fields:
+        return False
+    return not any(k.endswith(f".{name}") and not k.startswith("tiny.") for k in known)

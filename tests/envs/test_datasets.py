@@ -219,7 +219,10 @@ def test_a_hub_that_cannot_be_reached_is_no_mistake_of_the_user(tmp_path, monkey
 
     for error in (ClientError("no route"), OSError("offline")):
         hub(monkeypatch, tmp_path, [], error)
-        message = r"owner/name: the hub does not give it \((ClientError: no route|OSError: offl)"
+        message = (
+            r"owner/name: no such file or folder, and the hub does not give it "
+            r"\((ClientError: no route|OSError: offl)"
+        )
         with pytest.raises(DatasetUnavailable, match=message):
             load_rows("owner/name")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)

@@ -198,6 +198,27 @@ def write(tmp_path):
     return write
 
 
+@pytest.mark.parametrize("word", ["steps=3", "optimizer.lr=1", "group_size=2", "algo=grpo"])
+def test_a_key_of_another_command_is_not_taken_for_the_warm_starts(word):
+    with pytest.raises(UsageError) as refused:
+        parse(EvaluateConfig, ["env=toy-copy", word], command="c", presets={})
+    name = word.split("=")[0]
+    assert str(refused.value) == (
+        f"unknown key {name!r}. Another command has it; --help=all lists this one's."
+    )
+
+
+@pytest.mark.parametrize(
+    ("word", "near"),
+    [("tasks=3", "eval.tasks"), ("policy.url=x", None), ("batch_size=2", "prompts")],
+)
+def test_a_key_of_another_command_keeps_its_hint_where_this_one_has_its_like(word, near):
+    with pytest.raises(UsageError) as refused:
+        parse(TrainConfig, ["env=toy-copy", word], command="c", presets={})
+    assert "Another command" not in str(refused.value)
+    assert near is None or f"Did you mean {near!r}?" in str(refused.value)
+
+
 def test_layers_file_then_preset_then_command_line(write):
     file = write('env = "toy-copy"\nprompts = 5\nsteps = 6\nseed = 3\n[eval]\nevery = 7\n')
     config = train("steps=9", file, "preset=smoke")
