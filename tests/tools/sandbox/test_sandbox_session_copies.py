@@ -108,9 +108,10 @@ async def test_the_end_of_one_is_not_the_end_of_the_other(session, crash, status
 async def test_orphans_do_not_outlive_the_session_that_left_them(session):
     twin = await session.fork()
     orphan = (
-        "import os, time\nfrom pathlib import Path\nr, w = os.pipe()\n"
+        "import os, select, time\nr, w = os.pipe()\n"
         "if os.fork() == 0:\n    if os.fork() == 0:\n"
-        "        os.write(w, str(os.getpid()).encode()); time.sleep(60)\n    os._exit(0)\n"
+        "        os.write(w, str(os.getpid()).encode()); time.sleep(60)\n"
+        "    select.select([r], [], [])\n    os._exit(0)\n"  # else it may be ended before it writes
         "os.wait(); pid = int(os.read(r, 20))\npid"
     )
     pid = (await twin.run(orphan)).value
