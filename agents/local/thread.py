@@ -38,7 +38,7 @@ class TorchThread:
         torch.set_num_threads(before)
 
     def post(self, job: Callable[[], object]) -> None:
-        """Queue a job that raises nothing; nobody waits for it.
+        """Queue a job that raises nothing, and return at once.
 
         Raises:
             RuntimeError: the thread is closed.

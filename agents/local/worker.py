@@ -171,7 +171,7 @@ class Worker:
         self._ended.set()
 
     def _set_alarm(self) -> None:
-        """Wake up when the gate has waited for too long, if nobody asks before."""
+        """Wake up when the gate has waited for too long and no request came before."""
         patience = self._gate.remaining_s() if self._gate is not None else None
         if patience is not None and self._alarm is None:
             self._alarm = threading.Timer(patience, self._wake)

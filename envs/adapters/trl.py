@@ -47,7 +47,7 @@ class TrlEnv(TextEnv[Row, Any]):
 
     @classmethod
     def dataset(cls, options: EnvOptions) -> Dataset[Row]:
-        """The rows that ``reset`` is told."""
+        """The rows whose columns ``reset`` receives."""
         kind: Any = cls
         return load_tasks(kind)
 

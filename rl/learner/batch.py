@@ -106,7 +106,7 @@ class Batch:
     turn_rewards: Tensor
     """``[K]``, float64; of one episode they add up to its return."""
     turn_values: Tensor
-    """``[K]``, float64, of the state in which the turn began; NaN where nobody valued it."""
+    """``[K]``, float64, of the state in which the turn began; NaN where the state has no value."""
     turn_anchors: Tensor
     """``[K]`` integers >= 0, equal where turns of one group answer the same observation."""
     rewards: Tensor

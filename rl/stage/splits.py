@@ -24,7 +24,7 @@ class Played:
     tasks: int
     of: int
     what: str
-    """What is counted, and why so many."""
+    """What ``tasks`` and ``of`` count, and how the rows were chosen."""
 
     def __str__(self) -> str:
         return f"{self.tasks} of {self.of} {self.what}"

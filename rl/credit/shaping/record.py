@@ -26,9 +26,9 @@ def shape(
         groups: a step's episodes; siblings are compared within their group.
         success_score: the score that is 1 where an episode is right; "": its return decides.
         best_return: the return of a right episode, where no score says it.
-        limit: the most tokens that all turns of an episode may sample; 0: nobody says.
+        limit: the most tokens that all turns of an episode may sample; 0: unknown.
         reward_weight: what the episodes' own returns count for.
-        context_length: the model's window; 0: nobody says.
+        context_length: the model's window; 0: unknown.
 
     Raises:
         ValueError: a shaping gives anything but one finite number for each episode.

@@ -33,7 +33,7 @@ class Member:
     budget: TokenBudget | None = None
     """What its prompt asked for, where it did."""
     limit: int = 0
-    """The most tokens that it could have sampled, having read what it did; 0 where nobody says."""
+    """The most tokens that the episode could have sampled beside what it read; 0: unknown."""
     episode: Trajectory | None = None
     """Its whole record: what was read and said, as text and as tokens."""
 

@@ -45,4 +45,4 @@ def test_what_is_left_alone(text):
 
 def test_the_longest_texts_are_read_in_linear_time():
     for part in ("1", " ", "1 ", r"1\,", "1e", "1_", "_1", "1.", "1.1e1"):
-        standard(part * 20_000)
+        assert standard(part * 20_000).count("1") >= part.count("1") * 20_000
