@@ -264,7 +264,11 @@ def _corrections(name: str) -> list[Case]:
         },
         "seq-tis, unbounded": {"correction": "seq-tis", "correction_high": 1e6},
         "seq-tis at 2": {"correction": "seq-tis", "correction_high": 2.0},
-        "seq-mask at 2": {"correction": "seq-mask", "correction_high": 2.0},
+        "seq-mask at 2": {
+            "correction": "seq-mask",
+            "correction_low": 0.0,
+            "correction_high": 2.0,
+        },
         "geo-mask 0.8 to 1.2": {
             "correction": "geo-mask",
             "correction_low": 0.8,

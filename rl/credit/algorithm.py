@@ -44,7 +44,17 @@ Surrogate = Literal[
 ]
 """The policy's loss at a token; :mod:`rl.credit.surrogates` has the formulas."""
 OldLogprobs = Literal["update", "sampling"]
-Correction = Literal["none", "tis", "icepop", "seq-tis", "seq-icepop", "seq-mask", "geo-mask"]
+Correction = Literal[
+    "none",
+    "tis",
+    "icepop",
+    "token-mask",
+    "outlier-mask",
+    "seq-tis",
+    "seq-icepop",
+    "seq-mask",
+    "geo-mask",
+]
 """How tokens that other weights sampled are weighted; :mod:`rl.credit.corrections`."""
 SAMPLING_DUAL_CLIP = 3.0
 """The dual clip with old_logprobs=sampling, where a ratio may be as large as e^20."""
@@ -120,7 +130,7 @@ class Algorithm:
     """What tokens weigh that the policy would not have sampled quite so (old_logprobs=update
     only)."""
     correction_low: float = 0.5
-    """The least ratio that counts (icepop, seq-icepop and geo-mask only)."""
+    """The least ratio that counts (all but tis and seq-tis)."""
     correction_high: float = 2.0
     """The greatest."""
     aggregation: Aggregation = "token-mean"

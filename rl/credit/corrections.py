@@ -4,14 +4,16 @@ The sampler may run older weights, or round otherwise. Its tokens are then weigh
 probability under the policy as the update starts over that under which they were sampled. The
 weights enter the loss alone: advantages and denominators are what they are without.
 
-=============== ============================================================================
-``tis``         min(rho, high) of each token: truncated importance sampling
-``icepop``      rho of each token where it lies from low to high, else 0
-``seq-tis``     min(product of an episode's rho, high)
-``seq-icepop``  that product where it lies from low to high, else 0; TRL's ``sequence_mask``
-``seq-mask``    1 where the product of an episode's rho is at most high, else 0
-``geo-mask``    1 where the geometric mean of an episode's rho lies from low to high, else 0
-=============== ============================================================================
+================ ============================================================================
+``tis``          min(rho, high) of each token: truncated importance sampling
+``icepop``       rho of each token where it lies from low to high, else 0
+``token-mask``   1 for each token whose rho lies from low to high, else 0; SkyRL's token mask
+``outlier-mask`` 1 where every rho of an episode does, else 0; SkyRL's outlier token mask
+``seq-tis``      min(product of an episode's rho, high); TRL's ``sequence_truncate``
+``seq-icepop``   that product where it lies from low to high, else 0; TRL's ``sequence_mask``
+``seq-mask``     1 where that product lies from low to high, else 0; SkyRL's ``product`` mask
+``geo-mask``     the same of the geometric mean of an episode's rho; SkyRL's ``geometric`` mask
+================ ============================================================================
 """
 
 from __future__ import annotations
@@ -45,27 +47,31 @@ def correction_weights(
     total = moved.new_zeros(len(counts)).index_add(0, index, moved)
     product = total.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()[index]
     mean = (total / counts).exp()[index]
+    outliers = rho.new_zeros(len(counts)).index_add(
+        0, index, _outside(rho, low, high).to(rho.dtype)
+    )
+    ones, nowhere = torch.ones_like(rho), torch.zeros_like(rho, dtype=torch.bool)
     match algorithm.correction:
         case "tis":
-            weights = rho.clamp(max=high)
-            bounded = rho > high
+            weights, bounded = rho.clamp(max=high), rho > high
         case "icepop":
-            bounded = (rho < low) | (rho > high)
-            weights = rho.masked_fill(bounded, 0.0)
+            weights, bounded = rho, _outside(rho, low, high)
+        case "token-mask":
+            weights, bounded = ones, _outside(rho, low, high)
+        case "outlier-mask":
+            weights, bounded = ones, outliers[index] > 0
         case "seq-tis":
-            weights = product.clamp(max=high)
-            bounded = product > high
+            weights, bounded = product.clamp(max=high), product > high
         case "seq-icepop":
-            bounded = (product < low) | (product > high)
-            weights = product.masked_fill(bounded, 0.0)
+            weights, bounded = product, _outside(product, low, high)
         case "seq-mask":
-            bounded = product > high
-            weights = (~bounded).to(rho.dtype)
+            weights, bounded = ones, _outside(product, low, high)
         case "geo-mask":
-            bounded = (mean < low) | (mean > high)
-            weights = (~bounded).to(rho.dtype)
+            weights, bounded = ones, _outside(mean, low, high)
         case _:
-            weights, bounded = torch.ones_like(rho), torch.zeros_like(rho, dtype=torch.bool)
+            weights, bounded = ones, nowhere
+    if algorithm.correction not in ("tis", "seq-tis"):
+        weights = weights.masked_fill(bounded, 0.0)
     return weights, {
         "correction/ratio_mean": rho.mean().item(),
         "correction/ratio_max": rho.max().item(),
@@ -73,3 +79,8 @@ def correction_weights(
         / len(rho) ** 2,
         "correction/bounded": bounded.double().mean().item(),
     }
+
+
+def _outside(x: Tensor, low: float, high: float) -> Tensor:
+    """Where a ratio lies below or above its bounds."""
+    return (x < low) | (x > high)

@@ -32,6 +32,11 @@ def f64(values):
         ("seq-icepop", 0.99, 2, [2, 2, 2, 1.08, 1.08], 0),
         ("seq-mask", 0.5, 3, [1, 1, 1, 1, 1], 0),
         ("seq-mask", 0.5, 1.5, [0, 0, 0, 1, 1], 0.6),
+        ("token-mask", 0.6, 2, [0, 1, 0, 1, 1], 0.4),
+        ("token-mask", 0.4, 4.1, [1, 1, 1, 1, 1], 0),
+        ("outlier-mask", 0.6, 4.1, [0, 0, 0, 1, 1], 0.6),
+        ("outlier-mask", 0.4, 3.9, [0, 0, 0, 1, 1], 0.6),
+        ("outlier-mask", 0.4, 4.1, [1, 1, 1, 1, 1], 0),
         ("geo-mask", 0.99, 1.1, [0, 0, 0, 1, 1], 0.6),
         ("geo-mask", 0.99, 1.01, [0, 0, 0, 0, 0], 1),
     ],
@@ -57,3 +62,26 @@ def test_nothing_overflows():
     weights, told = correction_weights(row, old, sampling, torch.zeros(600, dtype=torch.int64))
     assert weights.tolist() == [5.0] * 600
     assert all(torch.tensor(value).isfinite() for value in told.values())
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        # Products .495, .56, 1.2 and 3; SkyRL's product mask keeps those from .5 to 2.
+        ("seq-mask", [0, 0, 1, 1, 1, 0]),
+        # TRL's sequence_mask keeps the same, each with its product as the weight.
+        ("seq-icepop", [0, 0, 0.56, 0.56, 1.2, 0]),
+        # Ratios .55 to 3; only the last lies outside.
+        ("token-mask", [1, 1, 1, 1, 1, 0]),
+        ("outlier-mask", [1, 1, 1, 1, 1, 0]),
+        # Geometric means .70, .75, 1.2 and 3.
+        ("geo-mask", [1, 1, 1, 1, 1, 0]),
+    ],
+)
+def test_sequences_below_the_lower_bound_and_above_the_upper_one_weigh_nothing(kind, expected):
+    row = replace(ALGORITHMS["grpo"], correction=kind)
+    assert (row.correction_low, row.correction_high) == (0.5, 2.0)  # SkyRL's defaults
+    rho, episodes = f64([0.55, 0.9, 0.8, 0.7, 1.2, 3.0]), torch.tensor([0, 0, 1, 1, 2, 3])
+    weights, told = correction_weights(row, rho.log() - 1, f64([-1] * 6), episodes)
+    torch.testing.assert_close(weights, f64(expected))
+    assert told["correction/bounded"] == pytest.approx(expected.count(0) / 6)

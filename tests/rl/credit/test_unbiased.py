@@ -312,7 +312,17 @@ def test_ratios_of_tokens_are_unbiased_for_one_token_alone(changes):
 
 
 @pytest.mark.parametrize(
-    "correction", ["tis", "seq-tis", "icepop", "seq-icepop", "seq-mask", "geo-mask"]
+    "correction",
+    [
+        "tis",
+        "seq-tis",
+        "icepop",
+        "seq-icepop",
+        "token-mask",
+        "outlier-mask",
+        "seq-mask",
+        "geo-mask",
+    ],
 )
 def test_bounds_leave_advantages_as_they_are(correction):
     """A bound changes the gradient to the sum over groups of what it leaves of each token's."""
@@ -324,7 +334,9 @@ def test_bounds_leave_advantages_as_they_are(correction):
         "seq-tis": rho.clamp(max=1.3),
         "icepop": rho * ((rho >= 0.8) & (rho <= 1.3)),
         "seq-icepop": rho * ((rho >= 0.8) & (rho <= 1.3)),
-        "seq-mask": (rho <= 1.3).double(),
+        "token-mask": ((rho >= 0.8) & (rho <= 1.3)).double(),
+        "outlier-mask": ((rho >= 0.8) & (rho <= 1.3)).double(),
+        "seq-mask": ((rho >= 0.8) & (rho <= 1.3)).double(),
         "geo-mask": ((rho >= 0.8) & (rho <= 1.3)).double(),
     }[correction]
     assert (rho > 1.3).any() and (rho < 0.8).any()

@@ -7,6 +7,7 @@ hold NaN wherever nothing was sampled.
 """
 
 from dataclasses import replace
+from typing import get_args
 from unittest import mock
 
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from agents.completion import Completion, FinishReason
+from rl.credit.algorithm import Correction
 from rl.credit.algorithms import ALGORITHMS
 from rl.credit.objective import TokenScores, policy_objective
 from rl.learner.batch import Batch
@@ -44,7 +46,7 @@ ROWS = {
     )
     for name, row in ALGORITHMS.items()
 }
-for _correction in ("tis", "icepop", "seq-tis", "seq-icepop", "seq-mask", "geo-mask"):
+for _correction in get_args(Correction)[1:]:
     ROWS[_correction] = replace(ROWS["grpo"], old_logprobs="update", correction=_correction)
 ROWS["dropped"] = replace(ROWS["grpo"], drop_divergence=0.05)
 ROWS["process"] = replace(ROWS["grpo"], advantage="group-process")
