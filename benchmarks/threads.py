@@ -1,11 +1,11 @@
 """What a second thread gives the local policy and the learner, which share one torch thread.
 
-On the 0.8M-parameter Qwen3 of ``benchmarks.generation``, at temperature 1, with 64 and with 128
-rows: sample 128 tokens after prompts of 32, then learn from what was sampled, as a training step
-does. One and two threads take turns, so that a busy machine slows both. Run from the repository
-root::
+On the 0.8M-parameter Qwen3 of ``benchmarks.generation``, which the policy computes with one thread
+whatever it is given, and on one of 14.6M, at temperature 1, with 64 and with 128 rows: sample 128
+tokens after prompts of 32, then learn from what was sampled, as a training step does. One and two
+threads take turns, so that a busy machine slows both. Run from the repository root::
 
-    GOMP_SPINCOUNT=2000 python -m benchmarks.threads [repeats] [results.json]
+    GOMP_SPINCOUNT=5000 python -m benchmarks.threads [repeats] [results.json]
 
 The variable is what the commands set for themselves. Prints one line of JSON, and writes it to the
 file: seconds (median and best) of both parts with one and with two threads, the ratios, and the
@@ -23,6 +23,7 @@ import time
 from pathlib import Path
 
 import torch
+from transformers import Qwen3ForCausalLM
 
 from agents.completion import SamplingParams
 from agents.local import Limits, LocalPolicy, TorchThread
@@ -55,16 +56,27 @@ async def generate(policy: LocalPolicy, rows: int) -> list[Segment]:
     ]
 
 
-async def measure(rows: int, repeats: int) -> dict[str, float]:
+def make_larger_model() -> Qwen3ForCausalLM:
+    torch.manual_seed(0)
+    config = make_model().config
+    config.update({"hidden_size": 384, "intermediate_size": 1152, "num_attention_heads": 6})
+    config.update({"head_dim": 64, "num_hidden_layers": 8, "layer_types": ["full_attention"] * 8})
+    return Qwen3ForCausalLM(config).eval()
+
+
+MODELS = {"0.8M": make_model, "14.6M": make_larger_model}
+
+
+async def measure(name: str, rows: int, repeats: int) -> dict[str, float]:
     thread = TorchThread(1)
-    model = make_model()
+    model = MODELS[name]()
     policy = LocalPolicy(model, make_tokenizer(), max_slots=rows, limits=Limits(thread=thread))
     # A rate of 0: every round has the same work.
     learner = Learner(model, ALGORITHMS["grpo"], OptimizerConfig(lr=0.0))
     seconds: dict[str, list[float]] = {}
     for round_ in range(repeats + 1):
         for threads in (1, 2):
-            await thread.do(torch.set_num_threads, threads)
+            thread.num_threads = threads
             start = time.perf_counter()
             segments = await generate(policy, rows)
             between = time.perf_counter()
@@ -90,7 +102,11 @@ async def main() -> None:
     repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 7
     torch.set_num_threads(1)
     begun = os.getloadavg()
-    result: dict[str, object] = {f"rows_{rows}": await measure(rows, repeats) for rows in ROWS}
+    result: dict[str, object] = {
+        f"{name}_rows_{rows}": await measure(name, rows, repeats)
+        for name in MODELS
+        for rows in ROWS
+    }
     result |= {
         "repeats": repeats,
         "new_tokens": NEW,

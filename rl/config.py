@@ -101,7 +101,8 @@ class ModelConfig:
     """Weights' type; auto is float32 on a CPU and bfloat16 on a GPU."""
     threads: int = 0
     """CPU threads that torch computes with. 0: all cores that the process may use, by its affinity,
-    the cgroup's cpu.max and OMP_NUM_THREADS."""
+    the cgroup's cpu.max and OMP_NUM_THREADS. With under 2 million parameters
+    the local policy samples with one."""
     dry_run: bool = False
     """Print the resolved configuration and stop."""
 

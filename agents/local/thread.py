@@ -27,25 +27,34 @@ class TorchThread:
         name: of the thread.
     """
 
+    num_threads: int
+    """Cores that a job may use, read before each one."""
+
     def __init__(self, num_threads: int = 1, name: str = "turnwise-torch") -> None:
+        self.num_threads = num_threads
         self._closed = False
-        self._jobs: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[Callable[[], object], int | None] | None]
+        self._jobs = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
         before = torch.get_num_threads()
-        self.submit(_set_num_threads, num_threads).result()
+        self.submit(int).result()
         # That thread keeps its number; the one that later threads inherit is put back.
         torch.set_num_threads(before)
 
-    def post(self, job: Callable[[], object]) -> None:
+    def post(self, job: Callable[[], object], at_most: int | None = None) -> None:
         """Queue a job that raises nothing, and return at once.
+
+        Args:
+            job: what to do.
+            at_most: cores that this job may use, where they are fewer than the thread's.
 
         Raises:
             RuntimeError: the thread is closed.
         """
         if self._closed:
             raise RuntimeError("the torch thread is closed")
-        self._jobs.put(job)
+        self._jobs.put((job, at_most))
 
     def submit(self, work: Callable[..., T], *args: object) -> Future[T]:
         """Queue a job; the future has what it returns or raises."""
@@ -79,13 +88,11 @@ class TorchThread:
             self._thread.join()
 
     def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
+        # Asked first: else a thread's first use of torch takes the process's number afterwards.
+        torch.get_num_threads()
+        while (queued := self._jobs.get()) is not None:
+            job, at_most = queued
+            torch.set_num_threads(min(self.num_threads, at_most or self.num_threads))
             job()
             # An idle thread would keep what the last job refers to.
-            del job
-
-
-def _set_num_threads(count: int) -> None:
-    # Asked first: a thread's first use of torch otherwise takes the process's number afterwards.
-    torch.get_num_threads()
-    torch.set_num_threads(count)
+            del job, queued

@@ -46,14 +46,21 @@ class Worker:
         gate: holds requests back in deterministic mode.
         thread: computes the steps.
         deadline_s: how long a caller waits for a command, or for the end.
+        cores: that a step may use; None: all of the thread's.
     """
 
     def __init__(
-        self, engine: Engine, gate: Gate | None, thread: TorchThread, deadline_s: float
+        self,
+        engine: Engine,
+        gate: Gate | None,
+        thread: TorchThread,
+        deadline_s: float,
+        cores: int | None = None,
     ) -> None:
         self._engine = engine
         self._gate = gate
         self._torch = thread
+        self._cores = cores
         self._deadline_s = deadline_s
         self._commands: queue.SimpleQueue[_Submit | _Call] = queue.SimpleQueue()
         self._answers: dict[Request, asyncio.Future[Completion]] = {}
@@ -127,7 +134,7 @@ class Worker:
             self._commands.put(command)
             if not self._awake:
                 self._awake = True
-                self._torch.post(self._turn)
+                self._torch.post(self._turn, self._cores)
 
     # The thread itself.
 
@@ -152,7 +159,7 @@ class Worker:
             self._over = over
             self._awake = over is None and (self._engine.busy or not self._commands.empty())
             if self._awake:
-                self._torch.post(self._turn)
+                self._torch.post(self._turn, self._cores)
         if over is not None:
             self._end(over)
         elif not self._awake:

@@ -28,6 +28,39 @@ async def test_jobs_run_in_order_with_the_threads_that_were_asked_for():
         await thread.do(int)
 
 
+async def test_a_job_may_use_fewer_cores_than_the_thread():
+    thread, seen = TorchThread(3), []
+    for at_most in (2, None, 8):
+        thread.post(lambda: seen.append(torch.get_num_threads()), at_most)
+    await thread.settle()
+    thread.num_threads = 1
+    thread.post(lambda: seen.append(torch.get_num_threads()), 2)
+    await thread.settle()
+    assert seen == [2, 3, 3, 1]
+    await thread.close()
+
+
+async def test_a_small_model_is_computed_with_one_core(make_policy, monkeypatch):
+    used = []
+    for least in (2_000_000, 0):
+        monkeypatch.setattr("agents.local.policy._PARALLEL_FROM", least)
+        thread = TorchThread(2)
+        policy = make_policy(limits=Limits(thread=thread))
+        engine = policy._engine
+        step = engine.step
+
+        def look(step=step, least=least):
+            used.append((least, torch.get_num_threads()))
+            return step()
+
+        monkeypatch.setattr(engine, "step", look)
+        await policy.generate([1], SamplingParams(max_tokens=2))
+        assert await thread.do(torch.get_num_threads) == 2
+        await policy.close()
+        await thread.close()
+    assert set(used) == {(2_000_000, 1), (0, 2)}
+
+
 async def test_a_job_whose_caller_is_cancelled_is_done_to_its_end():
     thread, go, done = TorchThread(), threading.Event(), threading.Event()
     first = asyncio.create_task(thread.do(go.wait, 30))
