@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import backends
 import pytest
 
 import tools
@@ -21,7 +22,7 @@ async def sandbox():
     try:
         await made.start()
     except SandboxUnavailable as error:
-        pytest.skip(str(error))
+        backends.missing("auto", str(error))
     yield made
     await made.close()
 

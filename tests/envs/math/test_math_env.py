@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import backends
 import pytest
 
 import envs
@@ -35,7 +36,7 @@ def sandbox_or_skip():
 
 def needs_sandbox(reason):
     if reason:
-        pytest.skip(reason)
+        backends.missing("auto", reason)
 
 
 @pytest.fixture(scope="module")

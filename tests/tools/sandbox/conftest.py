@@ -12,6 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import backends
 import docker.errors
 import pytest
 import pytest_asyncio
@@ -27,7 +28,7 @@ def readable_python() -> str | None:
     for path in ("/usr/bin/python3", "/usr/local/bin/python3"):
         if Path(path).exists() and os.access(path, os.X_OK):
             return path
-    pytest.skip("root's interpreter is closed to other users and there is no other")
+    backends.missing("landlock", "root's interpreter is closed to other users, without another")
 
 
 @pytest.fixture(scope="session")
@@ -57,14 +58,14 @@ def alone_with_landlock(request):
 
 @pytest.fixture(scope="session")
 def need(python_for):
-    """Skips unless a backend, given by its name, works here."""
+    """Ends the test unless a backend, given by its name, works here."""
     return lambda backend: _skip_without(backend, python_for(backend))
 
 
 def _skip_without(backend: str, python: str | None) -> None:
     reason = _missing(backend, python)
     if reason:
-        pytest.skip(reason)
+        backends.missing(backend, reason)
 
 
 @functools.cache
@@ -85,14 +86,14 @@ def _missing(backend: str, python: str | None) -> str:
 
 
 async def started(backend: str, python: str | None) -> Sandbox:
-    """A running sandbox, or a skip where this machine has no such backend."""
+    """A running sandbox; where this machine has no such backend, the test ends."""
     made = make_sandbox(backend, Limits(wall_s=5.0, memory_mb=256), python=python)
     try:
         await made.start()
     except SandboxUnavailable as error:
         if "does not confine" in str(error):
             raise
-        pytest.skip(str(error))
+        backends.missing(backend, str(error))
     return made
 
 
@@ -106,11 +107,11 @@ async def either(request, python_for):
 
 @pytest.fixture(scope="module")
 def engine_client():
-    """A docker engine, or a skip where none runs."""
+    """A docker engine; where none runs, the test ends."""
     try:
         client = engine.connect()
     except SandboxUnavailable as error:
-        pytest.skip(str(error))
+        backends.missing("docker", str(error))
     yield client
     client.close()
 

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import backends
 import pytest
 from processes import alive, below, called
 
@@ -66,7 +67,7 @@ def test_hostile_programs_and_sessions_end_with_their_judge(backend, python_for,
     )
     try:
         if judge.stdout.readline() != b"up\n":
-            pytest.skip(judge.stderr.read().decode()[-300:])
+            backends.missing(backend, judge.stderr.read().decode()[-300:])
         deadline = time.monotonic() + 20
         while len(called(name)) < 60 and time.monotonic() < deadline:
             time.sleep(0.05)

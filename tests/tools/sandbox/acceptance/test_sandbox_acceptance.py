@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
+import backends
 import pytest
 
 from tests.tools.sandbox.acceptance.case import Case, HonestSubmission, Program
@@ -74,7 +75,7 @@ def findings(request, world, python_for):
                 cache[backend] = str(error)
         found = cache[backend]
         if isinstance(found, str):
-            pytest.skip(found)
+            backends.missing(backend, found)
         return found
 
     return of
