@@ -6,7 +6,7 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 import torch
@@ -37,10 +37,7 @@ class TorchThread:
         self._jobs = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
-        before = torch.get_num_threads()
         self.submit(int).result()
-        # That thread keeps its number; the one that later threads inherit is put back.
-        torch.set_num_threads(before)
 
     def post(self, job: Callable[[], object], at_most: int | None = None) -> None:
         """Queue a job that raises nothing, and return at once.
@@ -88,11 +85,23 @@ class TorchThread:
             self._thread.join()
 
     def _run(self) -> None:
-        # Asked first: else a thread's first use of torch takes the process's number afterwards.
-        torch.get_num_threads()
+        now = 0
         while (queued := self._jobs.get()) is not None:
             job, at_most = queued
-            torch.set_num_threads(min(self.num_threads, at_most or self.num_threads))
+            wanted = min(self.num_threads, at_most or self.num_threads)
+            if wanted != now:
+                _set_own_num_threads(wanted)
+                now = wanted
             job()
             # An idle thread would keep what the last job refers to.
             del job, queued
+
+
+def _set_own_num_threads(count: int) -> None:
+    """Set this thread's number; the one that later threads inherit stays."""
+    # Asked first: else a thread's first use of torch takes the process's number afterwards.
+    torch.get_num_threads()
+    with ThreadPoolExecutor(1) as later:
+        inherited = later.submit(torch.get_num_threads).result()
+        torch.set_num_threads(count)
+        later.submit(torch.set_num_threads, inherited).result()

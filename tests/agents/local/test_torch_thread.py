@@ -40,6 +40,27 @@ async def test_a_job_may_use_fewer_cores_than_the_thread():
     await thread.close()
 
 
+async def test_later_threads_inherit_the_number_of_the_process():
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        thread = TorchThread(3)
+        for at_most in (1, 2, None):
+            done = threading.Event()
+            thread.post(done.set, at_most)
+            assert await asyncio.to_thread(done.wait, 30)
+            inherited: list[int] = []
+            later = threading.Thread(
+                target=lambda into: into.append(torch.get_num_threads()), args=(inherited,)
+            )
+            later.start()
+            later.join(30)
+            assert inherited == [4]
+        await thread.close()
+    finally:
+        torch.set_num_threads(before)
+
+
 async def test_a_small_model_is_computed_with_one_core(make_policy, monkeypatch):
     used = []
     for least in (2_000_000, 0):
