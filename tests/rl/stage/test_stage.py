@@ -12,7 +12,8 @@ from rl.config import PRESETS, EvaluateConfig, TrainConfig
 from rl.stage import open_stage
 
 
-async def test_threads_reach_the_policy(toy_model):
+async def test_threads_reach_the_policy(toy_model, monkeypatch):
+    monkeypatch.setattr("agents.local.policy._PARALLEL_FROM", 0)
     words = ["env=toy-copy", f"model={toy_model}", "threads=2"]
     config = parse(EvaluateConfig, words, command="rl.eval", presets=PRESETS)
     before = torch.get_num_threads()
