@@ -37,6 +37,7 @@ _MODULES = (
     "asserts",
     "frames",
     "cells",
+    "groups",
     "program",
     "branch",
     "judge",

@@ -34,6 +34,7 @@ _DENIED = frozenset(
         *(29, 30, 31, 64, 65, 66, 67, 68, 69, 70, 71, 220),  # System V shm, sem, msg
         *(41, 42, 43, 49, 50, 288),  # socket, connect, accept, bind, listen, accept4
         *(101, 103),  # ptrace, syslog
+        112,  # setsid: the scheduler may give each session as much as another
         *(126, 133, 134, 135, 136, 139),  # capset, mknod, uselib, personality, ustat, sysfs
         *range(153, 157),  # vhangup, modify_ldt, pivot_root, _sysctl
         *(159, 161, 163, 164, 165, 166, 167, 168, 169, 170, 171, 172, 173),  # adjtimex to ioperm
@@ -57,7 +58,7 @@ _DENIED_RESTRICTED = frozenset(
     {
         *(90, 91, 92, 93, 94, 132, 235, 260, 261, 268, 280, 452),  # chmod, chown, utime families
         *(188, 189, 190, 197, 198, 199, 254),  # extended attributes, inotify_add_watch
-        *(109, 112),  # setpgid, setsid: the run stays one process group
+        109,  # setpgid: the run stays one process group
         *(46, 307),  # sendmsg, sendmmsg: a deleted file on its way in a socket is in no process
         *(142, 144),  # sched_setparam, sched_setscheduler
     }

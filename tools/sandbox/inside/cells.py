@@ -51,16 +51,16 @@ class Interpreter:
         talk: to the warden.
         folder: the working directory.
         cap: characters of a value or traceback that travel.
-        own_session: whether a copy becomes a process group by itself; else the warden makes it one.
+        own_group: whether a copy makes its process group itself; else the warden makes it.
     """
 
-    def __init__(self, talk: socket.socket, folder: str, cap: int, *, own_session: bool) -> None:
+    def __init__(self, talk: socket.socket, folder: str, cap: int, *, own_group: bool) -> None:
         os.dup2(talk.fileno(), TALK_FD, inheritable=False)
         talk.close()
         self._talk = socket.socket(fileno=TALK_FD)
         self._folder = folder
         self._cap = cap
-        self._own_session = own_session
+        self._own_group = own_group
         self._pid = os.getpid()
         self._running = False
         self._interrupts = 0
@@ -256,8 +256,8 @@ class Interpreter:
         self._pid, self._interrupts = os.getpid(), 0
         try:
             kernel.die_with_parent()
-            if self._own_session:
-                os.setsid()
+            if self._own_group:
+                os.setpgid(0, 0)
             self._move(folder_of(os.path.dirname(self._folder), branch))  # noqa: PTH120
         except (OSError, RecursionError) as error:
             self._send(frames.REFUSED, f"{type(error).__name__}: {error}")

@@ -21,7 +21,16 @@ import threading
 import traceback
 from typing import Any, NoReturn, TextIO
 
-from tools.sandbox.inside import asserts, calls, cells, fork_hooks, kernel, loader, passing
+from tools.sandbox.inside import (
+    asserts,
+    calls,
+    cells,
+    fork_hooks,
+    groups,
+    kernel,
+    loader,
+    passing,
+)
 from tools.sandbox.inside.codec import receive_exactly, unpack
 from tools.sandbox.inside.config import Config
 from tools.sandbox.inside.surroundings import PRIVATE_FOLDER, Place
@@ -99,7 +108,7 @@ def main(
 def _confine(config: Config, place: Place, filter_: kernel.Filter | None) -> None:
     os.chdir(place.folder)
     if config.isolation == "namespaces":
-        os.setsid()
+        groups.make_session()
     else:
         os.setpgid(0, 0)
     _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
@@ -238,7 +247,7 @@ def _serve_session(
             talk,
             folder,
             request["output_kb"] * 1024,
-            own_session=config.isolation == "namespaces",
+            own_group=config.isolation == "namespaces",
         ).serve()
     except BaseException:
         traceback.print_exc()

@@ -17,7 +17,7 @@ import signal
 import socket
 import struct
 
-from tools.sandbox.inside import kernel, program, surroundings, warden, watchdog
+from tools.sandbox.inside import groups, kernel, program, surroundings, warden, watchdog
 from tools.sandbox.inside.config import Config
 
 _MAX_FAILURES = 5
@@ -43,7 +43,9 @@ def main(settings: str) -> None:
             os.write(config.group_fd, b"0")
         os.close(config.group_fd)
     program.prepare()
-    if config.isolation != "namespaces":
+    if config.isolation == "namespaces":
+        groups.replace_sessions()
+    else:
         kernel.adopt_orphans()  # those of a warden that was killed
     control = socket.socket(fileno=config.control_fd)
     gc.collect()

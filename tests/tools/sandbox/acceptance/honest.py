@@ -8,6 +8,7 @@ from tests.tools.sandbox.acceptance.case import OK, HonestSubmission, Program
 from tools.sandbox import Limits
 
 _SEMAPHORES = {"restricted": "semaphores of multiprocessing need a /dev/shm of the run's own"}
+_SESSIONS = {"restricted": "a run stays one process group"}
 _METADATA = {"restricted": "attributes of files cannot be changed"}
 
 
@@ -32,6 +33,16 @@ HONEST: list[Program] = [
         "import threading\nout = []\nts = [threading.Thread(target=out.append, args=(i,)) "
         "for i in range(8)]\n[t.start() for t in ts]\n[t.join() for t in ts]\nprint(len(out))",
         "8\n",
+    ),
+    honest(
+        "children in sessions of their own, each ended as a whole",
+        "import os, signal, subprocess, sys\nleader = os.fork()\nif leader == 0:\n"
+        "    os.setsid()\n    sys.exit(0 if os.getpgrp() == os.getpid() else 1)\n"
+        "print(os.waitpid(leader, 0)[1])\n"
+        "child = subprocess.Popen(['sh', '-c', 'sleep 60 & wait'], start_new_session=True)\n"
+        "os.killpg(os.getpgid(child.pid), signal.SIGTERM)\nprint(child.wait())",
+        "0\n-15\n",
+        not_promised=_SESSIONS,
     ),
     honest(
         "a thread that outlives the last line",

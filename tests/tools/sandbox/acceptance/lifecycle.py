@@ -84,6 +84,12 @@ LIFECYCLE: list[Program] = [
         (OK,),
     ),
     Program(
+        "no child has a session of its own, to which a scheduler gives as much as to all runs",
+        "forks(lambda: (attempt(lambda: call(112)), sys.stdout.flush()))\nos.wait()\nstep()",
+        (OK,),
+        "^held EPERM\nstep",
+    ),
+    Program(
         "threads that hold the process do not outlive its exit",
         "import threading\n[threading.Thread(target=time.sleep, args=(60,)).start() "
         "for _ in range(4)]\nstep()\nos._exit(0)",
