@@ -6,6 +6,7 @@ there is a tool, its results, and no more.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
@@ -87,18 +88,34 @@ def expanded(question: str) -> str:
     return polynomial(a * c, a * d + b * c, b * d)
 
 
-def python_call(wanted: str) -> str:
-    """A call of the ``python`` tool that prints an expression's exact value."""
+def python_code(wanted: str) -> str:
+    """Code that prints an expression's exact value."""
     exact = _INTEGER.sub(lambda number: f"F({number[0]})", wanted)
-    return f"<code>\nfrom fractions import Fraction as F\nprint({exact})\n</code>"
+    return f"from fractions import Fraction as F\nprint({exact})"
 
 
-def calculator_call(wanted: str) -> str:
-    """A call of the ``calculator``."""
-    return f"<calculator> {wanted} </calculator>"
+class ToolUse(NamedTuple):
+    """How the authors call one tool."""
+
+    argument: str
+    value: Callable[[str], str]
+    """The argument for an expression."""
+    tags: str
+    """A call between tags, around the value."""
+
+    def written(self, tool: str, wanted: str, *, chat: bool) -> str:
+        """The call that works an expression out: between tags, or as chat models write it."""
+        value = self.value(wanted)
+        if not chat:
+            return self.tags.format(value)
+        call = json.dumps({"name": tool, "arguments": {self.argument: value}})
+        return f"<tool_call>\n{call}\n</tool_call>"
 
 
-CALLS: Mapping[str, Callable[[str], str]] = {"python": python_call, "calculator": calculator_call}
+CALLS: Mapping[str, ToolUse] = {
+    "python": ToolUse("code", python_code, "<code>\n{}\n</code>"),
+    "calculator": ToolUse("expression", str, "<calculator> {} </calculator>"),
+}
 
 
 class GoldAuthor:
@@ -107,11 +124,11 @@ class GoldAuthor:
     Args:
         layout: the format that is rewarded.
         tool: "none", or whose calls to write.
+        chat: write them as chat models do, instead of between tags.
     """
 
-    def __init__(self, layout: Layout, tool: str) -> None:
-        self._layout = layout
-        self._call = CALLS.get(tool)
+    def __init__(self, layout: Layout, tool: str, *, chat: bool = False) -> None:
+        self._layout, self._tool, self._chat = layout, tool, chat
         self._calling = False
 
     def __call__(self, observation: str) -> str:
@@ -127,9 +144,10 @@ class GoldAuthor:
             return self._layout.answer(latex(Fraction(number[0])))
         wanted = expression(observation)
         opening = self._layout.opening
-        if wanted is not None and self._call is not None:
+        if wanted is not None and self._tool in CALLS:
             self._calling = True
-            return opening + self._call(self._wanted(wanted))
+            called = CALLS[self._tool].written(self._tool, self._wanted(wanted), chat=self._chat)
+            return opening + called
         if wanted is None:
             working, answer = observation, expanded(observation)
         else:
@@ -154,10 +172,13 @@ class CarelessAuthor(GoldAuthor):
         layout: as the gold author's.
         tool: as the gold author's. Who has one does not slip.
         rng: of its errors.
+        chat: as the gold author's.
     """
 
-    def __init__(self, layout: Layout, tool: str, rng: np.random.Generator) -> None:
-        super().__init__(layout, tool)
+    def __init__(
+        self, layout: Layout, tool: str, rng: np.random.Generator, *, chat: bool = False
+    ) -> None:
+        super().__init__(layout, tool, chat=chat)
         self._rng = rng
 
     def _forgets(self) -> bool:

@@ -3,7 +3,9 @@ r"""``math-v0``: problems whose answers are checked, with or without a tool.
 The answer is what the last ``\boxed{...}`` of the agent's last action holds; a row whose own prompt
 asks for another form is answered in that one (:mod:`envs.math.asked`). With a tool an action
 may hold a call instead: generation halts at its end, the result is put in its place, and the
-message goes on. An action without a call ends the episode, whether it answers or not.
+message goes on. With ``syntax="chat"`` a message may hold several calls, in the format of the
+model's chat template, and their results are tool messages. An action without a call ends the
+episode, whether it answers or not.
 """
 
 from __future__ import annotations
@@ -31,8 +33,11 @@ from envs.rewards.mathematics import MATH_REWARDS
 from envs.rows import GENERATED, RowOptions
 from envs.splits import Dataset
 from envs.tool_env import ToolEnv, ToolOptions, named_tools
+from tools.chat_calls import CHAT
 from tools.syntax import RE_TOOL, TAGS, Call, Syntax
 
+SYNTAXES = ("tags", "chat")
+"""How calls may be written."""
 OVER_LENGTH = ("length", "context_full")
 """Finish reasons of an action that stops in the middle."""
 PYTHON_RULE = "To run Python, write <code>, the code and </code>; what it prints stands after it."
@@ -52,6 +57,9 @@ class MathOptions(ToolOptions, RowOptions):
     format; "orz": 1 if the box stands inside <answer>. See envs/rewards/mathematics.py."""
     rubric: str = ""
     """What is rewarded instead, as a sum of names: "accuracy + 0.1*think_answer"."""
+    syntax: str = "tags"
+    """How calls are written: "tags", around the code or the arguments, or "chat": the model's own
+    format, by its chat template."""
     verify_s: float = 2.0
     """Seconds of processor time that the comparison of one answer may take."""
 
@@ -61,10 +69,13 @@ class MathOptions(ToolOptions, RowOptions):
             ("topic", (*TOPICS, "mixed")),
             ("level", LEVELS),
             ("reward", tuple(MATH_REWARDS)),
+            ("syntax", SYNTAXES),
         ):
             value = getattr(self, name)
             if value not in known:
                 raise ValueError(f"{name} ({value!r}) must be one of {', '.join(map(str, known))}")
+        if self.syntax == "chat" and not named_tools(self.tools):
+            raise ValueError("syntax ('chat') is how tools are called: name some (tools='python')")
         if self.rubric:
             make_rubric(self.rubric)
         if not 0.01 <= self.verify_s <= 3600:
@@ -97,7 +108,7 @@ class MathEnv(ToolEnv[MathTask, MathState]):
     floor_waiver = "papers and rubrics pay their format, which can be written without reading"
 
     def __init__(self, options: MathOptions, services: Mapping[str, Any] | None = None) -> None:
-        super().__init__(options, _tasks(options), services, syntax=_syntax(options.tools))
+        super().__init__(options, _tasks(options), services, syntax=_syntax(options))
         self._reward = MATH_REWARDS[options.reward]
         self._rubric = _rubric(options.rubric or self._reward.rubric)
         self.reward_range = self._rubric.reward_range
@@ -135,23 +146,27 @@ class MathEnv(ToolEnv[MathTask, MathState]):
         return task.question
 
     def turn(self, action: Action) -> Reply | Awaitable[Reply]:
-        """A call's result, or the end."""
-        call = self.syntax.parse(action)
-        return self._answered(action) if call is None else self._called(call, action)
+        """The results of calls, or the end."""
+        calls = self.syntax.calls(action)
+        return self._called(calls, action) if calls else self._answered(action)
 
-    async def _called(self, call: Call, action: Action) -> Reply:
-        said, records = action[: call.end], list[EnvToolCall]()
-        if self.turns_left > 1 or self.is_final(call):
+    async def _called(self, calls: Sequence[Call], action: Action) -> Reply:
+        said = action[: calls[-1].end]
+        records, results = list[EnvToolCall](), list[tuple[str, str]]()
+        for call in calls:
+            if self.turns_left == 1 and not self.is_final(call):
+                continue
             result, record = await self.call(call)
             records.append(record)
+            results.append((call.tool, result.text))
             if self.is_final(call) and result.error is None:
                 end = self._end(Action(said), str(result.data), records)
                 return await end if inspect.isawaitable(end) else end
         if self.turns_left == 1:
-            # Nobody could read the result any more.
+            # Nobody could read the results any more.
             rewards, scores = self._grade(said, None, None, complete=False)
             return cut(StopReason.TURN_LIMIT, rewards, scores=scores, tool_calls=records)
-        observation = self.syntax.wrap(result.text)
+        observation = self.put_back(results)
         self.state.written += said
         self.state.text += said + observation
         return go_on(observation, tool_calls=records)
@@ -232,7 +247,7 @@ class MathEnv(ToolEnv[MathTask, MathState]):
         Rows: their own gold answer, which no agent sees; nothing else is sure to be right.
         """
         if self._chosen.tasks == GENERATED:
-            return GoldAuthor(self._layout, self._author_tool)
+            return GoldAuthor(self._layout, self._author_tool, chat=self._chat)
         rows = cast("list[MathTask]", self.tasks)
         answers = {task.question: task.answer for task in rows}
         return lambda question: self._layout.opening + self._layout.answer(answers[question])
@@ -241,13 +256,13 @@ class MathEnv(ToolEnv[MathTask, MathState]):
         """Generated problems of level 1: an author that forgets steps and slips."""
         if self._chosen.tasks != GENERATED or self._chosen.level != 1:
             raise NotImplementedError("only generated problems of level 1 have an imperfect author")
-        return CarelessAuthor(self._layout, self._author_tool, rng)
+        return CarelessAuthor(self._layout, self._author_tool, rng, chat=self._chat)
 
     def _instructions(self, own_prompt: bool) -> str | None:
         """The system prompt: tools' rules and, unless the task says it itself, how to answer."""
         if not self._chosen.instructions:
             return None
-        python = PYTHON_RULE if "python" in self.named_tools else ""
+        python = PYTHON_RULE if "python" in self.named_tools and not self._chat else ""
         answer = "" if own_prompt else self._reward.instructions
         return " ".join(filter(None, [python, self.tool_rules, answer])) or None
 
@@ -263,13 +278,19 @@ class MathEnv(ToolEnv[MathTask, MathState]):
         return next((name for name in self.named_tools if name in CALLS), "none")
 
     @property
+    def _chat(self) -> bool:
+        return self._chosen.syntax == "chat"
+
+    @property
     def _chosen(self) -> MathOptions:
         return cast(MathOptions, self.options)
 
 
-def _syntax(tools: str) -> Syntax:
-    """ReTool's where the interpreter is among the tools."""
-    return RE_TOOL if "python" in named_tools(tools) else TAGS
+def _syntax(options: MathOptions) -> Syntax:
+    """The model's own, or tags: ReTool's where the interpreter is among the tools."""
+    if options.syntax == CHAT.name:
+        return CHAT
+    return RE_TOOL if "python" in named_tools(options.tools) else TAGS
 
 
 def _tasks(options: MathOptions) -> Tasks[MathTask]:

@@ -15,6 +15,7 @@ from agents.agent import TokenAgent
 from agents.completion import Completion, FinishReason, SamplingParams
 from agents.renderer import Renderer
 from envs.episode import ToolResults
+from tools.chat_calls import chat_calls
 
 TEXT = st.lists(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
@@ -91,6 +92,24 @@ async def test_parallel_calls_in_a_models_own_format(make_tokenizer, kind):
         t for t, m in zip(agent.segment.token_ids, agent.segment.loss_mask, strict=True) if m
     ]
     assert trained == [token for said in policy.said for token in said]
+    await env.aclose()
+
+
+@pytest.mark.parametrize("kind", CALLS)
+async def test_math_takes_parallel_calls_in_a_models_own_format(make_tokenizer, kind):
+    renderer = Renderer(make_tokenizer(kind))
+    env = envs.make("math", syntax="chat", tools="calculator", max_turns=2)
+    question, _ = await env.areset(options={"task": 0})
+    calls = CALLS[kind].replace("search", "calculator").replace("query", "expression")
+    calls = calls.replace("friend of Bako", "2 + 3").replace("friend of Vabo", "2 * 9")
+    policy = Script(renderer, calls, rf"\boxed{{{env.state.task.answer}}}")
+    agent = TokenAgent(renderer, policy, SamplingParams(), session="s", context_length=10_000)
+    agent.start(question, env.system_prompt, env.stop, env.prefill, env.tool_schemas)
+    assert '"name": "calculator"' in renderer.tokenizer.decode(agent.segment.token_ids)
+    result = await env.astep(await agent.act())
+    assert result.observation.results == (("calculator", "5"), ("calculator", "18"))
+    agent.observe(result.observation, continues=False)
+    assert (await env.astep(await agent.act())).reward == 1.0
     await env.aclose()
 
 
@@ -179,3 +198,29 @@ def test_templates_that_publishers_ship_list_tools_and_hold_results(make_tokeniz
 
 def _is_there(folder, name):
     return (folder / f"{name}.jinja").is_file()
+
+
+async def test_a_call_may_end_with_a_token_that_the_generation_config_names(make_tokenizer):
+    """Llama 3.1 ends a call with ``<|eom_id|>``, which its template does not write."""
+    tokenizer = make_tokenizer("llama")
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|eom_id|>"]})
+    eot, eom = tokenizer.convert_tokens_to_ids(["<|eot_id|>", "<|eom_id|>"])
+    renderer = Renderer(tokenizer, [tokenizer.eos_token_id, eom, eot])
+    assert renderer.end_token_ids == (eot, tokenizer.eos_token_id, eom)
+    said, asked = (*renderer.splice(CALLS["llama"]), eom), []
+
+    class Policy:
+        async def generate(self, prompt, sampling, session):
+            asked.append(sampling.stop_token_ids)
+            zeros = (0.0,) * len(said)
+            return Completion(said, zeros, (0,) * len(said), FinishReason.STOP_TOKEN)
+
+    agent = TokenAgent(renderer, Policy(), SamplingParams(), session="s", context_length=10_000)
+    agent.start("Q")
+    action = await agent.act()
+    assert asked == [(eot, tokenizer.eos_token_id, eom)]
+    assert (str(action), len(chat_calls(action))) == (CALLS["llama"], 2)
+    before = len(agent.segment)
+    agent.observe(ToolResults.of([("search", "x"), ("search", "y")]), continues=False)
+    after = tokenizer.decode(agent.segment.token_ids[before - 1 :])
+    assert after.startswith("<|eom_id|><|start_header_id|>ipython<|end_header_id|>")

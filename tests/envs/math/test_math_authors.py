@@ -47,6 +47,12 @@ def test_the_gold_author_word_for_word():
     question = "Solve for x: 4x + 1 = 2."
     assert author(question) == "<calculator> (2 - 1) / (4 - 0) </calculator>"
     assert author(" <result> 1/4 = 0.25 </result> ") == "\n\\boxed{\\frac{1}{4}}"
+    author = GoldAuthor(BARE, "calculator", chat=True)
+    assert author(question) == (
+        '<tool_call>\n{"name": "calculator", "arguments": {"expression": "(2 - 1) / (4 - 0)"}}\n'
+        "</tool_call>"
+    )
+    assert author("<tool_response>\n1/4 = 0.25\n</tool_response>") == "\n\\boxed{\\frac{1}{4}}"
     author = GoldAuthor(BARE, "python")
     assert author(question) == (
         "<code>\nfrom fractions import Fraction as F\nprint((F(2) - F(1)) / (F(4) - F(0)))\n</code>"

@@ -160,6 +160,7 @@ VARIANTS = [
 ]
 WITH_PYTHON = [
     pytest.param({"tools": "python", "max_turns": 2, "level": 2}),
+    pytest.param({"tools": "python", "max_turns": 2, "level": 2, "syntax": "chat"}),
     pytest.param(
         {"tools": "python", "max_turns": 4, "level": 3, "reward": "open-r1-tags"},
         marks=pytest.mark.slow,
