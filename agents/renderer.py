@@ -58,9 +58,12 @@ class Renderer:
     Args:
         tokenizer: a Hugging Face tokenizer. One without a chat template gets a plain one, which
             is said once in the log.
+        end_token_ids: further tokens that end an assistant message, as a model's generation config
+            names them: Llama 3.1 ends a call of a tool with ``<|eom_id|>``.
 
     Attributes:
-        end_token_ids: tokens that end an assistant message when the policy samples one.
+        end_token_ids: tokens that end an assistant message when the policy samples one; the first
+            is the one that the template writes.
         difference: None where appending equals rendering the whole conversation anew; otherwise
             what differs for this template (many drop an earlier turn's reasoning).
         opening: what every answer begins with, given and not sampled: ``chat.prefill``, and a
@@ -71,7 +74,9 @@ class Renderer:
         ValueError: the tokenizer has no end-of-sequence token.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, end_token_ids: Sequence[int] = ()
+    ) -> None:
         self.tokenizer = tokenizer
         self._encoder = Encoder(tokenizer)
         self._around: dict[str, tuple[str, str] | None] = {}
@@ -84,7 +89,9 @@ class Renderer:
             raise ValueError("the tokenizer has no eos_token: set the one that ends a message")
         self.template = ChatTemplate(tokenizer, self._encoder)
         after_message = self.template.after_assistant([{"role": "user", "content": "x"}])
-        self.end_token_ids = self._end_tokens(after_message)
+        self.end_token_ids = tuple(
+            dict.fromkeys((*self._end_tokens(after_message), *end_token_ids))
+        )
         self.opening = self._find_opening()
         self.difference, notice = self._compare(_PROBE)
         folded = [FOLDED] if self.template.folds_system else []
@@ -195,12 +202,12 @@ class Renderer:
         return tokens[1:] if ended and tokens and tokens[0] in self.end_token_ids else tokens
 
     def _end_tokens(self, after_message: str) -> tuple[int, ...]:
-        """The end-of-sequence token, and the special token that the template closes with."""
+        """The special token that the template closes with, and the end-of-sequence token."""
         eos = int(self._single(self.tokenizer.eos_token_id))
         ids = self._encoder.encode(after_message)
         first = self.tokenizer.added_tokens_decoder.get(ids[0]) if ids else None
         closing = ids[0] if first is not None and first.special else eos
-        return (eos,) if closing == eos else (closing, eos)
+        return closing, eos
 
     @staticmethod
     def _single(token_id: int | list[int]) -> int:

@@ -33,7 +33,7 @@ from rl.run.metrics import PassRate, pass_rate_of_tasks, success_of
 from rl.run.services import ServiceMeter
 from rl.settings.chat import OWN_TEMPLATE
 from rl.settings.lora import NO_LORA, LoraConfig
-from rl.stage.model import device_of, dtype_of, load_tokenizer
+from rl.stage.model import device_of, dtype_of, end_tokens_of, load_tokenizer
 from rl.stage.policies import check_policy, cores_of_learner, open_policy, weights_for
 from rl.stage.splits import check_splits
 from rl.stage.tiny import make_tiny
@@ -191,7 +191,7 @@ async def open_stage(
             path = await _model_path(config, services, thread, say, activities)
             with activities.doing(LEARNER, f"the model {path}", OPEN):
                 model, tokenizer = _load(config, path, device, lora)
-            renderer = Renderer(tokenizer)
+            renderer = Renderer(tokenizer, end_tokens_of(model))
         except ValueError as error:
             raise UsageError(str(error)) from error
         activities.progressed("the model that was loaded")

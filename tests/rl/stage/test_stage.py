@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
+from transformers import AutoTokenizer
 
+from agents.completion import FinishReason, SamplingParams
 from rl.cli import parse
 from rl.config import PRESETS, EvaluateConfig, TrainConfig
 from rl.stage import open_stage
@@ -63,3 +67,27 @@ def test_by_default_there_are_as_many_threads_as_cores(monkeypatch):
     monkeypatch.setattr("rl.config.usable_cores", lambda: 5)
     assert _config().num_threads == 5
     assert _config("threads=2").num_threads == 2
+
+
+async def test_a_turn_ends_at_every_token_that_the_models_generation_config_names(
+    toy_model, tmp_path
+):
+    folder = shutil.copytree(toy_model, tmp_path / "model")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    further = tokenizer.convert_tokens_to_ids("0")
+    settings = json.loads((folder / "generation_config.json").read_text())
+    settings["eos_token_id"] = [tokenizer.eos_token_id, further]
+    (folder / "generation_config.json").write_text(json.dumps(settings))
+    words = ["env=toy-copy", f"model={folder}"]
+    config = parse(EvaluateConfig, words, command="rl.eval", presets=PRESETS)
+    async with open_stage(config, lambda text: None) as stage:
+        renderer = stage.renderer
+        assert renderer.end_token_ids == (tokenizer.eos_token_id, further)
+        sampling = SamplingParams(
+            max_tokens=8, temperature=0.0, stop_token_ids=renderer.end_token_ids
+        )
+        prompt = renderer.start([{"role": "user", "content": "0"}])
+        completion = await stage.policy.generate(prompt, sampling)
+        assert completion.finish_reason is FinishReason.STOP_TOKEN
+        assert completion.token_ids == (further,)
+        assert renderer.text(completion.token_ids) == ""
