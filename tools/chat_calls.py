@@ -18,9 +18,9 @@ from tools.syntax import Call, Syntax
 _HERMES = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
 _FUNCTION = re.compile(r"\s*<function=([^>\s]+)>(.*?)</function>\s*", re.DOTALL)
 _PARAMETER = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
-_MISTRAL = "[TOOL_CALLS]"
+MISTRAL = "[TOOL_CALLS]"
 _MISTRAL_NAMED = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\]\w+)?\[ARGS\]\s*")
-_PYTHON_TAG = "<|python_tag|>"
+PYTHON_TAG = "<|python_tag|>"
 _WRONG = (
     "a call must be JSON, an object with the tool's name and its arguments, as your chat format has"
 )
@@ -31,8 +31,8 @@ def chat_calls(text: str) -> list[Call]:
     """Every call in a message, in order; a malformed one has an error."""
     if "<tool_call>" in text:
         return [_hermes(found) for found in _HERMES.finditer(text)]
-    if _MISTRAL in text:
-        return list(_mistral(text, text.index(_MISTRAL) + len(_MISTRAL)))
+    if MISTRAL in text:
+        return list(_mistral(text, text.index(MISTRAL) + len(MISTRAL)))
     return list(_llama(text))
 
 
@@ -74,14 +74,14 @@ def _mistral(text: str, at: int) -> Iterator[Call]:
     while named is not None:
         arguments, end = _decoded(text, named.end())
         yield _call({"name": named[1], "arguments": arguments}, end)
-        following = text.find(_MISTRAL, end)
-        named = _MISTRAL_NAMED.match(text, following + len(_MISTRAL)) if following >= 0 else None
+        following = text.find(MISTRAL, end)
+        named = _MISTRAL_NAMED.match(text, following + len(MISTRAL)) if following >= 0 else None
 
 
 def _llama(text: str) -> Iterator[Call]:
     """Objects one after the other, a semicolon between, and nothing else in the message."""
-    tagged = _PYTHON_TAG in text
-    at = text.index(_PYTHON_TAG) + len(_PYTHON_TAG) if tagged else 0
+    tagged = PYTHON_TAG in text
+    at = text.index(PYTHON_TAG) + len(PYTHON_TAG) if tagged else 0
     if not tagged and not re.match(r'\s*\{\s*"(?:name|type)"\s*:', text):
         return
     while at < len(text) and text[at:].strip():

@@ -1,4 +1,4 @@
-"""Tool calls in what a model wrote, as Hermes and Qwen write them (``tools.syntax``)."""
+"""Tool calls in what a model wrote, in any format of :mod:`tools.chat_calls`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tools.syntax import json_call
+from tools.chat_calls import MISTRAL, PYTHON_TAG, chat_calls, first_chat_call
 
 _CALL = re.compile(r"<tool_call>(?:(?!<tool_call>).)*?</tool_call>", re.DOTALL)
 
@@ -28,10 +28,22 @@ def read_calls(text: str) -> Said:
 
     A text without one stays as it is, to the last space.
     """
+    if "<tool_call>" in text:
+        return _read_tagged(text)
+    calls = chat_calls(text)
+    if not calls or any(call.error for call in calls):
+        return Said(text, ())
+    start = min((text.index(mark) for mark in (MISTRAL, PYTHON_TAG) if mark in text), default=0)
+    left = text[:start] + text[calls[-1].end :]
+    return Said(left.strip(), tuple((call.tool, call.arguments) for call in calls))
+
+
+def _read_tagged(text: str) -> Said:
+    """Calls between Hermes's tags, malformed ones left in their places."""
     calls: list[tuple[str, Mapping[str, Any]]] = []
 
     def take(found: re.Match[str]) -> str:
-        call = json_call(found[0])
+        call = first_chat_call(found[0])
         if call is None or call.error is not None:
             return found[0]
         calls.append((call.tool, call.arguments))

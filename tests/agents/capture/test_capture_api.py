@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from agents.capture.messages import read_message
-from agents.capture.tool_calls import read_calls
+from agents.capture.tool_calls import Said, read_calls
 from agents.completion import FinishReason, SamplingParams
 from agents.policy import PolicyFailure
 
@@ -29,6 +29,9 @@ LOOK = {
 def saying(*texts):
     left = iter(texts)
     return lambda prompt: next(left)
+
+
+LOOK_AT = '{{"name": "look", "{}": {{"box": "{}"}}}}'
 
 
 async def test_calls_come_out_and_results_go_in(serve, logging_policy, exact, renderer):
@@ -98,6 +101,49 @@ def test_well_formed_calls_come_out_of_malformed_ones():
     said = read_calls(f"a <tool_call>{CALL} b <tool_call>x</tool_call>")
     assert said.calls == (("look", {"box": "3"}),)
     assert said.content == "a <tool_call> b <tool_call>x</tool_call>"
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        (
+            f"Hm.\n<tool_call>{LOOK_AT.format('arguments', 'a')}</tool_call>"
+            f"<tool_call>{LOOK_AT.format('arguments', 'b')}</tool_call>",
+            "Hm.",
+        ),
+        (
+            "<tool_call><function=look><parameter=box>a</parameter></function></tool_call>\n"
+            "<tool_call><function=look><parameter=box>b</parameter></function></tool_call>",
+            "",
+        ),
+        (f"{LOOK_AT.format('parameters', 'a')}; {LOOK_AT.format('parameters', 'b')}", ""),
+        (
+            f"Hm.<|python_tag|>{LOOK_AT.format('parameters', 'a')}; "
+            f"{LOOK_AT.format('parameters', 'b')}",
+            "Hm.",
+        ),
+        (
+            f"Hm.[TOOL_CALLS] [{LOOK_AT.format('arguments', 'a')}, "
+            f"{LOOK_AT.format('arguments', 'b')}]",
+            "Hm.",
+        ),
+        ('[TOOL_CALLS]look[ARGS]{"box": "a"}[TOOL_CALLS]look[ARGS]{"box": "b"}', ""),
+    ],
+)
+def test_parallel_calls_of_every_format_come_out(text, content):
+    assert read_calls(text) == Said(content, (("look", {"box": "a"}), ("look", {"box": "b"})))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"name": "Bob", "age": 3}',
+        '{"name": "look", "parameters": {}}; and more',
+        "[TOOL_CALLS] look at this",
+    ],
+)
+def test_json_that_is_no_call_stays_content(text):
+    assert read_calls(text) == Said(text, ())
 
 
 async def test_no_call_is_taken_for_one_without_tools(serve, logging_policy):
