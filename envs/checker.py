@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from envs.probe import AnyEnv, Probe, Strength
+from envs.probe import GOLD, AnyEnv, Probe, Strength
 from envs.rules import RULES
 from envs.rules.rewards import MOST_FLOOR, floor_share
 
@@ -33,13 +33,15 @@ class CheckReport:
     env_id: str
     rules: tuple[str, ...]
     """Names of the rules that hold."""
+    skipped: tuple[str, ...]
+    """Names of the rules that were not tested: "gold policy", where the environment has none."""
     tasks: tuple[int, ...]
     """The tasks that were played."""
     longest_block_s: float
     """The longest time for which the event loop was not free, in seconds. An episode that kept it
     for too long was played again, and counts with its best."""
     num_gold_tasks: int
-    """How many tasks the gold policy solved."""
+    """How many tasks the gold policy solved; 0 without one."""
     floor_waiver: str
     """Why the reward floor lies above 30% of the range; empty where it does not."""
 
@@ -95,9 +97,21 @@ def check_env(
     violations = _violations(probe, max_rule_s)
     if violations:
         raise CheckFailed(env_id, violations)
-    waiver = env.floor_waiver if floor_share(env) > MOST_FLOOR else ""
-    block_s, num_solved = probe.longest_block_s, len(strength.gold_tasks)
-    return CheckReport(env_id, tuple(RULES), tasks, block_s, num_solved, waiver)
+    return _report(env_id, probe)
+
+
+def _report(env_id: str, probe: Probe) -> CheckReport:
+    """What was checked of an environment that breaks no rule."""
+    env, skipped = probe.env, () if probe.player == GOLD else ("gold policy",)
+    return CheckReport(
+        env_id=env_id,
+        rules=tuple(name for name in RULES if name not in skipped),
+        skipped=skipped,
+        tasks=probe.tasks,
+        longest_block_s=probe.longest_block_s,
+        num_gold_tasks=0 if skipped else len(probe.strength.gold_tasks),
+        floor_waiver=env.floor_waiver if floor_share(env) > MOST_FLOOR else "",
+    )
 
 
 def _violations(probe: Probe, max_rule_s: float) -> list[str]:

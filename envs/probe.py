@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -20,6 +21,8 @@ from envs.play import Played, TextPolicy, aplay, gold_of
 
 AnyEnv = TextEnv[Any, Any]
 GOLD = "gold"
+WITHOUT_GOLD = "tags around a word"
+"""The policy that takes the gold one's place: of those that know nothing, it calls most tools."""
 _TAG = re.compile(r"</?([A-Za-z][\w-]*)>|<\|(?:begin|end)_of_(\w+)\|>")
 
 
@@ -82,13 +85,22 @@ class Probe:
             self._known[name, task] = self.play(name, task)
         return self._known[name, task]
 
-    def gold(self, task: int) -> Played:
-        """The gold policy's episode."""
-        return self.alone(GOLD, task)
+    @cached_property
+    def player(self) -> str:
+        """Name of the policy whose episodes the rules compare: the gold one, where there is one."""
+        try:
+            self.env.gold_policy()
+        except NotImplementedError:
+            return WITHOUT_GOLD
+        return GOLD
+
+    def reference(self, task: int) -> Played:
+        """The episode of :attr:`player`."""
+        return self.alone(self.player, task)
 
     def pairs(self) -> list[tuple[str, int]]:
         """Every policy with every task, tasks first."""
-        return [(name, task) for name in (GOLD, *self.spam()) for task in self.tasks]
+        return [(name, task) for name in {self.player: None, **self.spam()} for task in self.tasks]
 
     def policy(self, name: str) -> TextPolicy:
         """A policy for one episode.
@@ -106,7 +118,7 @@ class Probe:
             "a bare stop string": lambda _: "".join(self.env.stop),
             "many words": lambda _: "yes no 0 1 " * 100,
             "tags around nothing": lambda observation: self._tags(observation, ""),
-            "tags around a word": lambda observation: self._tags(observation, "word"),
+            WITHOUT_GOLD: lambda observation: self._tags(observation, "word"),
             "tags fifty times": lambda observation: self._tags(observation, "") * 50,
         }
 

@@ -116,6 +116,7 @@ class MixEnv(TextEnv[MixTask, MixState]):
 
     def gold_policy(self) -> Callable[[str], str]:
         """That of the first part whose policy can make something of the first observation."""
+        policies = [env.gold_policy() for env in self._envs]
         chosen: Callable[[str], str] | None = None
 
         def act(observation: str) -> str:
@@ -123,8 +124,7 @@ class MixEnv(TextEnv[MixTask, MixState]):
             if chosen is not None:
                 return chosen(observation)
             refused = []
-            for part, env in zip(self._parts, self._envs, strict=True):
-                policy = env.gold_policy()
+            for part, policy in zip(self._parts, policies, strict=True):
                 # Another environment's observation may break a policy in any way.
                 try:
                     action = policy(observation)

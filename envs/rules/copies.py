@@ -23,10 +23,10 @@ def copies(probe: Probe) -> Iterator[str]:
         yield "forkable is False, yet fork does not raise NotForkable"
         return
     for task in probe.tasks:
-        gold = probe.gold(task)
-        for turn in range(len(gold.steps)):
-            fork, restored, original = loop_thread.run(_three_ways(probe, gold, turn))
-            rest = list(gold.steps[turn:])
+        played = probe.reference(task)
+        for turn in range(len(played.steps)):
+            fork, restored, original = loop_thread.run(_three_ways(probe, played, turn))
+            rest = list(played.steps[turn:])
             for name, steps in (("fork", fork), ("restored snapshot", restored)):
                 if steps != rest:
                     yield (
@@ -37,22 +37,22 @@ def copies(probe: Probe) -> Iterator[str]:
                 yield f"task {task}: a fork's actions after {turn} turns change the original"
 
 
-async def _three_ways(probe: Probe, gold: Played, turns: int) -> list[list[StepResult]]:
-    """The rest of a gold episode: in a fork, from a pickled snapshot, and in the original.
+async def _three_ways(probe: Probe, played: Played, turns: int) -> list[list[StepResult]]:
+    """The rest of an episode: in a fork, from a pickled snapshot, and in the original.
 
     Between them another fork takes other actions, which nobody may feel.
     """
     original, restored = made = probe.env.group(2)
     try:
-        await original.areset(seed=probe.seed, options={"task": gold.info["task"]})
-        for action in gold.actions[:turns]:
+        await original.areset(seed=probe.seed, options={"task": played.info["task"]})
+        for action in played.actions[:turns]:
             await original.astep(action)
         await restored.arestore(pickle.loads(pickle.dumps(await original.asnapshot())))
         fork, stray = await original.afork(), await original.afork(reseed=probe.seed + 1)
         made += [fork, stray]
         while not (await stray.astep("word")).done:
             pass
-        rest = gold.actions[turns:]
+        rest = played.actions[turns:]
         return [await _taken(env, rest) for env in (fork, restored, original)]
     finally:
         for env in made:
@@ -77,7 +77,7 @@ def pickles(probe: Probe) -> Iterator[str]:
     if probe.env._lease.injected is not None:
         return  # What others opened has no place in a pickle.
     task = probe.tasks[0]
-    gold = probe.gold(task)
+    played = probe.reference(task)
     with probe.copies(1) as [env]:
         if env.forkable:
             env.reset(seed=probe.seed, options={"task": task})
@@ -92,10 +92,10 @@ def pickles(probe: Probe) -> Iterator[str]:
     try:
         if not copy.forkable:
             copy.reset(seed=probe.seed, options={"task": task})
-        steps = [copy.step(action) for action in gold.actions]
+        steps = [copy.step(action) for action in played.actions]
     finally:
         copy.close()
-    if steps != list(gold.steps):
+    if steps != list(played.steps):
         yield (
             f"task {task}: an environment that was pickled goes on differently: its class and "
             f"options, and self.state, must say all there is to know"
@@ -105,19 +105,21 @@ def pickles(probe: Probe) -> Iterator[str]:
 def side_by_side(probe: Probe) -> Iterator[str]:
     """Two environments with the same options are strangers; closing one closes nothing for it."""
     task = probe.tasks[0]
-    gold = probe.gold(task)
+    played = probe.reference(task)
     one, other = made = [probe.build() for _ in range(2)]
     try:
         starts = [env.reset(seed=probe.seed, options={"task": task}) for env in made]
-        steps = [[env.step(action) for env in made] for action in gold.actions]
-        if starts != [(gold.first, gold.info)] * 2 or steps != [[step] * 2 for step in gold.steps]:
+        steps = [[env.step(action) for env in made] for action in played.actions]
+        if starts != [(played.first, played.info)] * 2 or steps != [
+            [step] * 2 for step in played.steps
+        ]:
             yield (
                 f"task {task}: two instances that take turns play differently than one alone: "
                 f"keep nothing that changes in the class or the module"
             )
         other.reset(seed=probe.seed, options={"task": task})
         one.close()
-        if [other.step(action) for action in gold.actions] != list(gold.steps):
+        if [other.step(action) for action in played.actions] != list(played.steps):
             yield f"task {task}: closing one instance changes what another one does"
     finally:
         for env in made:

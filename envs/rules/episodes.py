@@ -13,7 +13,7 @@ from typing import Any
 from envs.datasets import SPLITS
 from envs.episode import Action, OrderError, Reply, StepResult
 from envs.loop import loop_thread
-from envs.play import aplay, gold_of, play
+from envs.play import aplay, play
 from envs.probe import AnyEnv, Probe, global_generators
 
 SPLIT_SAMPLE = 64
@@ -31,7 +31,7 @@ def types(probe: Probe) -> Iterator[str]:
     build: Any = type(env)
     build(options, services=None).close()
     for task in probe.tasks:
-        played = probe.gold(task)
+        played = probe.reference(task)
         first: Any = played.first
         if not isinstance(first, str):
             yield f"task {task}: the first observation is {first!r}, not a text"
@@ -124,7 +124,7 @@ def order(probe: Probe) -> Iterator[str]:
 
     with probe.copies(1) as [env]:
         yield from refused(env, "before the first reset")
-        play(env, gold_of(env), seed=probe.seed, task=probe.tasks[0])
+        play(env, probe.policy(probe.player), seed=probe.seed, task=probe.tasks[0])
         yield from refused(env, "after the episode's end")
 
 
@@ -172,7 +172,7 @@ def _listen(env: AnyEnv) -> list[str]:
 def info(probe: Probe) -> Iterator[str]:
     """Info is plain data: it pickles, and comes back equal."""
     for task in probe.tasks:
-        played = probe.gold(task)
+        played = probe.reference(task)
         for found in (played.info, *(step.info for step in played.steps)):
             if pickle.loads(pickle.dumps(found)) != found:
                 yield f"task {task}: info changes in a pickle; keep plain values in it: {found}"

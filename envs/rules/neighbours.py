@@ -21,9 +21,9 @@ def no_leak(probe: Probe) -> Iterator[str]:
             with probe.copies(1) as [used]:
                 before = aplay(used, probe.policy(name), seed=probe.seed + 1, task=probe.tasks[0])
                 loop_thread.run(before)
-                again = aplay(used, probe.policy("gold"), seed=probe.seed, task=task)
+                again = aplay(used, probe.policy(probe.player), seed=probe.seed, task=task)
                 after = loop_thread.run(again)
-            if after != probe.gold(task):
+            if after != probe.reference(task):
                 yield (
                     f"task {task}: an episode of {name} changes the next one: begin must set all "
                     f"of self.state anew, and turn change nothing else"
@@ -33,10 +33,10 @@ def no_leak(probe: Probe) -> Iterator[str]:
 def group(probe: Probe) -> Iterator[str]:
     """Copies start equal and do not touch one another while they run."""
 
-    async def beside(quiet: AnyEnv, loud: AnyEnv, gold: Played) -> list[StepResult]:
-        await quiet.areset(seed=probe.seed, options={"task": gold.info["task"]})
+    async def beside(quiet: AnyEnv, loud: AnyEnv, played: Played) -> list[StepResult]:
+        await quiet.areset(seed=probe.seed, options={"task": played.info["task"]})
         steps, over = list[StepResult](), True
-        for action in gold.actions:
+        for action in played.actions:
             if over:
                 await loud.areset(seed=probe.seed + 1)
             over = (await loud.astep("")).done
@@ -48,9 +48,9 @@ def group(probe: Probe) -> Iterator[str]:
             starts = [env.reset(seed=probe.seed, options={"task": task}) for env in members]
         if any(start != starts[0] for start in starts):
             yield f"task {task}: members of a group start differently"
-        gold = probe.gold(task)
+        played = probe.reference(task)
         with probe.copies(2) as [quiet, loud]:
-            if loop_thread.run(beside(quiet, loud, gold)) != list(gold.steps):
+            if loop_thread.run(beside(quiet, loud, played)) != list(played.steps):
                 yield (
                     f"task {task}: an episode changes another that runs beside it: keep what "
                     f"belongs to an episode in self.state"

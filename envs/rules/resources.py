@@ -91,8 +91,8 @@ def close(probe: Probe) -> Iterator[str]:
     with probe.copies(1) as [env]:
         env.reset(seed=probe.seed)
         env.close()  # And again, as every copy is.
-    before = probe.play("gold", task)
-    if before != probe.gold(task):
+    before = probe.play(probe.player, task)
+    if before != probe.reference(task):
         yield "after one copy was closed twice, others play differently"
     # The first time round a process makes what it keeps: caches, pools of threads.
     _open_and_close(probe, task)
@@ -112,7 +112,7 @@ def _open_and_close(probe: Probe, task: int) -> None:
     env = probe.build()
     try:
         observation, _ = env.reset(seed=probe.seed, options={"task": task})
-        policy, over = probe.policy("gold"), False
+        policy, over = probe.policy(probe.player), False
         while not over:
             step = env.step(policy(observation))
             observation, over = step.observation, step.done

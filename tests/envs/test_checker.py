@@ -434,7 +434,6 @@ class Guarded(ParrotProof):
         (ForgivesOrder, "order", "step before the first reset does not raise OrderError"),
         (PoorGold, "gold policy", "earns 0, where reward_range promises 1"),
         (LateGold, "gold policy", "is cut short (turn_limit)"),
-        (NoGold, "gold policy", "raised NotImplementedError"),
         (Generous, "reward floor", "empty text earns 1, above 0"),
         (OutOfRange, "rewards", "-5 is outside [0, 1]"),
         (DoesNotAddUp, "rewards", "'bonus': 0.5} is not 0"),
@@ -459,6 +458,25 @@ def test_each_rule_catches_its_fault(kind, rule, says):
         check_env(env)
     found = by_rule(error.value).get(rule, [])
     assert any(says in finding for finding in found), error.value.violations
+
+
+def test_without_a_gold_policy_its_rule_is_not_tested_and_every_other_is():
+    report = check(NoGold)
+    assert report.skipped == ("gold policy",)
+    assert report.rules == tuple(name for name in RULES if name != "gold policy")
+    assert report.num_gold_tasks == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "rule"),
+    [(GlobalRandom, "determinism"), (DoesNotAddUp, "rewards"), (TwoFaces, "faces")],
+)
+def test_without_a_gold_policy_faults_of_others_are_found(kind, rule):
+    bare = type(kind.__name__, (kind,), {"gold_policy": TextEnv.gold_policy})
+    with pytest.raises(CheckFailed) as error:
+        check(bare)
+    found = by_rule(error.value)
+    assert rule in found and "gold policy" not in found
 
 
 @dataclass
