@@ -6,6 +6,8 @@ import dataclasses
 from dataclasses import dataclass
 
 import envs
+from envs.mixture.parts import MixOptions
+from envs.options import EnvOptions
 from envs.rows import dataset_of
 from envs.splits import ALL
 from rl.config import EvaluateConfig, RunConfig, SFTConfig, TrainConfig
@@ -60,7 +62,8 @@ def tasks_to_play(config: EvaluateConfig) -> Played:
     split: str = "test" if chosen == "held-out" else chosen
     if data is None:
         of = check_split(config, split)
-        return Played(split, min(config.tasks or GENERATED_TASKS, of), of, f"{split} tasks")
+        tasks = min(config.tasks or GENERATED_TASKS, of)
+        return Played(split, tasks, of, f"{split} tasks{_hashed_parts(options)}")
     if split == ALL:
         what = "rows"
     elif data.named:
@@ -74,6 +77,22 @@ def tasks_to_play(config: EvaluateConfig) -> Played:
     if split == ALL and there < of:
         what += f"; {of - there} cannot be tasks"
     return Played(split, min(config.tasks or there, there), of, what)
+
+
+def _hashed_parts(options: EnvOptions) -> str:
+    """What to know of a mixture's parts whose rows name no split: a hash chose some of them."""
+    if not isinstance(options, MixOptions):
+        return ""
+    found = [
+        (part.name, dataset_of(envs.env_type(part.env_id), part.options))
+        for part in options.parts()
+    ]
+    names = [name for name, data in found if data is not None and not data.named]
+    if not names:
+        return ""
+    return (
+        f" (rows of {', '.join(names)} name no split: a hash chose; play them alone for all rows)"
+    )
 
 
 def check_split(config: RunConfig, split: str, remedy: str = "") -> int:

@@ -112,3 +112,15 @@ def test_rows_that_cannot_be_tasks_are_counted(tmp_path):
     made = parse(EvaluateConfig, words, command="rl.eval", presets=PRESETS)
     assert str(tasks_to_play(made)).startswith("5 of 10 rows") and tasks_to_play(made).tasks == 5
     assert str(tasks_to_play(made)).endswith("; 5 cannot be tasks")
+
+
+def test_an_evaluation_of_a_mixture_says_whose_rows_a_hash_chose(tmp_path):
+    rows = benchmark(tmp_path)
+    of = f'env.of=math(tasks="{rows}") + mastermind'
+    made = parse(EvaluateConfig, ["env=mix", of], command="rl.eval", presets=PRESETS)
+    said = (
+        f'(rows of math(tasks="{rows}") name no split: a hash chose; play them alone for all rows)'
+    )
+    assert str(tasks_to_play(made)).endswith(said)
+    made = parse(EvaluateConfig, ["env=mix"], command="rl.eval", presets=PRESETS)
+    assert str(tasks_to_play(made)).endswith(" test tasks")
