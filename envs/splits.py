@@ -11,6 +11,7 @@ import hashlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Generic, TypeVar
 
 from envs.datasets import SPLITS, Row
@@ -20,6 +21,10 @@ TaskT = TypeVar("TaskT")
 
 ALL = "all"
 """Names every task of a data set, whatever its split."""
+
+
+class EmptySplit(ValueError):
+    """Raised when a split of a data set has no rows; names the splits that have some."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,18 +40,25 @@ class Dataset(Generic[TaskT]):
     """Whether rows name their split; False: a hash chose every split."""
     num_rows: int
     """Rows, those that cannot be tasks included."""
+    carved: tuple[int, int] | None = None
+    """How many train rows were moved to validation, and of how many; None: the rows name a
+    validation split, or no split at all."""
 
     def split(self, name: str) -> Sequence[TaskT]:
         """The tasks of one split, or of all; the same object every time.
 
+        A train or validation split that was carved is reported once, in the log.
+
         Raises:
-            ValueError: there are none.
+            EmptySplit: there are none.
         """
         if name == ALL:
             return self.tasks
+        if self.carved is not None and name in ("train", "validation"):
+            _report_carved(self.source, *self.carved)
         if name not in self.splits:
             counts = {split: len(tasks) for split, tasks in self.splits.items()}
-            raise ValueError(
+            raise EmptySplit(
                 f"{self.source}: no rows in split {name!r}; it has {counts}: say it in a column "
                 f"'split', or in a file's name ({name}.jsonl)"
             )
@@ -90,35 +102,45 @@ def arrange(
         keys.append(key)
         chosen.append(split_of(row, key))
         named = named or "split" in row.columns
+    carved = None
     if named and "train" in chosen and "validation" not in chosen:
-        _carve(keys, chosen, source)
+        carved = _carve(keys, chosen)
     splits: dict[str, list[TaskT]] = {}
     for task, split in zip(tasks, chosen, strict=True):
         splits.setdefault(split, []).append(task)
-    return Dataset(source, tasks, splits, named, num_rows or len(tasks))
+    return Dataset(source, tasks, splits, named, num_rows or len(tasks), carved)
 
 
-def _carve(keys: Sequence[str], chosen: list[str], source: str) -> None:
+def _carve(keys: Sequence[str], chosen: list[str]) -> tuple[int, int] | None:
     """Give a tenth of the train rows to validation: the rows that a hash would give to it.
 
     Of a few rows it is at least one, and never all of them.
+
+    Returns:
+        How many rows were moved, and of how many; None where one row, or one text, is all there is.
     """
     train = [place for place, split in enumerate(chosen) if split == "train"]
     distinct = {keys[place] for place in train}
     taken = {key for key in distinct if _hash(key) % 10 == 1}
     if len(distinct) < 2:
-        return
+        return None
     if not taken or taken == distinct:
         taken = {min(distinct, key=_hash)}
     moved = [place for place in train if keys[place] in taken]
     for place in moved:
         chosen[place] = "validation"
+    return len(moved), len(train)
+
+
+@cache
+def _report_carved(source: str, moved: int, train: int) -> None:
+    """Every episode makes an environment, which asks for its split: the log says it once."""
     logger.warning(
         "%s has no validation split: %d of its %d train rows, chosen by a hash, are for "
         "validation and are not trained on",
         source,
-        len(moved),
-        len(train),
+        moved,
+        train,
     )
 
 

@@ -18,7 +18,9 @@ from rl.command import answer, run_command, say
 from rl.config import RunConfig, run_path
 from rl.distillation.selection import Keep, Pairs, parse_conditions
 from rl.errors import RunFailure, UsageError
+from rl.run.files import claimed_folder, replace_text
 from rl.settings.groups import at_least
+from rl.settings.splits import check_splits
 
 if TYPE_CHECKING:
     from rl.distillation.harvest import Harvest
@@ -89,13 +91,14 @@ async def distill(config: DistillConfig) -> dict[str, object]:
         UsageError: the folder holds such files, or a setting contradicts model or environment.
         RunFailure: nothing was kept, or a file cannot be written.
     """
-    from rl.run.files import claim_folder, replace_text
-    from rl.stage import open_stage
-
     folder = run_path(config.out, config)
-    claim_folder(folder, (CONVERSATIONS, PAIRS, RESULT))
-    async with open_stage(config, say) as stage:
-        harvest, played = await _play(config, stage)
+    with claimed_folder(folder, (CONVERSATIONS, PAIRS, RESULT)):
+        check_splits(config)
+        # It loads torch, which a wrong setting of the environment does not wait for.
+        from rl.stage import open_stage
+
+        async with open_stage(config, say) as stage:
+            harvest, played = await _play(config, stage)
     if not harvest.conversations and not harvest.pairs:
         raise RunFailure(f"nothing is left to write: {_nothing(harvest)}")
     files = {"conversations": str(folder / CONVERSATIONS)}

@@ -4,34 +4,34 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-from rl.command import answer, run_command, say
+from rl.command import answer, run_command
 from rl.config import run_path
 from rl.errors import UsageError
 from rl.preferences.config import DPOConfig
+from rl.run.display import Screen
+from rl.run.files import claimed_folder
 
 
-def train_dpo(config: DPOConfig) -> dict[str, object]:
-    """Train as ``config`` says and save the model.
+def train_dpo(config: DPOConfig, folder: Path, screen: Screen) -> dict[str, object]:
+    """Train as ``config`` says and save the model in ``folder``; ``screen`` shows the progress.
 
     Returns:
         The losses at both ends, the accuracy of the implicit reward on held-out pairs with its 95%
         interval, and where the model is.
 
     Raises:
-        UsageError: the data or the model is not what the settings say, or the folder holds a model.
+        UsageError: the data or the model is not what the settings say.
         RunFailure: a step would have spoilt the weights; nothing is saved.
     """
     from rl.learner.checkpoint import save_checkpoint
     from rl.learner.policy_reward import PolicyReward
     from rl.learner.preferences import PreferenceLearner
     from rl.preferences.training import accuracy, learn, open_comparisons
-    from rl.run.files import claim_folder
     from rl.run.training_log import TrainingLog
 
-    folder = run_path(config.out, config)
-    claim_folder(folder, ("checkpoints/last",))
-    material = open_comparisons(config, say)
+    material = open_comparisons(config, screen.say)
     try:
         rewarder = PolicyReward(material.model, config.beta, config.reduction)
     except ValueError as error:
@@ -39,9 +39,9 @@ def train_dpo(config: DPOConfig) -> dict[str, object]:
     learner = PreferenceLearner(rewarder, config.optimizer, config.micro_batch_tokens)
     # The reference is the model as it is now: what it says is taken down, and it is not kept.
     learned, held_out = (learner.anchored(part) for part in (material.learned, material.held_out))
-    told = learn(learner, learned, config, say, TrainingLog(folder, config))
+    told = learn(learner, learned, config, screen, TrainingLog(folder, config))
     rate = accuracy(learner, held_out)
-    say(f"held-out pairs: accuracy {rate}")
+    screen.say(f"held-out pairs: accuracy {rate}")
     saved = folder / "checkpoints" / "last"
     save_checkpoint(saved, material.model, material.tokenizer)
     return {
@@ -60,7 +60,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(config: DPOConfig) -> int:
-    return answer(train_dpo(config))
+    folder = run_path(config.out, config)
+    with claimed_folder(folder, ("checkpoints/last",)), Screen() as screen:
+        screen.say(f"DPO of {config.model} on {config.data}: {folder}")
+        result = train_dpo(config, folder, screen)
+    return answer(result)
 
 
 if __name__ == "__main__":

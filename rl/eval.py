@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from rl.command import answer, run_command
@@ -13,7 +14,8 @@ from rl.config import EvaluateConfig, run_path
 from rl.run.activity import Activities
 from rl.run.display import Screen
 from rl.run.evaluation import table_text
-from rl.run.files import put
+from rl.run.files import discard_if_refused, make_folder, put, replace_text, writing
+from rl.settings.splits import tasks_to_play
 
 if TYPE_CHECKING:
     from rl.rollout.trajectory import TrajectoryGroup
@@ -26,13 +28,17 @@ async def evaluate(
 
     Returns:
         Success with its 95% interval and the metrics of the episodes; and the episodes.
+
+    Raises:
+        UsageError: the data, the model or an option of the environment is not usable.
     """
+    played = tasks_to_play(config)
+    times = f", each {config.episodes} times" if config.episodes > 1 else ""
+    screen.say(f"playing {played}{times}, policy {config.policy.name}")
+    # These load torch, which the first lines do not wait for.
     from rl.run.metrics import rollout_metrics, success_of
     from rl.stage import EVALUATE, open_stage
-    from rl.stage.splits import tasks_to_play
 
-    played = tasks_to_play(config)
-    screen.say(f"playing {played}")
     activities = Activities(on_count=screen.count)
     async with open_stage(config, screen.say, activities=activities) as stage:
         rate, groups = await stage.evaluate(
@@ -89,13 +95,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(config: EvaluateConfig) -> int:
-    from rl.run.files import make_folder, replace_text, writing
-    from rl.run.folder import write_trajectories
-
     folder = run_path(config.out, config) if config.out else None
-    if folder is not None:
-        make_folder(folder)
-    with Screen() as screen:
+    with ExitStack() as stack:
+        if folder is not None:
+            stack.enter_context(discard_if_refused(folder))
+            make_folder(folder)
+        screen = stack.enter_context(Screen())
         screen.say(f"evaluation of {config.model} in {config.env.env_id}")
         result, groups = asyncio.run(evaluate(config, screen))
     # Before anything is written: what was measured must not be lost to a full disk.
@@ -104,6 +109,8 @@ def _run(config: EvaluateConfig) -> int:
     else:
         put(sys.stdout, table_text(result))
     if folder is not None:
+        from rl.run.folder import write_trajectories
+
         with writing(folder):
             write_trajectories(folder / "trajectories.jsonl.gz", groups)
         replace_text(folder / "result.json", json.dumps(result, indent=2) + "\n")

@@ -21,6 +21,7 @@ from rl.command import answer, run_command, say
 from rl.config import ModelConfig, run_path
 from rl.errors import RunFailure, UsageError
 from rl.judging.labels import Label, Question, label_pair, labelled, read_pairs, summary
+from rl.run.files import claimed_folder, replace_text
 from rl.settings.groups import at_least
 from tools.limits import CallLimits
 from tools.tool import ToolFailure
@@ -90,13 +91,11 @@ async def judge(config: JudgeConfig) -> dict[str, object]:
         UsageError: the data, the model or the folder is not what the settings say.
         RunFailure: too many pairs got no judgement, or a file cannot be written.
     """
-    from rl.run.files import claim_folder, replace_text
-
     folder = run_path(config.out, config)
     rows = read_pairs(config.data)
-    claim_folder(folder, (JUDGED, RESULT))
-    async with _open(config) as chooser:
-        labels = await _labels(config, chooser, rows)
+    with claimed_folder(folder, (JUDGED, RESULT)):
+        async with _open(config) as chooser:
+            labels = await _labels(config, chooser, rows)
     judged = [(row, label) for row, label in zip(rows, labels, strict=True) if label is not None]
     result: dict[str, object] = {"judged": str(folder / JUDGED), "pairs": len(judged)}
     result |= {"failures": len(rows) - len(judged), **summary(judged)}

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from rl.command import answer, run_command
 from rl.errors import UsageError
+from rl.run.files import claimed_folder
 from rl.settings.lora import is_adapter
 from rl.settings.models import find_model
 
@@ -73,18 +74,28 @@ def merge(config: MergeConfig) -> dict[str, object]:
         RunFailure: the result cannot be written.
     """
     config = replace(config, models=tuple(find_model(m) for m in config.models))
+    from rl.learner.checkpoint import save_checkpoint
+
+    folder = Path(config.out).expanduser()
+    with claimed_folder(folder, ("checkpoints/last",)):
+        model, tokenizer = _average(config)
+    saved = folder / "checkpoints" / "last"
+    save_checkpoint(saved, model, tokenizer)
+    return {"model": str(saved), "models": list(config.models), "weights": list(config.shares)}
+
+
+def _average(config: MergeConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The weighted mean of the models, and the first one's tokenizer.
+
+    Raises:
+        UsageError: a model cannot be loaded, or two differ in architecture or tokenizer.
+    """
     import torch
     from transformers import AutoConfig
     from transformers.utils import logging as transformers_logging
 
-    from rl.learner.checkpoint import save_checkpoint
     from rl.learner.lora import base_of
-    from rl.run.files import make_folder
 
-    saved = Path(config.out).expanduser() / "checkpoints" / "last"
-    if saved.exists():
-        raise UsageError(f"out ({config.out}) holds a model already: choose another out=...")
-    make_folder(saved.parent.parent)
     transformers_logging.disable_progress_bar()
     model, tokenizer = _load(config.models[0])
     first = model.state_dict()
@@ -106,8 +117,7 @@ def merge(config: MergeConfig) -> dict[str, object]:
     base = base_of(config.models[0])
     dtype: torch.dtype = AutoConfig.from_pretrained(base).dtype or torch.float32
     model.to(dtype=dtype)  # type: ignore[call-arg]
-    save_checkpoint(saved, model, tokenizer)
-    return {"model": str(saved), "models": list(config.models), "weights": list(config.shares)}
+    return model, tokenizer
 
 
 def _load(path: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rl.command import answer, run_command, say
+from rl.command import answer, run_command
 from rl.config import run_path
 from rl.errors import UsageError
 from rl.preferences.config import RewardModelConfig
+from rl.run.display import Screen
+from rl.run.files import claimed_folder
 
 if TYPE_CHECKING:
     from agents.segment import Segment
@@ -18,8 +21,10 @@ if TYPE_CHECKING:
     from rl.texts.comparisons import TokenComparison
 
 
-def train_reward_model(config: RewardModelConfig) -> dict[str, object]:
-    """Train as ``config`` says and save the reward model.
+def train_reward_model(
+    config: RewardModelConfig, folder: Path, screen: Screen
+) -> dict[str, object]:
+    """Train as ``config`` says and save the reward model in ``folder``.
 
     Returns:
         The losses at both ends, the accuracy on held-out pairs (or steps) with its 95% interval,
@@ -27,34 +32,31 @@ def train_reward_model(config: RewardModelConfig) -> dict[str, object]:
         over the answers that were learned from.
 
     Raises:
-        UsageError: the data or the model is not what the settings say, or the folder holds a model.
+        UsageError: the data or the model is not what the settings say.
         RunFailure: a step would have spoilt the weights; nothing is saved.
     """
-    from rl.run.files import claim_folder
-
-    claim_folder(run_path(config.out, config), ("checkpoints/last",))
-    return _of_steps(config) if config.process else _of_answers(config)
+    train = _of_steps if config.process else _of_answers
+    return train(config, folder, screen)
 
 
-def _of_answers(config: RewardModelConfig) -> dict[str, object]:
+def _of_answers(config: RewardModelConfig, folder: Path, screen: Screen) -> dict[str, object]:
     from statistics import fmean, pstdev
 
     from rl.learner.preferences import PreferenceLearner
     from rl.preferences.training import accuracy, learn, open_comparisons
     from rl.run.training_log import TrainingLog
 
-    material = open_comparisons(config, say)
+    material = open_comparisons(config, screen.say)
     rewarder = _new(material)
     centred = _centred_on(config, material)
     learner = PreferenceLearner(rewarder, config.optimizer, config.micro_batch_tokens)
-    log = TrainingLog(run_path(config.out, config), config)
-    told = learn(learner, material.learned, config, say, log)
+    told = learn(learner, material.learned, config, screen, TrainingLog(folder, config))
     rate = accuracy(learner, material.held_out)
-    say(f"held-out pairs: accuracy {rate}")
+    screen.say(f"held-out pairs: accuracy {rate}")
     rewarder.bias = -fmean(learner.rewards(centred))
     rewards = learner.rewards([s for c in material.learned for s in c.segments])
     return {
-        "model": _save(config, material, rewarder),
+        "model": _save(folder, material, rewarder),
         **told,
         "accuracy": rate.rate,
         "accuracy_low": rate.low,
@@ -65,22 +67,21 @@ def _of_answers(config: RewardModelConfig) -> dict[str, object]:
     }
 
 
-def _of_steps(config: RewardModelConfig) -> dict[str, object]:
+def _of_steps(config: RewardModelConfig, folder: Path, screen: Screen) -> dict[str, object]:
     from rl.learner.process import ProcessLearner
     from rl.preferences.training import accuracy, learn, open_material
     from rl.run.training_log import TrainingLog
     from rl.texts.steps import read_steps
 
-    material = open_material(config, read_steps, say)
+    material = open_material(config, read_steps, screen.say)
     rewarder = _new(material)
     rewarder.of_steps = True
     learner = ProcessLearner(rewarder, config.optimizer, config.micro_batch_tokens)
-    log = TrainingLog(run_path(config.out, config), config)
-    told = learn(learner, material.learned, config, say, log)
+    told = learn(learner, material.learned, config, screen, TrainingLog(folder, config))
     rate = accuracy(learner, material.held_out)
-    say(f"held-out steps: accuracy {rate}")
+    screen.say(f"held-out steps: accuracy {rate}")
     return {
-        "model": _save(config, material, rewarder),
+        "model": _save(folder, material, rewarder),
         **told,
         "accuracy": rate.rate,
         "accuracy_low": rate.low,
@@ -98,10 +99,10 @@ def _new(material: Material[T]) -> RewardModel:
         raise UsageError(str(error)) from error
 
 
-def _save(config: RewardModelConfig, material: Material[T], rewarder: RewardModel) -> str:
+def _save(folder: Path, material: Material[T], rewarder: RewardModel) -> str:
     from rl.learner.checkpoint import save_checkpoint
 
-    saved = run_path(config.out, config) / "checkpoints" / "last"
+    saved = folder / "checkpoints" / "last"
     save_checkpoint(saved, rewarder.model, material.tokenizer)
     return str(saved)
 
@@ -128,7 +129,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(config: RewardModelConfig) -> int:
-    return answer(train_reward_model(config))
+    folder = run_path(config.out, config)
+    with claimed_folder(folder, ("checkpoints/last",)), Screen() as screen:
+        screen.say(f"reward model of {config.model} on {config.data}: {folder}")
+        result = train_reward_model(config, folder, screen)
+    return answer(result)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,9 @@ from rl.command import answer, run_command
 from rl.config import SFTConfig, run_path
 from rl.run.activity import Activities
 from rl.run.display import Screen
-from rl.run.files import claim_folder
+from rl.run.files import claimed_folder
 from rl.run.training_log import TrainingLog
+from rl.settings.splits import check_splits
 
 if TYPE_CHECKING:
     from rl.stage import Stage
@@ -34,6 +35,8 @@ async def finetune(config: SFTConfig, folder: Path, screen: Screen) -> dict[str,
         UsageError: the data or the model is not what the settings say.
         NonFiniteLoss: before the weights would have been spoilt; nothing is saved.
     """
+    check_splits(config)
+    # These load torch, which a wrong setting of the environment does not wait for.
     from rl.imitation.training import imitate
     from rl.learner.checkpoint import save_checkpoint
     from rl.stage import open_stage
@@ -96,8 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(config: SFTConfig) -> int:
     folder = run_path(config.out, config)
-    claim_folder(folder, ("checkpoints/last",))
-    with Screen() as screen:
+    with claimed_folder(folder, ("checkpoints/last",)), Screen() as screen:
         screen.say(f"supervised learning of {config.model} in {config.env.env_id}: {folder}")
         result = asyncio.run(finetune(config, folder, screen))
     return answer(result)

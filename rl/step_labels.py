@@ -8,21 +8,21 @@ reads the file that this writes. A command that was stopped goes on where it was
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from rl.command import answer, run_command, say
 from rl.config import ENV, EnvChoice, RunConfig, run_path
 from rl.errors import UsageError
+from rl.run.files import discard_if_refused, make_folder, replace_text, writing
 from rl.run.plain import to_plain
 from rl.settings.groups import at_least
-
-if TYPE_CHECKING:
-    pass
+from rl.settings.splits import check_splits
 
 LABELLED, RESULT, CONFIG = "steps.jsonl", "result.json", "config.json"
 """What stands in the folder."""
@@ -73,8 +73,9 @@ async def label(config: StepLabelsConfig) -> dict[str, object]:
         PolicyFailure: the model cannot go on.
         RunFailure: an answer cannot be verified, or a file cannot be written.
     """
+    check_splits(config)
+    # These load torch, which a wrong setting of the environment does not wait for.
     from rl.distillation.step_rollouts import StepRollouts
-    from rl.run.files import make_folder, replace_text, writing
     from rl.stage import open_stage
     from rl.texts.steps import read_solutions
 
@@ -112,10 +113,6 @@ def _done(folder: Path, config: StepLabelsConfig) -> dict[int, dict[str, object]
     Raises:
         UsageError: that one had other settings.
     """
-    import hashlib
-
-    from rl.run.files import replace_text
-
     plain = to_plain(config)
     settings = {key: value for key, value in plain.items() if key not in MAY_CHANGE}
     settings["data_sha256"] = hashlib.sha256(
@@ -157,7 +154,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(config: StepLabelsConfig) -> int:
-    return answer(asyncio.run(label(config)))
+    with discard_if_refused(run_path(config.out, config)):
+        result = asyncio.run(label(config))
+    return answer(result)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,9 @@ from rl.command import INTERRUPTED, run_command
 from rl.config import PRESETS, TrainConfig, run_path
 from rl.run.activity import Activities
 from rl.run.closing import leave, run_in_time
-from rl.run.files import put
+from rl.run.files import discard_if_refused, put
 from rl.run.folder import RunFolder
+from rl.settings.splits import check_splits
 
 if TYPE_CHECKING:
     from rl.rollout.trajectory import TrajectoryGroup
@@ -65,6 +66,7 @@ async def train(config: TrainConfig) -> Outcome:
     folder = RunFolder(run_path(config.out, config, config.algo.name), config)
     with folder.held(), Display(title, config.steps) as display:
         display.say(f"run folder: {folder.path}")
+        check_splits(config)
         # These load torch, which `--help`, a mistyped key and the first line do not wait for.
         from rl.run.interrupt import Interrupt
         from rl.run.watchdog import Watchdog
@@ -81,7 +83,6 @@ async def train(config: TrainConfig) -> Outcome:
             outcome.before = await _begin(trainer, interrupt, display.say)
             watchdog.step = trainer.progress.step
             started = time.monotonic() - trainer.progress.seconds
-
             for step in range(trainer.progress.step + 1, config.steps + 1):
                 began = time.perf_counter()
                 part = partial(activities.doing, "learner", f"step {step}")
@@ -275,7 +276,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(config: TrainConfig) -> int:
-    outcome = run_in_time(train(config), config.close_s)
+    with discard_if_refused(run_path(config.out, config, config.algo.name)):
+        outcome = run_in_time(train(config), config.close_s)
     put(sys.stdout, f"run: {outcome.folder}\n")
     return 0 if outcome.finished else INTERRUPTED
 

@@ -18,6 +18,7 @@ from rl.imitation.training import check_lengths
 from rl.learner.model import load_model
 from rl.preferences.config import PreferenceConfig
 from rl.rollout.order import TaskOrder
+from rl.run.display import Screen
 from rl.run.metrics import PassRate, pass_rate
 from rl.run.training_log import TrainingLog
 from rl.stage.model import device_of, dtype_of, load_tokenizer
@@ -121,10 +122,10 @@ def learn(
     learner: Learns[T],
     rows: Sequence[T],
     config: PreferenceConfig,
-    say: Callable[[str], None],
+    screen: Screen,
     log: TrainingLog,
 ) -> dict[str, Any]:
-    """The optimizer steps that ``config`` asks for; each row is seen once per pass.
+    """Make the optimizer steps that ``config`` asks for; each row is seen once per pass.
 
     Returns:
         ``steps``, ``seconds``, ``first_loss`` and ``last_loss``.
@@ -141,8 +142,11 @@ def learn(
         told = learner.update([rows[i] for i in chosen])
         losses.append(told["loss"])
         log.log({"step": step, **told})
+        screen.count("optimizer steps", step, steps)
         if step % TOLD_EVERY == 0:
-            say(f"step {step}/{steps}  loss {told['loss']:.4f}  accuracy {told['accuracy']:.3f}")
+            screen.say(
+                f"step {step}/{steps}  loss {told['loss']:.4f}  accuracy {told['accuracy']:.3f}"
+            )
         if 0 < config.max_seconds <= time.monotonic() - started:
             break
     log.draw(f"learning from {config.data}")

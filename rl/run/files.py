@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,9 @@ from typing import TextIO
 
 from safetensors import SafetensorError
 
+from envs.datasets import DatasetUnavailable
 from rl.errors import RunFailure, UsageError
+from tools.sandbox.errors import SandboxUnavailable
 
 
 def make_folder(path: Path) -> None:
@@ -33,16 +36,45 @@ def make_folder(path: Path) -> None:
         ) from error
 
 
-def claim_folder(path: Path, names: Sequence[str]) -> None:
-    """Make ``out`` as :func:`make_folder` does, for files that nobody wrote yet.
+@contextmanager
+def claimed_folder(path: Path, names: Sequence[str]) -> Iterator[None]:
+    """Make ``out`` as :func:`make_folder` does, for files that do not exist yet.
+
+    A command that is refused while the context lasts leaves no folder, as of
+    :func:`discard_if_refused`.
 
     Raises:
-        UsageError: one of them is there, or they cannot be written.
+        UsageError: one of the files exists, or they cannot be written.
     """
     for name in names:
         if (path / name).exists():
             raise UsageError(f"out ({path}) holds {name} already: choose another out=...")
-    make_folder(path)
+    with discard_if_refused(path):
+        make_folder(path)
+        yield
+
+
+@contextmanager
+def discard_if_refused(path: Path) -> Iterator[None]:
+    """Remove ``path`` if the context made it and ends because something is wrong with its inputs.
+
+    A model or data that cannot be loaded, and a sandbox that is not available, are such inputs. A
+    folder that existed before stays, and so does one with a step's metrics, a checkpoint, or the
+    log of a server.
+    """
+    is_new = not path.exists()
+    try:
+        yield
+    except (UsageError, DatasetUnavailable, SandboxUnavailable):
+        if is_new and not _has_results(path):
+            shutil.rmtree(path, ignore_errors=True)
+        raise
+
+
+def _has_results(folder: Path) -> bool:
+    metrics = folder / "metrics.jsonl"
+    logged = metrics.exists() and metrics.stat().st_size > 0
+    return logged or any(any(folder.glob(inner)) for inner in ("checkpoints/*", "logs/*"))
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rl.errors import UsageError
+from rl.settings.files import like_folder
 
 FILE = "status.json"
 RUNNING, STALLED, ENDING = "running", "stalled", "ending"
@@ -123,10 +124,26 @@ def read_state(folder: Path) -> RunState:
         state = RunState(**json.loads(path.read_text(encoding="utf-8")))
         _check(state)
         return state
+    except FileNotFoundError as error:
+        raise UsageError(_no_run(folder)) from error
     except (OSError, ValueError, TypeError) as error:
         raise UsageError(
             f"{folder} holds no run that says how it is: {path} cannot be read ({error})"
         ) from error
+
+
+def _no_run(folder: Path) -> str:
+    """Why a folder has no state, and what to give instead."""
+    if not folder.is_dir():
+        return f"run ({folder}) is not there: no such folder.{like_folder(folder)}"
+    if (folder / "config.json").is_file():
+        return (
+            f"run ({folder}) has no {FILE}: rl.train writes one, other commands do not; their "
+            f"numbers are in metrics.jsonl and result.json"
+        )
+    inner = sorted(str(path.parent) for path in folder.glob(f"*/{FILE}"))
+    give = f"give one of {', '.join(inner)}" if inner else "give the folder of a run of rl.train"
+    return f"run ({folder}) holds no run: {give}"
 
 
 def _check(state: RunState) -> None:

@@ -35,7 +35,6 @@ from rl.settings.chat import OWN_TEMPLATE
 from rl.settings.lora import NO_LORA, LoraConfig
 from rl.stage.model import device_of, dtype_of, end_tokens_of, load_tokenizer
 from rl.stage.policies import check_policy, cores_of_learner, open_policy, weights_for
-from rl.stage.splits import check_splits
 from rl.stage.tiny import make_tiny
 
 TRAIN, VALIDATION, TEST, EVALUATE, DISTILL = 0, 1, 2, 3, 4
@@ -232,11 +231,10 @@ def _settle(config: RunConfig) -> tuple[torch.device, LoraConfig]:
     """What holds for the process; returns the device that the model is for, and its adapter.
 
     Raises:
-        UsageError: it is not here, or the policy, the adapter or a split is not possible.
+        UsageError: it is not here, or the policy or the adapter is not possible.
     """
     lora = config.lora if isinstance(config, TrainConfig | SFTConfig) else NO_LORA
     device = device_of(config)
-    check_splits(config)
     check_policy(config, device, lora)
     try:
         check_lora(lora, config.model)

@@ -36,6 +36,7 @@ def test_train_rows_without_a_validation_split_give_it_a_tenth(caplog):
     assert data.splits["train"] + data.splits["validation"] + data.splits["test"] != data.tasks
     assert sorted(data.tasks) == sorted(task for s in SPLITS for task in data.split(s))
     assert data.split("all") == [task for _, _, task in found]
+    assert data.carved == (counts["validation"], 2000)
     [said] = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     moved = counts["validation"]
     assert said.startswith(f"here has no validation split: {moved} of its 2000 train rows")
@@ -45,6 +46,18 @@ def test_train_rows_without_a_validation_split_give_it_a_tenth(caplog):
 
     again = arrange(found[::-1], "here")
     assert sorted(again.split("validation")) == sorted(data.split("validation"))
+
+
+def test_a_split_that_nothing_was_taken_from_brings_no_notice(caplog):
+    """Of an evaluation it would be wrong; every environment of an episode asks again."""
+    data = arrange(rows("train", 300) + rows("test", 10), "elsewhere")
+    data.split("test"), data.split("all")
+    assert not caplog.records
+    for _ in range(3):
+        data.split("train")
+    assert [r.getMessage().split(":")[0] for r in caplog.records] == [
+        "elsewhere has no validation split"
+    ]
 
 
 def test_rows_of_the_same_key_stay_together():

@@ -62,7 +62,9 @@ def test_without_weights_all_count_the_same_and_nothing_is_overwritten(models, t
     for name, values in merged.items():
         torch.testing.assert_close(values, (2 * a[name] + b[name]) / 3, rtol=1e-6, atol=1e-7)
     assert rl.merge.main([folders, f"out={tmp_path}/m"]) == 1
-    assert capsys.readouterr().err.startswith(f"error: out ({tmp_path}/m) holds a model already")
+    assert capsys.readouterr().err.startswith(
+        f"error: out ({tmp_path}/m) holds checkpoints/last already"
+    )
 
 
 def test_the_first_models_type_is_the_results(models, tmp_path, capsys):

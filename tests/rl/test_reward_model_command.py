@@ -18,6 +18,7 @@ from rl.learner.preferences import PreferenceLearner
 from rl.learner.reward_model import RewardModel
 from rl.learner.settings import OptimizerConfig
 from rl.rollout.trajectory import Trajectory, Turn
+from rl.run.display import Screen
 from rl.texts.conversations import conversation_of
 
 
@@ -40,13 +41,15 @@ def preferences(tmp_path):
 
 
 def test_a_reward_model_learns_what_is_preferred_and_is_centred(
-    toy_model, preferences, tmp_path, capfd
+    toy_model, preferences, tmp_path, capfd, monkeypatch
 ):
     demonstrations = tmp_path / "demonstrations.jsonl"
     shown = [chat(d, d) for d in "012"]
     demonstrations.write_text("".join(json.dumps({"messages": m}) + "\n" for m in shown))
     words = [f"model={toy_model}", f"data={preferences}", f"out={tmp_path}/rm", "steps=80"]
     words += ["optimizer.lr=5e-3", "batch_size=16", "held_out=0.2", f"center={demonstrations}"]
+    bars = list[tuple[str, int, int]]()
+    monkeypatch.setattr(Screen, "count", lambda screen, *bar: bars.append(bar))
     assert rl.reward_model.main(words) == 0
     stdout, stderr = capfd.readouterr()
     told = json.loads(stdout)
@@ -63,7 +66,13 @@ def test_a_reward_model_learns_what_is_preferred_and_is_centred(
     assert told["accuracy"] > 0.9
     assert told["accuracy_low"] < told["accuracy"] <= told["accuracy_high"]
     assert told["held_out_pairs"] == 48, "16 of 81 prompts, each with a pair and a ranking of two"
-    assert stderr.startswith("130 rows to learn from, 32 held out\n")
+    first, second, *_ = stderr.splitlines()
+    assert first == f"reward model of {toy_model} on {preferences}: {tmp_path}/rm"
+    assert second == "130 rows to learn from, 32 held out"
+    assert [bar for bar in bars if bar[1] in (1, 80)] == [
+        ("optimizer steps", 1, 80),
+        ("optimizer steps", 80, 80),
+    ]
     assert told["reward_std"] > 0.3
 
     rewarder = RewardModel.load(told["model"])

@@ -104,7 +104,10 @@ def test_an_evaluation_is_a_table_for_people(toy_model, capfd):
     words = [*COMMON, f"model={toy_model}", "tasks=10", "episodes=2", "deterministic=true"]
     assert rl.eval.main([*words, "--json"]) == 0
     told, stderr = result(capfd)
-    assert stderr.splitlines()[0] == f"evaluation of {toy_model} in toy-copy-v0"
+    assert stderr.splitlines()[:2] == [
+        f"evaluation of {toy_model} in toy-copy-v0",
+        "playing 10 of 24 test tasks, each 2 times, policy local",
+    ]
     assert rl.eval.main(words) == 0
     rows = dict(line.split("  ", 1) for line in capfd.readouterr().out.splitlines())
     rows = {name: value.strip() for name, value in rows.items()}

@@ -128,9 +128,27 @@ def test_what_is_wrong_with_a_living_run_is_said(tmp_path, capsys):
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path, capsys):
-    with pytest.raises(UsageError, match="holds no run that says how it is"):
+    def refused(folder):
+        assert status([str(folder)]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        return line.removeprefix("error: ")
+
+    with pytest.raises(UsageError, match="holds no run"):
         read_state(tmp_path)
-    assert status([str(tmp_path)]) == 1
+    assert (
+        refused(tmp_path) == f"run ({tmp_path}) holds no run: give the folder of a run of rl.train"
+    )
+    for name in ("search", "math"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        write_state(tmp_path / "runs" / name, moment())
+    runs = tmp_path / "runs"
+    assert refused(runs) == f"run ({runs}) holds no run: give one of {runs}/math, {runs}/search"
+    assert refused(runs / "serch") == (
+        f"run ({runs}/serch) is not there: no such folder. Did you mean '{runs}/search'?"
+    )
+    (runs / "sft").mkdir()
+    (runs / "sft" / "config.json").write_text("{}")
+    assert refused(runs / "sft").startswith(f"run ({runs}/sft) has no status.json: rl.train writes")
     (tmp_path / "status.json").write_text("{")
     assert status([str(tmp_path)]) == 1
     assert "cannot be read" in capsys.readouterr().err

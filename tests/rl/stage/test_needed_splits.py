@@ -9,7 +9,7 @@ import pytest
 from rl.cli import parse
 from rl.config import PRESETS, EvaluateConfig, SFTConfig, TrainConfig
 from rl.errors import UsageError
-from rl.stage.splits import check_splits, tasks_to_play
+from rl.settings.splits import check_splits, tasks_to_play
 from rl.train import main
 
 

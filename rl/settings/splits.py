@@ -1,4 +1,4 @@
-"""Which tasks a command plays, asked of the environment before anything is loaded."""
+"""Which tasks a command plays, asked of the environment before torch is loaded."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import envs
 from envs.mixture.parts import MixOptions
 from envs.options import EnvOptions
 from envs.rows import dataset_of
-from envs.splits import ALL
+from envs.splits import ALL, EmptySplit
 from rl.config import EvaluateConfig, RunConfig, SFTConfig, TrainConfig
 from rl.errors import UsageError
+from tools.registry import PluginImportError, UnknownNameError
 
 GENERATED_TASKS = 512
-"""How many generated tasks an evaluation plays unless told otherwise."""
+"""How many generated tasks an evaluation plays by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +34,12 @@ class Played:
 
 
 def check_splits(config: RunConfig) -> None:
-    """Refuse a command that would need tasks of a split that has none.
+    """Refuse a command whose environment cannot be made, or that needs tasks of an empty split.
+
+    Evaluations ask :func:`tasks_to_play` instead.
 
     Raises:
-        UsageError: names the split, and the key that does without it.
+        UsageError: names the option or the split, and the key that does without it.
     """
     if isinstance(config, TrainConfig):
         check_split(config, "train")
@@ -44,8 +47,13 @@ def check_splits(config: RunConfig) -> None:
             check_split(config, "validation", "; eval.tasks=0 does without")
         if config.eval.test_tasks:
             check_split(config, "test", "; eval.test_tasks=0 does without")
-    elif isinstance(config, SFTConfig) and config.test_tasks:
-        check_split(config, "test", "; test_tasks=0 does without")
+    elif isinstance(config, SFTConfig):
+        if config.data == "demonstrations":
+            check_split(config, "train", "; data=FILE does without")
+        if config.test_tasks:
+            check_split(config, "test", "; test_tasks=0 does without")
+    else:
+        check_split(config, "train")
 
 
 def tasks_to_play(config: EvaluateConfig) -> Played:
@@ -99,12 +107,15 @@ def check_split(config: RunConfig, split: str, remedy: str = "") -> int:
     """How many tasks a split has.
 
     Raises:
-        UsageError: it has none; ends in ``remedy``.
+        UsageError: the environment cannot be made, or the split has no tasks, where the message
+            ends in ``remedy``.
     """
     options = dataclasses.replace(config.env.options, split=split)
     try:
         env = envs.make_from(config.env.env_id, options)
-    except ValueError as error:
+    except EmptySplit as error:
         raise UsageError(f"{error}{remedy}") from error
+    except (ValueError, UnknownNameError, PluginImportError) as error:
+        raise UsageError(str(error)) from error
     env.close()
     return len(env.tasks)
