@@ -22,7 +22,7 @@ from agents.encoder import Encoder
 from agents.template import ChatTemplate, tool_message
 from agents.template_settings import prefill_of
 from envs.episode import ToolResults
-from tools.calls import listed
+from tools.calls import listed, written
 
 logger = logging.getLogger(__name__)
 
@@ -161,10 +161,15 @@ class Renderer:
         return self.start([*messages, {"role": "user", "content": observation}], shown)
 
     def observe(self, observation: str, *, ended: bool, role: str = "user") -> list[int]:
-        """As :meth:`extend`; results of calls are messages of tools where the template has such."""
+        """As :meth:`extend`; results of calls are messages of tools where the template has such.
+
+        With role "tool" a template that lists no tools, but has their role, is enough.
+        """
         results = observation.results if isinstance(observation, ToolResults) else ()
-        if not results or not self.takes_tools:
+        if not results:
             return self.extend(observation, ended=ended, role=role)
+        if not (self.takes_tools or (role == "tool" and self.template.has_tool_role)):
+            return self.extend(observation, ended=ended)
         messages = [tool_message(place, *result) for place, result in enumerate(results)]
         return self.follow(messages, ended=ended)
 
@@ -177,6 +182,17 @@ class Renderer:
         opened = bool(self.opening) and text.startswith(self.opening.rstrip())
         opening = self.opening if text.startswith(self.opening) else self.opening.rstrip()
         return self.splice(text.removeprefix(opening) if opened else text)
+
+    def answer_with_calls(
+        self, text: str, calls: Sequence[tuple[str, Mapping[str, Any]]]
+    ) -> list[int]:
+        """The tokens of an assistant's words and of its tool calls, each a name and arguments.
+
+        A template that writes no calls gets them in Hermes's form, behind the words.
+        """
+        if self.template.writes_calls:
+            return self._encoder.encode(self.template.assistant_with_calls(text, calls))
+        return self.answer("\n".join(filter(None, [text, *(written(*call) for call in calls)])))
 
     def text(self, token_ids: Sequence[int], stop: Sequence[str] = ()) -> str:
         """What an environment sees of sampled tokens: no end token, nothing after a stop string.

@@ -67,7 +67,15 @@ class ChatTemplate:
         tools = [{"type": "function", "function": function}]
         try:
             listed = self._render(conversation, tools) != self._render(conversation)
-            return listed and _USER in self.after_assistant([tool_message(0, "probe", _USER)])
+        except ValueError:
+            return False
+        return listed and self.has_tool_role
+
+    @cached_property
+    def has_tool_role(self) -> bool:
+        """Whether the template writes the messages of tools."""
+        try:
+            return _USER in self.after_assistant([tool_message(0, "probe", _USER)])
         except ValueError:
             return False
 
@@ -96,6 +104,44 @@ class ChatTemplate:
         if _SENTINEL not in text:
             raise ValueError("the chat template drops assistant messages: it cannot hold turns")
         return text[text.index(_SENTINEL) + len(_SENTINEL) :]
+
+    @cached_property
+    def writes_calls(self) -> bool:
+        """Whether the template writes an assistant's tool calls."""
+        try:
+            text = self.assistant_with_calls("", [("probe", {"key": _USER})])
+        except ValueError:
+            return False
+        return "probe" in text and _USER in text
+
+    def assistant_with_calls(
+        self, content: str, calls: Sequence[tuple[str, Mapping[str, Any]]]
+    ) -> str:
+        """The text of an assistant's words and calls, without what begins and ends its message.
+
+        Args:
+            content: the words; may be empty.
+            calls: name and arguments of each.
+
+        Raises:
+            ValueError: the template refuses calls, or writes them outside of the message.
+        """
+        question: Mapping[str, Any] = {"role": "user", "content": "x"}
+        results = [tool_message(place, name, "x") for place, (name, _) in enumerate(calls)]
+        made = [
+            {
+                "id": result["tool_call_id"],
+                "type": "function",
+                "function": {"name": name, "arguments": arguments},
+            }
+            for result, (name, arguments) in zip(results, calls, strict=True)
+        ]
+        said = {"role": "assistant", "content": content, "tool_calls": made}
+        before, after = self._render([question]), self.after_assistant(results)
+        text = self._render([question, said, *results])
+        if not (text.startswith(before) and text.endswith(after)):
+            raise ValueError("the chat template writes tool calls outside of the assistant message")
+        return text[len(before) : len(text) - len(after)]
 
     def _has_system_role(self) -> bool:
         """Whether a system message stands ahead of the first user message, in later turns too."""

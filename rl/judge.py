@@ -22,6 +22,7 @@ from rl.config import ModelConfig, run_path
 from rl.errors import RunFailure, UsageError
 from rl.judging.labels import Label, Question, label_pair, labelled, read_pairs, summary
 from rl.run.files import claimed_folder, replace_text
+from rl.settings.chat import OWN_TEMPLATE, ChatConfig
 from rl.settings.groups import at_least
 from tools.limits import CallLimits
 from tools.tool import ToolFailure
@@ -47,6 +48,8 @@ class JudgeConfig(ModelConfig):
     """What makes an answer good, in words that the judge reads."""
     scale: int = 10
     """by=grade: the best grade; 1 is the worst."""
+    chat: ChatConfig
+    """How messages become the judge's prompt; not with url, whose server has its own template."""
     url: str = ""
     """An OpenAI-compatible API, http://host:port/v1; empty: the model runs here."""
     key: str = ""
@@ -71,6 +74,8 @@ class JudgeConfig(ModelConfig):
         at_least(2, self, "scale")
         if self.url and not self.url.startswith(("http://", "https://")):
             raise ValueError(f"url ({self.url}) must begin with http://")
+        if self.url and self.chat != OWN_TEMPLATE:
+            raise ValueError(f"chat must be left out with url ({self.url}): its server has its own")
         if self.key and self.key not in os.environ:
             raise ValueError(f"key ({self.key}) is no environment variable here")
         self.limits()
@@ -124,7 +129,7 @@ async def _open(config: JudgeConfig) -> AsyncIterator[Chooser]:
 
     torch.set_num_threads(config.num_threads)
     try:
-        chooser = load_judge(config.model, device_of(config), dtype_of(config))
+        chooser = load_judge(config.model, device_of(config), dtype_of(config), config.chat)
     except ValueError as error:
         raise UsageError(str(error)) from error
     yield chooser

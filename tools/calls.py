@@ -75,6 +75,12 @@ def listed(schemas: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
+def written(name: str, arguments: Mapping[str, Any]) -> str:
+    """A call as :func:`listed` asks for it."""
+    call = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
+    return f"<tool_call>\n{call}\n</tool_call>"
+
+
 def schema_of(tool: Tool) -> dict[str, Any]:
     """A tool as chat templates and APIs list it."""
     function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}

@@ -101,8 +101,7 @@ class AgentEnv(TextEnv[Any, None]):
         source, key = self.demonstrations, "env.demonstrations"
         if not source:
             raise NoDemonstrations(
-                f"{self} has nothing to imitate: give {key}=, a file of messages or a function, or "
-                f"do without (model=... a Hugging Face model)"
+                f"{self} has nothing to imitate: give {key}=, a file of messages or a function"
             )
         if not is_reference(source):
             return read_conversations(source, key)

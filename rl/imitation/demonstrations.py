@@ -17,7 +17,7 @@ from rl.texts.conversations import Conversation, Exchange
 
 
 class NoDemonstrations(ValueError):
-    """Raised when an environment has no author to imitate."""
+    """Raised when an environment has no author to imitate; callers add what does without one."""
 
 
 @runtime_checkable
@@ -85,8 +85,7 @@ async def _episode(
         author = env.demonstrator(rng)
     except NotImplementedError as error:
         raise NoDemonstrations(
-            f"{env_id} has no demonstrator to imitate: write {type(env).__name__}.demonstrator, or "
-            f"do without (model=... a Hugging Face model, data=... a file of messages)"
+            f"{env_id} has no demonstrator to imitate: write {type(env).__name__}.demonstrator"
         ) from error
     spoken: dict[str, list[Exchange]] = {}
     rules: dict[str, str | None] = {}

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from envs.judges.chooser import Chooser
 from envs.judges.verdicts import ahead, expected_grade, grades, prefer
 from rl.errors import UsageError
+from rl.texts.conversations import check_roles
 from rl.texts.lines import read_lines
 
 FORMAT = '{"prompt": ..., "chosen": ..., "rejected": ...}, each a text or a list of messages'
@@ -86,7 +87,9 @@ def _shown(said: Any) -> Any:
     """What the judge reads of a prompt or an answer: a text, or who said what."""
     if isinstance(said, str):
         return said
-    messages = [{"role": m["role"], "content": m["content"]} for m in said]
+    check_roles(said)
+    known = ("role", "content", "tool_calls")
+    messages = [{key: m[key] for key in known if key in m} for m in said]
     return messages[0]["content"] if len(messages) == 1 else messages
 
 

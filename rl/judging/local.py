@@ -14,6 +14,7 @@ from agents.segment import Segment
 from envs.judges.chooser import JudgeFailure, Message
 from rl.learner.batch import Batch
 from rl.learner.model import ScoringModel, load_model
+from rl.settings.chat import OWN_TEMPLATE, ChatConfig
 from rl.stage.model import load_tokenizer
 from rl.texts.conversations import unsampled
 
@@ -68,20 +69,26 @@ class LocalChooser:
         return probabilities
 
 
-def load_judge(path: str, device: torch.device | str, dtype: torch.dtype) -> LocalChooser:
+def load_judge(
+    path: str,
+    device: torch.device | str,
+    dtype: torch.dtype,
+    chat: ChatConfig = OWN_TEMPLATE,
+) -> LocalChooser:
     """A model as a judge.
 
     Args:
         path: a folder in the Hugging Face layout, or a hub id.
         device: where it runs.
         dtype: of its weights.
+        chat: how messages become its prompt.
 
     Raises:
         ValueError: there is no model at the path, or the model or its tokenizer is not usable.
     """
     transformers_logging.disable_progress_bar()
     model = load_model(path, device=device, dtype=dtype)
-    return LocalChooser(ScoringModel(model), Renderer(load_tokenizer(path)))
+    return LocalChooser(ScoringModel(model), Renderer(load_tokenizer(path, chat)))
 
 
 def _said(context: Sequence[int], word: Sequence[int]) -> Segment:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 
 from agents.segment import Segment
+from rl.config import TrainConfig
 from rl.errors import UsageError
-from rl.imitation.demonstrations import demonstrate
+from rl.imitation.demonstrations import NoDemonstrations, demonstrate
 from rl.imitation.training import check_lengths
 from rl.stage.stage import Stage
 from rl.texts.conversations import read_conversations
@@ -27,15 +28,18 @@ async def text_segments(stage: Stage, data: str, demonstrations: int) -> list[Se
     """
     config = stage.config
     env_id, options = config.env.env_id, config.env.options
+    key = "texts.data" if isinstance(config, TrainConfig) else "data"
     try:
         if data != "demonstrations":
-            conversations = read_conversations(data)
+            conversations = read_conversations(data, key)
         else:
             tasks = stage.collector("train", stage.config.sampling_params).make_env().tasks
             count = min(demonstrations, len(tasks))
             conversations = await demonstrate(
                 env_id, options, stage.services, range(count), config.seed
             )
+    except NoDemonstrations as error:
+        raise UsageError(f"{error}, or give {key}=FILE of conversations") from error
     except ValueError as error:
         raise UsageError(str(error)) from error
     foreign = sum(c.tokenizer not in ("", stage.renderer.identity) for c in conversations)

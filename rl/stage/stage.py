@@ -22,6 +22,7 @@ from agents.renderer import Renderer
 from rl.config import RunConfig, SFTConfig, TrainConfig
 from rl.errors import UsageError
 from rl.external.collector import collector_type
+from rl.imitation.demonstrations import NoDemonstrations
 from rl.learner.lora import add_adapter, check_lora
 from rl.learner.model import load_model
 from rl.rollout.collector import Collector, EpisodeLimits
@@ -282,16 +283,20 @@ async def _model_path(
             "chat must be left out with model=tiny, whose warm start has a template of its own: "
             "give model=FOLDER or a Hugging Face id"
         )
-    made = await make_tiny(
-        config.env.env_id,
-        config.env.options,
-        services,
-        seed=config.seed,
-        recipe=config.tiny,
-        thread=thread,
-        say=say,
-        count=activities.counted,
-    )
+    try:
+        made = await make_tiny(
+            config.env.env_id,
+            config.env.options,
+            services,
+            seed=config.seed,
+            recipe=config.tiny,
+            thread=thread,
+            say=say,
+            count=activities.counted,
+        )
+    except NoDemonstrations as error:
+        without = "or take another model than model=tiny: model=FOLDER or a Hugging Face id"
+        raise UsageError(f"{error}, {without}") from error
     return str(made)
 
 

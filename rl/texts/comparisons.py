@@ -10,7 +10,7 @@ from typing import Any
 from agents.renderer import Renderer
 from agents.segment import NOT_SAMPLED, Segment
 from rl.credit.preferences import ranked_pairs
-from rl.texts.conversations import Conversation, conversation_of
+from rl.texts.conversations import Conversation, conversation_of, tools_of
 from rl.texts.lines import read_lines
 
 Messages = list[dict[str, Any]]
@@ -98,8 +98,8 @@ def read_comparisons(path: str) -> list[Comparison]:
     "scores"}``: K answers, the greater score the better, equal ones tied. A prompt is a list of
     messages, or the text of a user's. An answer is a list of messages, or the text of the
     assistant's. Without a prompt, it is the messages that all answers begin with. What a message
-    may hold beside its text: :func:`rl.texts.conversations.to_messages`; ``"tokenizer"`` is of the
-    line.
+    may hold beside its text: :func:`rl.texts.conversations.to_messages`; ``"tokenizer"`` and
+    ``"tools"`` are of the line.
 
     Raises:
         ValueError: a line is no such comparison; names the file and the line.
@@ -118,8 +118,8 @@ def _comparison(row: Mapping[str, Any]) -> Comparison:
     prompt = _messages(row["prompt"], "user") if "prompt" in row else _shared(said)
     if "prompt" not in row:
         said = [messages[len(prompt) :] for messages in said]
-    tokenizer = row.get("tokenizer", "")
-    answers = tuple(conversation_of([*prompt, *messages], tokenizer) for messages in said)
+    tokenizer, tools = row.get("tokenizer", ""), tools_of(row)
+    answers = tuple(conversation_of([*prompt, *messages], tokenizer, tools) for messages in said)
     first_turn = sum(message["role"] == "assistant" for message in prompt)
     pairs = _ranked(row["scores"], len(said)) if ranked else [_pair(row)]
     return Comparison(answers, tuple(pairs), first_turn)

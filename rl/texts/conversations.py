@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,11 +11,15 @@ from typing import Any
 from agents.completion import Completion, FinishReason
 from agents.renderer import Renderer
 from agents.segment import Segment
+from envs.episode import ToolResults
 from rl.texts.lines import read_lines
+from tools.registry import closest
 
 FORMAT = (
-    '{"messages": [...]} with user and assistant messages in turn, after at most one system message'
+    '{"messages": [...]} with user and assistant messages in turn, after at most one system '
+    "message; results of an assistant's tool calls may stand for the user's message"
 )
+ROLES = ("system", "user", "assistant", "tool")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +37,10 @@ class Exchange:
     prefill: str = ""
     """What the author's message begins with, given to it."""
     role: str = "user"
-    """Who speaks the observation: a user, or, behind the author's first words, a tool."""
+    """Who speaks the observation: a user, or, behind the author's first words, tools."""
+    calls: tuple[tuple[str, str], ...] = ()
+    """Tool calls that follow the words, in the chat template's own form: each a name and its
+    arguments as JSON. Calls that the words themselves hold are not repeated here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +52,7 @@ class Conversation:
     tokenizer: str = ""
     """Whose token ids the exchanges hold (``Renderer.identity``); empty: nobody's."""
     tools: tuple[Mapping[str, Any], ...] = ()
-    """What the author could call, for chat templates; a file of messages has none."""
+    """JSON schemas of what the author could call, as chat templates list them."""
 
     def texts(self) -> Iterator[str]:
         """Every text of it, for training a tokenizer."""
@@ -52,6 +61,7 @@ class Conversation:
         for exchange in self.exchanges:
             yield exchange.observation
             yield exchange.action
+            yield from (text for call in exchange.calls for text in call)
 
     def to_segment(self, renderer: Renderer) -> Segment:
         """Its tokens: an author's words have loss_mask 1, all that it read has 0.
@@ -79,8 +89,12 @@ class Conversation:
         if exchange.prefill and not exchange.continues:
             opened = renderer.opening.rstrip().endswith(exchange.prefill.rstrip())
             context = [*context, *([] if opened else renderer.splice(exchange.prefill))]
-        spoken = renderer.splice if exchange.continues else renderer.answer
-        words = spoken(exchange.action)
+        if exchange.calls:
+            calls = [(name, json.loads(arguments)) for name, arguments in exchange.calls]
+            words = renderer.answer_with_calls(exchange.action, calls)
+        else:
+            spoken = renderer.splice if exchange.continues else renderer.answer
+            words = spoken(exchange.action)
         return context, [*words, renderer.end_token_ids[0]] if exchange.ended else words
 
 
@@ -93,7 +107,8 @@ def unsampled(tokens: Sequence[int]) -> Completion:
 def read_conversations(path: str, key: str = "data") -> list[Conversation]:
     """Conversations from JSON lines of ``{"messages": [{"role": ..., "content": ...}, ...]}``.
 
-    What a message may hold beside: :func:`to_messages`.
+    ``"tools"`` of a line lists JSON schemas of functions, which the chat template shows the model.
+    Further keys of a message: :func:`to_messages`.
 
     Args:
         path: the file.
@@ -104,10 +119,10 @@ def read_conversations(path: str, key: str = "data") -> list[Conversation]:
     """
     conversations = read_lines(
         path,
-        lambda row: conversation_of(row["messages"], row.get("tokenizer", "")),
+        lambda row: conversation_of(row["messages"], row.get("tokenizer", ""), tools_of(row)),
         FORMAT,
         key=key,
-        instead='"demonstrations"' if key == "data" else "",
+        instead='"demonstrations"' if key in ("data", "texts.data") else "",
     )
     if not conversations:
         raise ValueError(f"{key} ({path}) holds no conversation: give it a line for each")
@@ -120,68 +135,162 @@ def to_messages(conversation: Conversation) -> list[dict[str, Any]]:
     Beside role and content a message holds what chat messages cannot say, where it is so:
     ``"ended": false`` of an assistant's that was halted, ``"continues": true`` of a user's that
     stands inside the assistant's, ``"prefill"`` of an assistant's that was begun for it, and the
-    ``"token_ids"`` of either.
+    ``"token_ids"`` of either. ``"tool_calls"`` are OpenAI's; each of their results is a message of
+    role tool.
     """
     system = conversation.system
     messages: list[dict[str, Any]] = []
     if system is not None:
         messages.append({"role": "system", "content": system})
     for exchange in conversation.exchanges:
-        read: dict[str, Any] = {"role": exchange.role, "content": exchange.observation}
+        read = _read_messages(exchange)
         said: dict[str, Any] = {"role": "assistant", "content": exchange.action}
+        if exchange.calls:
+            said["tool_calls"] = [
+                {"type": "function", "function": {"name": name, "arguments": arguments}}
+                for name, arguments in exchange.calls
+            ]
         if exchange.continues:
-            read["continues"] = True
+            read[-1]["continues"] = True
         if not exchange.ended:
             said["ended"] = False
         if exchange.prefill:
             said["prefill"] = exchange.prefill
         if exchange.token_ids is not None:
-            read["token_ids"], said["token_ids"] = map(list, exchange.token_ids)
-        messages += [read, said]
+            read[-1]["token_ids"], said["token_ids"] = map(list, exchange.token_ids)
+        messages += [*read, said]
     return messages
 
 
-def conversation_of(messages: Sequence[Mapping[str, Any]], tokenizer: str = "") -> Conversation:
+def _read_messages(exchange: Exchange) -> list[dict[str, Any]]:
+    observation = exchange.observation
+    if exchange.role != "tool" or not isinstance(observation, ToolResults):
+        return [{"role": exchange.role, "content": observation}]
+    return [{"role": "tool", "name": name, "content": text} for name, text in observation.results]
+
+
+def tools_of(row: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    """The schemas under a row's ``"tools"``: a list, or the JSON of one.
+
+    Raises:
+        ValueError: they are something else.
+    """
+    tools = row.get("tools") or ()
+    found = json.loads(tools) if isinstance(tools, str) else tools
+    if not isinstance(found, list | tuple) or not all(isinstance(tool, dict) for tool in found):
+        raise ValueError(f"tools must be a list of JSON schemas of functions, not {tools!r:.60}")
+    return tuple(found)
+
+
+def check_roles(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse a message whose role nobody has.
+
+    Raises:
+        ValueError: names the message, its role and the valid ones.
+    """
+    for number, message in enumerate(messages, 1):
+        if "role" not in message:
+            raise ValueError(f"message {number} has no role, only {', '.join(message)}")
+        role = message["role"]
+        if role not in ROLES:
+            near = closest(str(role), ROLES)
+            meant = f". Did you mean {near!r}?" if near else ""
+            raise ValueError(
+                f"message {number} has the role {role!r}; the roles are {', '.join(ROLES)}{meant}"
+            )
+
+
+def conversation_of(
+    messages: Sequence[Mapping[str, Any]],
+    tokenizer: str = "",
+    tools: tuple[Mapping[str, Any], ...] = (),
+) -> Conversation:
     """The conversation that chat messages are.
 
     Args:
-        messages: user and assistant in turn, after at most one system message; behind the first
-            answer a tool may stand for the user.
+        messages: user and assistant in turn, after at most one system message; behind an assistant
+            one or more messages of tools may stand for the user's.
         tokenizer: whose token ids they hold.
+        tools: schemas of what the assistant could call.
 
     Raises:
         ValueError: they are not.
         TypeError: a content is no text, or token ids are no integers.
-        LookupError: a message lacks its role or its content.
+        LookupError: a message lacks its content.
     """
-    system = messages[0]["content"] if messages[0]["role"] == "system" else None
+    check_roles(messages)
+    system = messages[0]["content"] if messages and messages[0]["role"] == "system" else None
+    if not isinstance(system, str | None):
+        raise TypeError("a content is not a text")
     rest = messages[1:] if system is not None else messages
     roles = [message["role"] for message in rest]
-    read = {"user"} if len(rest) < 3 else {"user", "tool"}
-    in_turn = (
-        roles[:1] == ["user"] and set(roles[1::2]) == {"assistant"} and read >= set(roles[::2])
-    )
-    if not rest or len(rest) % 2 or not in_turn:
+    shape = "".join(_LETTERS[role] for role in roles)
+    if not _IN_TURN.fullmatch(shape):
         raise ValueError(f"the roles are {roles}")
-    texts = [message["content"] for message in rest]
-    if not all(isinstance(text, str) for text in (*texts, system or "")):
+    exchanges = list[Exchange]()
+    for turn in _TURN.finditer(shape):
+        *read, said = rest[turn.start() : turn.end()]
+        before = exchanges[-1].calls if exchanges else ()
+        exchanges.append(_exchange(_observed(read, before), read[-1], said))
+    return Conversation(tuple(exchanges), system, tokenizer, tools)
+
+
+_LETTERS = {"system": "s", "user": "u", "assistant": "a", "tool": "t"}
+_IN_TURN = re.compile(r"ua((u|t+)a)*")
+_TURN = re.compile(r"(u|t+)a")
+
+
+def _observed(read: Sequence[Mapping[str, Any]], calls: Sequence[tuple[str, str]]) -> str:
+    """What a user says, or the results of ``calls``, which are in their order."""
+    texts = [message["content"] for message in read]
+    if not all(isinstance(text, str) for text in texts):
         raise TypeError("a content is not a text")
-    pairs = zip(rest[::2], rest[1::2], strict=True)
-    return Conversation(tuple(_exchange(*pair) for pair in pairs), system, tokenizer)
+    if read[0]["role"] == "user":
+        return str(texts[0])
+    names = [
+        str(message.get("name") or (calls[place][0] if place < len(calls) else "tool"))
+        for place, message in enumerate(read)
+    ]
+    return ToolResults.of(zip(names, texts, strict=True))
 
 
-def _exchange(read: Mapping[str, Any], said: Mapping[str, Any]) -> Exchange:
+def _calls_of(said: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """An assistant's ``tool_calls``, in OpenAI's form, or each its function alone.
+
+    Raises:
+        ValueError: a call has no name, or its arguments are no JSON object.
+    """
+    found = list[tuple[str, str]]()
+    for call in said.get("tool_calls") or ():
+        function = call.get("function", call)
+        name, arguments = function.get("name"), function.get("arguments", {})
+        known = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
+        if not isinstance(name, str) or not name or not isinstance(known, dict):
+            raise ValueError(
+                f"tool_calls hold {call!r:.80}; a call is "
+                '{"function": {"name": ..., "arguments": {...}}}'
+            )
+        found.append((name, json.dumps(known, ensure_ascii=False)))
+    return tuple(found)
+
+
+def _exchange(observation: str, read: Mapping[str, Any], said: Mapping[str, Any]) -> Exchange:
+    calls = _calls_of(said)
+    action = (said.get("content") or "") if calls else said["content"]
+    if not isinstance(action, str):
+        raise TypeError("a content is not a text")
     known = [message["token_ids"] for message in (read, said) if "token_ids" in message]
     if len(known) == 1:
         raise ValueError("token_ids stand in one message of two")
     if not all(type(token) is int for tokens in known for token in tokens):
         raise TypeError("token_ids are no integers")
     return Exchange(
-        read["content"],
-        said["content"],
+        observation,
+        action,
         ended=bool(said.get("ended", True)),
         continues=bool(read.get("continues", False)),
         token_ids=(tuple(known[0]), tuple(known[1])) if known else None,
         prefill=str(said.get("prefill", "")),
         role=read["role"],
+        calls=calls,
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 from agents.renderer import Renderer
 from agents.segment import Segment
-from rl.texts.conversations import Conversation, conversation_of, unsampled
+from rl.texts.conversations import Conversation, conversation_of, tools_of, unsampled
 from rl.texts.lines import read_lines
 
 FORMAT = (
@@ -90,7 +90,7 @@ def read_steps(path: str) -> list[Steps]:
 
 def _steps(row: Mapping[str, Any]) -> Steps:
     if "messages" in row:
-        conversation = conversation_of(row["messages"])
+        conversation = conversation_of(row["messages"], tools=tools_of(row))
         return Steps(conversation, _labels(row["labels"], len(conversation.exchanges)))
     prompt, steps = row["prompt"], tuple(row["completions"])
     if isinstance(prompt, str):

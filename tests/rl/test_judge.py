@@ -178,6 +178,26 @@ def test_a_local_model_judges(tmp_path, write, capfd):
     assert rl.judge.main([*words, f"out={tmp_path}/a"]) == 1
     assert f"out ({tmp_path}/a) holds pairs.jsonl already" in capfd.readouterr().err
 
+    template = tmp_path / "refuses.jinja"
+    template.write_text("{{ raise_exception('not by this template') }}")
+    assert rl.judge.main([*words, f"chat.template={template}", f"out={tmp_path}/c"]) == 1
+    assert "not by this template" in capfd.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_server_has_a_template_of_its_own(write, tmp_path, capfd):
+    words = [f"data={write(pair('a', 'b'))}", "url=http://127.0.0.1:1/v1", "model=m"]
+    assert rl.judge.main([*words, "chat.prefill=<think>"]) == 1
+    assert "chat must be left out with url" in capfd.readouterr().err
+
+
+def test_messages_of_a_mistyped_role_are_refused(write, tmp_path, capfd):
+    prompt = [{"role": "user", "content": "x"}, {"role": "assistent", "content": "y"}]
+    data = write(pair("a", "b") | {"prompt": prompt})
+    assert rl.judge.main([f"data={data}", "model=m", f"out={tmp_path}/out"]) == 1
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "line 1: expected" in line and "Did you mean 'assistant'?" in line
+
 
 def test_few_pairs_without_a_verdict_are_counted_and_many_end_it(grader, write, tmp_path, capfd):
     one_of_four = [pair("a", "b", prompt) for prompt in ("refuse", "x", "y", "z")]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+import rl.eval
+import rl.sft
+import rl.train
 from envs.env import EnvOptions
 from rl.imitation.demonstrations import NoDemonstrations, demonstrate
 
@@ -27,6 +30,21 @@ async def test_an_environment_without_an_author_says_what_to_do(chatter):
     with pytest.raises(NoDemonstrations) as refused:
         await demonstrate("toy-chatter-v0", chatter.Options(), {}, [0], 0)
     assert str(refused.value) == (
-        "toy-chatter-v0 has no demonstrator to imitate: write ChatterEnv.demonstrator, or do "
-        "without (model=... a Hugging Face model, data=... a file of messages)"
+        "toy-chatter-v0 has no demonstrator to imitate: write ChatterEnv.demonstrator"
     )
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "remedy"),
+    [
+        (rl.sft, ["test_tasks=0"], "or give data=FILE of conversations"),
+        (rl.train, ["algo.ptx_coef=1"], "or give texts.data=FILE of conversations"),
+        (rl.eval, ["model=tiny"], "model=FOLDER or a Hugging Face id"),
+    ],
+)
+def test_each_command_names_its_own_key(toy_model, tmp_path, capfd, command, words, remedy):
+    words = ["env=toy-chatter", f"model={toy_model}", f"out={tmp_path}/out", *words]
+    assert command.main(words) == 1
+    last = capfd.readouterr().err.splitlines()[-1]
+    assert last.startswith("error: toy-chatter-v0 has no demonstrator to imitate: write ")
+    assert last.endswith(remedy)

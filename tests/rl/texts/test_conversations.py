@@ -185,3 +185,57 @@ def test_files_that_are_missing_or_empty_are_refused(tmp_path, write):
         read_conversations(str(tmp_path / "no"))
     with pytest.raises(ValueError, match="holds no conversation"):
         read_conversations(write())
+
+
+def test_a_role_that_nobody_has_is_named_with_the_valid_ones(write):
+    with pytest.raises(ValueError, match=r"data\.jsonl, line 2: ") as refused:
+        read_conversations(
+            write(
+                GOOD,
+                '{"messages": [{"role": "user", "content": "x"}, '
+                '{"role": "assistent", "content": "y"}]}',
+            )
+        )
+    assert str(refused.value).endswith(
+        "(message 2 has the role 'assistent'; the roles are system, user, assistant, tool. "
+        "Did you mean 'assistant'?)"
+    )
+    with pytest.raises(ValueError, match="message 1 has no role, only from, value"):
+        read_conversations(write('{"messages": [{"from": "human", "value": "x"}]}'))
+
+
+SCHEMA = {"type": "function", "function": {"name": "look", "parameters": {}}}
+
+
+@pytest.mark.parametrize("tools", [[SCHEMA], json.dumps([SCHEMA])])
+def test_a_lines_tools_are_the_conversations(write, tools):
+    row = json.loads(GOOD) | {"tools": tools}
+    (read,) = read_conversations(write(json.dumps(row)))
+    assert read.tools == (SCHEMA,)
+    (without,) = read_conversations(write(json.dumps(row | {"tools": None})))
+    assert without.tools == ()
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"tools": "look"}, "Expecting value"),
+        (
+            {"tools": ["look"]},
+            "tools must be a list of JSON schemas of functions, not \\['look'\\]",
+        ),
+        ({"tools": {"look": {}}}, "tools must be a list of JSON schemas"),
+    ],
+)
+def test_tools_that_are_no_schemas_are_refused(write, more, told):
+    with pytest.raises(ValueError, match=rf"line 1: expected .*{told}"):
+        read_conversations(write(json.dumps(json.loads(GOOD) | more)))
+
+
+@pytest.mark.parametrize(
+    "call", [{"function": {"arguments": {}}}, {"name": "look", "arguments": "[]"}, {"name": ""}]
+)
+def test_calls_without_name_or_arguments_are_refused(call):
+    said = {"role": "assistant", "content": None, "tool_calls": [call]}
+    with pytest.raises(ValueError, match="tool_calls hold"):
+        conversation_of([{"role": "user", "content": "x"}, said])
