@@ -22,8 +22,8 @@ def check_tools() -> None:
     if found == home / "tools" / "__init__.py":
         return
     told = (
-        f"package 'tools' resolves to {found}, not to turnwise's under {home}: start elsewhere, "
-        f"or take the other one off PYTHONPATH"
+        f"package 'tools' resolves to {found}, not to turnwise's under {home}: start with "
+        f"python -P -m, from another folder, or without the other on PYTHONPATH"
     )
     # While Python looks for the module of a command, this is its name.
     if sys.argv[:1] == ["-m"]:

@@ -1,4 +1,4 @@
-"""``envs.make``: environments by versioned id, from here, from plug-ins, and for Gymnasium."""
+"""``envs.make``: environments by versioned id, from here, from plug-ins, from files."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, cast
 import gymnasium
 
 from envs.env import EnvOptions, TextEnv
+from envs.files import class_of, full_reference, is_reference
 from envs.rows import check_all
 from tools.registry import PluginImportError, Registry, closest
 
@@ -47,11 +48,14 @@ def owner(env_id: str) -> str:
 
 
 def resolve(name: str) -> str:
-    """The full id of ``name``; a bare name means its newest version.
+    """The full id of ``name``; a bare name means its newest version, a file its absolute path.
 
     Raises:
         UnknownNameError: no such environment; lists what exists and what was probably meant.
+        PluginImportError: a file fails to import, or holds something else.
     """
+    if is_reference(name):
+        return full_reference(name)
     name = name.removeprefix(f"{NAMESPACE}/")
     known = ids()
     if name in known:
@@ -67,12 +71,14 @@ def resolve(name: str) -> str:
 
 
 def env_type(name: str) -> type[TextEnv[Any, Any]]:
-    """The class behind an id or bare name.
+    """The class behind an id, a bare name or a file's ``path.py:MyEnv``.
 
     Raises:
         UnknownNameError: no such environment.
         PluginImportError: the plug-in that owns it fails to import, or it is no TextEnv.
     """
+    if is_reference(name):
+        return class_of(name)
     env_id = resolve(name)
     found = _registry.get(env_id)
     if not (isinstance(found, type) and issubclass(found, TextEnv)):

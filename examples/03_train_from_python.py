@@ -1,25 +1,22 @@
-"""The command line's run from Python: change the configuration, train, read the outcome.
+"""The command line's run from Python: settings as objects, train, read what came out.
 
 Run with: python examples/03_train_from_python.py
 """
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
 
-from rl.cli import parse
-from rl.config import PRESETS, TrainConfig
-from rl.train import train
+import rl
 
 
 def main() -> None:
-    words = ["env=code-sandbox", "algo=ppo", "preset=smoke", f"out={tempfile.mkdtemp()}/run"]
-    config = parse(TrainConfig, words, command="python -m rl.train", presets=PRESETS)
-    outcome = asyncio.run(train(config))
-    print(f"{outcome.step} steps in {outcome.folder}")
-    print(f"before: {outcome.before}")
-    print(f"after:  {outcome.after}")
+    out = f"{tempfile.mkdtemp()}/run"
+    config = rl.TrainConfig(env="code-sandbox", algo="ppo", out=out, **rl.PRESETS["smoke"])
+    run = rl.fit(config)
+    print(f"{run.steps} steps in {run.folder}")
+    print(f"before: {run.before}")
+    print(f"after:  {run.after}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,127 @@
-"""Reinforcement learning: rollouts, credit, losses, the learner and the run."""
+"""Reinforcement learning of language models: ``run = rl.fit(rl.TrainConfig(env="code-sandbox"))``.
+
+Each command (``python -m rl.train``) has a function here; docs/python.md lists them. A name is
+imported when it is first asked for: ``import rl`` alone loads neither torch nor an environment.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from rl.run.identity import check_packages
 
 check_packages()
+
+if TYPE_CHECKING:
+    from rl.api import Interrupted as Interrupted
+    from rl.api import adistill_episodes as adistill_episodes
+    from rl.api import aevaluate as aevaluate
+    from rl.api import afit as afit
+    from rl.api import afit_dpo as afit_dpo
+    from rl.api import afit_reward_model as afit_reward_model
+    from rl.api import afit_sft as afit_sft
+    from rl.api import ajudge_pairs as ajudge_pairs
+    from rl.api import alabel_steps as alabel_steps
+    from rl.api import amerge_models as amerge_models
+    from rl.api import areplay_run as areplay_run
+    from rl.api import arun_pipeline as arun_pipeline
+    from rl.api import distill_episodes as distill_episodes
+    from rl.api import evaluate as evaluate
+    from rl.api import fit as fit
+    from rl.api import fit_dpo as fit_dpo
+    from rl.api import fit_reward_model as fit_reward_model
+    from rl.api import fit_sft as fit_sft
+    from rl.api import judge_pairs as judge_pairs
+    from rl.api import label_steps as label_steps
+    from rl.api import merge_models as merge_models
+    from rl.api import replay_run as replay_run
+    from rl.api import run_pipeline as run_pipeline
+    from rl.config import EvaluateConfig as EvaluateConfig
+    from rl.config import SFTConfig as SFTConfig
+    from rl.config import TrainConfig as TrainConfig
+    from rl.distill import DistillConfig as DistillConfig
+    from rl.errors import RunFailure as RunFailure
+    from rl.errors import RunStalled as RunStalled
+    from rl.errors import Unclosed as Unclosed
+    from rl.errors import UsageError as UsageError
+    from rl.judge import JudgeConfig as JudgeConfig
+    from rl.learner.settings import OptimizerConfig as OptimizerConfig
+    from rl.merge import MergeConfig as MergeConfig
+    from rl.pipeline import PipelineConfig as PipelineConfig
+    from rl.preferences.config import DPOConfig as DPOConfig
+    from rl.preferences.config import RewardModelConfig as RewardModelConfig
+    from rl.replay import ReplayConfig as ReplayConfig
+    from rl.results import Evaluation as Evaluation
+    from rl.results import Result as Result
+    from rl.results import Run as Run
+    from rl.results import read_run as read_run
+    from rl.rollout.curriculum import CurriculumConfig as CurriculumConfig
+    from rl.settings.chat import ChatConfig as ChatConfig
+    from rl.settings.groups import EvalConfig as EvalConfig
+    from rl.settings.groups import SamplingConfig as SamplingConfig
+    from rl.settings.groups import TextsConfig as TextsConfig
+    from rl.settings.groups import TinyRecipe as TinyRecipe
+    from rl.settings.lora import LoraConfig as LoraConfig
+    from rl.settings.presets import PRESETS as PRESETS
+    from rl.step_labels import StepLabelsConfig as StepLabelsConfig
+
+_MODULES = {
+    "rl.api": (
+        "Interrupted adistill_episodes aevaluate afit afit_dpo afit_reward_model afit_sft "
+        "ajudge_pairs alabel_steps amerge_models areplay_run arun_pipeline distill_episodes "
+        "evaluate fit fit_dpo fit_reward_model fit_sft judge_pairs label_steps merge_models "
+        "replay_run run_pipeline"
+    ),
+    "rl.config": "EvaluateConfig SFTConfig TrainConfig",
+    "rl.distill": "DistillConfig",
+    "rl.errors": "RunFailure RunStalled Unclosed UsageError",
+    "rl.judge": "JudgeConfig",
+    "rl.learner.settings": "OptimizerConfig",
+    "rl.merge": "MergeConfig",
+    "rl.pipeline": "PipelineConfig",
+    "rl.preferences.config": "DPOConfig RewardModelConfig",
+    "rl.replay": "ReplayConfig",
+    "rl.results": "Evaluation Result Run read_run",
+    "rl.rollout.curriculum": "CurriculumConfig",
+    "rl.settings.chat": "ChatConfig",
+    "rl.settings.groups": "EvalConfig SamplingConfig TextsConfig TinyRecipe",
+    "rl.settings.lora": "LoraConfig",
+    "rl.settings.presets": "PRESETS",
+    "rl.step_labels": "StepLabelsConfig",
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
+_MEANT = {
+    "train": "fit",
+    "eval": "evaluate",
+    "sft": "fit_sft",
+    "dpo": "fit_dpo",
+    "reward_model": "fit_reward_model",
+    "distill": "distill_episodes",
+    "judge": "judge_pairs",
+    "merge": "merge_models",
+    "step_labels": "label_steps",
+    "replay": "replay_run",
+    "pipeline": "run_pipeline",
+}
+"""By command, the function that does its work."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+        return value
+    if name in _MEANT:
+        told = f"rl.{name} is the module of a command: call rl.{_MEANT[name]}, or import rl.{name}"
+        raise AttributeError(told)
+    if name.startswith("__"):
+        raise AttributeError(f"module 'rl' has no attribute {name!r}")
+    from tools.registry import closest
+
+    hint = closest(name, _HOMES)
+    meant = f". Did you mean {hint!r}?" if hint else ""
+    raise AttributeError(f"module 'rl' has no attribute {name!r}{meant}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

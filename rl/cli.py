@@ -1,8 +1,8 @@
 """``key=value`` command lines for frozen dataclasses: typed, with help, presets and run files.
 
-The dataclasses stay plain; chz, which parses, is met here and nowhere else. Layers, weakest first:
-the defaults, what a chosen name brings along, the run of ``resume=FOLDER``, ``config=run.toml``,
-``preset=NAME``, the command line.
+Layers, weakest first: the defaults, what a chosen name brings along, the run of ``resume=FOLDER``,
+``config=run.toml``, ``preset=NAME``, the command line. Python code has its own in the place of the
+last one.
 """
 
 from __future__ import annotations
@@ -14,43 +14,22 @@ import shutil
 import sys
 import textwrap
 import typing
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 
 import chz
 from chz.blueprint import Castable, ConstructionException
-from chz.factories import MetaFactory
-from chz.tiepin import CastError, type_repr
+from chz.tiepin import type_repr
 
 from rl.errors import UsageError
+from rl.settings.choice import Choice
 from rl.settings.files import read_run, read_settings
 from rl.settings.main_keys import FEW, MAIN_KEYS, of_another_command
-from tools.field_docs import field_docs
+from rl.settings.schema import MODULE, Named, built, chz_class
 from tools.registry import PluginImportError, UnknownNameError, closest
 
 C = TypeVar("C")
-Build = Callable[[Mapping[str, Any]], Any]
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A field whose value is chosen by name and then has fields of its own.
-
-    Args:
-        resolve: from a name to (the dataclass that the name stands for, its own defaults, and how
-            to build the value from its fields). Raises UnknownNameError for a name it lacks.
-        default: the name when none is given.
-        names: the names there are, for the help.
-        brings: other settings that a name stands for, from key to text.
-        hidden: fields that commands set themselves: neither help nor suggestions name them.
-    """
-
-    resolve: Callable[[str], tuple[type[Any], Mapping[str, Any], Build]]
-    default: str
-    names: Callable[[], Sequence[str]]
-    brings: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
-    hidden: tuple[str, ...] = ()
 
 
 def parse(
@@ -74,7 +53,6 @@ def parse(
         SystemExit: after printing the help.
     """
     words = _Words(argv, _names(config_type))
-    blueprint = chz.Blueprint(_chz_class(config_type, config_type, {}))
     layers: dict[str, Mapping[str, str]] = {}
     if words.run is not None:
         layers[f"the run {words.run}"] = read_run(words.run, "resume")
@@ -85,15 +63,59 @@ def parse(
             raise unknown("preset", words.preset, presets)
         layers[f"preset {words.preset}"] = presets[words.preset]
     layers["the command line"] = dict(words.values)
+    blueprint = _blueprint(config_type, layers)
+    if words.help:
+        with _in_one_line(blueprint, config_type):
+            shown = _help(blueprint, config_type, command, presets, words.help == "all")
+        sys.stdout.write(shown)
+        raise SystemExit(0)
+    return _made(blueprint, config_type)
+
+
+def resolve(config_type: type[C], layers: Mapping[str, Mapping[str, Any]]) -> C:
+    """Settings from layers of values, the weakest first, as a command line's are.
+
+    Args:
+        config_type: a frozen dataclass.
+        layers: by name, each from key to a text, which is read as a word of the command line is,
+            or to a value of the setting's own type.
+
+    Raises:
+        UsageError: an unknown key or name, or a value of the wrong type or out of range.
+    """
+    return _made(_blueprint(config_type, layers), config_type)
+
+
+def _blueprint(config_type: type[Any], layers: Mapping[str, Mapping[str, Any]]) -> Any:
+    """Chz's object for what is given, with the layers that chosen names bring along."""
+    blueprint: Any = chz.Blueprint(chz_class(config_type, config_type, {}))
     for name, layer in {**_brought(config_type, layers), **layers}.items():
-        blueprint.apply({k: Castable(v) for k, v in layer.items()}, layer_name=name)
+        given = {k: Castable(v) if isinstance(v, str) else v for k, v in layer.items()}
+        blueprint.apply(given, layer_name=name)
+    return blueprint
+
+
+def _made(blueprint: Any, config_type: type[C]) -> C:
+    with _in_one_line(blueprint, config_type):
+        return typing.cast(C, built(blueprint.make()))
+
+
+@contextmanager
+def _in_one_line(blueprint: Any, config_type: type[Any]) -> Iterator[None]:
+    """Have whatever is wrong with settings said in one line.
+
+    Raises:
+        UsageError: something is.
+    """
     try:
-        if words.help:
-            sys.stdout.write(_help(blueprint, config_type, command, presets, words.help == "all"))
-            raise SystemExit(0)
-        return typing.cast(C, _build(blueprint.make(), ""))
+        yield
     except UsageError:
         raise
+    except TypeError as error:
+        # chz's, of a value that Python code gave; of any other the traceback is wanted.
+        if not str(error).startswith("Expected "):
+            raise
+        raise UsageError(_one_line(str(error))) from error
     except (UnknownNameError, PluginImportError, ConstructionException, ValueError) as error:
         raise UsageError(_one_line(str(error))) from error
     except _ENTRYPOINT_ERRORS as error:
@@ -118,8 +140,8 @@ _ENTRYPOINT_ERRORS = (
 
 
 def _brought(
-    config_type: type[Any], layers: Mapping[str, Mapping[str, str]]
-) -> dict[str, Mapping[str, str]]:
+    config_type: type[Any], layers: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Mapping[str, Any]]:
     """The layers that chosen names bring along, ``layers`` being all that is given."""
     given = {key: text for layer in layers.values() for key, text in layer.items()}
     brought = {}
@@ -187,76 +209,6 @@ class _Words:
         self.values += [("out", run), ("resume", "auto")]
 
 
-class _Named(MetaFactory):
-    """chz's way to a value chosen by name."""
-
-    def __init__(self, choice: Choice) -> None:
-        super().__init__()
-        self.choice = choice
-
-    def unspecified_factory(self) -> Callable[..., Any]:
-        return self.from_string(self.choice.default)
-
-    def from_string(self, factory: str) -> Callable[..., Any]:
-        config_type, defaults, build = self.choice.resolve(factory)
-        return _chz_class(config_type, build, defaults)
-
-    def perform_cast(self, value: str) -> Any:
-        raise CastError(f"{value!r} names something that has fields of its own")
-
-
-def _chz_class(
-    config_type: type[Any], build: Callable[..., Any], defaults: Mapping[str, Any]
-) -> type[Any]:
-    """A chz class with the fields of a dataclass; ``_build`` turns its objects into ``build``'s."""
-    docs = field_docs(config_type)
-    hints = typing.get_type_hints(config_type)
-    body: dict[str, Any] = {"__annotations__": {}, "__module__": __name__}
-    for field in dataclasses.fields(config_type):
-        hint: Any = hints[field.name]
-        arguments: dict[str, Any] = {"doc": docs.get(field.name, "")}
-        choice = field.metadata.get("choice")
-        if choice is not None:
-            hint, arguments["meta_factory"] = object, _Named(choice)
-        elif dataclasses.is_dataclass(hint):
-            nested = typing.cast("type[Any]", hint)
-            hint = _chz_class(nested, nested, field.metadata.get("defaults", {}))
-            arguments["blueprint_unspecified"] = hint
-        elif field.name in defaults:
-            arguments["default"] = defaults[field.name]
-        elif field.default is not dataclasses.MISSING:
-            arguments["default"] = field.default
-        body["__annotations__"][field.name] = hint
-        body[field.name] = chz.field(**arguments)
-    made = chz.chz(type(config_type.__name__, (), body))
-    _BUILDERS[made] = build if build is not config_type else _by_fields(config_type)
-    return made
-
-
-_BUILDERS: dict[type[Any], Build] = {}
-
-
-def _by_fields(config_type: type[Any]) -> Build:
-    return lambda values: config_type(**values)
-
-
-def _build(value: Any, path: str) -> Any:
-    """Turn chz objects, innermost first, into what they stand for."""
-    build = _BUILDERS.get(type(value))
-    if build is None:
-        return value
-    prefix = f"{path}." if path else ""
-    names = chz.chz_fields(value)
-    fields = {name: _build(getattr(value, name), prefix + name) for name in names}
-    try:
-        return build(fields)
-    except UsageError:
-        raise
-    # The dataclass names its own field first: "clip_high (-1) must be >= 0".
-    except ValueError as error:
-        raise UsageError(f"{prefix}{error}") from error
-
-
 def _help(
     blueprint: Any,
     config_type: type[Any],
@@ -277,7 +229,7 @@ def _help(
     parameters = {
         key: parameter
         for key, parameter in blueprint._make_lazy().all_params.items()
-        if key and key not in hidden and f"{__name__}:" not in type_repr(parameter.type)
+        if key and key not in hidden and f"{MODULE}:" not in type_repr(parameter.type)
     }
     given = {key: blueprint._arg_map.get_kv(key) for key in parameters}
     shown = list(parameters)
@@ -332,7 +284,7 @@ def _row(key: str, parameter: Any, given: Any) -> tuple[str, str, str]:
 
 def _choice_of(parameter: Any) -> Choice | None:
     factory = parameter.meta_factory
-    return factory.choice if isinstance(factory, _Named) else None
+    return factory.choice if isinstance(factory, Named) else None
 
 
 def _values(hint: Any) -> list[str]:
@@ -353,7 +305,7 @@ def _explain(error: Exception, blueprint: Any, config_type: type[Any]) -> str:
     value = re.search(r"argument (.+?) provided for param '([^']+)'", text)
     expected = re.search(r"Could not cast .*? to (.+)", text)
     if value is not None and expected is not None:
-        if expected.group(1).startswith(f"{__name__}:"):
+        if expected.group(1).startswith(f"{MODULE}:"):
             key = value.group(2)
             return f"{key} ({value.group(1)}) has settings of its own: give {key}.KEY=..."
         return f"{value.group(2)} ({value.group(1)}) must be {_in_words(expected.group(1))}"

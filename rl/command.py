@@ -85,7 +85,7 @@ def run_command(
     words = sys.argv[1:] if argv is None else argv
     try:
         config = parse(config_type, words, command=f"python -m {module}", presets=presets)
-        config = _with_model_folder(config)
+        config = with_model_folder(config)
         if config.dry_run:
             put(sys.stdout, as_lines(config))
             return 0
@@ -100,7 +100,7 @@ def run_command(
         return INTERRUPTED
 
 
-def _with_model_folder(config: C) -> C:
+def with_model_folder(config: C) -> C:
     """The settings, where a run's folder that ``model`` names is replaced by its checkpoint.
 
     Raises:

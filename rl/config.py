@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import envs
 from agents.completion import SamplingParams
 from envs.budget import budget_kinds
-from envs.env import EnvOptions
-from rl.cli import Build, Choice, unknown
+from envs.files import short_name
+from rl.cli import unknown
 from rl.credit.algorithm import Algorithm, Correction
 from rl.credit.algorithms import ALGORITHMS
 from rl.credit.shaping import make_shapings
@@ -22,20 +20,17 @@ from rl.recipes import RECIPES
 from rl.rollout.curriculum import CurriculumConfig
 from rl.run.plain import to_plain
 from rl.settings.chat import ChatConfig
+from rl.settings.choice import Build, Choice
 from rl.settings.cores import usable_cores
+from rl.settings.environment import ENV as ENV
+from rl.settings.environment import EnvChoice as EnvChoice
 from rl.settings.files import as_words
+from rl.settings.given import left_out
 from rl.settings.groups import EvalConfig, SamplingConfig, TextsConfig, TinyRecipe, at_least
 from rl.settings.lora import LoraConfig
 from rl.settings.policy import POLICY, PolicyChoice, VLLMConfig, VLLMEngineConfig
 from rl.settings.presets import PRESETS as PRESETS
-
-
-@dataclass(frozen=True)
-class EnvChoice:
-    """An environment by its full id, and its options."""
-
-    env_id: str
-    options: EnvOptions
+from rl.settings.python import from_python
 
 
 @dataclass(frozen=True)
@@ -44,18 +39,6 @@ class AlgorithmChoice:
 
     name: str
     row: Algorithm
-
-
-def _resolve_env(name: str) -> tuple[type[Any], Mapping[str, Any], Build]:
-    env_id = envs.resolve(name)
-    options = envs.env_type(env_id).Options
-    return options, {}, lambda values: EnvChoice(env_id, options(**values))
-
-
-def _env_names() -> list[str]:
-    """Bare names; a family (``family/NAME``) is one name."""
-    names = {re.sub(r"(/.*)?-v\d+$", r"\1", env_id) for env_id in envs.ids()}
-    return sorted({f"{n.partition('/')[0]}/NAME" if "/" in n else n for n in names})
 
 
 def _resolve_algorithm(name: str) -> tuple[type[Any], Mapping[str, Any], Build]:
@@ -67,9 +50,6 @@ def _resolve_algorithm(name: str) -> tuple[type[Any], Mapping[str, Any], Build]:
     return Algorithm, defaults, lambda values: AlgorithmChoice(name, Algorithm(**values))
 
 
-# By name: whoever plays nothing of the kind loads nothing of it.
-envs.register("agent-v0", "rl.external.env:AgentEnv")
-ENV = Choice(_resolve_env, default="code-sandbox", names=_env_names, hidden=("split",))
 ALGORITHM = Choice(
     _resolve_algorithm,
     default="grpo",
@@ -129,18 +109,19 @@ class ModelConfig:
 class RunConfig(ModelConfig):
     """What every command that plays episodes must know."""
 
-    env: EnvChoice = field(metadata={"choice": ENV})
-    """The environment, by id or bare name; its options follow as env.KEY."""
+    env: EnvChoice = field(default_factory=left_out, metadata={"choice": ENV})
+    """The environment: an id, a bare name, or path/to/file.py:MyEnv; its options follow as
+    env.KEY."""
     model: str = "tiny"
     """A Hugging Face id, a model's folder, or a run's folder, which means its checkpoints/best;
     "tiny" is made and warm-started here, without a download."""
-    tiny: TinyRecipe
+    tiny: TinyRecipe = field(default_factory=left_out)
     """Size and warm start of model=tiny."""
-    policy: PolicyChoice = field(metadata={"choice": POLICY})
+    policy: PolicyChoice = field(default_factory=left_out, metadata={"choice": POLICY})
     """Who samples; its settings follow as policy.KEY."""
-    chat: ChatConfig
+    chat: ChatConfig = field(default_factory=left_out)
     """How messages become a prompt."""
-    sampling: SamplingConfig
+    sampling: SamplingConfig = field(default_factory=left_out)
     """How the policy samples."""
     context_length: int = 0
     """Tokens per episode; 0 means the model's own window."""
@@ -174,11 +155,12 @@ class RunConfig(ModelConfig):
         return self.sampling.params(with_support=False)
 
 
+@from_python
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(RunConfig):
     """Train a language model in an environment by reinforcement learning."""
 
-    algo: AlgorithmChoice = field(metadata={"choice": ALGORITHM})
+    algo: AlgorithmChoice = field(default_factory=left_out, metadata={"choice": ALGORITHM})
     """The algorithm, a row of docs/algorithms.md; its choices follow as algo.KEY. A recipe sets
     other keys as well."""
     steps: int = 60
@@ -193,9 +175,9 @@ class TrainConfig(RunConfig):
     stale_correction: Correction = "tis"
     """With staleness, what tokens of older weights weigh, where algo.correction is none and pi_old
     is of the update; docs/algorithms.md."""
-    curriculum: CurriculumConfig
+    curriculum: CurriculumConfig = field(default_factory=left_out)
     """Which tasks a step plays."""
-    texts: TextsConfig
+    texts: TextsConfig = field(default_factory=left_out)
     """What is imitated in each update, where algo.ptx_coef is above 0."""
     shaping: str = ""
     """What lengths, siblings and reward models add to rewards: 0.5*kimi_length; see
@@ -204,14 +186,16 @@ class TrainConfig(RunConfig):
     """What the environment's own rewards count for; at 0 shaping alone is trained on."""
     shaping_from: int = 1
     """The first step whose rewards are shaped and weighted."""
-    optimizer: OptimizerConfig = field(metadata={"defaults": {"lr": 0.0, "warmup_steps": 5}})
+    optimizer: OptimizerConfig = field(
+        default_factory=left_out, metadata={"defaults": {"lr": 0.0, "warmup_steps": 5}}
+    )
     """The learner's optimizer; lr=0 means 4e-4 for model=tiny and 1e-6 for every other model, and
     ten times that for an adapter."""
-    lora: LoraConfig
+    lora: LoraConfig = field(default_factory=left_out)
     """An adapter that is trained in the place of the model's own weights."""
     micro_batch_tokens: int = 4096
     """Padded tokens per forward of the learner; the loss does not depend on it."""
-    eval: EvalConfig
+    eval: EvalConfig = field(default_factory=left_out)
     """Held-out evaluation."""
     out: str = "runs/{env}-{algo}-{seed}"
     """The run's folder."""
@@ -321,6 +305,7 @@ class TrainConfig(RunConfig):
         return replace(self.optimizer, lr=lr * (ADAPTER_LR if self.lora.rank else 1))
 
 
+@from_python
 @dataclass(frozen=True, kw_only=True)
 class SFTConfig(RunConfig):
     """Train a language model to say what the authors of conversations said."""
@@ -333,9 +318,11 @@ class SFTConfig(RunConfig):
     """Optimizer steps."""
     batch_size: int = 32
     """Conversations per step."""
-    optimizer: OptimizerConfig = field(metadata={"defaults": {"lr": 1e-3, "warmup_steps": 10}})
+    optimizer: OptimizerConfig = field(
+        default_factory=left_out, metadata={"defaults": {"lr": 1e-3, "warmup_steps": 10}}
+    )
     """The learner's optimizer."""
-    lora: LoraConfig
+    lora: LoraConfig = field(default_factory=left_out)
     """An adapter that is trained in the place of the model's own weights."""
     test_tasks: int = 512
     """Test tasks played before and after; 0: none."""
@@ -350,6 +337,7 @@ class SFTConfig(RunConfig):
         at_least(1, self, "steps", "batch_size", "demonstrations")
 
 
+@from_python
 @dataclass(frozen=True, kw_only=True)
 class EvaluateConfig(RunConfig):
     """Measure how often a model succeeds in an environment."""
@@ -382,7 +370,7 @@ def run_path(out: str, config: ModelConfig, algo: str = "") -> Path:
         raise UsageError("out is empty: name a folder")
     names: dict[str, str | int] = {"seed": config.seed}
     if isinstance(config, RunConfig):
-        names |= {"env": config.env.env_id.replace("/", "-"), "algo": algo}
+        names |= {"env": short_name(config.env.env_id), "algo": algo}
     try:
         return Path(out.format(**names)).expanduser()
     except (KeyError, IndexError, ValueError) as error:

@@ -20,6 +20,7 @@ from rl.distillation.selection import Keep, Pairs, parse_conditions
 from rl.errors import RunFailure, UsageError
 from rl.run.files import claimed_folder, replace_text
 from rl.settings.groups import at_least
+from rl.settings.python import from_python
 from rl.settings.splits import check_splits
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ CONVERSATIONS, PAIRS, RESULT = "conversations.jsonl", "pairs.jsonl", "result.jso
 """What stands in the folder."""
 
 
+@from_python
 @dataclass(frozen=True, kw_only=True)
 class DistillConfig(RunConfig):
     """Write down what a model says in training tasks, for others to learn from."""

@@ -14,8 +14,8 @@ from rl.run.display import Screen
 from rl.run.files import claimed_folder
 
 
-def train_dpo(config: DPOConfig, folder: Path, screen: Screen) -> dict[str, object]:
-    """Train as ``config`` says and save the model in ``folder``; ``screen`` shows the progress.
+def train_dpo(config: DPOConfig) -> dict[str, object]:
+    """Train as ``config`` says and save the model in the folder that it names.
 
     Returns:
         The losses at both ends, the accuracy of the implicit reward on held-out pairs with its 95%
@@ -25,6 +25,13 @@ def train_dpo(config: DPOConfig, folder: Path, screen: Screen) -> dict[str, obje
         UsageError: the data or the model is not what the settings say.
         RunFailure: a step would have spoilt the weights; nothing is saved.
     """
+    folder = run_path(config.out, config)
+    with claimed_folder(folder, ("checkpoints/last",)), Screen() as screen:
+        screen.say(f"DPO of {config.model} on {config.data}: {folder}")
+        return _train(config, folder, screen)
+
+
+def _train(config: DPOConfig, folder: Path, screen: Screen) -> dict[str, object]:
     from rl.learner.checkpoint import save_checkpoint
     from rl.learner.policy_reward import PolicyReward
     from rl.learner.preferences import PreferenceLearner
@@ -60,11 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(config: DPOConfig) -> int:
-    folder = run_path(config.out, config)
-    with claimed_folder(folder, ("checkpoints/last",)), Screen() as screen:
-        screen.say(f"DPO of {config.model} on {config.data}: {folder}")
-        result = train_dpo(config, folder, screen)
-    return answer(result)
+    return answer(train_dpo(config))
 
 
 if __name__ == "__main__":

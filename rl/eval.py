@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -89,31 +89,49 @@ def _pass_at_k(by_task: list[list[float]], best: float) -> dict[str, float]:
     return {f"pass@{k}": fmean(pass_at_k(n, right, k) for n, right in counts) for k in powers}
 
 
+async def measure(config: EvaluateConfig) -> tuple[dict[str, object], list[TrajectoryGroup]]:
+    """As :func:`evaluate`, with a screen, once the folder that ``config`` names is there."""
+    with ExitStack() as stack:
+        if config.out:
+            folder = run_path(config.out, config)
+            stack.enter_context(discard_if_refused(folder))
+            make_folder(folder)
+        screen = stack.enter_context(Screen())
+        screen.say(f"evaluation of {config.model} in {config.env.env_id}")
+        return await evaluate(config, screen)
+
+
+def write_evaluation(
+    config: EvaluateConfig, result: Mapping[str, object], groups: Sequence[TrajectoryGroup]
+) -> None:
+    """Write the result and the episodes into the folder that ``config`` names, if any.
+
+    Raises:
+        RunFailure: they cannot be written.
+    """
+    from rl.run.folder import write_trajectories
+
+    if not config.out:
+        return
+    folder = run_path(config.out, config)
+    with writing(folder):
+        write_trajectories(folder / "trajectories.jsonl.gz", groups)
+    replace_text(folder / "result.json", json.dumps(result, indent=2) + "\n")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line. Returns the exit code."""
     return run_command("rl.eval", EvaluateConfig, {}, _run, argv)
 
 
 def _run(config: EvaluateConfig) -> int:
-    folder = run_path(config.out, config) if config.out else None
-    with ExitStack() as stack:
-        if folder is not None:
-            stack.enter_context(discard_if_refused(folder))
-            make_folder(folder)
-        screen = stack.enter_context(Screen())
-        screen.say(f"evaluation of {config.model} in {config.env.env_id}")
-        result, groups = asyncio.run(evaluate(config, screen))
+    result, groups = asyncio.run(measure(config))
     # Before anything is written: what was measured must not be lost to a full disk.
     if config.json:
         answer(result)
     else:
         put(sys.stdout, table_text(result))
-    if folder is not None:
-        from rl.run.folder import write_trajectories
-
-        with writing(folder):
-            write_trajectories(folder / "trajectories.jsonl.gz", groups)
-        replace_text(folder / "result.json", json.dumps(result, indent=2) + "\n")
+    write_evaluation(config, result, groups)
     return 0
 
 

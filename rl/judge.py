@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from envs.judges.chooser import Chooser
@@ -23,7 +23,9 @@ from rl.errors import RunFailure, UsageError
 from rl.judging.labels import Label, Question, label_pair, labelled, read_pairs, summary
 from rl.run.files import claimed_folder, replace_text
 from rl.settings.chat import OWN_TEMPLATE, ChatConfig
+from rl.settings.given import left_out
 from rl.settings.groups import at_least
+from rl.settings.python import from_python
 from tools.limits import CallLimits
 from tools.tool import ToolFailure
 
@@ -34,6 +36,7 @@ MOST_FAILED = 0.25
 _TOLD_EVERY = 200
 
 
+@from_python
 @dataclass(frozen=True, kw_only=True)
 class JudgeConfig(ModelConfig):
     """Label pairs of answers by the word of a model."""
@@ -48,7 +51,7 @@ class JudgeConfig(ModelConfig):
     """What makes an answer good, in words that the judge reads."""
     scale: int = 10
     """by=grade: the best grade; 1 is the worst."""
-    chat: ChatConfig
+    chat: ChatConfig = field(default_factory=left_out)
     """How messages become the judge's prompt; not with url, whose server has its own template."""
     url: str = ""
     """An OpenAI-compatible API, http://host:port/v1; empty: the model runs here."""

@@ -21,6 +21,7 @@ from rl.errors import UsageError
 from rl.run.files import claimed_folder
 from rl.settings.lora import is_adapter
 from rl.settings.models import find_model
+from rl.settings.python import from_python
 
 if TYPE_CHECKING:
     import torch
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _TOLERANCE = 1e-6
 
 
+@from_python
 @dataclass(frozen=True, kw_only=True)
 class MergeConfig:
     """Average the weights of models of one architecture, or add an adapter to its base model's."""

@@ -28,8 +28,8 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -123,6 +123,25 @@ class Stage:
         return True
 
 
+@dataclass(frozen=True, kw_only=True)
+class PipelineConfig:
+    """Commands one after the other, for Python code."""
+
+    file: str
+    """The file of stages."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What wins over the file: from key, or STAGE.key, to value."""
+    out: str = ""
+    """The folder; empty: runs/ and the name of the file."""
+    dry_run: bool = False
+    """As of every command."""
+
+    @property
+    def folder(self) -> Path:
+        """Where the stages have theirs."""
+        return Path(self.out or f"runs/{Path(self.file).stem}").expanduser()
+
+
 def read_stages(path: str, out: Path, words: Mapping[str, str]) -> list[Stage]:
     """The stages of a file, every setting checked.
 
@@ -183,7 +202,7 @@ def _stage(
     before: Sequence[Stage],
 ) -> Stage:
     command = COMMANDS[table["run"]]
-    known = {field.name for field in fields(command.config)}
+    known = {f.name for f in fields(command.config)}
     shared = {k: v for k, v in common.items() if k.split(".")[0] in known}
     places = {stage.name: stage.product for stage in before}
     places |= {f"{stage.name}.out": stage.folder for stage in before}
@@ -217,6 +236,21 @@ def run_stages(stages: Sequence[Stage]) -> int:
     Raises:
         UsageError: a stage was run with other settings, or was made from one that is gone.
     """
+    for stage, argv in unfinished(stages):
+        code: int = import_module(stage.command.module).main(argv)
+        if code:
+            return code
+    return 0
+
+
+def unfinished(stages: Sequence[Stage]) -> Iterator[tuple[Stage, list[str]]]:
+    """The stages that are not done, each with the words of its command.
+
+    A stage counts as done when the next one is asked for.
+
+    Raises:
+        UsageError: a stage was run with other settings, or was made from one that is gone.
+    """
     done = [stage.is_done() for stage in stages]
     _refuse_stale(stages, done)
     for number, stage in enumerate(stages, start=1):
@@ -228,12 +262,9 @@ def run_stages(stages: Sequence[Stage]) -> int:
         say(f"{title}: python -m {stage.command.module} {shlex.join(argv)}")
         _begin(stage)
         started = time.monotonic()
-        code: int = import_module(stage.command.module).main(argv)
-        if code:
-            return code
+        yield stage, argv
         record = {"words": stage.words, "seconds": time.monotonic() - started}
         replace_text(stage.record, json.dumps(record, indent=2) + "\n")
-    return 0
 
 
 def _refuse_stale(stages: Sequence[Stage], done: Sequence[bool]) -> None:

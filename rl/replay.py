@@ -23,6 +23,7 @@ from rl.config import PRESETS, TrainConfig
 from rl.errors import UsageError
 from rl.settings.files import as_words
 from rl.settings.policy import LocalPolicyConfig, PolicyChoice
+from rl.settings.python import from_python
 
 if TYPE_CHECKING:
     from rl.rollout.trajectory import TrajectoryGroup
@@ -32,6 +33,7 @@ DIFFERENT = 3
 """Exit code where the weights came out otherwise."""
 
 
+@from_python
 @dataclass(frozen=True, kw_only=True)
 class ReplayConfig:
     """Repeat a run's updates from its recorded episodes, and compare the weights."""

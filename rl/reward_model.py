@@ -21,10 +21,8 @@ if TYPE_CHECKING:
     from rl.texts.comparisons import TokenComparison
 
 
-def train_reward_model(
-    config: RewardModelConfig, folder: Path, screen: Screen
-) -> dict[str, object]:
-    """Train as ``config`` says and save the reward model in ``folder``.
+def train_reward_model(config: RewardModelConfig) -> dict[str, object]:
+    """Train as ``config`` says and save the reward model in the folder that it names.
 
     Returns:
         The losses at both ends, the accuracy on held-out pairs (or steps) with its 95% interval,
@@ -35,8 +33,11 @@ def train_reward_model(
         UsageError: the data or the model is not what the settings say.
         RunFailure: a step would have spoilt the weights; nothing is saved.
     """
-    train = _of_steps if config.process else _of_answers
-    return train(config, folder, screen)
+    folder = run_path(config.out, config)
+    with claimed_folder(folder, ("checkpoints/last",)), Screen() as screen:
+        screen.say(f"reward model of {config.model} on {config.data}: {folder}")
+        train = _of_steps if config.process else _of_answers
+        return train(config, folder, screen)
 
 
 def _of_answers(config: RewardModelConfig, folder: Path, screen: Screen) -> dict[str, object]:
@@ -129,11 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(config: RewardModelConfig) -> int:
-    folder = run_path(config.out, config)
-    with claimed_folder(folder, ("checkpoints/last",)), Screen() as screen:
-        screen.say(f"reward model of {config.model} on {config.data}: {folder}")
-        result = train_reward_model(config, folder, screen)
-    return answer(result)
+    return answer(train_reward_model(config))
 
 
 if __name__ == "__main__":

@@ -25,16 +25,23 @@ if TYPE_CHECKING:
     from rl.stage import Stage
 
 
-async def finetune(config: SFTConfig, folder: Path, screen: Screen) -> dict[str, object]:
-    """Train as ``config`` says and save the model in ``folder``; ``screen`` shows how far it is.
+async def finetune(config: SFTConfig) -> dict[str, object]:
+    """Train as ``config`` says and save the model in the folder that it names.
 
     Returns:
         The losses at both ends, success on test tasks before and after, and where the model is.
 
     Raises:
-        UsageError: the data or the model is not what the settings say.
+        UsageError: the data, the model or the folder is not what the settings say.
         NonFiniteLoss: before the weights would have been spoilt; nothing is saved.
     """
+    folder = run_path(config.out, config)
+    with claimed_folder(folder, ("checkpoints/last",)), Screen() as screen:
+        screen.say(f"supervised learning of {config.model} in {config.env.env_id}: {folder}")
+        return await _finetune(config, folder, screen)
+
+
+async def _finetune(config: SFTConfig, folder: Path, screen: Screen) -> dict[str, object]:
     check_splits(config)
     # These load torch, which a wrong setting of the environment does not wait for.
     from rl.imitation.training import imitate
@@ -98,11 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(config: SFTConfig) -> int:
-    folder = run_path(config.out, config)
-    with claimed_folder(folder, ("checkpoints/last",)), Screen() as screen:
-        screen.say(f"supervised learning of {config.model} in {config.env.env_id}: {folder}")
-        result = asyncio.run(finetune(config, folder, screen))
-    return answer(result)
+    return answer(asyncio.run(finetune(config)))
 
 
 if __name__ == "__main__":

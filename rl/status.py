@@ -26,6 +26,7 @@ from rl.command import run_command
 from rl.run import state as states
 from rl.run.files import put
 from rl.run.state import RunState, read_state
+from rl.settings.python import from_python
 
 EXIT_CODES = {
     states.FINISHED: 0,
@@ -41,6 +42,7 @@ _LATE_S = 15.0
 """A run that lives and wrote nothing for so long is stopped, or cannot write."""
 
 
+@from_python
 @dataclass(frozen=True, kw_only=True)
 class StatusConfig:
     """Say how a run is."""

@@ -21,7 +21,9 @@ from rl.config import ENV, EnvChoice, RunConfig, run_path
 from rl.errors import UsageError
 from rl.run.files import discard_if_refused, make_folder, replace_text, writing
 from rl.run.plain import to_plain
+from rl.settings.given import left_out
 from rl.settings.groups import at_least
+from rl.settings.python import from_python
 from rl.settings.splits import check_splits
 
 LABELLED, RESULT, CONFIG = "steps.jsonl", "result.json", "config.json"
@@ -30,11 +32,12 @@ MAY_CHANGE = ("out", "at_once", "threads", "device", "close_s", "episode_timeout
 """Settings in which a resumed command may differ from the one it goes on from."""
 
 
+@from_python
 @dataclass(frozen=True, kw_only=True)
 class StepLabelsConfig(RunConfig):
     """Label the steps of solutions by how often a right answer follows."""
 
-    env: EnvChoice = field(metadata={"choice": ENV})
+    env: EnvChoice = field(default_factory=left_out, metadata={"choice": ENV})
     """Must be math: its verifier judges answers, and env.reward says where an answer stands."""
     model: str
     """The model that goes on from each step: a Hugging Face id or folder."""

@@ -22,6 +22,7 @@ from rl.run.activity import Activities
 from rl.run.closing import leave, run_in_time
 from rl.run.files import discard_if_refused, put
 from rl.run.folder import RunFolder
+from rl.run.host import COMMAND, Host
 from rl.settings.splits import check_splits
 
 if TYPE_CHECKING:
@@ -51,8 +52,8 @@ class Outcome:
     """The steps whose rewards gave no gradient, and why."""
 
 
-async def train(config: TrainConfig) -> Outcome:
-    """Run what ``config`` says; everything that happens is in the run's folder.
+async def train(config: TrainConfig, host: Host = COMMAND) -> Outcome:
+    """Run what ``config`` says in the process of ``host``; all of it is in the run's folder.
 
     Raises:
         UsageError: the folder's run goes on, or resume is "no"; or a setting is wrong.
@@ -75,10 +76,10 @@ async def train(config: TrainConfig) -> Outcome:
 
         outcome, activities = Outcome(folder.path), Activities(on_count=display.count)
         async with (
-            Watchdog(activities, folder.path, config, display.say) as watchdog,
+            Watchdog(activities, folder.path, config, display.say, host) as watchdog,
             open_stage(config, display.say, folder.logs, config.staleness > 0, activities) as stage,
             Trainer(config, folder, stage) as trainer,
-            Interrupt(display.say, activities) as interrupt,
+            Interrupt(display.say, activities, host) as interrupt,
         ):
             outcome.before = await _begin(trainer, interrupt, display.say)
             watchdog.step = trainer.progress.step

@@ -171,7 +171,7 @@ def test_no_module_of_rl_imports_itself_in_a_circle():
 def test_only_commands_and_what_they_share_stand_at_the_top_of_rl():
     tops = {path.stem: path.read_text(encoding="utf-8") for path in (HOME / "rl").glob("*.py")}
     others = {name for name, text in tops.items() if '__name__ == "__main__"' not in text}
-    shared = {"cli", "command", "config", "errors", "recipes", "trainer"}
+    shared = {"api", "cli", "command", "config", "errors", "recipes", "results", "trainer"}
     assert others == {"__init__", *shared}
 
 

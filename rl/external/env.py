@@ -15,7 +15,7 @@ from envs.env import EnvOptions, TextEnv
 from envs.episode import Action, EnvFailure, Reply
 from envs.splits import Dataset, arrange
 from rl.external.program import open_program
-from rl.external.references import is_reference, load_function, takes
+from tools.references import is_reference, load_function, takes
 
 if TYPE_CHECKING:
     from rl.texts.conversations import Conversation

@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine
 from typing import IO, Any, Protocol
 
 from envs.episode import EnvFailure
-from rl.external.references import is_reference, load_function, takes
+from tools.references import is_reference, load_function, takes
 from tools.threads import in_thread
 
 _TAIL = 2000

@@ -8,7 +8,9 @@ from rl.config import ModelConfig
 from rl.credit.algorithm import Reduction
 from rl.learner.settings import OptimizerConfig
 from rl.settings.chat import ChatConfig
+from rl.settings.given import left_out
 from rl.settings.groups import at_least
+from rl.settings.python import from_python
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +19,7 @@ class PreferenceConfig(ModelConfig):
 
     data: str
     """JSON lines: {"prompt", "chosen", "rejected"} or {"prompt", "completions", "scores"}."""
-    chat: ChatConfig
+    chat: ChatConfig = field(default_factory=left_out)
     """How messages become a prompt."""
     held_out: float = 0.1
     """The share of prompts that are not learned from, and that accuracy is measured on."""
@@ -38,6 +40,7 @@ class PreferenceConfig(ModelConfig):
             raise ValueError(f"held_out ({self.held_out}) must be above 0 and below 1")
 
 
+@from_python
 @dataclass(frozen=True, kw_only=True)
 class RewardModelConfig(PreferenceConfig):
     """Train a reward model: a policy's architecture that gives an answer a number."""
@@ -49,7 +52,9 @@ class RewardModelConfig(PreferenceConfig):
     {"prompt", "completions", "labels"} or {"messages", "labels"}."""
     center: str = ""
     """A file of {"messages": [...]} whose answers get reward 0 on average; empty: all answers."""
-    optimizer: OptimizerConfig = field(metadata={"defaults": {"lr": 1e-5, "warmup_steps": 5}})
+    optimizer: OptimizerConfig = field(
+        default_factory=left_out, metadata={"defaults": {"lr": 1e-5, "warmup_steps": 5}}
+    )
     """The learner's optimizer."""
     out: str = "runs/reward-model-{seed}"
     """The folder; the reward model is saved under checkpoints/last, where none may be yet."""
@@ -63,6 +68,7 @@ class RewardModelConfig(PreferenceConfig):
             )
 
 
+@from_python
 @dataclass(frozen=True, kw_only=True)
 class DPOConfig(PreferenceConfig):
     """Train a policy on preferences directly, against itself as it was."""
@@ -71,7 +77,9 @@ class DPOConfig(PreferenceConfig):
     """How closely the policy keeps to what it was: the weight of its log-ratio."""
     reduction: Reduction = "sum"
     """Of an answer's log-ratio: sum over tokens (DPO), mean over them, or turn-mean (SWEET-RL)."""
-    optimizer: OptimizerConfig = field(metadata={"defaults": {"lr": 1e-6, "warmup_steps": 5}})
+    optimizer: OptimizerConfig = field(
+        default_factory=left_out, metadata={"defaults": {"lr": 1e-6, "warmup_steps": 5}}
+    )
     """The learner's optimizer."""
     out: str = "runs/dpo-{seed}"
     """The folder; the model is saved under checkpoints/last, where none may be yet."""

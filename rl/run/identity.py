@@ -26,7 +26,7 @@ def check_packages() -> None:
         if found != home / name / "__init__.py":
             told = (
                 f"package {name!r} resolves to {found}, not to turnwise's under {home}: "
-                f"start elsewhere, or take the other one off PYTHONPATH"
+                f"start with python -P -m, from another folder, or without the other on PYTHONPATH"
             )
             # While Python looks for the module of a command, this is its name.
             if sys.argv[:1] == ["-m"]:

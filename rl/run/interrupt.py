@@ -11,9 +11,9 @@ from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
 from rl.run.activity import CLOSE, Activities
+from rl.run.host import COMMAND, Host
 
 T = TypeVar("T")
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
@@ -44,19 +44,25 @@ def _as_ctrl_c(number: int, frame: FrameType | None) -> None:
 class Interrupt:
     """While the context lasts, the first signal asks to stop; a second one stops at once.
 
-    The signals are Python's own, not the loop's: a second one counts while the loop is busy, too.
+    Where the run is in a user's program, that asks instead; see :mod:`rl.run.host`.
 
     Args:
         say: told that somebody asked.
         activities: where it is told that work is being stopped, whose watchdog sees that it ends.
+        host: knows when somebody asks.
     """
 
-    def __init__(self, say: Callable[[str], None], activities: Activities | None = None) -> None:
+    def __init__(
+        self,
+        say: Callable[[str], None],
+        activities: Activities | None = None,
+        host: Host = COMMAND,
+    ) -> None:
         self._say = say
         self._activities = activities or Activities()
         self._signalled = False
         self._asked = asyncio.Event()
-        self._before: dict[signal.Signals, Any] = {}
+        self._listening = host.listening(self._on_stop)
 
     @property
     def asked(self) -> bool:
@@ -65,8 +71,7 @@ class Interrupt:
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
-        for number in SIGNALS:
-            self._before[number] = signal.signal(number, self._on_signal)
+        self._listening.__enter__()
         return self
 
     async def __aexit__(
@@ -75,8 +80,7 @@ class Interrupt:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        self._listening.__exit__(kind, error, trace)
 
     async def unless_asked(
         self, work: Coroutine[Any, Any, T], save: Callable[[], Awaitable[None]] | None = None
@@ -112,7 +116,7 @@ class Interrupt:
             asked.cancel()
             running.cancel()
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+    def _on_stop(self) -> None:
         if self._signalled:
             raise KeyboardInterrupt
         self._signalled = True

@@ -26,7 +26,7 @@ from rl.errors import STALLED as STALLED_CODE
 from rl.errors import UNCLOSED, RunFailure, RunStalled
 from rl.run import state as states
 from rl.run.activity import CLOSE, Activities
-from rl.run.closing import end_process
+from rl.run.host import COMMAND, Host
 from rl.run.ledger import IDLE
 from rl.run.stacks import place_of, report
 from rl.run.state import RunState, born_at, namespace, write_state
@@ -51,6 +51,7 @@ class Watchdog:
         folder: the run's, for ``status.json`` and ``stalled.txt``.
         config: the run's: its steps, and ``stall_s`` and ``close_s``.
         say: tells the user.
+        host: ends what could not be ended in order.
 
     Raises:
         RunStalled: nothing got further, and the run could be ended in order. Where it could not,
@@ -63,12 +64,13 @@ class Watchdog:
         folder: Path,
         config: TrainConfig,
         say: Callable[[str], None],
+        host: Host = COMMAND,
     ) -> None:
         self._activities = activities
         self._folder = folder
         self._stall_s, self._close_s = config.stall_s, config.close_s
         self._steps, self._max_seconds = config.steps, config.max_seconds
-        self._say = say
+        self._say, self._host = say, host
         self._over = threading.Event()
         self._began = time.time()
         self._answered = self._written = time.monotonic()
@@ -245,7 +247,8 @@ class Watchdog:
         self._told = f"{self._told}; {told}" if self._ending_at is not None else told
         self._report()
         self._write(states.STALLED if code == STALLED_CODE else states.FAILED, code)
-        end_process(code, self._told)
+        self._over.set()
+        self._host.end(code, self._told)
 
     def _write(self, state: str, code: int | None = None) -> None:
         now = self._written = time.monotonic()

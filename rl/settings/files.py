@@ -94,10 +94,14 @@ def table_words(table: Mapping[str, Any]) -> dict[str, str]:
     return {k.removesuffix(".name"): as_word(v) for k, v in flatten(table).items()}
 
 
+def as_values(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration of plain values, as config.json holds it, by the command line's keys."""
+    return {_INNER.sub(r"\1\2\3", _NAMES.get(k, k)): v for k, v in flatten(plain).items()}
+
+
 def as_words(plain: Mapping[str, Any]) -> list[str]:
     """A configuration of plain values, as config.json holds it, as words of the command line."""
-    rows = [(_INNER.sub(r"\1\2\3", _NAMES.get(k, k)), v) for k, v in flatten(plain).items()]
-    return [f"{key}={as_word(value)}" for key, value in rows]
+    return [f"{key}={as_word(value)}" for key, value in as_values(plain).items()]
 
 
 def as_word(value: Any) -> str:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from rl.cli import Build, Choice, unknown
+from rl.cli import unknown
+from rl.settings.choice import Build, Choice
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,9 @@ the rest. Made once and cached by a hash of everything that it depends on.
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
@@ -33,8 +33,8 @@ from agents.renderer import Renderer
 from agents.segment import NOT_SAMPLED, Segment
 from envs.datasets import SUFFIXES, name_of
 from envs.env import EnvOptions
+from envs.files import short_name, source_files
 from envs.mixture.parts import MixOptions
-from rl.external.references import source_of
 from rl.imitation.demonstrations import demonstrate
 from rl.imitation.training import imitate
 from rl.learner.settings import OptimizerConfig
@@ -42,6 +42,7 @@ from rl.run.activity import Count
 from rl.run.files import writing
 from rl.settings.groups import TinyRecipe
 from rl.texts.conversations import Conversation
+from tools.references import source_of
 
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
@@ -220,7 +221,7 @@ def _key(env_id: str, options: EnvOptions, seed: int, recipe: TinyRecipe) -> str
         "versions": [torch.__version__, transformers.__version__],
     }
     digest = hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode())
-    return f"{env_id}-{digest.hexdigest()[:16]}"
+    return f"{short_name(env_id)}-{digest.hexdigest()[:16]}"
 
 
 def _parts(env_id: str, options: EnvOptions) -> list[tuple[str, EnvOptions]]:
@@ -231,9 +232,11 @@ def _parts(env_id: str, options: EnvOptions) -> list[tuple[str, EnvOptions]]:
 
 def _made_of(env_id: str, options: EnvOptions) -> tuple[dict[str, str], dict[str, str]]:
     """An environment's source, and the hashes of the files that it reads."""
-    package = Path(inspect.getfile(envs.env_type(env_id))).parent
-    sources = {p.name: p.read_text(encoding="utf-8") for p in sorted(package.glob("*.py"))}
-    return sources, _data_hashes(options)
+    files = source_files(env_id, envs.env_type(env_id))
+    # Code that stands in no file is known by nothing: its model is made again each time.
+    unknown = {"": secrets.token_hex()} if files is None else {}
+    sources = {p.name: p.read_text(encoding="utf-8") for p in files or []}
+    return sources | unknown, _data_hashes(options)
 
 
 def _data_hashes(options: EnvOptions) -> dict[str, str]:

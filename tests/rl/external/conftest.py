@@ -16,6 +16,7 @@ from rl.external.program import open_program
 from rl.rollout.collector import EpisodeLimits
 from rl.stage.tiny import train_tokenizer
 from rl.texts.conversations import Conversation, Exchange
+from tools.references import load_module
 
 LOOPS = '''
 import asyncio
@@ -194,8 +195,6 @@ def module(loops):
     """The loops' module, as it was imported."""
 
     def module():
-        import sys
-
-        return sys.modules[f"turnwise_external:{loops.resolve()}"]
+        return load_module(str(loops))
 
     return module

@@ -13,9 +13,9 @@ from rl.config import PRESETS, TrainConfig
 from rl.errors import UsageError
 from rl.external.env import AgentEnv, AgentOptions
 from rl.external.program import open_program
-from rl.external.references import source_of
 from rl.imitation.demonstrations import NoDemonstrations, demonstrate
 from rl.stage.tiny import _data_hashes
+from tools.references import source_of
 
 
 def test_it_is_an_environment_by_name_that_nobody_steps(loops):

@@ -51,7 +51,7 @@ def test_somebody_elses_package_is_refused_by_its_path(tmp_path, name, command):
     assert done.returncode == 1
     assert done.stderr == (
         f"error: package {name!r} resolves to {foreign}, not to turnwise's under {HOME}: "
-        f"start elsewhere, or take the other one off PYTHONPATH\n"
+        f"start with python -P -m, from another folder, or without the other on PYTHONPATH\n"
     )
 
 

@@ -1,0 +1,37 @@
+"""Which environment a command plays, and its options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import envs
+from envs.env import EnvOptions
+from rl.settings.choice import Build, Choice
+
+
+@dataclass(frozen=True)
+class EnvChoice:
+    """An environment by its full id, and its options."""
+
+    env_id: str
+    options: EnvOptions
+
+
+def _resolve(name: str) -> tuple[type[Any], Mapping[str, Any], Build]:
+    env_id = envs.resolve(name)
+    options = envs.env_type(env_id).Options
+    return options, {}, lambda values: EnvChoice(env_id, options(**values))
+
+
+def _names() -> list[str]:
+    """Bare names; a family (``family/NAME``) is one name."""
+    names = {re.sub(r"(/.*)?-v\d+$", r"\1", env_id) for env_id in envs.ids()}
+    return sorted({f"{n.partition('/')[0]}/NAME" if "/" in n else n for n in names})
+
+
+# By name: whoever plays nothing of the kind loads nothing of it.
+envs.register("agent-v0", "rl.external.env:AgentEnv")
+ENV = Choice(_resolve, default="code-sandbox", names=_names, hidden=("split",))

@@ -1,0 +1,96 @@
+"""From a dataclass of settings to the chz class that reads its values, and back.
+
+The dataclasses stay plain. chz is met here and in ``rl.cli``, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import chz
+from chz.factories import MetaFactory
+from chz.tiepin import CastError
+
+from rl.errors import UsageError
+from rl.settings.choice import Build, Choice
+from tools.field_docs import field_docs
+
+MODULE = __name__
+"""The module that the chz classes say they are of."""
+_BUILDERS: dict[type[Any], Build] = {}
+
+
+class Named(MetaFactory):
+    """chz's way to a value chosen by name."""
+
+    def __init__(self, choice: Choice) -> None:
+        super().__init__()
+        self.choice = choice
+
+    def unspecified_factory(self) -> Callable[..., Any]:
+        """The class behind the default name."""
+        return self.from_string(self.choice.default)
+
+    def from_string(self, factory: str) -> Callable[..., Any]:
+        """The class behind a name."""
+        config_type, defaults, build = self.choice.resolve(factory)
+        return chz_class(config_type, build, defaults)
+
+    def perform_cast(self, value: str) -> Any:
+        """Refuse a value where a name is wanted."""
+        raise CastError(f"{value!r} names something that has fields of its own")
+
+
+def chz_class(
+    config_type: type[Any], build: Callable[..., Any], defaults: Mapping[str, Any]
+) -> type[Any]:
+    """A chz class with the fields of a dataclass; ``built`` turns its objects into ``build``'s."""
+    docs, hints = field_docs(config_type), typing.get_type_hints(config_type)
+    body: dict[str, Any] = {"__annotations__": {}, "__module__": MODULE}
+    for field in dataclasses.fields(config_type):
+        hint: Any = hints[field.name]
+        arguments: dict[str, Any] = {"doc": docs.get(field.name, "")}
+        choice = field.metadata.get("choice")
+        if choice is not None:
+            hint, arguments["meta_factory"] = object, Named(choice)
+        elif dataclasses.is_dataclass(hint):
+            nested = typing.cast("type[Any]", hint)
+            hint = chz_class(nested, nested, field.metadata.get("defaults", {}))
+            arguments["blueprint_unspecified"] = hint
+        elif field.name in defaults:
+            arguments["default"] = defaults[field.name]
+        elif field.default is not dataclasses.MISSING:
+            arguments["default"] = field.default
+        body["__annotations__"][field.name] = hint
+        body[field.name] = chz.field(**arguments)
+    made = chz.chz(type(config_type.__name__, (), body))
+    _BUILDERS[made] = build if build is not config_type else _by_fields(config_type)
+    return made
+
+
+def built(value: Any, path: str = "") -> Any:
+    """Turn chz objects, innermost first, into what they stand for.
+
+    Raises:
+        UsageError: a value is out of range.
+    """
+    build = _BUILDERS.get(type(value))
+    if build is None:
+        return value
+    prefix = f"{path}." if path else ""
+    names = chz.chz_fields(value)
+    fields = {name: built(getattr(value, name), prefix + name) for name in names}
+    try:
+        return build(fields)
+    except UsageError:
+        raise
+    # The dataclass names its own field first: "clip_high (-1) must be >= 0".
+    except ValueError as error:
+        raise UsageError(f"{prefix}{error}") from error
+
+
+def _by_fields(config_type: type[Any]) -> Build:
+    return lambda values: config_type(**values)

@@ -1,0 +1,46 @@
+"""docs/python.md: its code blocks run, one after the other, and print what it says."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+HOME = Path(__file__).resolve().parents[1]
+PAGE = (HOME / "docs" / "python.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_its_code_runs_from_top_to_bottom(tmp_path):
+    # A file, since a class on standard input has none that could be imported again.
+    (tmp_path / "page.py").write_text("\n".join(BLOCKS), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "page.py"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(HOME), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    printed = done.stdout.splitlines()
+    assert len(printed) == sum(len(re.findall(r"^ *print\(", block, re.M)) for block in BLOCKS)
+    assert [printed[2], printed[3]] == ["overlong", re.search(r"# (unknown key.*)$", PAGE, re.M)[1]]
+
+
+def test_its_table_names_every_function_and_its_settings():
+    import rl
+
+    rows = re.findall(
+        r"^\| `rl\.(\w+)` \| `rl\.(\w+)` \| `rl\.(\w+)` \| (?:`rl\.(\w+)`)?", PAGE, re.M
+    )
+    functions = {name for row in rows for name in row[:2]}
+    assert functions == {name for name in rl._MODULES["rl.api"].split() if name[0].islower()}
+    for function, awaited, settings, returned in rows:
+        for name in (function, awaited):
+            known = getattr(rl, name).__annotations__
+            assert known["config"] == settings
+            assert known["return"] == (returned or "dict[str, Path]")

@@ -1,0 +1,139 @@
+"""A user's own functions and classes, by file or module: ``agent.py:play``, ``package.mod:Env``."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+_REFERENCE = re.compile(r"(?P<module>[^\s:]+\.py|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<name>\w+)")
+
+
+class ReferenceFailure(ImportError):
+    """Raised when a file or module that a user named cannot be imported; says why, in one line."""
+
+
+def is_reference(text: str) -> bool:
+    """Whether a text names a function: by a file that ends in .py, or by a module."""
+    return _REFERENCE.fullmatch(text) is not None
+
+
+def load_function(reference: str, key: str) -> Callable[..., Any]:
+    """The function that a reference names.
+
+    Args:
+        reference: ``file.py:function`` or ``package.module:function``.
+        key: the setting that holds it, for messages.
+
+    Raises:
+        ValueError: there is no such file, module or function, or it fails to import.
+    """
+    match = _REFERENCE.fullmatch(reference)
+    assert match is not None, "ask is_reference first"
+    try:
+        module = load_module(match["module"])
+    except ReferenceFailure as error:
+        raise ValueError(f"{key} ({reference}): {error}") from error
+    function = getattr(module, match["name"], None)
+    if not callable(function):
+        known = sorted(n for n, v in vars(module).items() if inspect.isfunction(v))
+        raise ValueError(
+            f"{key} ({reference}): {match['module']} has no function {match['name']!r}; it has "
+            f"{', '.join(known) or 'none'}"
+        )
+    return function  # type: ignore[no-any-return]
+
+
+def load_module(name: str) -> ModuleType:
+    """A module by its name, or by the path of its file, which ends in ``.py``.
+
+    A file is imported once, and again when it has changed. Modules beside it can be imported: its
+    folder comes last on ``sys.path``.
+
+    Raises:
+        ReferenceFailure: there is none, or it fails to import; names the exception, file and line.
+    """
+    try:
+        return _from_file(name) if name.endswith(".py") else importlib.import_module(name)
+    # The user's module is foreign code: whatever it raises on import is reported as its own.
+    except (Exception, SystemExit) as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ReferenceFailure(f"{name} fails to import: {what}{_place(error, name)}") from error
+
+
+def module_name(path: Path) -> str:
+    """The name under which a file is imported; no two files share one."""
+    # Without a dot: pickle imports a name with one as a package's part.
+    stem = re.sub(r"\W", "_", path.stem)
+    return f"turnwise_{stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+
+
+def source_of(text: str) -> Path | None:
+    """The file that holds the function that a text names; None where it names none."""
+    match = _REFERENCE.fullmatch(text)
+    if match is None:
+        return None
+    if match["module"].endswith(".py"):
+        return Path(match["module"]).expanduser()
+    try:
+        spec = importlib.util.find_spec(match["module"])
+    except (ImportError, ValueError):
+        return None
+    return Path(spec.origin) if spec is not None and spec.origin is not None else None
+
+
+def takes(function: Callable[..., Any], name: str) -> bool:
+    """Whether a function has a parameter of this name."""
+    return name in inspect.signature(function).parameters
+
+
+_versions: dict[str, tuple[int, int]] = {}
+"""By module name, the time and size of the file that was imported."""
+
+
+def _from_file(name: str) -> ModuleType:
+    path = Path(name).expanduser().resolve()
+    if not path.is_file():
+        raise FileNotFoundError("there is no such file")
+    known, status = module_name(path), path.stat()
+    version = (status.st_mtime_ns, status.st_size)
+    if known in sys.modules and _versions.get(known) == version:
+        return sys.modules[known]
+    # Compiled here: a cached one counts as current where two versions differ by less than a second.
+    code = compile(path.read_bytes(), path, "exec", dont_inherit=True)
+    spec = importlib.util.spec_from_file_location(known, path)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    before = sys.modules.get(known)
+    # Before it runs: dataclasses look their module up while it does.
+    sys.modules[known] = module
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    try:
+        exec(code, vars(module))
+    except BaseException:
+        del sys.modules[known]
+        if before is not None:
+            sys.modules[known] = before
+        raise
+    _versions[known] = version
+    return module
+
+
+def _place(error: BaseException, name: str) -> str:
+    """The file and line that an import failed at; "" where it failed in no file of the user's."""
+    if isinstance(error, SyntaxError):
+        return ""  # Its own message ends in both.
+    stack = traceback.extract_tb(error.__traceback__)
+    frames = [f for f in stack if f.filename != __file__ and "importlib" not in f.filename]
+    named = str(Path(name).expanduser().resolve())
+    frames = [f for f in frames if f.filename == named] or frames
+    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
