@@ -29,6 +29,7 @@ _MODULES = (
     "codec",
     "surroundings",
     "usage",
+    "mappings",
     "watchdog",
     "child",
     "collect",

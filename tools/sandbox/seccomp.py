@@ -10,6 +10,8 @@ import errno
 import struct
 from collections.abc import Iterable, Mapping
 
+from tools.sandbox.inside.mappings import SHARED_PIECE
+
 _AUDIT_ARCH_X86_64 = 0xC000003E
 _FIRST_UNKNOWN = 463
 """Numbers from here on are newer than this table; x32 numbers lie above it as well."""
@@ -22,6 +24,7 @@ _JEQ, _JGE, _JSET, _RET = 0x15, 0x35, 0x45, 0x06
 _KILL, _ALLOW, _ERRNO = 0x80000000, 0x7FFF0000, 0x00050000
 _DENY = _ERRNO | errno.EPERM
 _UNKNOWN = _ERRNO | errno.ENOSYS
+_NO_MEMORY = _ERRNO | errno.ENOMEM
 _IGNORE = _ERRNO | 0
 """Answers success without doing anything."""
 
@@ -31,6 +34,7 @@ Instruction = tuple[int, int, int, int]
 # with a history of privilege bugs, memory that no limit sees, and every kind of socket.
 _DENIED = frozenset(
     {
+        *(40, 275, 276),  # sendfile, splice, tee: what they pass on keeps whole pages, uncounted
         *(29, 30, 31, 64, 65, 66, 67, 68, 69, 70, 71, 220),  # System V shm, sem, msg
         *(41, 42, 43, 49, 50, 288),  # socket, connect, accept, bind, listen, accept4
         *(101, 103),  # ptrace, syslog
@@ -68,10 +72,12 @@ _DENIED_RESTRICTED = frozenset(
 _DENIED_SIGNALS = frozenset({62, 129, 200, 234, 297, 424})
 
 _NEW_NAMESPACES = 0x7E020000
+_CLONE_FILES, _CLONE_THREAD, _CLOSE_RANGE_UNSHARE = 0x400, 0x10000, 0x2
 _AF_UNIX, _STREAM, _SEQPACKET, _SOCKET_TYPE = 1, 1, 5, 0xF
 # TCGETS, TCGETS2, TIOCGWINSZ, TIOCGPGRP; FIONREAD, FIONBIO; FIONCLEX, FIOCLEX. None changes a file:
 # a file's flags, for one, can be changed through a descriptor that only reads.
 _CONTROLS = (0x5401, 0x802C542A, 0x5413, 0x540F, 0x541B, 0x5421, 0x5450, 0x5451)
+_MAP_SHARED, _MAP_ANONYMOUS, _MAP_HUGETLB = 0x1, 0x20, 0x40000
 _PRIO_USER = 2
 _MSG_OOB = 1
 _SOL_SOCKET = 1
@@ -88,9 +94,10 @@ _PROCESS_CONTROLS = (1, 2, 3, 7, 15, 16, 21, 23, 25, 27, 29, 30, 36, 37, 38, 39,
 _PR_SET_VMA = 0x53564D41
 _F_SETOWN, _F_SETSIG, _F_SETOWN_EX = 8, 10, 15  # signals for anybody, when there is data
 _FIRST_OF_LINUX = 1024
-# F_DUPFD_QUERY, F_DUPFD_CLOEXEC, sizes of pipes, seals, F_GET_RW_HINT. Not F_SETLEASE, which makes
+# F_DUPFD_QUERY, F_DUPFD_CLOEXEC, F_GETPIPE_SZ, seals, F_GET_RW_HINT. Not F_SETLEASE, which makes
 # others wait for the file, nor F_NOTIFY, which tells what they read.
-_FILE_CONTROLS = (1027, 1030, 1031, 1032, 1033, 1034, 1035)
+_FILE_CONTROLS = (1027, 1030, 1032, 1033, 1034, 1035)
+_PIPE_SIZE = (1031,)
 
 
 def _load_arg(index: int, *, high: bool = False) -> Instruction:
@@ -125,6 +132,22 @@ def _zero_only(argument: int) -> list[Instruction]:
 
 
 _CHECKED: dict[int, list[Instruction]] = {
+    # mmap: huge pages of the machine's pool are in no process's size, and what is shared without a
+    # name may be in nobody's, so that is small enough to be counted by the piece.
+    9: [
+        _load_arg(3),
+        (_JSET, 0, 1, _MAP_HUGETLB),
+        (_RET, 0, 0, _NO_MEMORY),
+        (_AND, 0, 0, _MAP_SHARED | _MAP_ANONYMOUS),
+        (_JEQ, 1, 0, _MAP_SHARED | _MAP_ANONYMOUS),
+        (_RET, 0, 0, _ALLOW),
+        _load_arg(1, high=True),
+        (_JEQ, 0, 2, 0),
+        _load_arg(1),
+        (_JGE, 0, 1, SHARED_PIECE + 1),
+        (_RET, 0, 0, _NO_MEMORY),
+        (_RET, 0, 0, _ALLOW),
+    ],
     16: [_load_arg(1), *_only(_CONTROLS)],  # ioctl
     # socketpair: a datagram pair could be connected again, to a path or an abstract address.
     53: [
@@ -151,14 +174,16 @@ _CHECKED: dict[int, list[Instruction]] = {
     ],
     56: [  # clone
         _load_arg(0),
-        (_JSET, 0, 1, _NEW_NAMESPACES),
-        (_RET, 0, 0, _DENY),
+        (_JSET, 3, 0, _NEW_NAMESPACES),
+        (_AND, 0, 0, _CLONE_THREAD | _CLONE_FILES),
+        (_JEQ, 1, 0, _CLONE_THREAD),  # the watchdog reads the descriptors of processes
         (_RET, 0, 0, _ALLOW),
+        (_RET, 0, 0, _DENY),
     ],
     72: [  # fcntl
         _load_arg(1),
-        (_JGE, 0, len(_FILE_CONTROLS) + 2, _FIRST_OF_LINUX),
-        *_only(_FILE_CONTROLS),
+        (_JGE, 0, len(_FILE_CONTROLS) + len(_PIPE_SIZE) + 3, _FIRST_OF_LINUX),
+        *_switch({_IGNORE: _PIPE_SIZE, _ALLOW: _FILE_CONTROLS}, _DENY),
         *_switch({_DENY: (_F_SETOWN, _F_SETSIG, _F_SETOWN_EX)}, _ALLOW),
     ],
     157: [_load_arg(0), *_only((*_PROCESS_CONTROLS, _PR_SET_VMA))],  # prctl
@@ -166,12 +191,21 @@ _CHECKED: dict[int, list[Instruction]] = {
     162: [(_RET, 0, 0, _IGNORE)],
     306: [(_RET, 0, 0, _IGNORE)],
     302: _zero_only(0),  # prlimit64
+    # close_range: nor may a thread leave the table of its process.
+    436: [
+        _load_arg(2),
+        (_JSET, 0, 1, _CLOSE_RANGE_UNSHARE),
+        (_RET, 0, 0, _DENY),
+        (_RET, 0, 0, _ALLOW),
+    ],
     435: [(_RET, 0, 0, _UNKNOWN)],  # clone3 hides its flags behind a pointer; libc falls back
 }
 _CHECKED_RESTRICTED: dict[int, list[Instruction]] = {
     # setpriority: of the caller itself, not of all processes of its user.
     141: [_load_arg(0), (_JEQ, 0, 1, _PRIO_USER), (_RET, 0, 0, _DENY), *_zero_only(1)],
     203: _zero_only(0),  # sched_setaffinity
+    # fallocate: more in a moment than looks at a folder can stop. The C library writes instead.
+    285: [(_RET, 0, 0, _ERRNO | errno.EOPNOTSUPP)],
 }
 
 

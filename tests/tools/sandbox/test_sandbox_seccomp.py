@@ -15,6 +15,7 @@ from tools.sandbox.seccomp import assemble
 
 ALLOW, KILL = 0x7FFF0000, 0x80000000
 DENY, UNKNOWN, IGNORE = (0x00050000 | n for n in (errno.EPERM, errno.ENOSYS, 0))
+NO_MEMORY, UNSUPPORTED = 0x00050000 | errno.ENOMEM, 0x00050000 | errno.EOPNOTSUPP
 X86_64, I386 = 0xC000003E, 0x40000003
 
 
@@ -113,7 +114,7 @@ def test_dangerous_calls_are_denied(program, name):
 
 def test_every_number_has_a_verdict(program):
     found = {verdict(program, number) for number in range(463)}
-    assert found == {ALLOW, DENY, UNKNOWN, IGNORE}
+    assert found - {UNSUPPORTED} == {ALLOW, DENY, UNKNOWN, IGNORE}
     for number in (463, 600, 0x40000000, 0x40000000 | 41, 0xFFFFFFFF):
         assert verdict(program, number) == UNKNOWN
 
@@ -166,7 +167,39 @@ def test_commands_of_fcntl(program):
     found = {command for command in range(2000) if verdict(program, 72, 0, command) == DENY}
     linux = {1027, *range(1030, 1036)}
     assert found == {8, 10, 15, *range(1024, 2000)} - linux
+    assert verdict(program, 72, 3, 1031, 1 << 20) == IGNORE  # the size of a pipe
     assert {1024, 1026, 1040} <= found  # leases, notes of what others read, delegations
+
+
+def test_memory_that_no_process_shows_is_refused_or_comes_in_small_pieces(program):
+    shared, private, anonymous, validate, huge = 0x1, 0x2, 0x20, 0x3, 0x40000
+
+    def mapped(length: int, flags: int) -> int:
+        return verdict(program, 9, 0, length, 3, flags, 2**64 - 1, 0)
+
+    for flags in (shared | anonymous, validate | anonymous, shared | anonymous | 0x4000):
+        assert mapped(4096, flags) == mapped(8 << 20, flags) == ALLOW
+        for length in ((8 << 20) + 1, 60 << 20, 1 << 32, (1 << 32) + 4096, 2**64 - 1):
+            assert mapped(length, flags) == NO_MEMORY
+    for flags in (private | anonymous, shared, validate, private):  # private, or of a file
+        assert mapped(1 << 40, flags) == ALLOW
+        assert mapped(4096, flags | huge) == NO_MEMORY
+    for number in (40, 275, 276, 278):  # sendfile, splice, tee, vmsplice
+        assert verdict(program, number) == DENY
+
+
+def test_no_thread_has_descriptors_that_its_process_does_not_show(program):
+    thread, files, fork = 0x50F00, 0x400, 0x01200011
+    assert verdict(program, 56, thread) == verdict(program, 56, fork) == ALLOW
+    assert verdict(program, 56, fork | files) == ALLOW  # a process that shows what it shares
+    assert verdict(program, 56, thread & ~files) == DENY
+    assert verdict(program, 436, 3, 100, 0) == verdict(program, 436, 3, 100, 4) == ALLOW
+    assert verdict(program, 436, 3, 100, 2) == verdict(program, 436, 3, 100, 6) == DENY
+
+
+def test_space_is_not_to_be_had_ahead_where_a_folder_is_watched():
+    assert verdict(assemble(restricted=True), 285) == UNSUPPORTED
+    assert verdict(assemble(restricted=False), 285) == ALLOW
 
 
 def test_nothing_is_sent_out_of_band(program):

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import backends
@@ -63,6 +64,9 @@ def test_the_census_sees_whatever_stays_behind(folder):
     reader, writer = os.pipe()
     process = subprocess.Popen([soak_programs.mark(), "60"], executable="/bin/sleep")
     try:
+        deadline = time.monotonic() + 60
+        while not Path(f"/proc/{process.pid}/cmdline").read_bytes():  # it is starting yet
+            assert time.monotonic() < deadline
         outside.touch()
         (folder / "left").touch()
         leaks = "\n".join(counter.take().leaks(before, closed=True))

@@ -36,7 +36,15 @@ _DENIED = (
     *("remap_file_pages", "memfd_create", "memfd_secret", "set_mempolicy_home_node"),
     *("lsm_get_self_attr", "lsm_set_self_attr", "lsm_list_modules", "seccomp"),
     *("landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"),
-    *("vmsplice", "fanotify_mark", "sched_setattr", "process_mrelease"),
+    *(
+        "sendfile",
+        "splice",
+        "tee",
+        "vmsplice",
+        "fanotify_mark",
+        "sched_setattr",
+        "process_mrelease",
+    ),
     *("getpmsg", "putpmsg", "afs_syscall", "tuxcall", "security", "vserver"),  # unimplemented
 )
 

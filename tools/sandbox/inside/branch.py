@@ -9,7 +9,7 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Collection, Container
+from collections.abc import Collection, Container, Iterable
 from dataclasses import dataclass, field
 
 from tools.sandbox.inside import frames, passing, watchdog
@@ -73,6 +73,11 @@ class Branch:
             if fd >= 0:
                 os.close(fd)
         self.child.talk.close()
+
+    @property
+    def reason(self) -> str:
+        """Why its guard wants its end."""
+        return self.guard.reason if self.guard else ""
 
     def members(self) -> list[int]:
         """Its process and everything below that."""
@@ -213,6 +218,12 @@ class Branch:
         except OSError:  # it is gone, or no child
             return
         self.child.pid = pid
+
+
+def patience_s(branches: Iterable[Branch]) -> float:
+    """Seconds until what one of them uses must be looked at, or another tick is due."""
+    guards = [branch.guard for branch in branches if branch.guard and not branch.stopped]
+    return min([watchdog.MOST_S, *(guard.patience_s for guard in guards)])
 
 
 def first(child: Child, now: float, deadline: float) -> Branch:

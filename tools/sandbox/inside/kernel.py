@@ -42,6 +42,7 @@ LANDLOCK_EXECUTE, LANDLOCK_WRITE, LANDLOCK_READ, LANDLOCK_LIST = 0x1, 0x2, 0x4, 
 LANDLOCK_ALL = _LANDLOCK_FS
 _LANDLOCK_OF_FILES = LANDLOCK_EXECUTE | LANDLOCK_WRITE | LANDLOCK_READ | 1 << 14 | 1 << 15
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
+_MS_BIND = 0x1000
 
 
 def _check(result: int, what: str) -> int:
@@ -103,6 +104,12 @@ def mount(kind: bytes, target: bytes, flags: int, options: bytes) -> None:
     """Mount a fresh file system of ``kind`` (tmpfs, proc) over ``target``."""
     if _mount(kind, target, kind, flags, options) == -1:
         _check(-1, f"mount {kind.decode()} on {target.decode()}")
+
+
+def show_instead(source: bytes, target: bytes) -> None:
+    """Have one file show where another one is."""
+    if _mount(source, target, None, _MS_BIND, None) == -1:
+        _check(-1, f"show {source.decode()} at {target.decode()}")
 
 
 def drop_capabilities() -> None:

@@ -17,8 +17,8 @@ _MAX_WOKEN = 3
 Members = Callable[[Branch], list[int]]
 
 
-def stop(branch: Branch, members: Members) -> None:
-    """Stop every process of an idle branch."""
+def stop(branch: Branch, members: Members) -> str:
+    """Stop every process of an idle branch. What it has it keeps: a last look says if it may."""
     done: set[int] = {os.getpid()}
     while new := set(members(branch)) - done:
         for pid in new:
@@ -27,20 +27,20 @@ def stop(branch: Branch, members: Members) -> None:
     branch.stopped = True
     branch.progress = _progress(branch, members)
     branch.looked = time.monotonic()
+    return branch.guard.tick(now=True) if branch.guard else ""
 
 
 def goes_on(branch: Branch, members: Members) -> bool:
-    """Stop again what went on between calls. True: it does so for the third time.
+    """Stop again what went on between calls. True: for the third time, or beyond its limits.
 
     On a busy machine a thread may get no processor for long, not even to stop. One that has done
     nothing since it was told to has not gone on.
     """
     now, before = _progress(branch, members), branch.progress
     branch.woken += any(before.get(task) != done for task, done in now.items())
-    if now:
-        stop(branch, members)
+    trouble = stop(branch, members) if now else ""
     branch.looked = time.monotonic()
-    return branch.woken >= _MAX_WOKEN
+    return branch.woken >= _MAX_WOKEN or bool(trouble)
 
 
 def _progress(branch: Branch, members: Members) -> dict[int, tuple[int, int]]:

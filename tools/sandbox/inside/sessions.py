@@ -27,6 +27,7 @@ from tools.sandbox.inside.branch import (
     MisuseError,
     copy_of,
     first,
+    patience_s,
 )
 from tools.sandbox.inside.cells import folder_of
 from tools.sandbox.inside.child import Child, Stream, kill_everything, report, send_signal
@@ -90,7 +91,8 @@ class _Session:
     def serve(self) -> None:
         """Until no branch is left and the judge has every word."""
         while self.branches:
-            patience = self.patience_ms() if self.resting else 1000 * _TICK_S
+            due_ms = 1000 * patience_s(self.branches.values())
+            patience = self.patience_ms() if self.resting else due_ms
             self.ready = dict(self.poller.poll(patience))
             for fd, events in self.ready.items():
                 if events & select.POLLOUT and (send_more := self.senders.get(fd)):
@@ -101,7 +103,7 @@ class _Session:
             now = time.monotonic()
             if now >= self.next_tick:
                 self.tick(now)
-                self.next_tick = now + _TICK_S
+                self.next_tick = now + patience_s(self.branches.values())
         with contextlib.suppress(OSError):
             self.judge.finish()
 
@@ -126,9 +128,11 @@ class _Session:
             elif now >= branch.deadline:
                 self.late(branch, now)
             elif branch.guard is not None and (trouble := branch.guard.tick()):
-                self.end(branch, trouble, branch.guard.reason)
-            elif branch.state == IDLE and now >= branch.since + _TICK_S:
-                rest.stop(branch, self.members)
+                self.end(branch, trouble, branch.reason)
+            elif branch.state != IDLE or now < branch.since + _TICK_S:
+                continue
+            elif trouble := rest.stop(branch, self.members):
+                self.end(branch, trouble, branch.reason)
         watched = self.forked and self.branches and not self.starting()
         strays = self.strays() if watched else set()
         for pid in strays:  # nobody could tell whose they are

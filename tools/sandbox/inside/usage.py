@@ -17,6 +17,8 @@ _DEAD = (b"Z", b"X", b"")
 _SWITCHES = (b"voluntary_ctxt_switches:", b"nonvoluntary_ctxt_switches:")
 _FEW = 8
 """Descriptors of a process that are not looked at one by one."""
+_PIPE = 64 << 10
+"""Bytes that a pipe holds; the filter keeps it so."""
 
 
 class HiddenError(Exception):
@@ -30,8 +32,10 @@ class Usage(NamedTuple):
     """Where it shows in /proc: its number, or, once its first thread has ended, a living thread's.
     The entry of the first one is empty then."""
 
+    ending: bool
+    """Whether it gives its memory back: what is left of that shows no more."""
     resident: int
-    """Bytes of memory, those that it shares with others included."""
+    """Bytes of memory, those that it shares with others, and those swapped out, included."""
     tables: int
     """Bytes of its page tables. They can outgrow what they describe: a table of 4 KiB, and another
     above it, for each page that lies alone."""
@@ -54,13 +58,22 @@ def of(pid: int) -> Usage:
         fields = _stat(f"/proc/{entry}/stat")
     with open(f"/proc/{entry}/status", "rb") as file:
         status = file.read()
-    at = status.find(b"\nVmPTE:")  # a process that has ended has none
-    tables = int(status[at + 7 : status.index(b"kB", at)]) * 1024 if at >= 0 else 0
+    ending = fields[0] not in _DEAD and b"\nVmPTE:" not in status
+    resident = int(fields[21]) * _PAGE + _bytes(status, b"\nVmSwap:")
+    tables = _bytes(status, b"\nVmPTE:")
     running: tuple[int, ...] = (pid,) if fields[0] == b"R" else ()
     if fields[17] != b"1":
         running = tuple(task for task in tasks(pid) if _runs(pid, task))
     cpu_s = sum(map(int, fields[11:15])) / _CLOCK
-    return Usage(entry, int(fields[21]) * _PAGE, tables, cpu_s, int(fields[16]), running)
+    return Usage(entry, ending, resident, tables, cpu_s, int(fields[16]), running)
+
+
+def _bytes(status: bytes, line: bytes) -> int:
+    """A size in /proc/PID/status; a process without memory has none."""
+    at = status.find(line)
+    if at < 0:
+        return 0
+    return int(status[at + len(line) : status.index(b"kB", at)]) * 1024
 
 
 def tasks(pid: int) -> list[int]:
@@ -119,40 +132,39 @@ def proportional(pid: int) -> int:
     """
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
-            for line in file:
-                if line.startswith(b"Pss:"):
-                    return int(line.split()[1]) * 1024
+            lines = [line for line in file if line.startswith((b"Pss:", b"SwapPss:"))]
     except PermissionError:
-        pass  # it cannot be read: its resident size counts in full
-    return of(pid).resident
+        return of(pid).resident  # it cannot be read: its resident size counts in full
+    return sum(int(line.split()[1]) for line in lines) * 1024
 
 
-def socket_buffers(members: Iterable[int]) -> int:
-    """Bytes of kernel memory that the sockets of processes can hold, full or not.
+def buffers(members: Iterable[int]) -> int:
+    """Bytes of kernel memory that the sockets and pipes of processes can hold, full or not.
 
     Raises:
         HiddenError: one of them cannot be seen.
     """
-    sockets: set[str] = set()
+    found: set[str] = set()
     for pid in members:
         descriptors = _descriptors(pid)
         if len(descriptors) > _FEW:
-            sockets |= {name for _, name in descriptors if name.startswith("socket:")}
+            found |= {name for _, name in descriptors}
+    sockets = sum(name.startswith("socket:") for name in found)
+    size = _PIPE * sum(name.startswith("pipe:") for name in found)
     if not sockets:
-        return 0
+        return size
     one, other = socket.socketpair()
     with one, other:
-        return len(sockets) * one.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        return size + sockets * one.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
 
 
-def deleted_files(members: Iterable[int], folder: str) -> int:
-    """Bytes on disk of files that had their names in ``folder`` and are held open or mapped.
+def deleted_files(members: Iterable[int], folder: str) -> dict[int, int]:
+    """Bytes on disk of files that had their names in ``folder`` and are held open, by inode.
 
     Raises:
         HiddenError: one of them cannot be seen.
     """
     held: dict[int, int] = {}
-    mapped: dict[int, int] = {}
     for pid in members:
         for fd, name in _descriptors(pid):
             if name.startswith(folder):
@@ -162,10 +174,7 @@ def deleted_files(members: Iterable[int], folder: str) -> int:
                     continue
                 if status.st_nlink == 0:
                     held[status.st_ino] = status.st_blocks * 512
-        for inode, size in _deleted_mappings(pid, folder.encode()).items():
-            mapped[inode] = max(size, mapped.get(inode, 0))
-    # What is only mapped counts as far as it is mapped: nobody can ask how much is there.
-    return sum(held.values()) + sum(size for inode, size in mapped.items() if inode not in held)
+    return held
 
 
 def _descriptors(pid: int) -> list[tuple[str, str]]:
@@ -174,7 +183,7 @@ def _descriptors(pid: int) -> list[tuple[str, str]]:
     try:
         numbers = os.listdir(f"/proc/{pid}/fd")
     except PermissionError:
-        if _has_memory(pid):
+        if has_memory(pid):
             raise HiddenError from None
         return []  # it is ending
     except OSError:
@@ -185,25 +194,9 @@ def _descriptors(pid: int) -> list[tuple[str, str]]:
     return found
 
 
-def _has_memory(pid: int) -> bool:
+def has_memory(pid: int) -> bool:
+    """Whether it is a process that has not ended."""
     try:
         return int(_stat(f"/proc/{pid}/stat")[21]) > 0
     except OSError:
         return False
-
-
-def _deleted_mappings(pid: int, folder: bytes) -> dict[int, int]:
-    sizes: dict[int, int] = {}
-    try:
-        with open(f"/proc/{pid}/maps", "rb") as file:
-            data = file.read()
-    except OSError:
-        return sizes
-    if folder not in data:
-        return sizes
-    for line in data.splitlines():
-        if line.endswith(b" (deleted)") and folder in line:
-            span, _, _, _, inode, _ = line.split(maxsplit=5)
-            start, end = span.split(b"-")
-            sizes[int(inode)] = sizes.get(int(inode), 0) + int(end, 16) - int(start, 16)
-    return sizes

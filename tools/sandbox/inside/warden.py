@@ -28,7 +28,6 @@ from tools.sandbox.inside.child import Child, Stream, kill_everything, reap, rep
 from tools.sandbox.inside.codec import receive_exactly, unpack
 from tools.sandbox.inside.config import Config
 
-_TICK_S = 0.025
 _SET_UP_S = 10.0
 """Seconds that a step of set-up may take before the warden gives up."""
 _PIPE_CHUNK = 1 << 16
@@ -219,7 +218,7 @@ def _watch(
         remaining = deadline - time.monotonic()
         if remaining <= 0:
             return "timeout"
-        events = dict(poller.poll(1000 * min(_TICK_S, remaining)))
+        events = dict(poller.poll(1000 * min(guard.patience_s, remaining)))
         if job.fileno() in events:
             more = job.recv(_PIPE_CHUNK)
             if not more:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tools.sandbox.inside import usage
+from tools.sandbox.inside import mappings, usage
 from tools.sandbox.inside.config import Config
 from tools.sandbox.inside.surroundings import MAX_FILES, Place
 
@@ -24,6 +24,10 @@ _FIRST_S = 0.02
 """A program that ends before costs no look."""
 _SHARE = 8
 """Ticks may use one part in so many of a core."""
+_LEAST_S, MOST_S = 0.004, 0.025
+"""Between looks, by what may still be used."""
+_BYTES_PER_S = 4 << 30
+"""By so much one processor fills memory."""
 _WEIGHT_OF_NICE = 1.25
 """By so much one step of niceness divides a thread's share of a processor."""
 _MAX_NICE = 19
@@ -67,15 +71,28 @@ class Watchdog:
         self._bomb = False
         self._events = config.group_events_fd
         self._kills = self._group_kills()
+        self._held: dict[int, tuple[int, int]] = {}
+        """What each process held when it was first seen, and when it was last."""
         self._next = time.monotonic() + _FIRST_S
+        self._pause_s = MOST_S
 
-    def tick(self) -> str:
-        """How the run must end, as a status with a ``reason``; "" when all is well."""
-        if time.monotonic() < self._next:
+    @property
+    def patience_s(self) -> float:
+        """Seconds until the next look is due."""
+        return min(MOST_S, max(_LEAST_S / 2, self._next - time.monotonic()))
+
+    def tick(self, *, now: bool = False) -> str:
+        """How the run must end, as a status with a ``reason``; "" when all is well.
+
+        Args:
+            now: look even if no look is due.
+        """
+        if time.monotonic() < self._next and not now:
             return ""
         before = time.thread_time()  # on a busy machine a look takes long that costs little
         verdict = self._look()
-        self._next = time.monotonic() + (time.thread_time() - before) * (_SHARE - 1)
+        spent_s = (time.thread_time() - before) * (_SHARE - 1)
+        self._next = time.monotonic() + max(self._pause_s, spent_s)
         return verdict
 
     def out_of_memory(self) -> bool:
@@ -107,33 +124,61 @@ class Watchdog:
             return "timeout"
         self._weigh(used)
         try:
-            return self._memory_trouble(used) or self._disk_trouble(used)
+            entries = [one.entry for one in used.values()]
+            maps = mappings.read(entries, self._processes)
+            return self._memory_trouble(used, maps) or self._disk_trouble(entries, maps)
+        except mappings.TooManyError:
+            self.reason = "more mappings of memory than can be counted"
+            return "memory"
         except usage.HiddenError:
             self.reason = "a process cannot be inspected: it runs a program that nobody may read"
             return "killed"
 
-    def _memory_trouble(self, used: dict[int, usage.Usage]) -> str:
-        entries = [one.entry for one in used.values()]
-        kernel = sum(one.tables for one in used.values()) + usage.socket_buffers(entries)
+    def _memory_trouble(self, used: dict[int, usage.Usage], maps: dict[int, bytes]) -> str:
+        rest = sum(one.tables for one in used.values()) + self._given_back(used)
+        rest += usage.buffers(one.entry for one in used.values()) + mappings.kernel_memory(maps)
         # Pages shared with the zygote count in each process's resident size: the exact sum, which
         # is slower to get, decides.
-        if sum(one.resident for one in used.values()) + kernel <= self._memory:
-            return ""
-        total = kernel
-        for entry in entries:
-            with contextlib.suppress(OSError):
-                total += usage.proportional(entry)
+        total = rest + sum(one.resident for one in used.values())
+        if total > self._memory:
+            total = rest
+            for one in used.values():
+                with contextlib.suppress(OSError):
+                    total += usage.proportional(one.entry)
+        self._pause_s = MOST_S
+        self._hurry(self._memory - total)
         if total <= self._memory:
             return ""
         self.reason = f"{total >> 20} MiB in use, {self._memory >> 20} MiB allowed"
         return "memory"
 
-    def _disk_trouble(self, used: dict[int, usage.Usage]) -> str:
+    def _hurry(self, left: int) -> None:
+        """Look again before so many bytes can be used up."""
+        left_s = left / (_BYTES_PER_S * min(_PROCESSORS, self._processes))
+        self._pause_s = min(self._pause_s, max(_LEAST_S, left_s))
+
+    def _given_back(self, used: dict[int, usage.Usage]) -> int:
+        """What ending processes may still hold: as much as they took while they were seen.
+
+        What they held at first they may share with others.
+        """
+        last, self._held = self._held, {}
+        total = 0
+        for pid, one in used.items():
+            first, then = last.get(pid, (one.resident, one.resident))
+            self._held[pid] = first, then if one.ending else one.resident
+            total += max(0, then - first) if one.ending else 0
+        return total
+
+    def _disk_trouble(self, entries: list[int], maps: dict[int, bytes]) -> str:
         if self._place.private:
             return ""
         size, count = _disk_use(self._place.folder)
-        entries = [one.entry for one in used.values()]
-        if size + usage.deleted_files(entries, self._place.folder) > self._disk:
+        unnamed = mappings.deleted(maps, self._place.folder, self._disk)
+        unnamed |= usage.deleted_files(entries, self._place.folder)
+        size += sum(unnamed.values())
+        self._hurry(self._disk - size)
+        if size > self._disk:
             self.reason = f"files exceed {self._disk >> 20} MiB"
             return "killed"
         if count > MAX_FILES:

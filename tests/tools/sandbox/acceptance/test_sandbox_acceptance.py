@@ -16,6 +16,7 @@ from tests.tools.sandbox.acceptance.endings import ENDS, INPUTS, OUTPUTS, TIMES
 from tests.tools.sandbox.acceptance.forgeries import FORGERIES, GRADE_FORGERIES
 from tests.tools.sandbox.acceptance.honest import HONEST, HONEST_SUBMISSIONS
 from tests.tools.sandbox.acceptance.lifecycle import FILES, LIFECYCLE, SECRETS
+from tests.tools.sandbox.acceptance.memory import MEMORY_CASES
 from tests.tools.sandbox.acceptance.resources import RESOURCES
 from tests.tools.sandbox.acceptance.runner import AT_ONCE, Runner, case_id
 from tests.tools.sandbox.acceptance.world import World
@@ -26,16 +27,19 @@ ATTACKS: list[Case] = [
 ]
 FORGED: list[Case] = [*FORGERIES, *GRADE_FORGERIES]
 FAIR: list[Case] = [*HONEST, *HONEST_SUBMISSIONS]
-CASES = {case_id(case): case for case in (*ATTACKS, *FORGED, *FAIR)}
+CASES = {case_id(case): case for case in (*ATTACKS, *FORGED, *FAIR, *MEMORY_CASES)}
 BACKENDS = ("bwrap", "docker", "landlock")
 LIMITS = Limits(wall_s=5.0, memory_mb=256)
 
 
 def test_the_suite_is_as_large_as_it_claims():
-    assert len(CASES) == len(ATTACKS) + len(FORGED) + len(FAIR), "two cases of one name"
+    assert len(CASES) == sum(map(len, (ATTACKS, FORGED, FAIR, MEMORY_CASES))), (
+        "two cases of one name"
+    )
     assert len(ATTACKS) >= 110
     assert len(FORGED) >= 55
     assert len(FAIR) >= 25
+    assert len(MEMORY_CASES) >= 25
 
 
 @pytest.fixture(scope="module")

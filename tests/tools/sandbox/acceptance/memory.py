@@ -1,0 +1,74 @@
+"""Attacks on the limit of memory, one for each kind that a program can take.
+
+``benchmarks.sandbox_memory`` measures the same programs: what they hold at their peak.
+"""
+
+from __future__ import annotations
+
+from benchmarks.memory_kinds import KINDS
+from tests.tools.sandbox.acceptance.case import ERROR, KILLED, MEMORY, OK, Program
+from tools.sandbox import Limits
+
+_HALF = Limits(wall_s=100.0, cpu_s=200.0, memory_mb=128)
+"""Half of what the sandbox allows, so that the machine is spared."""
+_SHARES = """
+import mmap, os
+held = [mmap.mmap(-1, size) for size in (1000, 1 << 20, 8 << 20)]
+if os.fork() == 0:
+    for block in held: block[-1] = 7
+    os._exit(0)
+os.wait()
+step([block[-1] for block in held])
+"""
+
+MEMORY_CASES: list[Program] = [
+    *(
+        Program(
+            f"memory is bounded, whatever it is: {kind.name}",
+            kind.source,
+            (MEMORY, ERROR, KILLED, OK),
+            "^began",
+            limits=_HALF,
+            prelude=False,
+            crowds="forks(" in kind.program,
+        )
+        for kind in KINDS
+    ),
+    Program(
+        "memory can be shared with children, without a name, in pieces of up to 8 MiB",
+        _SHARES,
+        (OK,),
+        r"^step \[7, 7, 7\]$",
+    ),
+    Program(
+        "multiprocessing shares numbers and arrays with children",
+        "import multiprocessing.sharedctypes as shared\nstep()\n"
+        "values = shared.RawArray('d', 1_000_000)\n"
+        "if os.fork() == 0:\n    values[999_999] = 2.5\n    os._exit(0)\n"
+        "os.wait()\nstep(values[999_999])",
+        (OK,),
+        "^step 2.5$",
+        not_promised={"restricted": "there is no /dev/shm"},
+    ),
+    Program(
+        "files are copied as ever, though not by the kernel's shortest way",
+        "import shutil\nwith open('a', 'wb') as file: file.write(bytes(range(256)) * 9000)\n"
+        "shutil.copyfile('a', 'b')\nstep(open('a', 'rb').read() == open('b', 'rb').read())",
+        (OK,),
+        "^step True$",
+    ),
+    Program(
+        "space for a file can be asked for ahead",
+        "fd = os.open('f', os.O_CREAT | os.O_RDWR)\nos.posix_fallocate(fd, 0, 1 << 20)\n"
+        "step(os.fstat(fd).st_size, os.fstat(fd).st_blocks >= 2048)",
+        (OK,),
+        "^step 1048576 True$",
+    ),
+    Program(
+        "an endless source of zeros can be read",
+        "step(open('/dev/full', 'rb').read(5))\nstep(open('/dev/zero', 'rb').read(5))",
+        (OK,),
+        r"^step b'\\x00\\x00\\x00\\x00\\x00'\nstep b'\\x00\\x00\\x00\\x00\\x00'",
+        not_promised={"restricted": "/dev/zero is closed, /dev/full reads the same"},
+    ),
+]
