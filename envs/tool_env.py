@@ -20,6 +20,7 @@ from envs.episode import EnvToolCall, NotForkable, StepResult, ToolResults
 from envs.loop import loop_thread
 from envs.sessions import ToolSession
 from tools.calls import schema_of, tool_rules, with_tools
+from tools.chat_calls import typed_call
 from tools.spec import make_tools
 from tools.syntax import Call, Syntax
 from tools.tool import Tool, ToolFailure, ToolResult
@@ -136,7 +137,9 @@ class ToolEnv(TextEnv[TaskT, StateT]):
         if error is not None:
             result = ToolResult(f"Error: {error}", error=error)
         else:
-            result = await self._call_session(call)
+            tool = cast(Tool, await self.service(call.tool))
+            call = typed_call(call, tool.parameters)
+            result = await self._call_session(call, tool)
         return result, EnvToolCall.of(call.tool, call.arguments, result)
 
     def put_back(self, results: Sequence[tuple[str, str]]) -> str:
@@ -150,8 +153,7 @@ class ToolEnv(TextEnv[TaskT, StateT]):
         tool = self.named_tools.get(call.tool)
         return call.error is None and tool is not None and tool.final
 
-    async def _call_session(self, call: Call) -> ToolResult:
-        tool = cast(Tool, await self.service(call.tool))
+    async def _call_session(self, call: Call, tool: Tool) -> ToolResult:
         if call.tool not in self._sessions:
             session = ToolSession(tool, self.options.step_timeout_s)
             self._sessions[call.tool] = session

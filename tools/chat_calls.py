@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from tools.syntax import Call, Syntax
@@ -36,6 +37,15 @@ def chat_calls(text: str) -> list[Call]:
     return list(_llama(text))
 
 
+def typed_call(call: Call, parameters: Mapping[str, Any]) -> Call:
+    """A call whose arguments have their types; a tool's JSON Schema says which."""
+    if not call.as_texts:
+        return call
+    properties = parameters.get("properties", {})
+    arguments = {key: _value(text, properties.get(key, {})) for key, text in call.arguments.items()}
+    return replace(call, arguments=arguments, as_texts=False)
+
+
 def first_chat_call(text: str) -> Call | None:
     """The first call in a message."""
     return next(iter(chat_calls(text)), None)
@@ -59,8 +69,8 @@ def _hermes(found: re.Match[str]) -> Call:
     if not found[2]:
         return _malformed(found.end())
     if function is not None:
-        pairs = _PARAMETER.findall(function[2])
-        return Call(function[1], {key: _value(text) for key, text in pairs}, found.end())
+        arguments = dict(_PARAMETER.findall(function[2]))
+        return Call(function[1], arguments, found.end(), as_texts=True)
     return _call(_parsed(found[1]), found.end())
 
 
@@ -123,7 +133,9 @@ def _malformed(end: int) -> Call:
     return Call("", {}, end, error=_WRONG)
 
 
-def _value(text: str) -> Any:
-    """A parameter of Qwen3-Coder's: JSON, or else the text itself."""
+def _value(text: str, schema: Mapping[str, Any]) -> Any:
+    """A text where the schema allows one, else the JSON that it is, if it is any."""
+    if any(kind.get("type") == "string" for kind in schema.get("anyOf", [schema])):
+        return text
     value = _parsed(text)
-    return text if value is None or isinstance(value, str) else value
+    return text if value is None else value

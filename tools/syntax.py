@@ -23,6 +23,8 @@ class Call:
     """Where the call ends in the text; what follows was not written for anyone to read."""
     error: str | None = None
     """What is wrong with it, in words for the model; then ``tool`` and ``arguments`` are empty."""
+    as_texts: bool = False
+    """Whether arguments are texts whose types the tool's schema says; ``typed_call`` reads them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -317,7 +317,7 @@ class CapturedEpisode:
         end = next((s for s in request.stop if text.endswith(s)), "")
         halted = end and completion.finish_reason is FinishReason.STOP_STRING
         told = text.removesuffix(end) if halted else text
-        return (read_calls(told) if request.calls else Said(told, ())), text
+        return (read_calls(told, request.tools) if request.calls else Said(told, ())), text
 
     def _hear(self, request: ChatRequest, cut: Cut | None) -> None:
         """Note what tools said to the calls of the answer that a request goes on from."""

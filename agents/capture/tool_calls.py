@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tools.chat_calls import MISTRAL, PYTHON_TAG, chat_calls, first_chat_call
+from tools.chat_calls import MISTRAL, PYTHON_TAG, chat_calls, first_chat_call, typed_call
 
 _CALL = re.compile(r"<tool_call>(?:(?!<tool_call>).)*?</tool_call>", re.DOTALL)
 
@@ -23,13 +23,18 @@ class Said:
     """Name and arguments of each call, in order."""
 
 
-def read_calls(text: str) -> Said:
+def read_calls(text: str, tools: Sequence[Mapping[str, Any]] = ()) -> Said:
     """Take the well-formed calls out of a text.
 
     A text without one stays as it is, to the last space.
+
+    Args:
+        text: what the model wrote.
+        tools: as the request listed them.
     """
+    schemas = {tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in tools}
     if "<tool_call>" in text:
-        return _read_tagged(text)
+        return _read_tagged(text, schemas)
     calls = chat_calls(text)
     if not calls or any(call.error for call in calls):
         return Said(text, ())
@@ -38,7 +43,7 @@ def read_calls(text: str) -> Said:
     return Said(left.strip(), tuple((call.tool, call.arguments) for call in calls))
 
 
-def _read_tagged(text: str) -> Said:
+def _read_tagged(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> Said:
     """Calls between Hermes's tags, malformed ones left in their places."""
     calls: list[tuple[str, Mapping[str, Any]]] = []
 
@@ -46,6 +51,7 @@ def _read_tagged(text: str) -> Said:
         call = first_chat_call(found[0])
         if call is None or call.error is not None:
             return found[0]
+        call = typed_call(call, schemas.get(call.tool, {}))
         calls.append((call.tool, call.arguments))
         return ""
 

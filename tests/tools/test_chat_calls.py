@@ -6,8 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tools.chat_calls import chat_calls, first_chat_call
+import envs
+from tools.chat_calls import chat_calls, first_chat_call, typed_call
 
+SCHEMAS = {
+    "search": {"properties": {"query": {"type": "string"}}},
+    "add": {"properties": {"x": {"type": "integer"}, "y": {"type": "array"}}},
+}
 A, B = ("search", {"query": "a"}), ("add", {"x": 1, "y": [2]})
 
 
@@ -49,11 +54,12 @@ A, B = ("search", {"query": "a"}), ("add", {"x": 1, "y": [2]})
     ],
 )
 def test_calls_of_every_format(text, calls):
-    found = chat_calls(text)
+    found = [typed_call(call, SCHEMAS[call.tool]) for call in chat_calls(text)]
     assert [(call.tool, call.arguments) for call in found] == calls
     assert all(call.error is None for call in found)
     first = first_chat_call(text)
-    assert first is None if not calls else (first.tool, first.arguments) == calls[0]
+    assert (first is None) == (not calls)
+    assert first is None or typed_call(first, SCHEMAS[first.tool]) == found[0]
 
 
 @pytest.mark.parametrize(
@@ -105,3 +111,28 @@ def test_no_text_raises_and_calls_end_in_order_inside_it(text):
     ends = [call.end for call in chat_calls(text)]
     assert ends == sorted(ends)
     assert all(0 < end <= len(text) for end in ends)
+
+
+@pytest.mark.parametrize(
+    ("schema", "read"),
+    [
+        ({"type": "string"}, "1984"),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "1984"),
+        ({"type": "integer"}, 1984),
+        ({"anyOf": [{"type": "number"}, {"type": "null"}]}, 1984),
+        ({}, 1984),
+    ],
+)
+def test_a_parameter_between_tags_has_the_type_that_the_tool_says(schema, read):
+    text = "<tool_call><function=f><parameter=x>1984</parameter></function></tool_call>"
+    [call] = chat_calls(text)
+    assert typed_call(call, {"properties": {"x": schema}}).arguments == {"x": read}
+
+
+def test_a_query_that_is_a_number_is_searched():
+    env = envs.make("search-qa", syntax="chat")
+    env.reset(seed=0)
+    call = "<tool_call><function=search><parameter=query>1984</parameter></function></tool_call>"
+    [record] = env.step(call).info["tool_calls"]
+    assert (record.arguments, record.error) == ({"query": "1984"}, None)
+    env.close()

@@ -134,6 +134,11 @@ def test_parallel_calls_of_every_format_come_out(text, content):
     assert read_calls(text) == Said(content, (("look", {"box": "a"}), ("look", {"box": "b"})))
 
 
+def test_a_parameter_between_tags_has_the_type_that_the_request_says():
+    text = "<tool_call><function=look><parameter=box>3</parameter></function></tool_call>"
+    assert read_calls(text, [LOOK]).calls == (("look", {"box": "3"}),)
+
+
 @pytest.mark.parametrize(
     "text",
     [
