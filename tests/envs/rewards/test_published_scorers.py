@@ -74,6 +74,12 @@ def test_r1_searcher(answer, gold, zero, stage1, stage2):
     assert sum(searcher_stage2_reward(text, [gold]).values()) == pytest.approx(stage2)
 
 
+def test_an_answer_that_is_never_closed_ends_with_the_text():
+    text = "</answer> <answer> Barack Obama"
+    # In R1-Searcher's code the end-of-sequence token is a third word: an F1 of .8.
+    assert searcher_zero_reward(text, ["Barack Obama"]) == {"answer": 1.0, "format": -2.0}
+
+
 @pytest.mark.parametrize(
     ("read", "answer", "gold", "total"),
     [
