@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 from envs.budget import budget_kinds
 from envs.datasets import SPLITS
@@ -44,6 +44,8 @@ def _is_a(value: object, kind: str) -> bool:
 class EnvOptions:
     """Plain values that define an environment; subclasses add theirs. The command line reads it."""
 
+    composed: ClassVar[bool] = False
+    """Whether the environment has parts, each of which says what split "all" means for it."""
     split: str = "train"
     """Which tasks: "train", "validation" (for choices during a run), "test" (for none), or "all":
     every row of a data set."""

@@ -70,13 +70,23 @@ def dataset_of(kind: type[Any], options: EnvOptions) -> Dataset[Any] | None:
     return kind.dataset(options) if isinstance(kind, TakesRows) else None
 
 
+def split_to_evaluate(kind: type[Any], options: EnvOptions) -> str:
+    """The split that an evaluation plays: "all" where rows name no split, otherwise "test".
+
+    Raises:
+        ValueError: a row cannot be a task.
+    """
+    data = dataset_of(kind, options)
+    return ALL if data is not None and not data.named else "test"
+
+
 def check_all(kind: type[Any], options: EnvOptions) -> None:
     """Refuse split=all where tasks are no rows.
 
     Raises:
-        ValueError: so it is.
+        ValueError: the tasks are generated.
     """
-    if options.split == ALL and dataset_of(kind, options) is None:
+    if options.split == ALL and not options.composed and dataset_of(kind, options) is None:
         raise ValueError(
             "split ('all') is for rows of a data set; these tasks are generated: choose train, "
             "validation or test"

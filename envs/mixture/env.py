@@ -24,6 +24,7 @@ from envs.mixture.parts import MixOptions, MixTask, MixTasks
 from envs.options import EnvOptions
 from envs.record import EpisodeId
 from envs.registration import env_type, make_from
+from envs.splits import ALL
 
 
 @dataclass(slots=True)
@@ -56,6 +57,7 @@ class MixEnv(TextEnv[MixTask, MixState]):
             [env.tasks for env in self._envs],
             [part.weight for part in self._parts],
             again=options.split == "train",
+            whole=[part.options.split == ALL for part in self._parts],
         )
         super().__init__(options, tasks, services)
         # The part draws a budget, and says it.

@@ -6,13 +6,15 @@ import math
 import re
 import typing
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 from envs.options import EnvOptions, Tasks
 from envs.registration import env_type, options_of, resolve
+from envs.rows import split_to_evaluate
+from envs.splits import ALL
 
 MAX_PERIOD = 1000
 """Most tasks after which the sequence of parts repeats; bounds how odd weights may be."""
@@ -37,8 +39,13 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class MixOptions(EnvOptions):
-    """Which environments, and how often each is played."""
+    """Which environments, and how often each is played.
 
+    With split="all", as evaluations play a mixture, a part whose rows name no split plays every
+    row, and any other part its test tasks.
+    """
+
+    composed: ClassVar[bool] = True
     of: str = "search-qa + math"
     """Environments with weights and options: "2*search-qa(hops=2) + knights-knaves(people=4)"."""
     max_turns: int = 0
@@ -65,10 +72,19 @@ class MixOptions(EnvOptions):
         """
         return _parse(self.of, self.split, self.seed, self.token_budget)
 
+    def parts_without_split(self) -> list[str]:
+        """Names of the parts whose tasks are rows that name no split.
+
+        Raises:
+            ValueError: a row cannot be a task.
+        """
+        return [part.name for part in self.parts() if _split_of(part) == ALL]
+
 
 @lru_cache(maxsize=64)
 def _parse(of: str, split: str, seed: int, token_budget: str) -> tuple[Part, ...]:
-    shared = {"split": split, "seed": seed, "token_budget": token_budget}
+    own = "test" if split == ALL else split
+    shared = {"split": own, "seed": seed, "token_budget": token_budget}
     parts: list[Part] = []
     place = 0
     while place < len(of):
@@ -86,6 +102,8 @@ def _parse(of: str, split: str, seed: int, token_budget: str) -> tuple[Part, ...
             raise ValueError(f"of ({of}): a mixture has no mixtures among its parts")
         try:
             options = options_of(env_id, shared | _typed(env_id, written))
+            if split == ALL:
+                options = replace(options, split=split_to_evaluate(env_type(env_id), options))
         except (ValueError, TypeError) as error:
             raise ValueError(f"of: {name}: {error}") from error
         parts.append(Part(name, Fraction(found["weight"] or 1), env_id, options))
@@ -97,9 +115,18 @@ def _parse(of: str, split: str, seed: int, token_budget: str) -> tuple[Part, ...
             raise ValueError(f"of ({of}): {part.name} stands there twice: give it a weight of 2")
         if part.weight == 0:
             raise ValueError(f"of ({of}): the weight of {part.name} must be above 0")
+    if split == ALL and not any(part.options.split == ALL for part in parts):
+        raise ValueError(
+            f"split ('all') is for rows that name no split, and no part of ({of}) has such rows: "
+            f"choose train, validation or test"
+        )
     if len(pattern_of([part.weight for part in parts])) > MAX_PERIOD:
         raise ValueError(f"of ({of}): weights must be like small whole numbers, 2*a + 3*b")
     return tuple(parts)
+
+
+def _split_of(part: Part) -> str:
+    return split_to_evaluate(env_type(part.env_id), part.options)
 
 
 def _typed(env_id: str, written: str) -> dict[str, Any]:
@@ -164,23 +191,36 @@ class MixTask:
 class MixTasks:
     """The parts' tasks, interleaved by their weights.
 
-    Of the train split all tasks of every part are there: a small part's come again. Of the others
-    no task comes twice: they end with the part that runs out first.
+    The train split has all tasks of every part: those of a small part come again. In the other
+    splits no task comes twice. They end with the part that runs out first, or, where parts are to
+    be played whole, with the last task of such parts.
 
     Args:
         tasks: of each part.
         weights: of the parts.
         again: whether tasks may come again.
+        whole: whether every task of a part must be there; empty: of no part.
     """
 
     def __init__(
-        self, tasks: Sequence[Tasks[Any]], weights: Sequence[Fraction], *, again: bool
+        self,
+        tasks: Sequence[Tasks[Any]],
+        weights: Sequence[Fraction],
+        *,
+        again: bool,
+        whole: Sequence[bool] = (),
     ) -> None:
         self._tasks = tasks
         self._sizes = sizes = [len(own) for own in tasks]
         self._pattern = pattern_of(weights)
         self._counts = [self._pattern.count(part) for part in range(len(sizes))]
         self._before = [self._pattern[:i].count(part) for i, part in enumerate(self._pattern)]
+        self._places: tuple[int, ...] | None = None
+        """Of tasks with whole parts: their places in the endless sequence of parts."""
+        if any(whole):
+            self._places = _places(self._pattern, tuple(sizes), tuple(whole))
+            self._count = len(self._places)
+            return
         shares = list(zip(sizes, self._counts, strict=True))
         blocks = (
             max(-(-size // count) for size, count in shares)
@@ -196,7 +236,30 @@ class MixTasks:
         """One of a part's tasks."""
         if not 0 <= index < self._count:
             raise IndexError(f"task {index}: 0 to {self._count - 1}")
+        if self._places is not None:
+            index = self._places[index]
         block, place = divmod(index, len(self._pattern))
         part = self._pattern[place]
         own = block * self._counts[part] + self._before[place]
         return MixTask(part, own % self._sizes[part], self._tasks[part])
+
+
+@lru_cache(maxsize=16)
+def _places(
+    pattern: tuple[int, ...], sizes: tuple[int, ...], whole: tuple[bool, ...]
+) -> tuple[int, ...]:
+    """Places of tasks in the repeated pattern, up to the last task of the parts that are whole.
+
+    A part that has run out is passed over. Every episode makes an environment, so it is cached.
+    """
+    left = [size if kept else 0 for size, kept in zip(sizes, whole, strict=True)]
+    played = [0] * len(sizes)
+    places = list[int]()
+    place = 0
+    while any(played[part] < left[part] for part in range(len(sizes))):
+        part = pattern[place % len(pattern)]
+        if played[part] < sizes[part]:
+            places.append(place)
+        played[part] += 1
+        place += 1
+    return tuple(places)

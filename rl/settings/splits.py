@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import envs
-from envs.mixture.parts import MixOptions
-from envs.options import EnvOptions
+from envs.mixture.parts import MixOptions, Part
 from envs.rows import dataset_of
 from envs.splits import ALL, EmptySplit
 from rl.config import EvaluateConfig, RunConfig, SFTConfig, TrainConfig
@@ -63,6 +64,8 @@ def tasks_to_play(config: EvaluateConfig) -> Played:
         UsageError: the split has none, or a row of the data set cannot be a task.
     """
     options, chosen = config.env.options, str(config.split)
+    if isinstance(options, MixOptions):
+        return _mixture_to_play(config, options)
     try:
         data = dataset_of(envs.env_type(config.env.env_id), options)
     except ValueError as error:
@@ -71,7 +74,7 @@ def tasks_to_play(config: EvaluateConfig) -> Played:
     if data is None:
         of = check_split(config, split)
         tasks = min(config.tasks or GENERATED_TASKS, of)
-        return Played(split, tasks, of, f"{split} tasks{_hashed_parts(options)}")
+        return Played(split, tasks, of, f"{split} tasks")
     if split == ALL:
         what = "rows"
     elif data.named:
@@ -87,20 +90,40 @@ def tasks_to_play(config: EvaluateConfig) -> Played:
     return Played(split, min(config.tasks or there, there), of, what)
 
 
-def _hashed_parts(options: EnvOptions) -> str:
-    """What to know of a mixture's parts whose rows name no split: a hash chose some of them."""
-    if not isinstance(options, MixOptions):
-        return ""
-    found = [
-        (part.name, dataset_of(envs.env_type(part.env_id), part.options))
-        for part in options.parts()
-    ]
-    names = [name for name, data in found if data is not None and not data.named]
+def _hashed_parts(names: Sequence[str]) -> str:
+    """What to know of the parts of a mixture whose rows name no split: a hash chose some rows."""
     if not names:
         return ""
-    return (
-        f" (rows of {', '.join(names)} name no split: a hash chose; play them alone for all rows)"
-    )
+    return f" (rows of {', '.join(names)} name no split: a hash chose; split=test plays all rows)"
+
+
+def _mixture_to_play(config: EvaluateConfig, options: MixOptions) -> Played:
+    """As :func:`tasks_to_play`; each part's rows are chosen as if it were played alone."""
+    split: str = "test" if config.split == "held-out" else config.split
+    try:
+        unsplit = options.parts_without_split()
+    except ValueError as error:
+        raise UsageError(f"env.of: {error}") from error
+    if config.split == "test" and unsplit:
+        split = ALL
+    of = check_split(config, split)
+    if split != ALL:
+        what = f"{split} tasks{_hashed_parts(unsplit)}"
+        return Played(split, min(config.tasks or GENERATED_TASKS, of), of, what)
+    options = dataclasses.replace(options, split=split)
+    env = envs.make_from(config.env.env_id, options)
+    count = min(config.tasks or of, of)
+    played = Counter(env.tasks[index].part for index in range(count))
+    env.close()
+    words = [
+        f"{played[place]} {_counted(part)} of {part.name}"
+        for place, part in enumerate(options.parts())
+    ]
+    return Played(split, count, of, f"tasks: {', '.join(words)}")
+
+
+def _counted(part: Part) -> str:
+    return "rows (none names a split)" if part.options.split == ALL else "test tasks"
 
 
 def check_split(config: RunConfig, split: str, remedy: str = "") -> int:
@@ -110,8 +133,8 @@ def check_split(config: RunConfig, split: str, remedy: str = "") -> int:
         UsageError: the environment cannot be made, or the split has no tasks, where the message
             ends in ``remedy``.
     """
-    options = dataclasses.replace(config.env.options, split=split)
     try:
+        options = dataclasses.replace(config.env.options, split=split)
         env = envs.make_from(config.env.env_id, options)
     except EmptySplit as error:
         raise UsageError(f"{error}{remedy}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from fractions import Fraction
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import envs
 from envs.mixture.parts import MAX_PERIOD, MixOptions, MixTasks, pattern_of
 from tools.registry import UnknownNameError
 
@@ -103,3 +105,60 @@ def test_train_repeats_small_parts_and_the_other_splits_repeat_nothing():
     assert Counter(part for part, _ in tasks) == {0: 4, 1: 2}
     with pytest.raises(IndexError):
         held_out[6]
+
+
+def test_whole_parts_play_every_task_and_the_others_their_share():
+    """Of 5 + 2 rows and generated tasks, until the rows are over: weights 1, 1 and 2."""
+    tasks = MixTasks(
+        [range(5), range(2), range(100)],
+        [Fraction(1), Fraction(1), Fraction(2)],
+        again=False,
+        whole=[True, True, False],
+    )
+    played = [(task.part, task.index) for task in map(tasks.__getitem__, range(len(tasks)))]
+    assert len(set(played)) == len(played)
+    by_part = Counter(part for part, _ in played)
+    assert (by_part[0], by_part[1]) == (5, 2)
+    assert 8 <= by_part[2] <= 10, "two of the third for one of the first"
+    assert played[-1] == (0, 4), "they end with the last row"
+    for part, count in by_part.items():
+        assert [index for p, index in played if p == part] == list(range(count))
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.integers(1, 4), st.booleans()), min_size=1, max_size=4)
+)
+@settings(deadline=None, max_examples=60)
+def test_no_task_of_a_whole_part_is_missing_or_comes_twice(parts):
+    sizes, weights, whole = zip(*parts, strict=True)
+    if not any(whole):
+        return
+    tasks = MixTasks(
+        [range(size) for size in sizes], [Fraction(w) for w in weights], again=False, whole=whole
+    )
+    played = Counter((task.part, task.index) for task in map(tasks.__getitem__, range(len(tasks))))
+    assert set(played.values()) == {1}
+    for part, size in enumerate(sizes):
+        own = sum(p == part for p, _ in played)
+        assert own == size if whole[part] else own <= size
+
+
+def test_an_evaluation_plays_every_row_of_parts_whose_rows_name_no_split(tmp_path):
+    def rows(name, count, **more):
+        path = tmp_path / name
+        lines = [{"question": f"{i} + 1?", "answer": i + 1, **more} for i in range(count)]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return path
+
+    plain, named = rows("plain.jsonl", 30), rows("test.jsonl", 12)
+    of = f'math(tasks="{plain}") + math(tasks="{named}") + math(level=2)'
+    splits = [part.options.split for part in MixOptions(of=of, split="all").parts()]
+    assert splits == ["all", "test", "test"]
+    assert MixOptions(of=of).parts_without_split() == [f'math(tasks="{plain}")']
+    assert not MixOptions(of=f'math(tasks="{named}") + sudoku').parts_without_split()
+    env = envs.make("mix", of=of, split="all")
+    first = [env.tasks[index] for index in range(len(env.tasks))]
+    assert Counter(task.part for task in first) == {0: 30, 1: 12, 2: 29}
+    env.close()
+    with pytest.raises(ValueError, match=r"split \('all'\) is for rows that name no split, and no"):
+        MixOptions(of="math + sudoku", split="all")

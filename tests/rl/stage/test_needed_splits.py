@@ -117,10 +117,30 @@ def test_rows_that_cannot_be_tasks_are_counted(tmp_path):
 def test_an_evaluation_of_a_mixture_says_whose_rows_a_hash_chose(tmp_path):
     rows = benchmark(tmp_path)
     of = f'env.of=math(tasks="{rows}") + mastermind'
-    made = parse(EvaluateConfig, ["env=mix", of], command="rl.eval", presets=PRESETS)
-    said = (
-        f'(rows of math(tasks="{rows}") name no split: a hash chose; play them alone for all rows)'
-    )
+    words = ["env=mix", of, "split=held-out"]
+    made = parse(EvaluateConfig, words, command="rl.eval", presets=PRESETS)
+    said = f'(rows of math(tasks="{rows}") name no split: a hash chose; split=test plays all rows)'
     assert str(tasks_to_play(made)).endswith(said)
     made = parse(EvaluateConfig, ["env=mix"], command="rl.eval", presets=PRESETS)
     assert str(tasks_to_play(made)).endswith(" test tasks")
+
+
+def test_a_mixture_plays_every_row_of_parts_whose_rows_name_no_split(tmp_path):
+    path = benchmark(tmp_path, 50)
+    of = f'env.of=math(tasks="{path}") + knights-knaves'
+
+    def played(*words):
+        made = parse(EvaluateConfig, ["env=mix", of, *words], command="rl.eval", presets=PRESETS)
+        return tasks_to_play(made)
+
+    whole = played()
+    assert (whole.split, whole.tasks, whole.of) == ("all", 99, 99)
+    assert str(whole) == (
+        f'99 of 99 tasks: 50 rows (none names a split) of math(tasks="{path}"), '
+        "49 test tasks of knights-knaves"
+    )
+    assert str(played("tasks=10")).startswith("10 of 99 tasks: 5 rows (none names a split) of math")
+    hashed = played("split=held-out")
+    assert hashed.split == "test" and hashed.of < 40
+    generated = parse(EvaluateConfig, ["env=mix"], command="rl.eval", presets=PRESETS)
+    assert tasks_to_play(generated).split == "test"
