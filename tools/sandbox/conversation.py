@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,9 +11,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tools.sandbox.channel import Channel, ChannelClosed
-from tools.sandbox.inside.codec import CodecError, decode, pack, unpack
+from tools.sandbox.inside.codec import CodecError, decode, pack
 from tools.sandbox.job import Reply, Request
-from tools.sandbox.reading import Clock, num_lists
+from tools.sandbox.reading import Clock, Size, unpack
 from tools.sandbox.results import Outcome, OutcomeKind, RunResult, Status
 
 if TYPE_CHECKING:
@@ -42,8 +43,6 @@ class Conversation:
         self.sandbox = sandbox
         self.request = request
         self.channel = Channel()
-        self.size = self.lists = 0
-        """Of the last message."""
         self.result: RunResult | None = None
         self._clock = Clock()
         self._reply: asyncio.Task[Reply] | None = None
@@ -86,11 +85,12 @@ class Conversation:
             self.result = self.sandbox.result(await self._reply, self.request.limits)
         return self.result
 
-    async def message(self, read: Callable[[bytes], Any] = unpack) -> Any:
+    async def message(self, read: Callable[[Any, Size], Any] | None = None) -> Any:
         """The next message.
 
         Args:
-            read: makes it of its bytes, perhaps in another thread; may raise ``CodecError``.
+            read: makes it of plain data and their size, perhaps in another thread; may raise
+                ``CodecError``.
 
         Raises:
             CandidateFault: the process ended, or sent what is no message.
@@ -99,20 +99,16 @@ class Conversation:
         try:
             frame = await self.channel.receive()
             self._clock.charge(time.monotonic() - self.channel.heard)
-            self.lists = num_lists(frame)
-            self.size = len(frame)
-            return await self.reading(self.size, lambda: read(frame))
+            return await self._reading(frame, read)
         except (ChannelClosed, CodecError) as error:
             raise await self.fault(error) from None
 
-    async def reading(self, size: int, act: Callable[[], T]) -> T:
-        """Do what takes time with what the process said; it is not charged for that.
+    async def _reading(self, frame: bytes, read: Callable[[Any, Size], Any] | None) -> Any:
+        def act() -> Any:
+            message, size = unpack(frame)
+            return message if read is None else read(message, size)
 
-        Args:
-            size: bytes of it.
-            act: may run in another thread.
-        """
-        return await self.sandbox.reader.read(size, act, self._clock)
+        return await self.sandbox.reader.read(len(frame), act, self._clock)
 
     async def send(self, message: Any) -> None:
         """Send a message.
@@ -170,23 +166,32 @@ class Candidate(Conversation):
                 raise CandidateFault(_raised(name, message, line))
         raise await self._noise()
 
-    async def call(self, name: str, arguments: Any, keywords: Any) -> Outcome:
+    async def call(
+        self, name: str, arguments: Any, keywords: Any, use: Callable[[Any, Size], Any]
+    ) -> Outcome:
         """Call one function with encoded arguments.
 
+        Args:
+            name: of the function.
+            arguments: encoded.
+            keywords: encoded.
+            use: what to make of the decoded value and its size, perhaps in another thread. A large
+                value should not outlive it; may raise ``CodecError``.
+
         Returns:
-            ``PASSED`` with the decoded value, or ``ERROR``: nothing has been compared yet.
+            ``PASSED`` with what ``use`` made, or ``ERROR``: nothing has been compared yet.
 
         Raises:
             CandidateFault: the process can answer no more calls.
         """
         self.calls += 1
         await self.send(["call", self.calls, name, arguments, keywords])
-        answer = await self.message(_read_answer)
+        answer = await self.message(functools.partial(_read_answer, use))
         if not isinstance(answer, list) or answer[-1:] != [self.calls] or self.channel.unread:
             raise await self._noise()
         match answer[:-1]:
-            case ["value", _Decoded(value)]:
-                return Outcome(OutcomeKind.PASSED, value)
+            case ["value", _Used(made)]:
+                return Outcome(OutcomeKind.PASSED, made)
             case ["raised", str(kind), str(message), line] if line is None or type(line) is int:
                 return _raised(kind, message, line)
             case ["strange", str(message)]:
@@ -200,17 +205,16 @@ class Candidate(Conversation):
 
 
 @dataclass(frozen=True)
-class _Decoded:
-    """A value that was made of what the wire has for it."""
+class _Used:
+    """What was made of a value."""
 
-    value: Any
+    made: Any
 
 
-def _read_answer(frame: bytes) -> Any:
-    answer = unpack(frame)
+def _read_answer(use: Callable[[Any, Size], Any], answer: Any, size: Size) -> Any:
     match answer:
         case ["value", encoded, number]:
-            return ["value", _Decoded(decode(encoded)), number]
+            return ["value", _Used(use(decode(encoded), size)), number]
     return answer
 
 

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tools.sandbox.cases import AssertTest, CallTest, StdioTest, Test
 from tools.sandbox.compare import equal, same_output
@@ -24,7 +24,7 @@ from tools.sandbox.inside.codec import CodecError, encode, pack
 from tools.sandbox.job import Request
 from tools.sandbox.limits import Limits
 from tools.sandbox.literal import Call, call_of
-from tools.sandbox.reading import Room, weight
+from tools.sandbox.reading import Room, Size
 from tools.sandbox.results import Outcome, OutcomeKind, Status, Verdict
 from tools.sandbox.zygotes import LostError
 
@@ -257,12 +257,9 @@ async def _grade_calls(
             await candidate.load()
             for current, call in calls.items():
                 arguments, keywords = encode(call.args), encode(dict(call.kwargs))
-                answer = await candidate.call(call.name, arguments, keywords)
-                outcome = await candidate.reading(
-                    candidate.size, functools.partial(_compared, answer, call)
-                )
-                if not submission.room.take(weight(candidate.size, candidate.lists)):
-                    outcome = replace(outcome, value=None)
+                compare = functools.partial(_compared, submission.room, call)
+                answer = await candidate.call(call.name, arguments, keywords, compare)
+                outcome = answer.value if answer.passed else answer
                 if not sheet.fill(current, outcome):
                     break
         except CandidateFault as fault:
@@ -270,10 +267,10 @@ async def _grade_calls(
     _close(sheet, candidate)
 
 
-def _compared(answer: Outcome, call: Call) -> Outcome:
-    if not answer.passed or equal(answer.value, call.expected, call.tolerance):
-        return answer
-    return replace(answer, kind=OutcomeKind.WRONG)
+def _compared(room: Room, call: Call, value: Any, size: Size) -> Outcome:
+    right = equal(value, call.expected, call.tolerance)
+    kind = OutcomeKind.PASSED if right else OutcomeKind.WRONG
+    return Outcome(kind, value if room.take(size) else None)
 
 
 def _enter_fault(sheet: _Sheet, current: int | None, fault: CandidateFault) -> None:
@@ -335,13 +332,12 @@ async def _examine(
             match await examiner.message():
                 case ["call", str(name), arguments, keywords]:
                     try:
-                        answer = await candidate.call(name, arguments, keywords)
-                        frame = await candidate.reading(
-                            candidate.size, functools.partial(_relayed, answer)
-                        )
-                        await examiner.send_frame(frame)
+                        answer = await candidate.call(name, arguments, keywords, _repacked)
                     except CodecError as error:  # the candidate's spelling was shorter than ours
                         return Outcome(OutcomeKind.ERROR, message=str(error)), False
+                    raised = ["raised", answer.error_type, answer.message]
+                    frame = answer.value if answer.passed else pack(raised)
+                    await examiner.send_frame(frame)
                 case ["passed", 0]:
                     return Outcome(OutcomeKind.PASSED), True
                 case [str(kind), str(name), str(message), line, 0]:
@@ -354,10 +350,8 @@ async def _examine(
         return fault.outcome, False
 
 
-def _relayed(answer: Outcome) -> bytes:
-    if answer.passed:
-        return pack(["value", encode(answer.value)])
-    return pack(["raised", answer.error_type, answer.message])
+def _repacked(value: Any, _: Size) -> bytes:
+    return pack(["value", encode(value)])
 
 
 async def _grade_stdio(sandbox: Sandbox, submission: Submission, test: StdioTest) -> Outcome:

@@ -135,15 +135,19 @@ def pack(message: Any) -> bytes:
     return struct.pack("!I", len(body)) + body
 
 
-def unpack(body: bytes) -> Any:
+def unpack(body: bytes, raw_decode: Callable[[str], tuple[Any, int]] = _decode_json) -> Any:
     """The message of a frame, its length prefix taken off.
+
+    Args:
+        body: of the frame.
+        raw_decode: reads JSON, as ``json.JSONDecoder.raw_decode`` does.
 
     Raises:
         CodecError: not JSON, or nested beyond reason.
     """
     try:
         text = body.decode()
-        message, end = _decode_json(text)
+        message, end = raw_decode(text)
     except (ValueError, RecursionError) as error:
         raise CodecError(f"malformed frame: {type(error).__name__}") from None
     if end != len(text):
