@@ -99,3 +99,14 @@ def test_one_row_stays_and_own_validation_rows_are_enough(caplog):
 def test_rows_that_name_no_split_are_said_to_name_none():
     assert not arrange(rows(None, 30), "here").named
     assert arrange(rows("test", 3) + rows(None, 3), "here").named
+
+
+def test_rows_of_another_split_choose_no_train_rows():
+    """A test row whose hash would make it validation is none of the train rows that are taken."""
+    keys = [f"k{i}" for i in range(300)]
+    of_hash = {split: [k for k in keys if split_of(Row("r", {}), k) == split] for split in SPLITS}
+    train = [(Row(k, {"split": "train"}), k, k) for k in of_hash["train"][:20]]
+    test = [(Row(k, {"split": "test"}), k, k) for k in of_hash["validation"][:5]]
+    data = arrange(train + test, "here")
+    assert len(data.split("validation")) == 1
+    assert (len(data.split("train")), len(data.split("test"))) == (19, 5)

@@ -26,7 +26,9 @@ def group(make_group):
     return made
 
 
-def test_its_tokens_are_left_out_and_its_return_counts(group):
+@pytest.mark.parametrize("finish_reason", ["length", "context_full"])
+def test_its_tokens_are_left_out_and_its_return_counts(group, finish_reason):
+    group.trajectories[2].turns[-1].finish_reason = finish_reason
     batch = Batch.from_groups([group], mask_truncated=True)
     assert (batch.num_masked, batch.num_empty, batch.num_tokens) == (1, 0, 5)
     assert batch.rewards.tolist() == [1.0, 0.0, 0.5]

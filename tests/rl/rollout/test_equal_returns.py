@@ -41,3 +41,13 @@ def test_such_a_group_has_no_advantage(scale):
     assert got.advantages[:3].tolist() == [0.0] * 3
     assert (got.num_groups, got.num_constant) == (2, 1)
     assert got.advantages[3] < 0 < got.advantages[4]
+
+
+def test_a_role_that_not_every_member_has_is_compared_with_its_like_alone():
+    def member(*roles):
+        turns = [Turn("", "", "stop_token", 0, {"r": 0.5}, role=role) for role in roles]
+        segments = [Segment(role=role) for role in roles]
+        return Trajectory("test", {}, 0, 0, 0, segments, turns, terminated=True)
+
+    assert TrajectoryGroup([member("a", "b"), member("a")]).is_constant
+    assert not TrajectoryGroup([member("a", "b"), member("a"), member("a", "b", "b")]).is_constant

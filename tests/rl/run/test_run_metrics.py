@@ -10,6 +10,7 @@ from scipy.stats import binomtest, t
 
 from agents.completion import Completion, FinishReason
 from agents.segment import Segment
+from rl.eval import _pass_at_k
 from rl.rollout.trajectory import ToolCall, Trajectory, TrajectoryGroup, Turn
 from rl.run.metrics import (
     mean_interval,
@@ -217,6 +218,11 @@ def test_pass_at_k():
         pass_at_k(4, 2, 5)
 
 
+def test_pass_at_k_of_tasks_goes_up_to_the_episodes_that_every_task_has():
+    told = _pass_at_k([[1.0, 0.0, 0.0, 0.0], [1.0, 0.0]], best=1.0)
+    assert told == pytest.approx({"pass@1": (1 / 4 + 1 / 2) / 2, "pass@2": (1 / 2 + 1) / 2})
+
+
 POPULATIONS = {
     "u-shaped": (lambda rng: rng.beta(0.5, 0.5, 64), 0.5),
     "hard": (lambda rng: rng.beta(1, 3, 64), 0.25),
@@ -256,6 +262,9 @@ def test_the_interval_over_tasks_at_its_ends():
     wanted = pass_rate([1.0, 0.5, 0.0])
     assert (rate.rate, rate.count) == (0.5, 6)
     assert (rate.low, rate.high) == pytest.approx((wanted.low, wanted.high))
+    # By hand: .625 (1 - .625) / (1/64) would be 15 effective episodes, and there are 8.
+    alike = pass_rate_of_tasks([[1.0, 0.0]] * 3 + [[1.0, 1.0]])
+    assert (alike.low, alike.high) == pytest.approx((0.30574, 0.86316), abs=1e-4)
     # Nothing but successes: as many as there are tasks.
     sure, single = pass_rate_of_tasks([[1.0] * 8] * 64), pass_rate([1.0] * 64)
     assert (sure.low, sure.high, sure.count) == (single.low, 1.0, 512)

@@ -78,6 +78,16 @@ def test_overlong_needs_its_bounds():
     assert contributions(text, [member(18432), member(1, False)]) == [-0.5, 0.0]
 
 
+def test_overlong_prefers_the_length_that_it_is_given_and_costs_nothing_at_first():
+    def cost(text, num_tokens, limit):
+        return contributions(text, [Member(num_tokens, True, 1.0, limit=limit)])
+
+    assert cost("overlong(max_length=100, cache=20)", 90, 1000) == [-0.5]
+    # No room for such a cache in 50 tokens: the cost grows over all of them.
+    assert cost("overlong(cache=100)", 0, 50) == [0.0]
+    assert cost("overlong(cache=100)", 25, 50) == [-0.5]
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
