@@ -26,7 +26,7 @@ from envs.env import EnvOptions, Tasks, TextEnv
 from envs.episode import Action, EnvFailure, Reply, finish, go_on
 from envs.rows import GENERATED, RowOptions
 from envs.splits import Dataset
-from tools.sandbox import Limits, Outcome, OutcomeKind, SandboxFailure, Test, Verdict, make_sandbox
+from tools.sandbox import Limits, Outcome, OutcomeKind, SandboxFailure, Test, Verdict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +154,9 @@ class CodeSandboxEnv(TextEnv[CodeTask, CodeState]):
     @asynccontextmanager
     async def open_services(cls, options: EnvOptions) -> AsyncIterator[Mapping[str, Any]]:
         """One sandbox, with its verdicts remembered."""
+        # It takes as long to import as the rest of a command's help.
+        from tools.sandbox import make_sandbox
+
         chosen = cast(CodeSandboxOptions, options)
         async with make_sandbox(chosen.sandbox, chosen.limits()) as sandbox:
             grader = CachedGrader(sandbox, fresh_process=chosen.fresh_process)

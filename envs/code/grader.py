@@ -7,10 +7,13 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import islice
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from envs.code.values import without_large_values
-from tools.sandbox import Health, Test, Verdict
+from tools.sandbox import Test, Verdict
+
+if TYPE_CHECKING:
+    from tools.sandbox import Health
 
 
 class Grades(Protocol):

@@ -13,13 +13,12 @@ from agents.renderer import Renderer
 from agents.segment import Segment
 from envs.episode import ToolResults
 from rl.texts.lines import read_lines
-from tools.registry import closest
+from rl.texts.roles import check_roles
 
 FORMAT = (
     '{"messages": [...]} with user and assistant messages in turn, after at most one system '
     "message; results of an assistant's tool calls may stand for the user's message"
 )
-ROLES = ("system", "user", "assistant", "tool")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,24 +179,6 @@ def tools_of(row: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
     if not isinstance(found, list | tuple) or not all(isinstance(tool, dict) for tool in found):
         raise ValueError(f"tools must be a list of JSON schemas of functions, not {tools!r:.60}")
     return tuple(found)
-
-
-def check_roles(messages: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse a message whose role nobody has.
-
-    Raises:
-        ValueError: names the message, its role and the valid ones.
-    """
-    for number, message in enumerate(messages, 1):
-        if "role" not in message:
-            raise ValueError(f"message {number} has no role, only {', '.join(message)}")
-        role = message["role"]
-        if role not in ROLES:
-            near = closest(str(role), ROLES)
-            meant = f". Did you mean {near!r}?" if near else ""
-            raise ValueError(
-                f"message {number} has the role {role!r}; the roles are {', '.join(ROLES)}{meant}"
-            )
 
 
 def conversation_of(

@@ -414,3 +414,25 @@ def test_other_braces_are_refused(out):
     with pytest.raises(UsageError) as refused:
         run_path(config.out, config, config.algo.name)
     assert str(refused.value) == f"out ({out}) may hold {{env}}, {{algo}} and {{seed}}"
+
+
+EVERY_HELP = """
+import importlib, sys
+for command in sys.argv[1:]:
+    try:
+        code = importlib.import_module("rl." + command).main(["--help"])
+    except SystemExit as end:
+        code = end.code
+    assert code == 0, command
+    heavy = {"torch", "transformers", "matplotlib", "aiohttp", "tools.sandbox.make"}
+    loaded = sorted(heavy & set(sys.modules))
+    assert not loaded, (command, loaded)
+"""
+COMMANDS = ("train", "eval", "sft", "dpo", "reward_model", "distill", "step_labels", "judge")
+COMMANDS += ("merge", "pipeline", "replay", "status")
+
+
+def test_no_commands_help_loads_torch_or_what_starts_a_sandbox():
+    words = [sys.executable, "-c", EVERY_HELP, *COMMANDS]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr

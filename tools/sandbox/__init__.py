@@ -1,5 +1,8 @@
 """Programs in isolated processes, and verdicts that a program cannot forge."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from tools.sandbox.cases import AssertTest, CallTest, StdioTest, Test
 from tools.sandbox.errors import (
     CopyRefused,
@@ -8,13 +11,15 @@ from tools.sandbox.errors import (
     SandboxUnavailable,
     SessionOver,
 )
-from tools.sandbox.health import Health
-from tools.sandbox.interface import AnySandbox, AnySession, AnySnapshot
 from tools.sandbox.limits import Limits
-from tools.sandbox.make import make_sandbox
 from tools.sandbox.results import CallResult, Outcome, OutcomeKind, RunResult, Status, Verdict
-from tools.sandbox.sandbox import Sandbox
-from tools.sandbox.session import Session, Snapshot
+
+if TYPE_CHECKING:
+    from tools.sandbox.health import Health
+    from tools.sandbox.interface import AnySandbox, AnySession, AnySnapshot
+    from tools.sandbox.make import make_sandbox
+    from tools.sandbox.sandbox import Sandbox
+    from tools.sandbox.session import Session, Snapshot
 
 __all__ = [
     "AnySandbox",
@@ -42,3 +47,21 @@ __all__ = [
     "Verdict",
     "make_sandbox",
 ]
+
+_LOADED_WHEN_USED = {
+    "AnySandbox": "interface",
+    "AnySession": "interface",
+    "AnySnapshot": "interface",
+    "Health": "health",
+    "Sandbox": "sandbox",
+    "Session": "session",
+    "Snapshot": "session",
+    "make_sandbox": "make",
+}
+"""Names whose modules start processes; importing them takes longer than a command's help."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LOADED_WHEN_USED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LOADED_WHEN_USED[name]}"), name)

@@ -1,0 +1,28 @@
+"""The roles of chat messages in files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tools.registry import closest
+
+ROLES = ("system", "user", "assistant", "tool")
+
+
+def check_roles(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse a message whose role nobody has.
+
+    Raises:
+        ValueError: names the message, its role and the valid ones.
+    """
+    for number, message in enumerate(messages, 1):
+        if "role" not in message:
+            raise ValueError(f"message {number} has no role, only {', '.join(message)}")
+        role = message["role"]
+        if role not in ROLES:
+            near = closest(str(role), ROLES)
+            meant = f". Did you mean {near!r}?" if near else ""
+            raise ValueError(
+                f"message {number} has the role {role!r}; the roles are {', '.join(ROLES)}{meant}"
+            )
