@@ -6,6 +6,7 @@ import ast
 import asyncio
 import dataclasses
 import functools
+import json
 import os
 import signal
 import subprocess
@@ -399,3 +400,59 @@ def test_the_name_of_a_command_says_which_function_is_meant():
         check=True,
     )
     assert done.stdout == "rl.sft is the module of a command: call rl.fit_sft, or import rl.sft\n"
+
+
+STAGES = """
+[[stage]]
+name = "cold"
+run = "sft"
+env = "toy-copy"
+steps = 9
+demonstrations = 20
+batch_size = 4
+test_tasks = 0
+
+[[stage]]
+name = "both"
+run = "merge"
+models = "{cold},{cold}"
+"""
+
+
+def test_a_pipeline_runs_what_is_not_done(settings, tmp_path, capfd):
+    (tmp_path / "stages.toml").write_text(STAGES)
+    config = rl.PipelineConfig(
+        file=str(tmp_path / "stages.toml"),
+        settings={"model": settings["model"], "cold.steps": 2},
+        out=str(tmp_path / "out"),
+    )
+    made = rl.run_pipeline(config)
+    assert made == {
+        "cold": tmp_path / "out" / "1-cold" / "checkpoints" / "last",
+        "both": tmp_path / "out" / "2-both" / "checkpoints" / "last",
+    }
+    cold, both = (load_file(folder / "model.safetensors") for folder in made.values())
+    assert equal(cold, both)
+    assert len(rl.Result(made["cold"].parents[1], None, {}).history) == 2
+    capfd.readouterr()
+    assert rl.run_pipeline(config) == made
+    assert capfd.readouterr().err.count("done before") == 2
+
+
+async def test_preferences_are_learned_as_the_command_learns_them(settings, tmp_path, capfd):
+    from rl.dpo import main as dpo_command
+
+    rows = [
+        {"prompt": str(n % 3), "chosen": str(n % 3), "rejected": str((n + 1) % 3)} for n in range(9)
+    ]
+    (tmp_path / "pairs.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    given = {"model": settings["model"], "data": str(tmp_path / "pairs.jsonl"), "batch_size": 2}
+    given |= {"held_out": 0.4, "threads": 1}
+    before = torch.get_num_threads()
+    made = await rl.afit_dpo(rl.DPOConfig(**given, out=str(tmp_path / "a")))
+    assert torch.get_num_threads() == before
+    words = [f"{key}={value}" for key, value in given.items()]
+    assert dpo_command([*words, f"out={tmp_path}/b"]) == 0
+    torch.set_num_threads(before)
+    assert equal(weights(made.folder, "last"), weights(tmp_path / "b", "last"))
+    assert len(made.history) == made.metrics["steps"]

@@ -71,3 +71,30 @@ def test_a_folder_without_init_is_refused_by_its_path(tmp_path, monkeypatch, che
 @pytest.mark.parametrize("check", [check_packages, check_tools])
 def test_turnwise_itself_is_accepted(check):
     check()
+
+
+def test_a_folder_envs_before_turnwises_is_one_line_for_python_m_envs(tmp_path):
+    # As an editable install's finder leaves it: the user's package, with turnwise's files in it.
+    program = (
+        "import runpy, sys, types\n"
+        "from importlib.machinery import ModuleSpec\n"
+        "theirs = types.ModuleType('envs')\n"
+        f"theirs.__path__ = [{str(HOME / 'envs')!r}]\n"
+        f"theirs.__spec__ = ModuleSpec('envs', None, origin={str(tmp_path / '__init__.py')!r})\n"
+        "sys.modules['envs'] = theirs\n"
+        f"runpy.run_path({str(HOME / 'envs' / '__main__.py')!r}, run_name='__main__')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=HOME,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"error: package 'envs' resolves to {tmp_path / '__init__.py'}, not to turnwise's under "
+        f"{HOME}: start with python -P -m, from another folder, or without the other on "
+        f"PYTHONPATH\n"
+    )
