@@ -1,0 +1,23 @@
+"""The threat model's table of memory says what was measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from benchmarks.memory_kinds import KINDS
+from benchmarks.sandbox_memory import RESULTS, page_table
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "threat-model.md"
+
+
+def test_the_table_of_memory_has_the_figures_of_the_benchmark():
+    assert page_table() in PAGE.read_text()
+
+
+def test_no_kind_was_held_beyond_a_quarter_above_its_limit():
+    found = json.loads(RESULTS.read_text())
+    assert set(found) == {"bwrap", "docker", "landlock", "bwrap, user", "landlock, user"}
+    for where, kinds in found.items():
+        assert set(kinds) == {kind.name for kind in KINDS}, where
+        assert all(figure["peak"] <= 1.25 for figure in kinds.values()), where
