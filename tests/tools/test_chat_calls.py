@@ -44,7 +44,17 @@ A, B = ("search", {"query": "a"}), ("add", {"x": 1, "y": [2]})
             '[TOOL_CALLS]search[ARGS]{"query": "a"}[TOOL_CALLS]add[ARGS]{"x": 1, "y": [2]}',
             [A, B],
         ),
+        (
+            '[TOOL_CALLS]search[CALL_ID]abcdefghi[ARGS]{"query": "a"}'
+            '[TOOL_CALLS]add[CALL_ID]abcdefghj[ARGS]{"x": 1, "y": [2]}',
+            [A, B],
+        ),
         ('{"name": "search", "parameters": {"query": "a"}}', [A]),
+        (
+            '{"name": "search", "parameters": {"query": "a"}}\n;\n'
+            '{"name": "add", "parameters": {"x": 1, "y": [2]}}\n',
+            [A, B],
+        ),
         ('<|python_tag|>{"name": "search", "parameters": {"query": "a"}}', [A]),
         (
             '{"name": "search", "parameters": {"query": "a"}}; '
@@ -127,6 +137,8 @@ def test_a_parameter_between_tags_has_the_type_that_the_tool_says(schema, read):
     text = "<tool_call><function=f><parameter=x>1984</parameter></function></tool_call>"
     [call] = chat_calls(text)
     assert typed_call(call, {"properties": {"x": schema}}).arguments == {"x": read}
+    [wrong] = chat_calls(text.replace("1984", "no JSON"))
+    assert typed_call(wrong, {"properties": {"x": schema}}).arguments == {"x": "no JSON"}
 
 
 def test_a_query_that_is_a_number_is_searched():
