@@ -31,6 +31,7 @@ from rl.settings.lora import LoraConfig
 from rl.settings.policy import POLICY, PolicyChoice, VLLMConfig, VLLMEngineConfig
 from rl.settings.presets import PRESETS as PRESETS
 from rl.settings.python import from_python
+from rl.settings.tracking import TrackingConfig
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ class RunConfig(ModelConfig):
 
 @from_python
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig(RunConfig):
+class TrainConfig(TrackingConfig, RunConfig):
     """Train a language model in an environment by reinforcement learning."""
 
     algo: AlgorithmChoice = field(default_factory=left_out, metadata={"choice": ALGORITHM})
@@ -307,7 +308,7 @@ class TrainConfig(RunConfig):
 
 @from_python
 @dataclass(frozen=True, kw_only=True)
-class SFTConfig(RunConfig):
+class SFTConfig(TrackingConfig, RunConfig):
     """Train a language model to say what the authors of conversations said."""
 
     data: str = "demonstrations"
@@ -339,7 +340,7 @@ class SFTConfig(RunConfig):
 
 @from_python
 @dataclass(frozen=True, kw_only=True)
-class EvaluateConfig(RunConfig):
+class EvaluateConfig(TrackingConfig, RunConfig):
     """Measure how often a model succeeds in an environment."""
 
     split: Literal["test", "held-out", "validation", "train", "all"] = "test"
@@ -358,6 +359,8 @@ class EvaluateConfig(RunConfig):
         super().__post_init__()
         at_least(0, self, "tasks")
         at_least(1, self, "episodes")
+        if self.log.names and not self.out:
+            raise ValueError(f"log ({self.log.name}) needs a folder: give out=FOLDER")
 
 
 def run_path(out: str, config: ModelConfig, algo: str = "") -> Path:

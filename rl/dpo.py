@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rl.command import answer, run_command
 from rl.config import run_path
@@ -13,9 +14,14 @@ from rl.preferences.config import DPOConfig
 from rl.run.display import Screen
 from rl.run.files import claimed_folder
 
+if TYPE_CHECKING:
+    from rl.tracking.callback import Callback
 
-def train_dpo(config: DPOConfig) -> dict[str, object]:
+
+def train_dpo(config: DPOConfig, callbacks: Sequence[Callback] = ()) -> dict[str, object]:
     """Train as ``config`` says and save the model in the folder that it names.
+
+    ``callbacks`` are called beside those that ``config`` names.
 
     Returns:
         The losses at both ends, the accuracy of the implicit reward on held-out pairs with its 95%
@@ -28,16 +34,19 @@ def train_dpo(config: DPOConfig) -> dict[str, object]:
     folder = run_path(config.out, config)
     with claimed_folder(folder, ("checkpoints/last",)), Screen() as screen:
         screen.say(f"DPO of {config.model} on {config.data}: {folder}")
-        return _train(config, folder, screen)
+        return _train(config, folder, screen, callbacks)
 
 
-def _train(config: DPOConfig, folder: Path, screen: Screen) -> dict[str, object]:
+def _train(
+    config: DPOConfig, folder: Path, screen: Screen, callbacks: Sequence[Callback]
+) -> dict[str, object]:
     from rl.learner.checkpoint import save_checkpoint
     from rl.learner.policy_reward import PolicyReward
     from rl.learner.preferences import PreferenceLearner
     from rl.preferences.training import accuracy, learn, open_comparisons
     from rl.run.training_log import TrainingLog
 
+    log = TrainingLog("dpo", folder, config, screen.say, callbacks)
     material = open_comparisons(config, screen.say)
     try:
         rewarder = PolicyReward(material.model, config.beta, config.reduction)
@@ -46,19 +55,22 @@ def _train(config: DPOConfig, folder: Path, screen: Screen) -> dict[str, object]
     learner = PreferenceLearner(rewarder, config.optimizer, config.micro_batch_tokens)
     # The reference is the model as it is now: what it says is taken down, and it is not kept.
     learned, held_out = (learner.anchored(part) for part in (material.learned, material.held_out))
-    told = learn(learner, learned, config, screen, TrainingLog(folder, config))
-    rate = accuracy(learner, held_out)
-    screen.say(f"held-out pairs: accuracy {rate}")
-    saved = folder / "checkpoints" / "last"
-    save_checkpoint(saved, material.model, material.tokenizer)
-    return {
-        "model": str(saved),
-        **told,
-        "accuracy": rate.rate,
-        "accuracy_low": rate.low,
-        "accuracy_high": rate.high,
-        "held_out_pairs": rate.count,
-    }
+    with log:
+        told = learn(learner, learned, config, screen, log)
+        rate = accuracy(learner, held_out)
+        screen.say(f"held-out pairs: accuracy {rate}")
+        saved = folder / "checkpoints" / "last"
+        save_checkpoint(saved, material.model, material.tokenizer)
+        result: dict[str, object] = {
+            "model": str(saved),
+            **told,
+            "accuracy": rate.rate,
+            "accuracy_low": rate.low,
+            "accuracy_high": rate.high,
+            "held_out_pairs": rate.count,
+        }
+        log.finish(result)
+    return result
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rl.command import answer, run_command
@@ -15,16 +16,21 @@ from rl.run.activity import Activities
 from rl.run.display import Screen
 from rl.run.evaluation import table_text
 from rl.run.files import discard_if_refused, make_folder, put, replace_text, writing
+from rl.run.plain import to_plain
+from rl.settings.files import as_values
 from rl.settings.splits import tasks_to_play
 
 if TYPE_CHECKING:
     from rl.rollout.trajectory import TrajectoryGroup
+    from rl.tracking.callback import Callback
 
 
 async def evaluate(
-    config: EvaluateConfig, screen: Screen
+    config: EvaluateConfig, screen: Screen, callbacks: Sequence[Callback] = ()
 ) -> tuple[dict[str, object], list[TrajectoryGroup]]:
     """Play the episodes that ``config`` asks for; ``screen`` shows how far it is.
+
+    ``callbacks`` are called beside those that ``config`` names.
 
     Returns:
         Success with its 95% interval and the metrics of the episodes; and the episodes.
@@ -38,9 +44,15 @@ async def evaluate(
     # These load torch, which the first lines do not wait for.
     from rl.run.metrics import rollout_metrics, success_of
     from rl.stage import EVALUATE, open_stage
+    from rl.tracking.sink import RunInfo
+    from rl.tracking.tracker import Tracker
 
     activities = Activities(on_count=screen.count)
-    async with open_stage(config, screen.say, activities=activities) as stage:
+    run = RunInfo("eval", Path(config.out or "."), as_values(to_plain(config)))
+    tracker = Tracker(run, config, (), screen.say, callbacks)
+    async with tracker, open_stage(config, screen.say, activities=activities) as stage:
+        stage.on_evaluated = tracker.evaluated
+        await asyncio.to_thread(tracker.open)
         rate, groups = await stage.evaluate(
             played.split, played.tasks, EVALUATE, config.sampling_params, config.episodes
         )
@@ -61,6 +73,9 @@ async def evaluate(
             **rollout_metrics(groups, stage.success_score),
             **await stage.meter.take(),
         }
+        tracker.log({"step": 0, **result})
+        await asyncio.to_thread(tracker.call, {"step": 0, **result})
+        tracker.finish(result)
     return result, groups
 
 

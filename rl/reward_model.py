@@ -18,11 +18,17 @@ if TYPE_CHECKING:
     from agents.segment import Segment
     from rl.learner.reward_model import RewardModel
     from rl.preferences.training import Material, T
+    from rl.run.training_log import TrainingLog
     from rl.texts.comparisons import TokenComparison
+    from rl.tracking.callback import Callback
 
 
-def train_reward_model(config: RewardModelConfig) -> dict[str, object]:
+def train_reward_model(
+    config: RewardModelConfig, callbacks: Sequence[Callback] = ()
+) -> dict[str, object]:
     """Train as ``config`` says and save the reward model in the folder that it names.
+
+    ``callbacks`` are called beside those that ``config`` names.
 
     Returns:
         The losses at both ends, the accuracy on held-out pairs (or steps) with its 95% interval,
@@ -33,62 +39,73 @@ def train_reward_model(config: RewardModelConfig) -> dict[str, object]:
         UsageError: the data or the model is not what the settings say.
         RunFailure: a step would have spoilt the weights; nothing is saved.
     """
+    from rl.run.training_log import TrainingLog
+
     folder = run_path(config.out, config)
     with claimed_folder(folder, ("checkpoints/last",)), Screen() as screen:
         screen.say(f"reward model of {config.model} on {config.data}: {folder}")
+        log = TrainingLog("reward_model", folder, config, screen.say, callbacks)
         train = _of_steps if config.process else _of_answers
-        return train(config, folder, screen)
+        return train(config, folder, screen, log)
 
 
-def _of_answers(config: RewardModelConfig, folder: Path, screen: Screen) -> dict[str, object]:
+def _of_answers(
+    config: RewardModelConfig, folder: Path, screen: Screen, log: TrainingLog
+) -> dict[str, object]:
     from statistics import fmean, pstdev
 
     from rl.learner.preferences import PreferenceLearner
     from rl.preferences.training import accuracy, learn, open_comparisons
-    from rl.run.training_log import TrainingLog
 
     material = open_comparisons(config, screen.say)
     rewarder = _new(material)
     centred = _centred_on(config, material)
     learner = PreferenceLearner(rewarder, config.optimizer, config.micro_batch_tokens)
-    told = learn(learner, material.learned, config, screen, TrainingLog(folder, config))
-    rate = accuracy(learner, material.held_out)
-    screen.say(f"held-out pairs: accuracy {rate}")
-    rewarder.bias = -fmean(learner.rewards(centred))
-    rewards = learner.rewards([s for c in material.learned for s in c.segments])
-    return {
-        "model": _save(folder, material, rewarder),
-        **told,
-        "accuracy": rate.rate,
-        "accuracy_low": rate.low,
-        "accuracy_high": rate.high,
-        "held_out_pairs": rate.count,
-        "reward_std": pstdev(rewards),
-        "reward_bias": rewarder.bias,
-    }
+    with log:
+        told = learn(learner, material.learned, config, screen, log)
+        rate = accuracy(learner, material.held_out)
+        screen.say(f"held-out pairs: accuracy {rate}")
+        rewarder.bias = -fmean(learner.rewards(centred))
+        rewards = learner.rewards([s for c in material.learned for s in c.segments])
+        result: dict[str, object] = {
+            "model": _save(folder, material, rewarder),
+            **told,
+            "accuracy": rate.rate,
+            "accuracy_low": rate.low,
+            "accuracy_high": rate.high,
+            "held_out_pairs": rate.count,
+            "reward_std": pstdev(rewards),
+            "reward_bias": rewarder.bias,
+        }
+        log.finish(result)
+    return result
 
 
-def _of_steps(config: RewardModelConfig, folder: Path, screen: Screen) -> dict[str, object]:
+def _of_steps(
+    config: RewardModelConfig, folder: Path, screen: Screen, log: TrainingLog
+) -> dict[str, object]:
     from rl.learner.process import ProcessLearner
     from rl.preferences.training import accuracy, learn, open_material
-    from rl.run.training_log import TrainingLog
     from rl.texts.steps import read_steps
 
     material = open_material(config, read_steps, screen.say)
     rewarder = _new(material)
     rewarder.of_steps = True
     learner = ProcessLearner(rewarder, config.optimizer, config.micro_batch_tokens)
-    told = learn(learner, material.learned, config, screen, TrainingLog(folder, config))
-    rate = accuracy(learner, material.held_out)
-    screen.say(f"held-out steps: accuracy {rate}")
-    return {
-        "model": _save(folder, material, rewarder),
-        **told,
-        "accuracy": rate.rate,
-        "accuracy_low": rate.low,
-        "accuracy_high": rate.high,
-        "held_out_steps": rate.count,
-    }
+    with log:
+        told = learn(learner, material.learned, config, screen, log)
+        rate = accuracy(learner, material.held_out)
+        screen.say(f"held-out steps: accuracy {rate}")
+        result: dict[str, object] = {
+            "model": _save(folder, material, rewarder),
+            **told,
+            "accuracy": rate.rate,
+            "accuracy_low": rate.low,
+            "accuracy_high": rate.high,
+            "held_out_steps": rate.count,
+        }
+        log.finish(result)
+    return result
 
 
 def _new(material: Material[T]) -> RewardModel:

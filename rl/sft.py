@@ -23,10 +23,13 @@ from rl.settings.splits import check_splits
 
 if TYPE_CHECKING:
     from rl.stage import Stage
+    from rl.tracking.callback import Callback
 
 
-async def finetune(config: SFTConfig) -> dict[str, object]:
+async def finetune(config: SFTConfig, callbacks: Sequence[Callback] = ()) -> dict[str, object]:
     """Train as ``config`` says and save the model in the folder that it names.
+
+    ``callbacks`` are called beside those that ``config`` names.
 
     Returns:
         The losses at both ends, success on test tasks before and after, and where the model is.
@@ -38,10 +41,12 @@ async def finetune(config: SFTConfig) -> dict[str, object]:
     folder = run_path(config.out, config)
     with claimed_folder(folder, ("checkpoints/last",)), Screen() as screen:
         screen.say(f"supervised learning of {config.model} in {config.env.env_id}: {folder}")
-        return await _finetune(config, folder, screen)
+        return await _finetune(config, folder, screen, callbacks)
 
 
-async def _finetune(config: SFTConfig, folder: Path, screen: Screen) -> dict[str, object]:
+async def _finetune(
+    config: SFTConfig, folder: Path, screen: Screen, callbacks: Sequence[Callback]
+) -> dict[str, object]:
     check_splits(config)
     # These load torch, which a wrong setting of the environment does not wait for.
     from rl.imitation.training import imitate
@@ -49,15 +54,16 @@ async def _finetune(config: SFTConfig, folder: Path, screen: Screen) -> dict[str
     from rl.stage import open_stage
     from rl.stage.segments import text_segments
 
-    activities, log = Activities(on_count=screen.count), TrainingLog(folder, config)
-    async with open_stage(config, screen.say, activities=activities) as stage:
+    activities, saved = Activities(on_count=screen.count), folder / "checkpoints" / "last"
+    log = TrainingLog("sft", folder, config, screen.say, callbacks)
+    async with log, open_stage(config, screen.say, activities=activities) as stage:
         segments = await text_segments(stage, config.data, config.demonstrations)
-        before = await _test(config, stage, screen)
+        before = await _test(config, stage, screen, log)
         started = time.monotonic()
 
         def go_on(step: int, loss: float) -> bool:
             activities.counted("supervised steps", step, config.steps)
-            log.log({"step": step, "loss": loss})
+            log.step({"step": step, "loss": loss})
             if step % 50 == 0:
                 screen.say(f"step {step}/{config.steps}  loss {loss:.4f}")
             return not 0 < config.max_seconds <= time.monotonic() - started
@@ -75,27 +81,33 @@ async def _finetune(config: SFTConfig, folder: Path, screen: Screen) -> dict[str
         seconds = time.monotonic() - started
         log.draw(f"supervised learning of {config.model} in {config.env.env_id}")
         await stage.publish(stage.policy.version + 1)
-        after = await _test(config, stage, screen)
-        saved = folder / "checkpoints" / "last"
+        after = await _test(config, stage, screen, log, len(losses))
         save_checkpoint(saved, stage.model, stage.tokenizer)
-    return {
-        "model": str(saved),
-        "steps": len(losses),
-        "seconds": seconds,
-        "first_loss": losses[0],
-        "last_loss": losses[-1],
-        "before": before,
-        "after": after,
-    }
+        result: dict[str, object] = {
+            "model": str(saved),
+            "steps": len(losses),
+            "seconds": seconds,
+            "first_loss": losses[0],
+            "last_loss": losses[-1],
+            "before": before,
+            "after": after,
+        }
+        log.finish(result)
+    return result
 
 
-async def _test(config: SFTConfig, stage: Stage, screen: Screen) -> float | None:
+async def _test(
+    config: SFTConfig, stage: Stage, screen: Screen, log: TrainingLog, step: int = 0
+) -> float | None:
     from rl.stage import TEST
 
     if config.test_tasks == 0:
         return None
+    stage.on_evaluated = log.evaluated
     rate, _ = await stage.evaluate("test", config.test_tasks, TEST, config.sampling_params)
     screen.say(f"test tasks: {stage.success_score or 'return'} {rate}")
+    interval = {"test/success_low": rate.low, "test/success_high": rate.high}
+    log.tested({"step": step, "test/success": rate.rate, "test/tasks": rate.count, **interval})
     return rate.rate
 
 

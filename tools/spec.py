@@ -27,7 +27,7 @@ def make_tools(text: str, key: str = "tools") -> dict[str, Tool]:
     """
     made: dict[str, Tool] = {}
     try:
-        for name, options in _named(text):
+        for name, options in named(text):
             tool = make(name, **options)
             if tool.name in made:
                 raise ValueError(f"two of them are called {tool.name!r}")
@@ -40,7 +40,7 @@ def make_tools(text: str, key: str = "tools") -> dict[str, Tool]:
     return made
 
 
-def _named(text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def named(text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Each name with its options.
 
     Raises:

@@ -11,10 +11,11 @@ from rl.settings.chat import ChatConfig
 from rl.settings.given import left_out
 from rl.settings.groups import at_least
 from rl.settings.python import from_python
+from rl.settings.tracking import TrackingConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class PreferenceConfig(ModelConfig):
+class PreferenceConfig(TrackingConfig, ModelConfig):
     """What learning from a file of preferences must know."""
 
     data: str

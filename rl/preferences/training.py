@@ -141,7 +141,7 @@ def learn(
         chosen = order.take((step - 1) * config.batch_size, config.batch_size)
         told = learner.update([rows[i] for i in chosen])
         losses.append(told["loss"])
-        log.log({"step": step, **told})
+        log.step({"step": step, **told})
         screen.count("optimizer steps", step, steps)
         if step % TOLD_EVERY == 0:
             screen.say(

@@ -53,6 +53,8 @@ MAY_CHANGE = (
     "out",
     "device",
     "threads",
+    "log.",
+    "callbacks",
     "dry_run",
 )
 """Settings (prefixes of keys) in which a resumed run may differ from the one it goes on from."""
@@ -123,11 +125,6 @@ class RunFolder:
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Record what the run came to."""
         self._write_json("result.json", result)
-
-    def log(self, record: Mapping[str, Any]) -> None:
-        """Append a line to metrics.jsonl."""
-        with writing(self.metrics_path), self.metrics_path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
 
     def _check_same_run(self, config: TrainConfig) -> None:
         """Refuse to go on with another configuration than the folder's run was started with.

@@ -2,40 +2,88 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, Self
 
 from rl.run.curve import draw_losses
-from rl.run.files import replace_text, writing
+from rl.run.files import replace_text
 from rl.run.plain import to_plain
+from rl.settings.files import as_values
+from rl.settings.tracking import TrackingConfig
+from rl.tracking.callback import Callback
+from rl.tracking.json_lines import JsonLines
+from rl.tracking.sink import RunInfo
+from rl.tracking.tracker import Tracker
+
+CURVE = "curve.png"
 
 
-class TrainingLog:
-    """``config.json``, ``metrics.jsonl`` and ``curve.png`` of one folder.
+class TrainingLog(Tracker):
+    """A tracker that writes ``config.json``, ``metrics.jsonl`` and ``curve.png`` of one folder.
 
     Args:
-        folder: exists already; files of an earlier attempt are replaced.
+        command: its name.
+        folder: exists already; opening replaces the files of an earlier attempt.
         config: of the command.
+        say: shows the user a line.
+        callbacks: more callbacks, from Python.
 
     Raises:
         RunFailure: a file cannot be written.
+        UsageError: a sink's package is not installed, or a callback's name or option is wrong.
     """
 
-    def __init__(self, folder: Path, config: object) -> None:
-        self._folder = folder
-        self._metrics = folder / "metrics.jsonl"
-        self._records: list[Mapping[str, float]] = []
-        text = json.dumps(to_plain(config), indent=2, sort_keys=True, default=str)
-        replace_text(folder / "config.json", text + "\n")
-        replace_text(self._metrics, "")
+    def __init__(
+        self,
+        command: str,
+        folder: Path,
+        config: TrackingConfig,
+        say: Callable[[str], None],
+        callbacks: Sequence[Callback] = (),
+    ) -> None:
+        self._plain = to_plain(config)
+        self._folder, self._metrics = folder, folder / "metrics.jsonl"
+        self._records: list[Mapping[str, Any]] = []
+        run = RunInfo(command, folder, as_values(self._plain))
+        super().__init__(run, config, [JsonLines(self._metrics)], say, callbacks)
 
-    def log(self, record: Mapping[str, float]) -> None:
-        """Append a step's line to metrics.jsonl."""
+    def open(self, step: int = 0) -> None:
+        """Replace the files of an earlier attempt, then see :meth:`Tracker.open`."""
+        text = json.dumps(self._plain, indent=2, sort_keys=True, default=str)
+        replace_text(self._folder / "config.json", text + "\n")
+        replace_text(self._metrics, "")
+        super().open(step)
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(self.open)
+        return self
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """See :meth:`Tracker.log`."""
         self._records.append(record)
-        with writing(self._metrics), self._metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+        super().log(record)
+
+    def step(self, record: Mapping[str, Any]) -> None:
+        """Log a step of learning, and call the callbacks.
+
+        Raises:
+            RunFailure: metrics.jsonl cannot be written, or a callback raised.
+        """
+        self.log(record)
+        self.call(record, groups=())
+
+    def tested(self, record: Mapping[str, Any]) -> None:
+        """Log an evaluation, and call the callbacks; raises as :meth:`step`."""
+        self.log(record)
+        self.call(record)
 
     def draw(self, title: str) -> None:
         """Draw the losses so far."""
-        draw_losses(self._records, self._folder / "curve.png", title)
+        draw_losses([r for r in self._records if "loss" in r], self._folder / CURVE, title)
+
+    def finish(self, result: Mapping[str, Any], images: Mapping[str, Path] | None = None) -> None:
+        """See :meth:`Tracker.finish`; the curve is among the pictures."""
+        super().finish(result, {"curve": self._folder / CURVE, **(images or {})})

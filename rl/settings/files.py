@@ -18,8 +18,8 @@ from tools.registry import closest
 RECORD = "config.json"
 """The resolved configuration in a run's folder."""
 
-_NAMES = {"env.env_id": "env", "algo.name": "algo", "policy.name": "policy"}
-_INNER = re.compile(r"^(env\.)options\.|^(algo\.)row\.|^(policy\.)settings\.")
+_NAMES = {"env.env_id": "env", "algo.name": "algo", "policy.name": "policy", "log.name": "log"}
+_INNER = re.compile(r"^(env\.)options\.|^(algo\.)row\.|^(policy\.|log\.)settings\.")
 
 
 def read_settings(path: str) -> dict[str, str]:

@@ -40,6 +40,9 @@ MAIN_KEYS = frozenset(
         "resume",
         "save_every",
         "max_seconds",
+        "log",
+        "log.project",
+        "callbacks",
         "dry_run",
         # Of the other commands.
         "data",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +58,8 @@ class Stage:
     """What everything does at this moment."""
     thread: TorchThread
     """Computes everything that uses several cores."""
+    on_evaluated: Callable[[str, Sequence[TrajectoryGroup]], None] = lambda split, groups: None
+    """Called with the split and the episodes of each evaluation."""
 
     @property
     def success_score(self) -> str:
@@ -111,6 +113,7 @@ class Stage:
         groups = await collector.collect(tasks, episodes, (self.config.seed, kind))
         score = self.success_score
         by_task = [[success_of(t, score) for t in group.finished] for group in groups]
+        self.on_evaluated(split, groups)
         return pass_rate_of_tasks(by_task), groups
 
     async def publish(self, version: int) -> None:

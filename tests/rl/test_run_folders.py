@@ -12,6 +12,7 @@ from rl.config import PRESETS, EvaluateConfig, TrainConfig
 from rl.errors import UsageError
 from rl.run.folder import RunFolder
 from rl.settings.models import find_model
+from rl.tracking.json_lines import JsonLines
 
 
 def train(*words):
@@ -32,7 +33,7 @@ def run(tmp_path, monkeypatch):
     config = train(*words, "out=runs/here")
     folder = RunFolder(tmp_path / "runs" / "here", config)
     folder.write_config(config, {})
-    folder.log({"step": 1})
+    JsonLines(folder.metrics_path).log(1, {})
     return folder
 
 

@@ -44,7 +44,10 @@ def test_supervised_learning_on_a_file_and_evaluation_of_its_result(toy_model, t
     assert told["before"] < 0.8
     assert told["after"] > 0.95
     assert stderr.count("test tasks: right ") == 2
-    steps = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    tests = [(record["step"], record["test/success"]) for record in lines if "loss" not in record]
+    assert tests == [(0, told["before"]), (30, told["after"])]
+    steps = [record for record in lines if "loss" in record]
     assert [record["step"] for record in steps] == list(range(1, 31))
     assert (steps[0]["loss"], steps[-1]["loss"]) == (told["first_loss"], told["last_loss"])
     assert json.loads((out / "config.json").read_text())["batch_size"] == 6

@@ -24,6 +24,7 @@ from rl.run.folder import (
     versions,
     write_trajectories,
 )
+from rl.tracking.json_lines import JsonLines
 
 
 def config(*words):
@@ -36,7 +37,7 @@ def begun(tmp_path):
     folder = RunFolder(tmp_path / "run", config())
     folder.write_config(config(), {"device": "cpu"})
     for step in range(4):
-        folder.log({"step": step, "reward": step / 4})
+        JsonLines(folder.metrics_path).log(step, {"reward": step / 4})
         folder.write_trajectories(step, [])
     return folder
 

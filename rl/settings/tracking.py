@@ -1,0 +1,80 @@
+"""Which sinks and callbacks a run has: ``log=wandb,tensorboard``, ``callbacks=NAME``."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from rl.settings.choice import Build, Choice
+from rl.settings.given import left_out
+from rl.tracking.sink import NONE, SINKS, SinkOptions, sink_type
+
+
+@dataclass(frozen=True)
+class LogChoice:
+    """Sinks by their names, and their options."""
+
+    name: str
+    """As the command line has it: names with commas between, or "none"."""
+    settings: SinkOptions
+
+    @property
+    def names(self) -> list[str]:
+        """The sinks."""
+        return _names(self.name)
+
+
+def _names(text: str) -> list[str]:
+    """The sinks that ``log=TEXT`` names.
+
+    Raises:
+        ValueError: one is named twice.
+    """
+    names = [name.strip() for name in text.split(",") if name.strip() not in ("", NONE)]
+    if len(set(names)) < len(names):
+        raise ValueError(f"log ({text}) names a sink twice")
+    return names
+
+
+def _resolve(text: str) -> tuple[type[Any], Mapping[str, Any], Build]:
+    names = _names(text)
+    options = _options_of(*names)
+    defaults = {f.name: f.default for f in fields(options)}
+
+    def build(values: Mapping[str, Any]) -> LogChoice:
+        set_ = [key for key, value in values.items() if value != defaults[key]]
+        if set_ and not names:
+            sinks = ", ".join(SINKS.names())
+            raise ValueError(
+                f"{set_[0]} ({values[set_[0]]}) needs a sink: give log=..., of {sinks}"
+            )
+        return LogChoice(",".join(names) or NONE, options(**values))
+
+    return options, defaults, build
+
+
+@functools.cache
+def _options_of(*names: str) -> type[SinkOptions]:
+    """A dataclass with the options of several sinks; the same one each time."""
+    kinds = list(dict.fromkeys(sink_type(name).Options for name in names))
+    own = [k for k in kinds if not any(o is not k and issubclass(o, k) for o in kinds)]
+    if len(own) < 2:
+        return own[0] if own else SinkOptions
+    both = type("LogOptions", tuple(own), {"__doc__": "Options of several sinks."})
+    return dataclass(frozen=True, kw_only=True)(both)
+
+
+LOG = Choice(_resolve, default=NONE, names=lambda: [NONE, *SINKS.names()])
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackingConfig:
+    """Where a command's numbers go."""
+
+    log: LogChoice = field(default_factory=left_out, metadata={"choice": LOG})
+    """Trackers that get the metrics, with commas between (log=wandb,tensorboard), beside
+    metrics.jsonl; their options follow as log.KEY."""
+    callbacks: str = ""
+    """Callbacks by name, with commas between; each may have options: samples(every=5)."""

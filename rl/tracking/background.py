@@ -1,0 +1,204 @@
+"""A sink behind a thread of its own: neither its errors nor its waits reach the run.
+
+Records wait in a queue until the sink takes them. A record that the sink refuses is tried again,
+with growing pauses, so a lost network loses no step while the run goes on. Each kind of trouble is
+reported once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from rl.errors import RunFailure, UsageError
+from rl.tracking.mark import Mark
+from rl.tracking.sink import Ending, RunInfo, Sink
+
+logger = logging.getLogger(__name__)
+MOST_WAITING = 10_000
+"""Records that wait for a sink at most; older ones are dropped, and the user is told."""
+PAUSES_S = (1.0, 5.0, 20.0, 60.0)
+"""Pauses before a further attempt; the last one repeats."""
+
+
+class Background:
+    """Feeds one sink.
+
+    Args:
+        name: of the sink, for messages.
+        sink: the sink.
+        run: what the sink is opened with.
+        mark: what the tracker has of the run already.
+        say: shows the user a line.
+    """
+
+    def __init__(
+        self, name: str, sink: Sink, run: RunInfo, mark: Mark, say: Callable[[str], None]
+    ) -> None:
+        self._name, self._sink, self._run, self._mark = name, sink, run, mark
+        self._say_line = say
+        self._limit_s = sink.options.timeout_s
+        self._records: deque[tuple[int, Mapping[str, Any]]] = deque()
+        self._ending: Ending | None = None
+        self._changed = threading.Condition()
+        self._tried = threading.Event()
+        """Set after the first attempt to open the sink."""
+        self._given_up = threading.Event()
+        """Set when the run does not wait any longer."""
+        self._error: BaseException | None = None
+        """What the first attempt to open the sink raised."""
+        self._late = False
+        self._told: set[str] = set()
+        self._thread = threading.Thread(target=self._work, name=f"turnwise-{name}", daemon=True)
+
+    def start(self) -> None:
+        """Begin to open the sink."""
+        self._thread.start()
+
+    def wait_open(self) -> None:
+        """Wait until the sink is open, at most ``timeout_s`` seconds.
+
+        Raises:
+            UsageError: the sink refused in that time: most often, it is not set up.
+        """
+        if not self._tried.wait(self._limit_s):
+            with self._changed:
+                self._late = not self._tried.is_set()
+        if self._late:
+            waits = "the run goes on, and its metrics wait for it"
+            self._say("late", f"not started within {self._limit_s:g} s; {waits}")
+        elif self._error is not None:
+            raise UsageError(
+                f"log={self._name} cannot start: {_told(self._error)}. Set it up, or leave it out "
+                f"of log=..."
+            ) from self._error
+
+    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Queue a record; returns at once."""
+        with self._changed:
+            self._records.append((step, metrics))
+            full = len(self._records) > MOST_WAITING
+            if full:
+                self._records.popleft()
+            self._changed.notify()
+        if full:
+            dropped = "the oldest are dropped, and stay in metrics.jsonl"
+            self._say("full", f"{MOST_WAITING} records wait; {dropped}")
+
+    def finish(self, ending: Ending) -> None:
+        """Queue the end of the run; returns at once."""
+        with self._changed:
+            self._ending = ending
+            self._changed.notify()
+
+    def join(self, limit_s: float) -> None:
+        """Wait until the sink has everything, at most ``limit_s`` seconds."""
+        self._thread.join(limit_s)
+        if self._thread.is_alive():
+            waiting = len(self._records)
+            left = f"; {waiting} records are in metrics.jsonl alone" if waiting else ""
+            self._say(
+                "end", f"not finished within {self._limit_s:g} s, the run ends without it{left}"
+            )
+        self._given_up.set()
+        with self._changed:
+            self._changed.notify()
+
+    def _work(self) -> None:
+        """The thread."""
+        if not self._attempt("start", self._open, first=True):
+            return
+        while (record := self._next()) is not None:
+            if not self._attempt(f"log step {record[0]}", partial(self._deliver, *record)):
+                return
+            with self._changed:
+                if self._records and self._records[0] is record:
+                    self._records.popleft()
+        if (ending := self._ending) is not None:
+            self._attempt("finish", lambda: self._sink.finish(ending))
+
+    def _open(self) -> None:
+        run = self._run
+        self._mark.opened(self._sink.open(run, self._mark.id))
+        if self._sink.rewinds:
+            self._mark.rewound(run.step)
+        elif run.step < self._mark.step:
+            again = f"steps {run.step + 1} to {self._mark.step}"
+            self._say("again", f"{again} are there from before; they are not logged again")
+        if self._sink.place:
+            self._say("place", self._sink.place)
+
+    def _deliver(self, step: int, metrics: Mapping[str, Any]) -> None:
+        missing = self._mark.missing(step, metrics)
+        if missing:
+            self._sink.log(step, missing)
+            self._mark.delivered(step, missing)
+
+    def _next(self) -> tuple[int, Mapping[str, Any]] | None:
+        """The oldest record, which stays in the queue; None: there will be no more."""
+        with self._changed:
+            while not self._records:
+                if self._ending is not None or self._given_up.is_set():
+                    return None
+                self._changed.wait()
+            return self._records[0]
+
+    def _attempt(self, what: str, action: Callable[[], None], first: bool = False) -> bool:
+        """Do it, with further attempts; False: it was given up."""
+        tries = 0
+        while not self._given_up.is_set():
+            try:
+                action()
+            # Foreign code: whatever it raises is the sink's trouble, not the run's.
+            except (Exception, SystemExit) as error:
+                if first and self._refuse(error):
+                    return False
+                logger.debug("%s cannot %s", self._name, what, exc_info=True)
+                pause_s = PAUSES_S[min(tries, len(PAUSES_S) - 1)]
+                self._say("trouble", f"cannot {what}: {_told(error)}; it is tried again")
+                tries += 1
+                self._given_up.wait(pause_s)
+            else:
+                self._tried.set()
+                if tries:
+                    self._say("well", "works again")
+                return True
+        return False
+
+    def _refuse(self, error: BaseException) -> bool:
+        """Hand the error to a run that still waits for the sink to open; False: none waits."""
+        with self._changed:
+            if self._late:
+                return False
+            self._error = error
+            self._tried.set()
+            return True
+
+    def _say(self, kind: str, text: str) -> None:
+        """Show the user a line, once of each kind."""
+        if kind in self._told or self._given_up.is_set():
+            return
+        self._told.add(kind)
+        try:
+            self._say_line(f"{self._name}: {text}")
+        # The thread must go on where the screen is a file on a full disk.
+        except (RunFailure, OSError, SystemExit) as error:
+            logger.warning("%s: %s (%s)", self._name, text, error)
+
+
+def _told(error: BaseException) -> str:
+    """An error in one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def join_all(sinks: Mapping[str, Background], limit_s: float) -> None:
+    """Wait for several sinks, at most ``limit_s`` seconds for all of them together."""
+    until = time.monotonic() + limit_s
+    for sink in sinks.values():
+        sink.join(max(0.0, until - time.monotonic()))

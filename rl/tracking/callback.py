@@ -1,0 +1,161 @@
+"""Callbacks: a user's own code, called at the start, after each step and at the end of a run."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rl.errors import RunFailure, UsageError
+from tools.registry import PluginImportError, Registry, UnknownNameError, build
+from tools.spec import named
+
+if TYPE_CHECKING:
+    from rl.rollout.trajectory import TrajectoryGroup
+    from rl.tracking.sink import RunInfo
+
+CALLBACKS = Registry("callback", "turnwise.callbacks")
+
+
+class Callback:
+    """A user's own code in a run; derive from it and define the methods that you need.
+
+    The run waits for each method. An exception ends the run with one line that names the callback;
+    the steps that are done are saved first.
+    """
+
+    def on_start(self, run: RunInfo) -> None:
+        """The run starts, or goes on after ``run.step``."""
+
+    def on_step(
+        self, step: int, metrics: Mapping[str, Any], groups: Sequence[TrajectoryGroup]
+    ) -> None:
+        """A step is done.
+
+        Args:
+            step: its number.
+            metrics: its line of metrics.jsonl.
+            groups: its episodes; of each, ``shaped_reward`` is what was learned from, and
+                ``advantages`` holds the advantage of each trained token. Empty in commands that
+                learn from a file.
+        """
+
+    def on_evaluation(
+        self, step: int, split: str, metrics: Mapping[str, Any], groups: Sequence[TrajectoryGroup]
+    ) -> None:
+        """Tasks of a split were played.
+
+        Args:
+            step: the weights are those after this step.
+            split: "validation" or "test", or another that ``rl.eval`` was asked for.
+            metrics: their line of metrics.jsonl; in ``rl.eval``, the result.
+            groups: their episodes.
+        """
+
+    def on_end(self, result: Mapping[str, Any] | None) -> None:
+        """The run is over.
+
+        Args:
+            result: what result.json holds; None: the run failed.
+        """
+
+
+def register_callback(name: str, target: Any) -> None:
+    """Name a callback, its class or ``"module:Class"`` for ``callbacks=NAME`` in this process.
+
+    Raises:
+        ValueError: the name is taken.
+    """
+    CALLBACKS.register(name, target)
+
+
+class Callbacks:
+    """The callbacks of one run, in order.
+
+    Args:
+        members: callbacks by name.
+    """
+
+    def __init__(self, members: Sequence[tuple[str, Callback]]) -> None:
+        self._members = members
+
+    def __bool__(self) -> bool:
+        return bool(self._members)
+
+    def start(self, run: RunInfo) -> None:
+        """Call ``on_start``.
+
+        Raises:
+            RunFailure: one raised; so do the other methods.
+        """
+        self._each("on_start", lambda callback: callback.on_start(run))
+
+    def step(
+        self, step: int, metrics: Mapping[str, Any], groups: Sequence[TrajectoryGroup]
+    ) -> None:
+        """Call ``on_step``."""
+        what = f"on_step of step {step}"
+        self._each(what, lambda callback: callback.on_step(step, metrics, groups))
+
+    def evaluation(
+        self, step: int, split: str, metrics: Mapping[str, Any], groups: Sequence[TrajectoryGroup]
+    ) -> None:
+        """Call ``on_evaluation``."""
+        what = f"on_evaluation of step {step}"
+        self._each(what, lambda callback: callback.on_evaluation(step, split, metrics, groups))
+
+    def end(self, result: Mapping[str, Any] | None) -> None:
+        """Call ``on_end``."""
+        self._each("on_end", lambda callback: callback.on_end(result))
+
+    def _each(self, what: str, call: Callable[[Callback], None]) -> None:
+        for name, callback in self._members:
+            try:
+                call(callback)
+            # A callback is foreign code: whatever it raises is reported as its own.
+            except (Exception, SystemExit) as error:
+                raise RunFailure(
+                    f"callback {name!r} failed in {what}: {type(error).__name__}: {error} "
+                    f"({_place(error)})"
+                ) from error
+
+
+def make_callbacks(text: str, objects: Sequence[Callback] = ()) -> Callbacks:
+    """The callbacks of a run.
+
+    Args:
+        text: registered names, each with options in parentheses if it has some, between commas.
+        objects: more of them, from Python.
+
+    Raises:
+        UsageError: a name is unknown, an option is wrong, or something is no callback.
+    """
+    try:
+        members = [(name, _make(name, options)) for name, options in named(text)]
+    except SyntaxError as error:
+        raise UsageError(
+            f"callbacks ({text}): expected names such as samples, samples(every=5)"
+        ) from error
+    except (UnknownNameError, PluginImportError, TypeError, ValueError) as error:
+        raise UsageError(f"callbacks ({text}): {error}") from error
+    for found in objects:
+        if not isinstance(found, Callback):
+            raise UsageError(f"callbacks: {found!r} must be an rl.tracking.Callback")
+    return Callbacks([*members, *((type(found).__name__, found) for found in objects)])
+
+
+def _make(name: str, options: Mapping[str, Any]) -> Callback:
+    found = CALLBACKS.get(name)
+    if isinstance(found, Callback) and options:
+        raise TypeError(f"{name} has no options, yet {min(options)!r} was given")
+    made = found if isinstance(found, Callback) else build("callback", name, found, options)
+    if not isinstance(made, Callback):
+        raise TypeError(f"callback {name!r} is {made!r}: expected an rl.tracking.Callback")
+    return made
+
+
+def _place(error: BaseException) -> str:
+    """File and line of what raised an error."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "no traceback"

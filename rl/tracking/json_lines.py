@@ -1,0 +1,39 @@
+"""metrics.jsonl, the sink that every run has: a line of JSON for each record."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rl.run.files import writing
+from rl.tracking.sink import RunInfo, Sink, SinkOptions
+
+
+class JsonLines(Sink):
+    """Appends each record to a file. The run itself calls it: it fails where the disk is full.
+
+    Args:
+        path: the file.
+    """
+
+    rewinds = True
+    """:meth:`rl.run.folder.RunFolder.rewind` drops the lines."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(SinkOptions())
+        self._path = path
+
+    def open(self, run: RunInfo, id: str) -> str:
+        """The file is opened for each line."""
+        return str(self._path)
+
+    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Append a line.
+
+        Raises:
+            RunFailure: it cannot be written.
+        """
+        with writing(self._path), self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, **metrics}) + "\n")

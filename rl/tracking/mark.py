@@ -1,0 +1,72 @@
+"""How far a sink has come with a run, kept in the run's folder for the run that resumes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rl.errors import RunFailure
+from rl.run.files import make_folder, replace_text
+
+FOLDER = "tracking"
+"""Within the run's folder: a file for each sink."""
+
+
+class Mark:
+    """A run's id in a tracker, and the last record that the tracker got.
+
+    Args:
+        path: the file; None: the mark is kept in memory alone.
+
+    Raises:
+        RunFailure: the file holds something else.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self.id = ""
+        self.step = -1
+        """The last step of which the tracker has metrics; -1: none."""
+        self._keys: set[str] = set()
+        """The metrics of that step that the tracker has."""
+        if path is not None and path.exists():
+            try:
+                known = json.loads(path.read_text(encoding="utf-8"))
+                self.id, self.step = str(known["id"]), int(known["step"])
+                self._keys = set(known["keys"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise RunFailure(
+                    f"{path} is not what a run wrote ({error!r}): delete it to start a new run in "
+                    f"the tracker"
+                ) from error
+
+    def opened(self, id: str) -> None:
+        """Keep the run's id."""
+        self.id = id
+        self._write()
+
+    def missing(self, step: int, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """The metrics that the tracker does not have yet."""
+        if step != self.step:
+            return dict(metrics) if step > self.step else {}
+        return {key: value for key, value in metrics.items() if key not in self._keys}
+
+    def delivered(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """The tracker has these metrics."""
+        self._keys = {*metrics, *(self._keys if step == self.step else ())}
+        self.step = step
+        self._write()
+
+    def rewound(self, step: int) -> None:
+        """The tracker dropped everything after ``step``."""
+        if step < self.step:
+            self.step, self._keys = step, set()
+
+    def _write(self) -> None:
+        if self._path is None:
+            return
+        make_folder(self._path.parent)
+        record = {"id": self.id, "step": self.step, "keys": sorted(self._keys)}
+        replace_text(self._path, json.dumps(record) + "\n")

@@ -1,0 +1,184 @@
+"""What a command tells about its run, and to whom.
+
+metrics.jsonl and the screen get a record at once; the trackers get it from threads of their own;
+the run waits for callbacks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from rl.errors import RunFailure
+from rl.settings.tracking import TrackingConfig
+from rl.tracking.background import Background, join_all
+from rl.tracking.callback import Callback, make_callbacks
+from rl.tracking.mark import Mark
+from rl.tracking.sink import Ending, RunInfo, Sink, make_sinks
+
+if TYPE_CHECKING:
+    from rl.rollout.trajectory import TrajectoryGroup
+
+
+class Tracker:
+    """The sinks and callbacks of one run, told of everything while the context lasts.
+
+    Args:
+        run: the run; :meth:`open` says where it goes on.
+        config: which sinks and callbacks.
+        direct: sinks that the run calls itself, whose errors are its own.
+        say: shows the user a line.
+        callbacks: more callbacks, from Python.
+        marks: a folder that keeps how far each sink has come, for the run that resumes this one;
+            None: nothing resumes it.
+
+    Raises:
+        UsageError: a package is not installed, or a callback's name or option is wrong.
+    """
+
+    def __init__(
+        self,
+        run: RunInfo,
+        config: TrackingConfig,
+        direct: Sequence[Sink],
+        say: Callable[[str], None],
+        callbacks: Sequence[Callback] = (),
+        marks: Path | None = None,
+    ) -> None:
+        self.run = run
+        self.say = say
+        self.callbacks = make_callbacks(config.callbacks, callbacks)
+        self._direct, self._marks = direct, marks
+        self._options = config.log.settings
+        self._sinks = make_sinks(config.log.names, self._options)
+        self._behind: dict[str, Background] = {}
+        self._evaluations: list[tuple[str, Sequence[TrajectoryGroup]]] = []
+        self._ending: Ending | None = None
+        self._is_open = False
+
+    def open(self, step: int = 0) -> None:
+        """Start the sinks, wait for them, and call ``on_start``.
+
+        Args:
+            step: the last one of a run that is resumed.
+
+        Raises:
+            UsageError: a sink cannot start.
+            RunFailure: a callback raised.
+        """
+        self.run = replace(self.run, step=step)
+        for sink in self._direct:
+            sink.open(self.run, "")
+        self._behind = {
+            name: Background(name, sink, self.run, self._mark(name), self.say)
+            for name, sink in self._sinks.items()
+        }
+        self._is_open = True
+        try:
+            for behind in self._behind.values():
+                behind.start()
+            for behind in self._behind.values():
+                behind.wait_open()
+            self.callbacks.start(self.run)
+        except BaseException as error:
+            self.close(error)
+            raise
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """Give a record, with its ``step``, to all sinks; returns when it is in metrics.jsonl.
+
+        Raises:
+            RunFailure: metrics.jsonl or the screen cannot be written.
+        """
+        step, metrics = record["step"], {k: v for k, v in record.items() if k != "step"}
+        for sink in self._direct:
+            sink.log(step, metrics)
+        for behind in self._behind.values():
+            behind.log(step, metrics)
+
+    def evaluated(self, split: str, groups: Sequence[TrajectoryGroup]) -> None:
+        """Keep the episodes of an evaluation for the callbacks, until its record comes."""
+        if self.callbacks:
+            self._evaluations.append((split, groups))
+
+    def call(
+        self, record: Mapping[str, Any], groups: Sequence[TrajectoryGroup] | None = None
+    ) -> None:
+        """Call the callbacks with a record that was logged.
+
+        Args:
+            record: with its ``step``.
+            groups: the step's episodes; None: the record is of evaluations alone.
+
+        Raises:
+            RunFailure: a callback raised.
+        """
+        evaluations, self._evaluations = self._evaluations, []
+        for split, played in evaluations:
+            self.callbacks.evaluation(record["step"], split, record, played)
+        if groups is not None:
+            self.callbacks.step(record["step"], record, groups)
+
+    def finish(self, result: Mapping[str, Any], images: Mapping[str, Path] | None = None) -> None:
+        """Say what the run came to; sinks and callbacks get it as the context ends."""
+        done = result.get("finished", True)
+        drawn = {name: path for name, path in (images or {}).items() if path.exists()}
+        self._ending = Ending("finished" if done else "interrupted", result, drawn)
+
+    def close(self, error: BaseException | None) -> None:
+        """End the run in all trackers, and call ``on_end``; takes at most ``timeout_s`` seconds.
+
+        Args:
+            error: what ends the run; None: it ended well.
+
+        Raises:
+            RunFailure: a callback raised, and nothing else is being raised: else that gets a note.
+        """
+        if not self._is_open:
+            return
+        self._is_open = False
+        ending = self._ending
+        if error is not None or ending is None:
+            stopped = isinstance(error, (KeyboardInterrupt, asyncio.CancelledError))
+            ending = Ending("interrupted" if stopped or error is None else "failed")
+        for behind in self._behind.values():
+            behind.finish(ending)
+        try:
+            self.callbacks.end(None if ending.status == "failed" else ending.result)
+        except RunFailure as failure:
+            if error is None:
+                raise
+            error.add_note(str(failure))
+        finally:
+            join_all(self._behind, self._options.timeout_s)
+
+    def _mark(self, name: str) -> Mark:
+        return Mark(self._marks and self._marks / f"{name}.json")
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close(error)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # Sinks and callbacks may wait; the event loop does not.
+        await asyncio.to_thread(self.close, error)
