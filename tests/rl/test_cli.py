@@ -341,6 +341,8 @@ def test_help_names_every_key_quickly_and_without_torch(command, config_type):
         .replace("algo.row.", "algo.")
         .replace("policy.name", "policy")
         .replace("policy.settings.", "policy.")
+        .replace("log.name", "log")
+        .replace("log.settings.", "log.")
         for key in leaves(config)
     }
     assert names - {"env.split"} | {"config", "preset"} <= shown
