@@ -22,7 +22,7 @@ from rl.credit.objective import imitation_objective, policy_objective
 from rl.errors import RunFailure
 from rl.learner.batch import Batch, MicroBatch
 from rl.learner.fixed_terms import fixed_terms
-from rl.learner.metrics import UpdateMetrics
+from rl.learner.metrics import UpdateMetrics, compare_few
 from rl.learner.model import ScoringModel
 from rl.learner.optimizer import Optimizer
 from rl.learner.reference import copied, make_reference
@@ -173,13 +173,9 @@ class Learner:
         if self.token_rewards is not None:
             token_scores = self.token_rewards.scores(batch)
             metrics.values.update(self.token_rewards.accumulate(batch, token_scores))
+        most = self.max_tokens_per_micro_batch
         fixed, told = fixed_terms(
-            self.algorithm,
-            self.model,
-            self.reference,
-            batch,
-            self.max_tokens_per_micro_batch,
-            token_scores,
+            self.algorithm, self.model, self.reference, batch, most, token_scores
         )
         metrics.values.update(told)
         sampling_logprobs = self._on_device(batch.sampling_logprobs)
@@ -189,6 +185,8 @@ class Learner:
         zero = fixed.advantages.abs() <= ZERO_ADVANTAGE
         metrics.values["frac_zero_advantage"] = zero.double().mean().item()
         live = self._live_episodes(batch, fixed.advantages)
+        if not live.any():
+            compare_few(self.model, batch, metrics, most)
         steps_before = self.optimizer.num_steps
         minibatches = list(self._minibatches(batch))
         for number, episodes in enumerate(minibatches):
@@ -325,7 +323,8 @@ class Learner:
         """Episodes with a gradient: ``[M]`` booleans.
 
         Where the surrogate is the whole loss, an episode whose advantages are all 0 has none. Only
-        metrics would want its forward pass, so that it is left out.
+        metrics need its forward pass: it is left out, but for a few episodes of an update in which
+        none has a gradient.
         """
         row = self.algorithm
         draws_back = row.surrogate in ("dro", "mirror-descent")

@@ -6,7 +6,12 @@ import torch
 from torch import Tensor
 
 from rl.credit.objective import Terms
+from rl.learner.batch import Batch
 from rl.learner.mismatch import mismatch
+from rl.learner.model import ScoringModel
+
+COMPARED_EPISODES = 8
+"""Episodes that are compared with the sampler in an update in which none has a gradient."""
 
 
 class UpdateMetrics:
@@ -85,3 +90,26 @@ class UpdateMetrics:
             numbers = (stacked / self._num_tokens).tolist()
             result.update(zip(self._sums, numbers, strict=True))
         return result
+
+
+@torch.no_grad()
+def compare_few(model: ScoringModel, batch: Batch, metrics: UpdateMetrics, max_tokens: int) -> None:
+    """Compare a few episodes of an update, evenly spaced, with what their sampler said.
+
+    Without it a sampler with stale weights would go unnoticed while no episode has a gradient.
+
+    Args:
+        model: with the weights that the update begins with.
+        batch: the update's episodes.
+        metrics: where the comparison goes.
+        max_tokens: most tokens, padding counted, in one forward pass.
+    """
+    present = batch.episode_ids.unique()
+    places = torch.linspace(0, len(present) - 1, min(COMPARED_EPISODES, len(present)))
+    few = torch.zeros(len(batch.rewards), dtype=torch.bool)
+    few[present[places.round().long()]] = True
+    for micro in batch.micro_batches(max_tokens, few):
+        logprobs = model.score(micro.to(model.device)).logprobs.cpu()
+        mine = batch.sampled[micro.tokens]
+        own = micro.tokens[mine]
+        metrics.compare(logprobs[mine], batch.sampling_logprobs[own], batch.versions[own])

@@ -455,18 +455,52 @@ def test_episodes_without_an_advantage_cost_no_forward_pass(make_model, groups, 
 
 
 def test_a_step_without_an_advantage_is_one_with_a_gradient_of_zero(make_model, groups):
-    """No forward pass; the optimizer's averages decay as with any gradient of 0."""
+    """No pass of the learner's; the optimizer's averages decay as with any gradient of 0."""
     row = replace(GRPO, epochs=1)
     learner = Learner(make_model(), row, OptimizerConfig(lr=1e-3, weight_decay=0.0))
     learner.update(groups)
     before = copy.deepcopy(learner.optimizer.state_dict()["adamw"]["state"])
-    learner.model.score = None
+    score = learner.model.score
+
+    def watched(micro):
+        assert not torch.is_grad_enabled()
+        return score(micro)
+
+    learner.model.score = watched
     metrics = learner.update(groups, rewards=[1.0] * 5)
     assert (metrics["loss"], metrics["grad_norm"], metrics["optimizer_steps"]) == (0, 0, 1)
     assert metrics["unscored_tokens"] == metrics["num_tokens"] == NUM_TOKENS
     assert "entropy" not in metrics
     for i, state in learner.optimizer.state_dict()["adamw"]["state"].items():
         torch.testing.assert_close(state["exp_avg"], 0.9 * before[i]["exp_avg"])
+
+
+def test_a_stale_sampler_is_seen_where_no_episode_has_a_gradient(make_model, make_group):
+    """Eight of twenty episodes are enough, and all of three where there are no more."""
+    many = [make_group([[(3, 4, 0.0)], [(3, 2, 0.0)]], seed=seed) for seed in range(10)]
+    few = [make_group([[(3, 4, 0.0)], [(3, 2, 0.0)], [(2, 5, 0.0)]], seed=5)]
+    for groups, count in ((many, 8), (few, 3)):
+        model = make_model()
+        learner = Learner(model, GRPO, FREE)
+        seen = []
+        score = learner.model.score
+
+        def watched(micro, score=score, seen=seen):
+            seen.append(len(micro.lengths))
+            return score(micro)
+
+        learner.model.score = watched
+        metrics = learner.update(groups)
+        assert sum(seen) == count
+        assert metrics["unscored_tokens"] == metrics["num_tokens"]
+        assert "entropy" not in metrics
+        members = [t for group in groups for t in group.trajectories]
+        if count == 3:
+            logprobs = torch.cat([direct_scores(model, t)[0] for t in members])
+            away = (logprobs + 3.0).abs().mean().item()
+            assert metrics["sampling/logp_difference_mean"] == pytest.approx(away, rel=1e-4)
+        assert metrics["sampling/logp_difference_mean"] > 0.1, "the recorded -3.0 is stale"
+        assert metrics["sampling/logp_difference_max"] > 0.1
 
 
 @pytest.mark.parametrize(
