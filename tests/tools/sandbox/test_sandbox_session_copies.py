@@ -27,6 +27,22 @@ async def test_variables_are_independent(session):
         assert (await twin.run("xs, f()")).value == "([1, 7, 8, 9], 4)"
 
 
+async def test_children_of_a_session_that_was_copied_come_to_their_own_end(session):
+    """While the warden looks for processes that no session has, others are forked."""
+    async with await session.fork() as twin, await session.fork() as other:
+        forks = (
+            "import os, time\nends, until = [], time.monotonic() + 2\n"
+            "while time.monotonic() < until:\n    kid = os.fork()\n"
+            "    if kid == 0: os._exit(7)\n"
+            "    ends.append(os.waitpid(kid, 0)[1])\n"
+            "(len(ends) > 0, {os.waitstatus_to_exitcode(end) for end in ends})"
+        )
+        results = await asyncio.gather(
+            *(each.run(forks, wall_s=60.0) for each in (session, twin, other))
+        )
+        assert [result.value for result in results] == ["(True, {7})"] * 3
+
+
 async def test_both_run_at_the_same_time(session):
     async with await session.fork() as twin:
         meet = "import os, time\nopen('../{mine}', 'w').close()\nend = time.time() + 4\n"

@@ -133,9 +133,7 @@ class _Session:
                 continue
             elif trouble := rest.stop(branch, self.members):
                 self.end(branch, trouble, branch.reason)
-        watched = self.forked and self.branches and not self.starting()
-        strays = self.strays() if watched else set()
-        for pid in strays:  # nobody could tell whose they are
+        for pid in (strays := self.strays()):  # nobody could tell whose they are
             send_signal(pid, signal.SIGKILL)
         self.reap()
         # A stray that was killed just now is buried at the next look.
@@ -230,9 +228,13 @@ class _Session:
         return any(branch.child.pid == 0 for branch in self.branches.values())
 
     def strays(self) -> set[int]:
-        """Processes that are in no branch: their parents have ended."""
-        kept = {pid for branch in self.branches.values() for pid in branch.members()}
-        return set(watchdog.descendants()) - kept
+        """Processes that are in no branch: their parents have ended, and this one adopted them."""
+        if not self.forked or not self.branches or self.starting():
+            return set()
+        # Two looks, at everything and at the branches, would differ by what a branch forks between.
+        roots = {branch.child.pid for branch in self.branches.values()}
+        adopted = set(watchdog.children(os.getpid())) - roots
+        return adopted.union(*map(watchdog.descendants, adopted))
 
     def listen(self, fd: int, handler: Callable[[], None]) -> None:
         """Call ``handler`` whenever there is something to read."""
@@ -389,9 +391,7 @@ class _Session:
             kill_everything(self.config, branch.child)
             return
         while True:
-            doomed = set(branch.members())
-            if not self.starting():
-                doomed |= self.strays()
+            doomed = self.strays().union(branch.members())
             for pid in doomed:
                 send_signal(pid, signal.SIGKILL)
             self.reap()
