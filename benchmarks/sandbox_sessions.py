@@ -1,4 +1,4 @@
-"""Sessions: calls per second of one and of eight; milliseconds to open and to fork one (40 MB).
+"""Sessions: calls per second, milliseconds to open and to fork one (40 MB), what 64 idle ones cost.
 
     python -m benchmarks.sandbox_sessions --backend bwrap --seconds 3 --rounds 3
 
@@ -18,6 +18,7 @@ import time
 
 from benchmarks.sandbox import rate
 from tools.sandbox import Limits, Sandbox, make_sandbox
+from tools.sandbox.inside import usage, watchdog
 
 ECHO = """
 import sys
@@ -86,6 +87,27 @@ async def fork_ms(sandbox: Sandbox, times: int) -> list[float]:
     return taken
 
 
+async def idle_share(sandbox: Sandbox, sessions: int, seconds: float) -> float:
+    """Parts of a core that everything below this process uses while so many sessions are idle."""
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(sessions):
+            session = await stack.enter_async_context(sandbox.session())
+            assert (await session.run("1 + 1")).value == "2"
+        await asyncio.sleep(1)
+        before, started = processor_seconds(), time.monotonic()
+        await asyncio.sleep(seconds)
+        return (processor_seconds() - before) / (time.monotonic() - started)
+
+
+def processor_seconds() -> float:
+    """What the processes below this one have used so far."""
+    total = 0.0
+    for pid in watchdog.descendants():
+        with contextlib.suppress(OSError):  # it has ended
+            total += usage.of(pid).cpu_s
+    return total
+
+
 async def measure_sessions(sandbox: Sandbox, seconds: float, rounds: int) -> dict[str, object]:
     rates: dict[str, list[float]] = {"plain": [], "1_session": [], "8_sessions": []}
     opens: list[float] = []
@@ -102,6 +124,7 @@ async def measure_sessions(sandbox: Sandbox, seconds: float, rounds: int) -> dic
         "open_and_first_call_ms": round(statistics.median(opens), 2),
         "fork_40_mb_ms": round(statistics.median(forks), 2),
         "fork_40_mb_p95_ms": round(statistics.quantiles(forks, n=20)[-1], 2),
+        "64_idle_share_of_a_core": round(await idle_share(sandbox, 64, 7 * seconds), 3),
     }
 
 

@@ -5,12 +5,17 @@
 
 from __future__ import annotations
 
-from benchmarks.memory_kinds import KINDS
-from tests.tools.sandbox.acceptance.case import ERROR, KILLED, MEMORY, OK, Program
+from benchmarks.memory_kinds import KINDS, PRELUDE
+from tests.tools.sandbox.acceptance.case import ERROR, KILLED, MEMORY, OK, TIMEOUT, Program
 from tools.sandbox import Limits
 
 _HALF = Limits(wall_s=100.0, cpu_s=200.0, memory_mb=128)
 """Half of what the sandbox allows, so that the machine is spared."""
+_SPLIT = (
+    "def split():\n    at = libc.mmap(None, 2000 * 4096, 0, 0x22, -1, 0)\n"
+    "    for n in range(0, 2000, 2): libc.mprotect(ctypes.c_void_p(at + n * 4096), 4096, 1)\n"
+)
+"""As many mappings as eight processes may have, nearly: looks take as long as they can."""
 _SHARES = """
 import mmap, os
 held = [mmap.mmap(-1, size) for size in (1000, 1 << 20, 8 << 20)]
@@ -33,6 +38,26 @@ MEMORY_CASES: list[Program] = [
             crowds="forks(" in kind.program,
         )
         for kind in KINDS
+    ),
+    Program(
+        "memory is bounded, however long looks take",
+        PRELUDE + _SPLIT + "def grow():\n    split()\n    time.sleep(1)\n"
+        "    held = touch(mmap.mmap(-1, 100 * MB, flags=2)); time.sleep(100)\n"
+        "forks(grow, 7)\nwait()",
+        (MEMORY, ERROR),
+        "^began",
+        limits=_HALF,
+        prelude=False,
+        crowds=True,
+    ),
+    Program(
+        "the deadline is kept, however long looks take",
+        PRELUDE + _SPLIT + "def spin():\n    split()\n    while True: pass\nforks(spin, 7)\nwait()",
+        (TIMEOUT, ERROR),
+        "^began",
+        limits=Limits(wall_s=3.0, cpu_s=100.0),
+        prelude=False,
+        crowds=True,
     ),
     Program(
         "memory can be shared with children, without a name, in pieces of up to 8 MiB",
