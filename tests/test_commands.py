@@ -79,6 +79,9 @@ def beside_a_run_file(tmp_path, monkeypatch):
     (toml,) = re.findall(r"```toml\n# run\.toml\n(.*?)```", page, re.DOTALL)
     (tmp_path / "run.toml").write_text(toml)
     shutil.copytree(HOME / "recipes", tmp_path / "recipes")
+    page = (HOME / "docs" / "python.md").read_text(encoding="utf-8")
+    (environment,) = re.findall(r"```python\n(import envs\n.*?class Parity.*?)```", page, re.DOTALL)
+    (tmp_path / "my_env.py").write_text(environment)
     adapter = tmp_path / "runs" / "search" / "checkpoints" / "best"
     adapter.mkdir(parents=True)
     (adapter / "adapter_config.json").write_text("{}")
