@@ -29,7 +29,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -315,8 +315,14 @@ def summary(values: Sequence[float]) -> dict[str, float]:
 async def measure(words: argparse.Namespace, log: Path) -> list[dict[str, Any]]:
     """Start a server and compare at each number of episodes."""
     model = make_model("tiny", WINDOW)
+
+    async def score(
+        token_ids: Sequence[int], temperature: float, supports: Sequence[Sequence[int]]
+    ) -> Sequence[float]:
+        return score_tokens(model, token_ids, temperature, supports)
+
     prober = Prober(
-        partial(score_tokens, model),
+        score,
         model.config.vocab_size,
         sampling=SamplingParams(),
         tolerance=1e-4,

@@ -18,8 +18,8 @@ import json
 import statistics
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +89,14 @@ async def measure(
     from rl.texts.conversations import Conversation, Exchange
 
     model = make_model(kind).to(where.device)
+
+    async def score(
+        token_ids: Sequence[int], temperature: float, supports: Sequence[Sequence[int]]
+    ) -> Sequence[float]:
+        return score_tokens(model, token_ids, temperature, supports)
+
     prober = Prober(
-        partial(score_tokens, model),
+        score,
         model.config.vocab_size,
         sampling=SamplingParams(),
         tolerance=where.tolerance,

@@ -15,6 +15,7 @@ from rl.credit.algorithm import Algorithm, Correction
 from rl.credit.algorithms import ALGORITHMS
 from rl.credit.shaping import make_shapings
 from rl.errors import UsageError
+from rl.learner.registration import check_learner
 from rl.learner.settings import OptimizerConfig
 from rl.recipes import RECIPES
 from rl.rollout.curriculum import CurriculumConfig
@@ -194,6 +195,8 @@ class TrainConfig(TrackingConfig, RunConfig):
     ten times that for an adapter."""
     lora: LoraConfig = field(default_factory=left_out)
     """An adapter that is trained in the place of the model's own weights."""
+    learner: str = "local"
+    """Where updates are computed: local is this process; other names come from plug-ins."""
     micro_batch_tokens: int = 4096
     """Padded tokens per forward of the learner; the loss does not depend on it."""
     eval: EvalConfig = field(default_factory=left_out)
@@ -217,6 +220,7 @@ class TrainConfig(TrackingConfig, RunConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.sampling.check_training()
+        check_learner(self.learner)
         at_least(0, self, "max_seconds", "keep_episodes", "stall_s")
         at_least(1, self, "steps", "prompts", "group_size", "save_every", "micro_batch_tokens")
         at_least(1, self, "shaping_from")

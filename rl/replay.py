@@ -26,6 +26,8 @@ from rl.settings.policy import LocalPolicyConfig, PolicyChoice
 from rl.settings.python import from_python
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from rl.rollout.trajectory import TrajectoryGroup
     from rl.trainer import Trainer
 
@@ -55,7 +57,6 @@ async def replay(config: ReplayConfig) -> dict[str, Any]:
         UsageError: the folder holds no run, or the episodes of a step are missing.
     """
     # These load torch, which `--help` and a mistyped key should not have to wait for.
-    from rl.learner.checkpoint import save_checkpoint
     from rl.run.folder import RunFolder
     from rl.stage import open_stage
     from rl.trainer import Trainer
@@ -75,9 +76,10 @@ async def replay(config: ReplayConfig) -> dict[str, Any]:
             trainer.progress.step = step
             say(f"step {step}/{until}  loss {metrics.get('loss', float('nan')):.6g}")
         result: dict[str, Any] = {"run": str(run), "steps": until}
-        result |= _compared(trainer, folder.checkpoints / f"step-{until:06d}")
         if config.out:
-            save_checkpoint(Path(config.out), stage.model, stage.tokenizer)
+            await trainer.learner.save(Path(config.out))
+        result |= await _compared(trainer, folder.checkpoints / f"step-{until:06d}")
+        if config.out:
             result["model"] = config.out
     return result
 
@@ -116,19 +118,22 @@ def _groups_of(trainer: Trainer, run: Path, step: int) -> list[TrajectoryGroup]:
     return groups
 
 
-def _compared(trainer: Trainer, checkpoint: Path) -> dict[str, Any]:
-    """How the weights differ from those that the run saved."""
-    from rl.learner.checkpoint import read_trained_state
-    from rl.learner.lora import trained_state
-
+async def _compared(trainer: Trainer, checkpoint: Path) -> dict[str, Any]:
+    """How the weights differ from those that the run saved, which take their place."""
     if not checkpoint.is_dir():
         return {"compared": None}
-    model = trainer.stage.model
-    theirs = read_trained_state(checkpoint, model)
-    ours = {name: weight.cpu() for name, weight in trained_state(model).items()}
+    ours = await _copied(trainer)
+    await trainer.learner.load(checkpoint, trainer.learner.version + 1)
+    theirs = await _copied(trainer)
     largest = max(float((ours[n].double() - w.double()).abs().max()) for n, w in theirs.items())
     equal = all(bool((ours[name] == weight).all()) for name, weight in theirs.items())
     return {"compared": str(checkpoint), "equal": equal, "max_difference": largest}
+
+
+async def _copied(trainer: Trainer) -> dict[str, Tensor]:
+    """The learner's weights as they are, on the CPU."""
+    handle = await trainer.learner.weights(trainer.learner.version)
+    return {name: w.cpu().clone() for name, w in (await handle.tensors()).items()}
 
 
 def _step_of(checkpoint: Path) -> int:

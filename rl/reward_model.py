@@ -137,7 +137,7 @@ def _centred_on(config: RewardModelConfig, material: Material[TokenComparison]) 
     except ValueError as error:
         raise UsageError(str(error)) from error
     segments = [conversation.to_segment(material.renderer) for conversation in conversations]
-    check_lengths(material.model, segments)
+    check_lengths(material.model.config.max_position_embeddings, segments)
     return segments
 
 

@@ -50,13 +50,15 @@ async def _finetune(
     check_splits(config)
     # These load torch, which a wrong setting of the environment does not wait for.
     from rl.imitation.training import imitate
-    from rl.learner.checkpoint import save_checkpoint
+    from rl.learner.local import LocalLearner
     from rl.stage import open_stage
     from rl.stage.segments import text_segments
 
     activities, saved = Activities(on_count=screen.count), folder / "checkpoints" / "last"
     log = TrainingLog("sft", folder, config, screen.say, callbacks)
     async with log, open_stage(config, screen.say, activities=activities) as stage:
+        learner = stage.learner
+        assert isinstance(learner, LocalLearner), "supervised learning goes on in this process"
         segments = await text_segments(stage, config.data, config.demonstrations)
         before = await _test(config, stage, screen, log)
         started = time.monotonic()
@@ -69,7 +71,7 @@ async def _finetune(
             return not 0 < config.max_seconds <= time.monotonic() - started
 
         losses = await imitate(
-            stage.model,
+            learner.model,
             segments,
             config.optimizer,
             steps=config.steps,
@@ -80,9 +82,10 @@ async def _finetune(
         )
         seconds = time.monotonic() - started
         log.draw(f"supervised learning of {config.model} in {config.env.env_id}")
-        await stage.publish(stage.policy.version + 1)
+        learner.trained_elsewhere()
+        await stage.publish()
         after = await _test(config, stage, screen, log, len(losses))
-        save_checkpoint(saved, stage.model, stage.tokenizer)
+        await learner.save(saved)
         result: dict[str, object] = {
             "model": str(saved),
             "steps": len(losses),

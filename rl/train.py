@@ -201,7 +201,7 @@ async def _learn(
     Returns:
         The metrics of all three.
     """
-    from rl.learner.learner import NonFiniteLoss
+    from rl.learner.seam import NonFiniteLoss
     from rl.run.gradient import PREFIX, cause_of
     from rl.run.metrics import rollout_metrics
 

@@ -6,14 +6,12 @@ import dataclasses
 import logging
 import math
 import shutil
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
-
-from torch import Tensor
 
 from agents.segment import Segment
 from rl.config import TrainConfig
@@ -21,15 +19,8 @@ from rl.credit.shaping import make_shapings
 from rl.credit.shaping.agreement import agreement_metrics
 from rl.credit.shaping.record import shape
 from rl.errors import RunFailure, UsageError
-from rl.learner.checkpoint import (
-    TRAINER_STATE,
-    load_trainer_state,
-    read_trained_state,
-    save_checkpoint,
-    tidy,
-)
-from rl.learner.learner import Learner
-from rl.learner.lora import load_trained_state
+from rl.learner.checkpoint import TRAINER_STATE, load_trainer_state, tidy
+from rl.learner.seam import Experience
 from rl.rollout.curriculum import make_curriculum
 from rl.rollout.dynamic import fill, leave_out
 from rl.rollout.order import TaskOrder
@@ -80,15 +71,8 @@ class Trainer:
         self.best = Best()
         self._eval_sampling = config.eval.params(config.sampling.max_tokens)
         self._best_path = folder.checkpoints / "best"
+        self.learner = stage.learner
         try:
-            self.learner = Learner(
-                stage.model,
-                config.algorithm,
-                config.optimizer_in_force,
-                temperature=config.sampling.temperature,
-                max_tokens_per_micro_batch=config.micro_batch_tokens,
-                seed=config.seed,
-            )
             self.collector = stage.collector(
                 "train", config.sampling_params, vine_of(config.algo.row)
             )
@@ -112,7 +96,6 @@ class Trainer:
         """Where the curriculum stood after the last update."""
         self._texts: list[Segment] = []
         self._thread = stage.thread
-        self.learner.tell(lambda: stage.activities.progressed("a micro-batch"))
         self._parts = AsyncExitStack()
 
     async def rollout(self, step: int) -> list[TrajectoryGroup]:
@@ -172,15 +155,15 @@ class Trainer:
             NonFiniteLoss: the weights are still those of the step before.
             BrokenWeights: they are those of no step.
         """
-        version = self.stage.policy.version
+        version = self.learner.version
         groups = [group for group in groups if not group.dropped]
         finished = [trajectory for group in groups for trajectory in group.finished]
         rewards = [trajectory.shaped_reward for trajectory in finished]
         outcomes = [self.success(trajectory) for trajectory in finished]
         texts = self._texts_of(self.progress.step) if self._texts else []
         async with self.stage.learning():
-            metrics = await self._thread.do(
-                self.learner.update, groups, rewards, texts, outcomes, version
+            metrics = await self.learner.update(
+                Experience(groups, rewards, outcomes, texts), version + 1
             )
         self._learnt = self.curriculum.state_dict()
         return metrics | staleness_metrics(finished, version)
@@ -191,7 +174,7 @@ class Trainer:
         Raises:
             PolicyFailure: it cannot, or its servers sample from others.
         """
-        await self.stage.publish(self.stage.policy.version + 1)
+        await self.stage.publish()
         if self.stream is not None:
             # Not before: what begins now would begin with the weights before these.
             self.stream.learned(self.progress.step + 1)
@@ -209,7 +192,7 @@ class Trainer:
         """Keep the weights if no others had as high a success on validation tasks; None: always."""
         if success is None or success > self.best.success:
             self.best = Best(self.progress.step, -math.inf if success is None else success)
-            await self._write(self._best_path, dataclasses.asdict(self.best))
+            await self.learner.save(self._best_path, dataclasses.asdict(self.best))
         self.progress.validation_due = False
 
     async def test(self) -> PassRate:
@@ -224,10 +207,8 @@ class Trainer:
         It is of the moment of the call, though episodes go on while it is written. One that is
         there is of the same weights, and stays.
         """
-        state = {
-            "learner": self.learner.state_dict(),
+        state: dict[str, Any] = {
             "progress": dataclasses.asdict(self.progress),
-            "policy_version": self.stage.policy.version,
             "curriculum": self._learnt,
         }
         if self.stream is not None:
@@ -239,7 +220,7 @@ class Trainer:
         path = self.folder.checkpoints / f"step-{self.progress.step:06d}"
         if path in self._saved():
             return
-        await self._write(path, state)
+        await self.learner.save(path, state, resumable=True)
         await self._thread.do(tidy, self.folder.checkpoints, self._saved()[:-KEPT_CHECKPOINTS])
 
     async def save_done(self) -> None:
@@ -259,14 +240,13 @@ class Trainer:
         if not self._saved():
             self.folder.rewind(-1)
             return False
-        state, weights = self._newest_usable()
-        self.learner.load_state_dict(state["learner"])
+        state = await self._load_newest()
         self.progress = Progress(**state["progress"])
         self.curriculum.load_state_dict(state["curriculum"])
         self._learnt = self.curriculum.state_dict()
         if self.stream is not None:
             self.stream.load_state_dict(state["stream"], self.progress.step)
-        await self._put(weights, state["policy_version"])
+        await self.stage.publish()
         self._recall_best()
         self.folder.rewind(self.progress.step)
         return True
@@ -309,10 +289,10 @@ class Trainer:
             UsageError: they are gone, or damaged.
         """
         try:
-            weights = self._read_weights(self._best_path)
+            await self.learner.load(self._best_path, self.learner.version + 1)
         except ValueError as error:
             raise UsageError(f"the best weights cannot be tested: {error}") from error
-        await self._put(weights, self.stage.policy.version + 1)
+        await self.stage.publish()
 
     async def __aenter__(self) -> Self:
         await self._parts.enter_async_context(
@@ -343,18 +323,14 @@ class Trainer:
     def _in_time(self, end: Callable[[], Awaitable[None]], what: str) -> InTime[None]:
         return at_end(end, what, self.stage.activities, self.config.close_s)
 
-    async def _write(self, folder: Path, state: dict[str, Any]) -> None:
-        """Save the weights as they are, where nothing changes them meanwhile."""
-        await self._thread.do(
-            save_checkpoint, folder, self.stage.model, self.stage.tokenizer, state
-        )
-
-    def _newest_usable(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """The trainer's state and the weights of the newest checkpoint that can be used."""
+    async def _load_newest(self) -> dict[str, Any]:
+        """Have the learner load the newest checkpoint that can be used; returns our own state."""
         unusable: list[tuple[Path, ValueError]] = []
         for checkpoint in reversed(self._saved()):
             try:
-                found = load_trainer_state(checkpoint), self._read_weights(checkpoint)
+                found = await self.learner.load(checkpoint)
+            except UsageError:
+                raise
             except ValueError as error:
                 unusable.append((checkpoint, error))
                 continue
@@ -375,23 +351,6 @@ class Trainer:
             self.best = Best(**load_trainer_state(self._best_path))
         except ValueError as error:
             logger.warning("the next validation chooses the best weights anew: %s", error)
-
-    def _read_weights(self, checkpoint: Path) -> dict[str, Tensor]:
-        """The weights of a checkpoint.
-
-        Raises:
-            ValueError: they cannot be read, or are not finite.
-        """
-        if not checkpoint.is_dir():
-            raise ValueError(f"{checkpoint} is gone")
-        weights = read_trained_state(checkpoint, self.stage.model)
-        if not all(weight.isfinite().all() for weight in weights.values()):
-            raise ValueError(f"the weights in {checkpoint} are not finite")
-        return weights
-
-    async def _put(self, weights: Mapping[str, Tensor], version: int) -> None:
-        load_trained_state(self.stage.model, weights)
-        await self.stage.publish(version)
 
     def _saved(self) -> list[Path]:
         """Complete checkpoints of this run, oldest first."""

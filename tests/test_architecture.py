@@ -203,6 +203,28 @@ def test_importing_a_package_loads_little(package, forbidden):
     assert package == "agents" or int(modules) < 500
 
 
+MODEL_TYPES = re.compile(r"\b(PreTrainedModel|nn\.Module|ScoringModel)\b")
+"""Types of models: a run sees its learner's facts and handles instead (docs/architecture.md)."""
+HOLD_MODELS = (
+    "rl/learner/",
+    "agents/local/",
+    # Commands that train or average a model without the learner's verbs.
+    *("rl/imitation/training.py", "rl/preferences/training.py", "rl/merge.py"),
+    # A judge's own model, which is only asked.
+    "rl/judging/local.py",
+)
+
+
+def test_only_the_learner_and_the_local_policy_hold_a_model():
+    holders = {
+        str(path.relative_to(HOME))
+        for path in sources()
+        if MODEL_TYPES.search(path.read_text(encoding="utf-8"))
+    }
+    assert not {name for name in holders if not name.startswith(HOLD_MODELS)}
+    assert holders >= {"rl/learner/local.py", "agents/local/policy.py"}
+
+
 def test_files_are_small():
     lengths = {p.relative_to(HOME): len(p.read_text().splitlines()) for p in sources()}
     assert not {str(path): length for path, length in lengths.items() if length > MAX_FILE}

@@ -210,7 +210,7 @@ class VLLMServerPolicy:
         except (UnfitWeights, OSError) as error:
             raise PolicyFailure(str(error), retryable=False) from error
         written = time.perf_counter()
-        self._prober.expect(version)
+        await self._prober.expect(version)
         self._dispatcher.forget()
         # Where versions are not told, no completion may have two, and none waits at the server: it
         # would be sampled from weights that are newer than those it was asked of.

@@ -7,14 +7,14 @@ is a label that anybody may set, and its checksums are of empty tensors where it
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from agents.completion import SamplingParams
 from agents.policy import PolicyFailure
 from agents.vllm.instance import Instance
 
-Score = Callable[[Sequence[int], float, Sequence[Sequence[int]]], Sequence[float]]
+Score = Callable[[Sequence[int], float, Sequence[Sequence[int]]], Awaitable[Sequence[float]]]
 """From token ids, a temperature and what the last of them were sampled from (none: from the whole
 vocabulary) to the learner's log-probability of each token but the first."""
 PROMPT_TOKENS, SAMPLED_TOKENS = 48, 16
@@ -64,13 +64,14 @@ class Prober:
         )
         self._expected: dict[int, list[float]] = {}
 
-    def expect(self, version: int) -> None:
+    async def expect(self, version: int) -> None:
         """Remember what the learner says of the probe now, as ``version``.
 
         The version before is remembered as well: a server on its way back may be given that one.
         """
+        scores = list(await self._score(self._prompt, 1.0, ()))
         former = list(self._expected.items())[-1:]
-        self._expected = dict(former) | {version: list(self._score(self._prompt, 1.0, ()))}
+        self._expected = dict(former) | {version: scores}
 
     async def prove(self, replica: Instance, version: int, *, sampled: bool = True) -> Proof:
         """Probe a server that runs ``version``.
@@ -98,8 +99,8 @@ class Prober:
         if sampled:
             both = [*self._prompt, *completion.token_ids]
             temperature, supports = self._sampling.temperature, completion.supports or ()
-            scored = list(self._score(both, temperature, supports))[len(self._prompt) - 1 :]
-            more = _differences(completion.logprobs, scored)
+            scored = list(await self._score(both, temperature, supports))
+            more = _differences(completion.logprobs, scored[len(self._prompt) - 1 :])
             differences += more
             if read <= self.tolerance:
                 where = "sampled"

@@ -59,7 +59,7 @@ async def gone_on(stage: Stage, items: Sequence[Item], trigger: str) -> list[str
             stage.policy,
             SamplingParams(max_tokens=160, seed=place),
             session=f"reflection-{place}",
-            context_length=stage.model.config.max_position_embeddings,
+            context_length=stage.learner.facts.context_window,
         )
         agent.start(task.question)
         if chain:

@@ -51,7 +51,7 @@ async def imitate(
     """
     if not segments:
         raise ValueError("there is no conversation to imitate")
-    check_lengths(model, segments)
+    check_lengths(model.config.max_position_embeddings, segments)
     learner = Learner(model, ALGORITHMS["grpo"], optimizer)
     order = TaskOrder(len(segments), seed)
     losses: list[float] = []
@@ -69,13 +69,12 @@ async def imitate(
     return losses
 
 
-def check_lengths(model: PreTrainedModel, segments: Sequence[Segment]) -> None:
-    """Refuse what the model could never say.
+def check_lengths(window: int, segments: Sequence[Segment]) -> None:
+    """Refuse segments that are longer than the model's context window.
 
     Raises:
         UsageError: a conversation is longer than the model's window.
     """
-    window: int = model.config.max_position_embeddings
     for number, segment in enumerate(segments, start=1):
         if len(segment) > window:
             raise UsageError(

@@ -36,7 +36,7 @@ class LocalChooser:
     def __init__(self, model: ScoringModel, renderer: Renderer) -> None:
         self._model = model
         self._renderer = renderer
-        self._window: int = model.model.config.max_position_embeddings
+        self._window = model.context_window
         # One forward pass at a time, and not on the event loop.
         self._thread = ThreadPoolExecutor(1, "turnwise-judge")
 

@@ -19,34 +19,19 @@ from transformers import PreTrainedModel
 from rl.credit.algorithm import Aggregation, Algorithm
 from rl.credit.losses import adapted_kl_coef, token_weights
 from rl.credit.objective import imitation_objective, policy_objective
-from rl.errors import RunFailure
 from rl.learner.batch import Batch, MicroBatch
 from rl.learner.fixed_terms import fixed_terms
 from rl.learner.metrics import UpdateMetrics, compare_few
 from rl.learner.model import ScoringModel
 from rl.learner.optimizer import Optimizer
 from rl.learner.reference import copied, make_reference
+from rl.learner.seam import BrokenWeights, NonFiniteLoss
 from rl.learner.settings import OptimizerConfig
 from rl.learner.token_rewards import TokenRewards
 from rl.rollout.trajectory import Segment, TrajectoryGroup
 
 ZERO_ADVANTAGE = 1e-6
 """An advantage up to this is the rounding of a 0."""
-
-
-class NonFiniteLoss(RunFailure):
-    """Raised instead of the optimizer step that would have spoilt the weights.
-
-    The weights are those that the update began with; ``batch`` is what was being trained on.
-    """
-
-    def __init__(self, message: str, batch: Batch) -> None:
-        super().__init__(message)
-        self.batch = batch
-
-
-class BrokenWeights(RunFailure):
-    """Raised after a step that spoilt the weights although its loss and gradient were finite."""
 
 
 class Learner:
@@ -212,7 +197,7 @@ class Learner:
             if not trained.any():
                 self.optimizer.add_zero_gradient()
             self._imitate(texts[number :: len(minibatches)], metrics)
-            self._step(batch, metrics)
+            self._step(metrics)
         if self.token_rewards is not None:
             self.token_rewards.step()
 
@@ -254,7 +239,7 @@ class Learner:
             terms = imitation_objective(self.model.score(micro), weights[micro.tokens])
             terms.loss.backward()
             metrics.add(terms, micro.num_tokens)
-        self._step(batch, metrics)
+        self._step(metrics)
         return self._finish(batch, metrics)
 
     def state_dict(self) -> dict[str, Any]:
@@ -340,15 +325,14 @@ class Learner:
         ):
             yield micro.to(self.model.device)
 
-    def _step(self, batch: Batch, metrics: UpdateMetrics) -> None:
+    def _step(self, metrics: UpdateMetrics) -> None:
         grad_norm = self.optimizer.clip_gradients().item()
         loss = metrics.step_loss.item()
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
             self.optimizer.zero_grad()
             raise NonFiniteLoss(
                 f"optimizer step {self.optimizer.num_steps + 1} has loss {loss} and gradient norm "
-                f"{grad_norm}: the weights are still those that the update began with",
-                batch,
+                f"{grad_norm}: the weights are still those that the update began with"
             )
         metrics.values["learning_rate"] = self.optimizer.learning_rate
         self.optimizer.step()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from rl.credit.objective import TokenScores
 from rl.learner.batch import Batch, MicroBatch
-from rl.learner.head import token_head
 from rl.learner.lora import base_of, merged
+from rl.learner.module import Scores, ScoringModule
 from rl.learner.support import Support
-
-PLAIN_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
-"""Layer types in which a position reads only positions to its left, padded or not."""
 
 
 def load_model(
@@ -62,7 +58,17 @@ def _from_folder_or_hub(path: str, dtype: torch.dtype) -> PreTrainedModel:
     return merged(model, path)
 
 
-def _from_pretrained(path: str, dtype: torch.dtype) -> PreTrainedModel:
+def check_model(path: str) -> None:
+    """Find out whether there is a model at a path, without its weights.
+
+    Raises:
+        ValueError: there is none.
+    """
+    _name_and_kind(base_of(path))
+
+
+def _name_and_kind(path: str) -> tuple[str, str]:
+    """How transformers names the model at ``path``, and the class that saved it."""
     local = Path(path).expanduser()
     if path == "tiny" and not local.is_dir():
         raise ValueError(
@@ -76,16 +82,26 @@ def _from_pretrained(path: str, dtype: torch.dtype) -> PreTrainedModel:
         raise ValueError(f"model ({path}) has no config.json: give {give}")
     name = str(local) if local.is_dir() else path
     try:
-        kind = (AutoConfig.from_pretrained(name).architectures or [""])[0]
+        return name, (AutoConfig.from_pretrained(name).architectures or [""])[0]
+    except (OSError, ValueError) as error:
+        raise _unloadable(path, error) from error
+
+
+def _unloadable(path: str, error: Exception) -> ValueError:
+    problem = "cannot be loaded from its folder"
+    if not Path(path).expanduser().is_dir():
+        problem = "is neither a folder nor a model that the hub gives: check the path or the id"
+    return ValueError(f"model ({path}) {problem} ({str(error).splitlines()[0]})")
+
+
+def _from_pretrained(path: str, dtype: torch.dtype) -> PreTrainedModel:
+    name, kind = _name_and_kind(path)
+    try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             name, dtype=dtype, output_loading_info=True
         )
     except (OSError, ValueError, SafetensorError) as error:
-        reason = str(error).splitlines()[0]
-        problem = "cannot be loaded from its folder"
-        if not local.is_dir():
-            problem = "is neither a folder nor a model that the hub gives: check the path or the id"
-        raise ValueError(f"model ({path}) {problem} ({reason})") from error
+        raise _unloadable(path, error) from error
     model: PreTrainedModel
     told: dict[str, set[str]]
     model, told = loaded
@@ -110,8 +126,7 @@ class ScoringModel:
         model: the very object that the local policy samples from.
         temperature: that tokens are sampled at; 0 (greedy) scores at 1, as policies do.
         own_trunk: whether values come from a copy of the model, which is trained apart.
-        with_values: whether there is a value head: one linear layer in float32 on the last hidden
-            state, 0 at the start.
+        with_values: whether there is a value head.
 
     Raises:
         ValueError: the model does something between its last hidden state and its logits (capping,
@@ -119,7 +134,7 @@ class ScoringModel:
     """
 
     value_trunk: nn.Module | None = None
-    """What values are computed on, where that is not the model's own trunk."""
+    """Computes the hidden states of values, where that is not the model's own trunk."""
 
     def __init__(
         self,
@@ -133,33 +148,29 @@ class ScoringModel:
             raise ValueError(f"temperature ({temperature}) must be >= 0")
         self.model = model
         self.temperature = temperature or 1.0
-        self.trunk = model.base_model
-        head = model.get_output_embeddings()
-        assert isinstance(head, nn.Linear), "a causal language model ends in a linear layer"
-        self.head = head
-        self.value_head: nn.Linear | None = None
-        if with_values:
-            self.value_head = nn.Linear(
-                head.in_features, 1, device=head.weight.device, dtype=self.dtype
-            )
-            nn.init.zeros_(self.value_head.weight)
-            nn.init.zeros_(self.value_head.bias)
-        if with_values and own_trunk:
-            self.value_trunk = copy.deepcopy(self.trunk)
-        self._needs_mask = needs_mask(model)
+        self.root = ScoringModule(model, with_values=with_values, own_trunk=own_trunk)
+        """All forward passes go through this module."""
+        self.value_head = self.root.value_head
+        self.value_trunk = self.root.value_trunk
         self.on_score: Callable[[], None] = lambda: None
-        """Told that a micro-batch begins."""
+        """Called as each micro-batch begins."""
         self._check_head()
+
+    @property
+    def context_window(self) -> int:
+        """The most tokens of one sequence."""
+        window: int = self.model.config.max_position_embeddings
+        return window
 
     @property
     def device(self) -> torch.device:
         """Where the head's weights are."""
-        return self.head.weight.device
+        return self.root.head.weight.device
 
     @property
     def dtype(self) -> torch.dtype:
         """The type of scores: float32, or float64 for a float64 model."""
-        return torch.promote_types(self.head.weight.dtype, torch.float32)
+        return self.root.dtype
 
     def parameters(self) -> list[nn.Parameter]:
         """Everything that is trained: the model's parameters, then the critic's."""
@@ -171,30 +182,14 @@ class ScoringModel:
         return [p for part in parts for p in part.parameters() if p.requires_grad]
 
     def score(self, micro: MicroBatch) -> TokenScores:
-        """Score the micro-batch's tokens. The head is run at the positions that predict one, only.
-
-        Where top-k or top-p had cut what a token was sampled from, its distribution is over what
-        was left, as the sampler's was.
+        """Score the micro-batch's tokens, at the temperature; see :meth:`ScoringModule.forward`.
 
         Args:
             micro: on the model's device.
         """
         self.on_score()
-        hidden = self._sources(micro)
-        logprobs, entropy = token_head(
-            hidden,
-            self.head.weight,
-            self.head.bias,
-            micro.targets,
-            self.temperature,
-            micro.support,
-        )
-        values = None
-        if self.value_head is not None:
-            if self.value_trunk is not None:
-                hidden = self._sources(micro, self.value_trunk)
-            values = self.value_head(hidden.to(self.dtype))[:, 0]
-        return TokenScores(logprobs=logprobs, entropy=entropy, values=values)
+        scores: Scores = self.root(micro, self.temperature)
+        return TokenScores(*scores)
 
     @torch.no_grad()
     def score_batch(self, batch: Batch, max_tokens: int) -> tuple[Tensor, Tensor | None]:
@@ -216,28 +211,12 @@ class ScoringModel:
                 values[micro.tokens] = scores.values.double().cpu()
         return logprobs, values
 
-    def _sources(self, micro: MicroBatch, *trunk: nn.Module) -> Tensor:
-        """The last hidden state that predicts each token: ``[n, H]``."""
-        lengths = micro.lengths if self._needs_mask else None
-        hidden = self._hidden(micro.input_ids, lengths, *trunk)
-        return hidden.flatten(0, 1).index_select(0, micro.source)
-
-    def _hidden(
-        self, input_ids: Tensor, lengths: Tensor | None, trunk: nn.Module | None = None
-    ) -> Tensor:
-        mask = None
-        if lengths is not None:
-            mask = (torch.arange(input_ids.shape[1], device=self.device) < lengths[:, None]).long()
-        output = (trunk or self.trunk)(input_ids=input_ids, attention_mask=mask, use_cache=False)
-        hidden: Tensor = output.last_hidden_state
-        return hidden
-
     @torch.no_grad()
     def _check_head(self) -> None:
         """Compare the head here with the model's own on a few tokens."""
-        ids = torch.arange(4, device=self.device)[None] % self.head.out_features
+        ids = torch.arange(4, device=self.device)[None] % self.root.head.out_features
         theirs = self.model(input_ids=ids, use_cache=False).logits
-        ours = self.head(self._hidden(ids, None))
+        ours = self.root.logits(ids)
         tolerance = 1e-5 if theirs.dtype in (torch.float32, torch.float64) else 2e-2
         if not torch.allclose(ours, theirs, rtol=tolerance, atol=tolerance, equal_nan=True):
             raise ValueError(
@@ -272,17 +251,3 @@ def score_tokens(
     logprobs = logits.log_softmax(-1)
     scores: list[float] = logprobs.gather(1, ids[1:, None])[:, 0].tolist()
     return scores
-
-
-def needs_mask(model: PreTrainedModel) -> bool:
-    """Whether padding on the right is announced to the model.
-
-    Not to plain causal attention, where the mask would only choose a slower kernel. Announced to
-    everything else: state-space, convolution and linear-attention layers are causal too, but may
-    carry a state over the whole row.
-    """
-    config = model.config.to_dict()
-    layer_types = config.get("layer_types")
-    if layer_types is not None:
-        return not set(layer_types) <= PLAIN_LAYERS
-    return "num_attention_heads" not in config and "n_head" not in config

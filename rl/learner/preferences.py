@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from agents.segment import Segment
 from rl.credit.preferences import bradley_terry
 from rl.errors import RunFailure
-from rl.learner.learner import BrokenWeights
 from rl.learner.optimizer import Optimizer
+from rl.learner.seam import BrokenWeights
 from rl.learner.settings import OptimizerConfig
 from rl.texts.comparisons import TokenComparison
 

@@ -98,7 +98,8 @@ def open_material(
     except ValueError as error:
         raise UsageError(str(error)) from error
     learned, held_out = ([text.tokenized(renderer) for text in part] for part in parts)
-    check_lengths(model, [s for c in (*learned, *held_out) for s in c.segments])
+    window: int = model.config.max_position_embeddings
+    check_lengths(window, [s for c in (*learned, *held_out) for s in c.segments])
     say(f"{len(learned)} rows to learn from, {len(held_out)} held out")
     return Material(model, tokenizer, renderer, learned, held_out)
 

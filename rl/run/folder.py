@@ -53,6 +53,7 @@ MAY_CHANGE = (
     "out",
     "device",
     "threads",
+    "learner",
     "log.",
     "callbacks",
     "dry_run",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from agents.template_settings import set_template
 from rl.config import ModelConfig
@@ -56,12 +56,3 @@ def dtype_of(config: ModelConfig) -> torch.dtype:
     if config.dtype != "auto":
         return {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]
     return torch.bfloat16 if device_of(config).type == "cuda" else torch.float32
-
-
-def end_tokens_of(model: PreTrainedModel) -> tuple[int, ...]:
-    """The tokens that end a message by the model's generation config."""
-    config = model.generation_config
-    named = None if config is None else config.eos_token_id
-    if named is None:
-        return ()
-    return tuple(named) if isinstance(named, list) else (named,)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import dataclasses
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from agents.local import Limits, LocalPolicy, TorchThread
 from agents.policy import Policy
@@ -34,11 +34,11 @@ from agents.vllm.engine_process import NOT_INSTALLED
 from agents.vllm.proof import PROBE_TOKENS
 from rl.config import RunConfig, TrainConfig
 from rl.errors import UsageError
-from rl.learner.lora import adapter_config, base_of, trained_state
-from rl.learner.model import score_tokens
+from rl.learner.local import LocalWeights, load_policy_model
+from rl.learner.lora import base_of
+from rl.learner.seam import Learner, LearnerSpec, ModelFacts
 from rl.settings.lora import NO_LORA, LoraConfig
 from rl.settings.policy import VLLMConfig, VLLMEngineConfig, VLLMServerConfig
-from rl.stage.tolerance import tolerance_of
 
 
 def cores_of_learner(config: RunConfig, own_weights: bool) -> int:
@@ -88,12 +88,17 @@ def _check_vllm(
                 f"policy.transfer ({settings.transfer}) must be files with lora.rank "
                 f"({lora.rank}): an adapter is handed over alone, as files"
             )
-        _check_transfer(settings, device)
+        _check_transfer(config, settings, device)
 
 
-def _check_transfer(settings: VLLMConfig, device: torch.device) -> None:
+def _check_transfer(config: RunConfig, settings: VLLMConfig, device: torch.device) -> None:
     """Find out whether vLLM's own transfer of weights is possible here."""
     asked = f"policy.transfer ({settings.transfer})"
+    if isinstance(config, TrainConfig) and config.learner != "local":
+        raise UsageError(
+            f"{asked} must be files with learner={config.learner}: vLLM's transfer sends the "
+            "tensors of a model in this process"
+        )
     elsewhere = isinstance(settings, VLLMServerConfig) and settings.urls
     if device.type != "cuda":
         raise UsageError(f"{asked} must be files on a {device.type}: it is between GPUs")
@@ -138,39 +143,57 @@ def _check_cut(config: RunConfig, device: torch.device) -> None:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class WeightSource:
+    """The weights that a policy samples from."""
+
+    learner: Learner
+    spec: LearnerSpec
+    """The learner was opened with it."""
+    thread: TorchThread | None
+    """Computes for policy and learner in turns; None: both compute at once, so that a local policy
+    has weights and a thread of its own."""
+
+
 async def open_policy(
     config: RunConfig,
-    path: str,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
+    source: WeightSource,
     *,
     logs: Path | None,
-    thread: TorchThread | None,
     say: Callable[[str], None],
     stack: AsyncExitStack,
 ) -> Policy:
-    """The configured policy, sampling from the weights of ``model``; ``stack`` closes it.
+    """The configured policy, sampling from the learner's weights.
 
     Args:
         config: the run's.
-        path: where the model was loaded from.
-        model: the learner's.
-        tokenizer: its tokenizer.
-        logs: a folder for what servers say; None: they say it to nobody.
-        thread: computes for policy and learner in turns; None: both go on at once, so that a local
-            policy has weights and a thread of its own.
-        say: tells the user.
-        stack: closes it in the end.
+        source: the weights.
+        logs: a folder for the logs of servers; None: they are dropped.
+        say: reports progress to the user.
+        stack: closes the policy in the end.
 
     Raises:
         PolicyFailure: a server cannot be started or reached, or does not take the weights.
     """
-    settings = config.policy.settings
-    if isinstance(settings, VLLMServerConfig | VLLMEngineConfig):
-        return await _open_vllm(config, path, model, logs, say, stack)
+    if isinstance(config.policy.settings, VLLMConfig):
+        return await _open_vllm(config, source, logs, say, stack)
+    return await _open_local(config, source, stack)
+
+
+async def _open_local(
+    config: RunConfig, source: WeightSource, stack: AsyncExitStack
+) -> LocalPolicy:
+    """The policy of this process: on the learner's own weights where both take turns."""
+    learner, thread = source.learner, source.thread
+    weights = await learner.weights(learner.version)
+    in_place = isinstance(weights, LocalWeights)
+    if isinstance(weights, LocalWeights):
+        model = weights.model if thread is not None else copy.deepcopy(weights.model)
+    else:
+        model = await asyncio.to_thread(load_policy_model, source.spec)
     policy = LocalPolicy(
-        model if thread is not None else copy.deepcopy(model),
-        tokenizer,
+        model,
+        source.spec.tokenizer,
         max_slots=config.sampling.slots,
         # An episode's own deadline comes first.
         limits=Limits(
@@ -181,49 +204,59 @@ async def open_policy(
         ),
         seed=config.seed,
         deterministic=config.deterministic,
-        shares_weights=thread is not None,
+        shares_weights=in_place and thread is not None,
     )
     stack.push_async_callback(policy.close)
+    if not in_place:
+        await policy.load_weights(await weights.tensors(complete=True), weights.version)
     return policy
 
 
 async def _open_vllm(
     config: RunConfig,
-    path: str,
-    model: PreTrainedModel,
+    source: WeightSource,
     logs: Path | None,
     say: Callable[[str], None],
     stack: AsyncExitStack,
 ) -> VLLMServerPolicy:
     settings = config.policy.settings
     assert isinstance(settings, VLLMConfig)
-    window: int = model.config.max_position_embeddings
-    adapter = adapter_config(model)
+    learner, facts = source.learner, source.learner.facts
+    adapter = facts.adapter
     start = StartConfig(
-        model=base_of(path),
+        model=base_of(source.spec.model),
         lora_rank=adapter["r"] if adapter is not None else 0,
         lora_targets=tuple(adapter["target_modules"]) if adapter is not None else (),
-        context_window=config.context_length or window,
-        dtype=str(model.dtype).removeprefix("torch."),
-        cpu=model.device.type == "cpu",
+        context_window=config.context_length or facts.context_window,
+        dtype=facts.dtype,
+        cpu=facts.device == "cpu",
         # A server keeps one core for its requests.
         threads=max(1, config.num_threads - 1),
         max_num_seqs=config.sampling.slots,
         supports=config.sampling_params.needs_support,
         transfer="" if settings.transfer == "files" else settings.transfer,
     )
+    prober = Prober(
+        learner.score,
+        facts.vocab_size,
+        sampling=config.sampling_params,
+        tolerance=settings.tolerance or await learner.tolerance(config.seed),
+        seed=config.seed,
+    )
+    handover = _handover(settings, facts)
     policy: VLLMServerPolicy
     if isinstance(settings, VLLMEngineConfig):
-        policy = _engine(config, settings, start, model, logs)
+        policy = _engine(config, settings, start, handover, prober, logs)
         say("starting vLLM in this process")
     else:
         assert isinstance(settings, VLLMServerConfig)
-        policy = _servers(config, settings, start, model, logs)
+        policy = _servers(config, settings, start, handover, prober, logs)
         if not settings.urls:
             say(f"starting vLLM, {settings.replicas} server(s)")
     stack.push_async_callback(policy.close)
     await policy.open()
-    await policy.load_weights(weights_for(policy, model), version=0)
+    weights = await learner.weights(learner.version)
+    await policy.load_weights(await weights.tensors(), weights.version)
     say(f"vLLM: {policy.about}")
     return policy
 
@@ -232,10 +265,10 @@ def _servers(
     config: RunConfig,
     settings: VLLMServerConfig,
     start: StartConfig,
-    model: PreTrainedModel,
+    handover: WeightFolders | Transfer,
+    prober: Prober,
     logs: Path | None,
 ) -> VLLMServerPolicy:
-    prober = _prober(config, settings, model)
     member = partial(Member, prober, start_s=settings.start_s, load_s=settings.load_s)
     if settings.urls:
         members = [member(url=url) for url in settings.urls]
@@ -249,7 +282,7 @@ def _servers(
         members = [member(config=dataclasses.replace(told, log=log)) for log in files]
     return VLLMServerPolicy(
         members,
-        _folders(settings, model),
+        handover,
         prober,
         context_window=start.context_window,
         timeouts=_timeouts(config, settings),
@@ -261,7 +294,8 @@ def _engine(
     config: RunConfig,
     settings: VLLMEngineConfig,
     start: StartConfig,
-    model: PreTrainedModel,
+    handover: WeightFolders | Transfer,
+    prober: Prober,
     logs: Path | None,
 ) -> VLLMEnginePolicy:
     told = dataclasses.asdict(start) | {"log": logs / "vllm-engine.log" if logs else None}
@@ -275,8 +309,8 @@ def _engine(
     )
     return VLLMEnginePolicy(
         engine,
-        _folders(settings, model),
-        _prober(config, settings, model),
+        handover,
+        prober,
         context_window=start.context_window,
         timeouts=_timeouts(config, settings),
         start_s=settings.start_s,
@@ -284,28 +318,11 @@ def _engine(
     )
 
 
-def _prober(config: RunConfig, settings: VLLMConfig, model: PreTrainedModel) -> Prober:
-    return Prober(
-        partial(score_tokens, model),
-        model.get_output_embeddings().out_features,
-        sampling=config.sampling_params,
-        tolerance=settings.tolerance or tolerance_of(model, config.seed),
-        seed=config.seed,
-    )
-
-
-def _folders(settings: VLLMConfig, model: PreTrainedModel) -> WeightFolders | Transfer:
+def _handover(settings: VLLMConfig, facts: ModelFacts) -> WeightFolders | Transfer:
     if settings.transfer != "files":
         return Transfer(MEETINGS[settings.transfer], deadline_s=settings.load_s)
     parent = Path(settings.weights) if settings.weights else None
-    return WeightFolders(parent, adapter=adapter_config(model))
-
-
-def weights_for(policy: Policy, model: PreTrainedModel) -> Mapping[str, Tensor]:
-    """What a policy with weights of its own is handed over: to vLLM an adapter goes alone."""
-    if isinstance(policy, VLLMServerPolicy):
-        return trained_state(model)
-    return model.state_dict()
+    return WeightFolders(parent, adapter=facts.adapter)
 
 
 def _timeouts(config: RunConfig, settings: VLLMConfig) -> Timeouts:

@@ -50,5 +50,5 @@ async def text_segments(stage: Stage, data: str, demonstrations: int) -> list[Se
             len(conversations),
         )
     segments = [conversation.to_segment(stage.renderer) for conversation in conversations]
-    check_lengths(stage.model, segments)
+    check_lengths(stage.learner.facts.context_window, segments)
     return segments

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 import envs
@@ -19,12 +19,15 @@ from agents.local import TorchThread
 from agents.policy import Observable, Policy, Serving, Sleeper
 from agents.published_templates import TEMPLATES
 from agents.renderer import Renderer
+from agents.vllm import VLLMServerPolicy
 from rl.config import RunConfig, SFTConfig, TrainConfig
 from rl.errors import UsageError
 from rl.external.collector import collector_type
 from rl.imitation.demonstrations import NoDemonstrations
-from rl.learner.lora import add_adapter, check_lora
-from rl.learner.model import load_model
+from rl.learner.lora import check_lora
+from rl.learner.model import check_model
+from rl.learner.registration import open_of
+from rl.learner.seam import Host, Learner, LearnerSpec, TrainingSpec
 from rl.rollout.collector import Collector, EpisodeLimits
 from rl.rollout.trajectory import TrajectoryGroup
 from rl.rollout.vine import Vine
@@ -34,8 +37,8 @@ from rl.run.metrics import PassRate, pass_rate_of_tasks, success_of
 from rl.run.services import ServiceMeter
 from rl.settings.chat import OWN_TEMPLATE
 from rl.settings.lora import NO_LORA, LoraConfig
-from rl.stage.model import device_of, dtype_of, end_tokens_of, load_tokenizer
-from rl.stage.policies import check_policy, cores_of_learner, open_policy, weights_for
+from rl.stage.model import device_of, dtype_of, load_tokenizer
+from rl.stage.policies import WeightSource, check_policy, cores_of_learner, open_policy
 from rl.stage.tiny import make_tiny
 
 TRAIN, VALIDATION, TEST, EVALUATE, DISTILL = 0, 1, 2, 3, 4
@@ -48,7 +51,8 @@ class Stage:
 
     config: RunConfig
     services: Mapping[str, Any]
-    model: PreTrainedModel
+    learner: Learner
+    """Owns the model."""
     tokenizer: PreTrainedTokenizerBase
     policy: Policy
     renderer: Renderer
@@ -57,7 +61,7 @@ class Stage:
     activities: Activities
     """What everything does at this moment."""
     thread: TorchThread
-    """Computes everything that uses several cores."""
+    """Computes everything of this process that uses several cores."""
     on_evaluated: Callable[[str, Sequence[TrajectoryGroup]], None] = lambda split, groups: None
     """Called with the split and the episodes of each evaluation."""
 
@@ -79,7 +83,6 @@ class Stage:
     ) -> Collector:
         """Whoever plays episodes of a split, and values their turns if asked."""
         config = self.config
-        window: int = self.model.config.max_position_embeddings
         collector = collector_type(config.env.env_id)(
             config.env.env_id,
             dataclasses.replace(config.env.options, split=split),
@@ -88,7 +91,7 @@ class Stage:
             renderer=self.renderer,
             sampling=sampling,
             limits=EpisodeLimits(
-                context_length=config.context_length or window,
+                context_length=config.context_length or self.learner.facts.context_window,
                 episode_timeout_s=config.episode_timeout_s,
                 # A wave has room for one request of each episode.
                 requests_at_once=int(config.deterministic),
@@ -116,14 +119,20 @@ class Stage:
         self.on_evaluated(split, groups)
         return pass_rate_of_tasks(by_task), groups
 
-    async def publish(self, version: int) -> None:
-        """Have the policy sample from the model's weights as they are now.
+    async def publish(self) -> None:
+        """Have the policy sample from the learner's weights as they are now.
 
         Raises:
-            PolicyFailure: it cannot.
+            PolicyFailure: the policy cannot.
         """
-        weights = None if self.policy.shares_weights else weights_for(self.policy, self.model)
+        version = self.learner.version
         with self.activities.busy(POLICY, "sync"):
+            weights = None
+            if not self.policy.shares_weights:
+                handle = await self.learner.weights(version)
+                # A server that was started with the base model takes the adapter alone.
+                complete = not isinstance(self.policy, VLLMServerPolicy)
+                weights = await handle.tensors(complete=complete)
             await self.policy.load_weights(weights, version)
         self.activities.progressed("weights that arrived")
 
@@ -135,20 +144,22 @@ class Stage:
             return
         await self.policy.sleep()
         try:
-            yield
+            await self.learner.onload()
+            try:
+                yield
+            finally:
+                await self.learner.offload()
         finally:
-            if self.model.device.type == "cuda":
-                # What torch keeps for later the policy could not take.
-                torch.cuda.empty_cache()
             await self.policy.wake()
 
     def facts(self) -> dict[str, Any]:
         """What a run depends on beside its configuration."""
+        model = self.learner.facts
         return {
-            "device": str(self.model.device),
-            "dtype": str(self.model.dtype),
-            "num_parameters": sum(p.numel() for p in self.model.parameters()),
-            "num_trained": sum(p.numel() for p in self.model.parameters() if p.requires_grad),
+            "device": model.device,
+            "dtype": model.dtype,
+            "num_parameters": model.num_parameters,
+            "num_trained": model.num_trained,
             **self.policy.facts(),
             "isolation": {
                 name: f"{service.backend}, {service.isolation}"
@@ -192,9 +203,9 @@ async def open_stage(
             services = await _open_services(config, stack, activities)
             _check_isolation(config, services, say)
             path = await _model_path(config, services, thread, say, activities)
-            with activities.doing(LEARNER, f"the model {path}", OPEN):
-                model, tokenizer = _load(config, path, device, lora)
-            renderer = Renderer(tokenizer, end_tokens_of(model))
+            spec = _spec(config, path, device, lora)
+            learner = await _open_learner(config, spec, thread, activities, stack)
+            renderer = Renderer(spec.tokenizer, learner.facts.end_token_ids)
         except ValueError as error:
             raise UsageError(str(error)) from error
         activities.progressed("the model that was loaded")
@@ -204,13 +215,8 @@ async def open_stage(
             InTime(AsyncExitStack(), "the policy", activities, config.close_s)
         )
         with activities.doing(LEARNER, "the policy", OPEN):
-            policy = await open_policy(
-                *(config, path, model, tokenizer),
-                logs=logs,
-                thread=None if own_weights else thread,
-                say=say,
-                stack=closed_first,
-            )
+            source = WeightSource(learner, spec, None if own_weights else thread)
+            policy = await open_policy(config, source, logs=logs, say=say, stack=closed_first)
         if isinstance(policy, Observable):
             activities.watch(policy)
         if isinstance(policy, Serving):
@@ -218,7 +224,34 @@ async def open_stage(
         activities.progressed("the policy that was opened")
         meter = ServiceMeter(services)
         await meter.take()  # a warm start's programs belong to no step
-        yield Stage(config, services, model, tokenizer, policy, renderer, meter, activities, thread)
+        yield Stage(
+            *(config, services, learner, spec.tokenizer, policy),
+            *(renderer, meter, activities, thread),
+        )
+
+
+async def _open_learner(
+    config: RunConfig,
+    spec: LearnerSpec,
+    thread: TorchThread,
+    activities: Activities,
+    stack: AsyncExitStack,
+) -> Learner:
+    """The learner that the run is configured for; ``stack`` closes it, in time."""
+    name = config.learner if isinstance(config, TrainConfig) else "local"
+    host = Host(thread, lambda: activities.progressed("a micro-batch"))
+    with activities.doing(LEARNER, f"the model {spec.model}", OPEN):
+        learner = await open_of(name)(spec, host)
+    await stack.enter_async_context(
+        at_end(learner.close, "the learner", activities, config.close_s)
+    )
+    window = learner.facts.context_window
+    if config.context_length > window:
+        raise UsageError(
+            f"context_length ({config.context_length}) must be at most the model's window, "
+            f"{window} tokens"
+        )
+    return learner
 
 
 async def _open_services(
@@ -250,25 +283,30 @@ def _settle(config: RunConfig) -> tuple[torch.device, LoraConfig]:
     return device, lora
 
 
-def _load(
-    config: RunConfig, path: str, device: torch.device, lora: LoraConfig
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model, where the run wants it, and its tokenizer.
+def _spec(config: RunConfig, path: str, device: torch.device, lora: LoraConfig) -> LearnerSpec:
+    """Everything that the run's learner is made of.
 
     Raises:
-        ValueError: it cannot be loaded, or its window is smaller than the run wants.
+        ValueError: there is no model at the path, or it has no tokenizer.
     """
-    model = load_model(path, device=device, dtype=dtype_of(config))
-    if lora.rank:
-        add_adapter(model, lora, path, config.seed)
-    tokenizer = load_tokenizer(path, config.chat)
-    window: int = model.config.max_position_embeddings
-    if config.context_length > window:
-        raise UsageError(
-            f"context_length ({config.context_length}) must be at most the model's window, "
-            f"{window} tokens"
+    check_model(path)
+    training = None
+    if isinstance(config, TrainConfig):
+        training = TrainingSpec(
+            algorithm=config.algorithm,
+            optimizer=config.optimizer_in_force,
+            temperature=config.sampling.temperature,
+            micro_batch_tokens=config.micro_batch_tokens,
         )
-    return model, tokenizer
+    return LearnerSpec(
+        model=path,
+        tokenizer=load_tokenizer(path, config.chat),
+        device=str(device),
+        dtype=str(dtype_of(config)).removeprefix("torch."),
+        lora=lora,
+        seed=config.seed,
+        training=training,
+    )
 
 
 async def _model_path(

@@ -132,7 +132,7 @@ class NumberProber:
     def __init__(self, server: ScriptedServer) -> None:
         self._server = server
 
-    def expect(self, version: int) -> None: ...
+    async def expect(self, version: int) -> None: ...
 
     async def prove(self, replica: object, version: int, *, sampled: bool = True) -> Proof:
         if self._server.weights != version:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -54,4 +52,13 @@ def nudge(model, scale: float = 0.02) -> None:
 def prober_of(model, **changes) -> Prober:
     """A prober that scores with ``model``."""
     settings = {"sampling": SamplingParams(temperature=0.7), "tolerance": 1e-4} | changes
-    return Prober(partial(score_tokens, model), VOCAB, **settings)
+    return Prober(scores_of(model), VOCAB, **settings)
+
+
+def scores_of(model):
+    """The function by which a prober asks for the model's log-probabilities."""
+
+    async def score(*sequence):
+        return score_tokens(model, *sequence)
+
+    return score

@@ -81,7 +81,7 @@ def test_a_real_model_is_trained(real_model, policy, problems, tmp_path):
 def test_a_stale_layer_of_a_real_model_is_seen(real_model):
     """After one update at 1e-6, whichever layer it is; the tolerance lets the noise pass."""
     from rl.learner.model import load_model, score_tokens
-    from rl.stage.tolerance import MARGIN, TOKENS, scoring_noise, tolerance_of
+    from rl.learner.tolerance import MARGIN, TOKENS, scoring_noise, tolerance_of
 
     model = load_model(real_model)
     bound = tolerance_of(model)

@@ -240,7 +240,7 @@ def test_a_loss_that_is_not_finite_keeps_the_good_weights(
 def test_a_failed_update_does_not_touch_the_checkpoint_before_it(words, tmp_path, monkeypatch):
     """With several optimizer steps in an update, weights may have moved before it failed."""
     import rl.trainer
-    from rl.learner.learner import NonFiniteLoss
+    from rl.learner.seam import NonFiniteLoss
 
     out = tmp_path / "run"
     learn = rl.trainer.Trainer.learn
@@ -249,8 +249,8 @@ def test_a_failed_update_does_not_touch_the_checkpoint_before_it(words, tmp_path
         if self.progress.step < 2:
             return await learn(self, groups)
         with torch.no_grad():
-            next(self.stage.model.parameters()).add_(1.0)
-        raise NonFiniteLoss("the loss is nan", None)
+            next(self.stage.learner.model.parameters()).add_(1.0)
+        raise NonFiniteLoss("the loss is nan")
 
     monkeypatch.setattr(rl.trainer.Trainer, "learn", failing)
     assert main(words(out, save_every=2)) == 1
@@ -269,9 +269,9 @@ def test_poisoned_weights_end_the_run_in_one_line(words, tmp_path, monkeypatch, 
 
     async def poisoning(self, groups):
         update = await learn(self, groups)
-        if self.learner.num_updates == 3:
+        if self.learner.version == 3:
             with torch.no_grad():
-                next(self.stage.model.parameters()).fill_(float("nan"))
+                next(self.stage.learner.model.parameters()).fill_(float("nan"))
             await self.stage.policy.load_weights(None, self.stage.policy.version + 1)
         return update
 

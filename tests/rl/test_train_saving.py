@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+import rl.learner.local
 import rl.trainer
 from rl.learner.checkpoint import load_trainer_state
 from rl.run.folder import read_jsonl
@@ -52,24 +53,24 @@ def test_the_loop_answers_while_weights_are_written_and_episodes_are_judged(
 ):
     told = []
 
-    def watched(name):
-        work = getattr(rl.trainer, name)
+    def watched(module, name):
+        work = getattr(module, name)
 
         def doing(*args):
             what = args[0].name if name == "save_checkpoint" else name
             told.append((what, answers(loops[0][0])))
             return work(*args)
 
-        monkeypatch.setattr(rl.trainer, name, doing)
+        monkeypatch.setattr(module, name, doing)
 
-    watched("save_checkpoint")
-    watched("shape")
+    watched(rl.learner.local, "save_checkpoint")
+    watched(rl.trainer, "shape")
     assert main(words(tmp_path / "run", steps=1)) == 0
     assert set(told) == {(name, True) for name in ("best", "shape", "step-000001")}
 
 
 def test_a_checkpoint_is_of_the_moment_at_which_it_was_begun(words, tmp_path, monkeypatch, loops):
-    save, seen = rl.trainer.save_checkpoint, []
+    save, seen = rl.learner.local.save_checkpoint, []
 
     def slow(folder, model, tokenizer, state):
         loop, trainer = loops[0]
@@ -83,7 +84,7 @@ def test_a_checkpoint_is_of_the_moment_at_which_it_was_begun(words, tmp_path, mo
             assert (state["stream"], state["curriculum"]) == before
         save(folder, model, tokenizer, state)
 
-    monkeypatch.setattr(rl.trainer, "save_checkpoint", slow)
+    monkeypatch.setattr(rl.learner.local, "save_checkpoint", slow)
     out = tmp_path / "run"
     settings = {"staleness": 2, "steps": 3, "save_every": 1, "curriculum__max_draws": 3}
     assert main(words(out, **settings)) == 0
@@ -93,7 +94,7 @@ def test_a_checkpoint_is_of_the_moment_at_which_it_was_begun(words, tmp_path, mo
 def test_a_validation_counts_though_somebody_asks_to_stop_while_its_weights_are_kept(
     words, tmp_path, monkeypatch, loops
 ):
-    save = rl.trainer.save_checkpoint
+    save = rl.learner.local.save_checkpoint
 
     def interrupted(folder, model, tokenizer, state):
         if folder.name == "best" and state["step"] == 1:
@@ -107,7 +108,7 @@ def test_a_validation_counts_though_somebody_asks_to_stop_while_its_weights_are_
     async def better(self, success):
         await judged(self, success + self.progress.step)
 
-    monkeypatch.setattr(rl.trainer, "save_checkpoint", interrupted)
+    monkeypatch.setattr(rl.learner.local, "save_checkpoint", interrupted)
     monkeypatch.setattr(rl.trainer.Trainer, "judged", better)
     out = tmp_path / "run"
     assert main(words(out, steps=3, eval__every=1)) == 130

@@ -177,7 +177,7 @@ async def test_a_token_that_the_engine_lacks_is_refused_and_harms_nothing(engine
 async def test_a_label_ahead_of_its_weights_is_found_out(engine):
     nudge(engine.model, 0.1)
     version = engine.version + 1
-    engine._prober.expect(version)
+    await engine._prober.expect(version)
     await engine._engine._process.llm.update_weight_version(str(version))
     with pytest.raises(WeightsDiffer, match=f"the vLLM engine does not run version {version}"):
         await engine._prober.prove(engine._engine.replica, version)

@@ -283,7 +283,7 @@ async def test_a_checkpoint_without_some_weights_is_found_out(server, open_polic
 async def test_a_label_ahead_of_its_weights_is_found_out(policy):
     replica = policy._members[0].replica
     nudge(policy.model, 0.1)
-    policy._prober.expect(2)
+    await policy._prober.expect(2)
     await replica._call("POST", "/update_weight_version", 10, {"new_version": "2"})
     with pytest.raises(WeightsDiffer, match="does not run version 2"):
         await policy._prober.prove(replica, 2)
@@ -291,7 +291,7 @@ async def test_a_label_ahead_of_its_weights_is_found_out(policy):
 
 async def test_weights_without_their_label_are_found_out(policy):
     replica = policy._members[0].replica
-    policy._prober.expect(2)
+    await policy._prober.expect(2)
     with pytest.raises(WeightsDiffer, match="samples from version 1 after an update to 2"):
         await policy._prober.prove(replica, 2)
 

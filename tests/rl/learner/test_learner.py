@@ -236,15 +236,15 @@ def test_observation_tokens_have_exactly_no_gradient(make_model, groups):
     """Of the last hidden states, those that predict no sampled token get a gradient of 0."""
     learner = Learner(make_model(), GRPO, FREE)
     hidden = []
-    score_hidden = learner.model._hidden
+    score_hidden = learner.model.root._hidden
 
-    def watched(input_ids, lengths):
-        states = score_hidden(input_ids, lengths)
+    def watched(*given):
+        states = score_hidden(*given)
         states.retain_grad()
         hidden.append(states)
         return states
 
-    learner.model._hidden = watched
+    learner.model.root._hidden = watched
     learner.update(groups)
     (states,) = hidden
     reached = (states.grad != 0).any(-1).sum().item()

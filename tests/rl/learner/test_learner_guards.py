@@ -8,13 +8,12 @@ import torch
 
 import rl.learner.learner
 from rl.credit.algorithms import ALGORITHMS
-from rl.learner.learner import BrokenWeights, Learner, NonFiniteLoss
+from rl.learner.learner import Learner
+from rl.learner.seam import BrokenWeights, NonFiniteLoss
 from rl.learner.settings import OptimizerConfig
 from rl.rollout.trajectory import TrajectoryGroup
 
 GRPO = ALGORITHMS["grpo"]
-NUM_TOKENS = 33
-"""Sampled tokens of the fixture ``groups``."""
 FREE = OptimizerConfig(lr=1e-3, max_grad_norm=1e9)
 
 
@@ -24,9 +23,8 @@ def test_a_loss_that_is_not_finite_stops_before_the_step(make_model, groups):
     with torch.no_grad():
         model.model.norm.weight[3] = float("inf")
     before = copy.deepcopy(model.state_dict())
-    with pytest.raises(NonFiniteLoss, match="optimizer step 1 has loss nan") as caught:
+    with pytest.raises(NonFiniteLoss, match="optimizer step 1 has loss nan"):
         learner.update(groups)
-    assert caught.value.batch.num_tokens == NUM_TOKENS
     for name, weight in model.state_dict().items():
         assert torch.equal(weight, before[name])
     assert learner.optimizer.num_steps == 0

@@ -12,7 +12,8 @@ from transformers import (
 )
 
 from rl.learner.batch import Batch
-from rl.learner.model import ScoringModel, load_model, needs_mask
+from rl.learner.model import ScoringModel, load_model
+from rl.learner.module import needs_mask
 from rl.learner.reward_model import RewardModel
 from rl.rollout.trajectory import Segment
 
@@ -121,13 +122,10 @@ def test_which_models_are_told_of_padding():
 )
 def test_they_are_told_of_it(make, expected):
     scorer = ScoringModel(built(make))
-    trunk, masks = scorer.trunk, []
-
-    def watched(input_ids, attention_mask, use_cache):
-        masks.append(attention_mask)
-        return trunk(input_ids=input_ids, attention_mask=attention_mask, use_cache=use_cache)
-
-    scorer.trunk = watched
+    masks = []
+    scorer.root.trunk.register_forward_pre_hook(
+        lambda _, args, given: masks.append(given["attention_mask"]), with_kwargs=True
+    )
     (micro,) = Batch.from_segments(rows([12, 9])).micro_batches(100)
     scorer.score(micro)
     assert [None if mask is None else mask.tolist() for mask in masks] == [expected]
@@ -152,7 +150,9 @@ def test_the_value_head_starts_at_zero_and_sees_where_tokens_are_sampled():
     with torch.no_grad():
         model.value_head.weight.normal_()
         model.value_head.bias.fill_(0.5)
-        hidden = model.trunk(input_ids=torch.tensor([segments[0].token_ids])).last_hidden_state[0]
+        hidden = model.root.trunk(
+            input_ids=torch.tensor([segments[0].token_ids])
+        ).last_hidden_state[0]
         expected = hidden[[0, 1, 3, 4]] @ model.value_head.weight[0] + 0.5
         torch.testing.assert_close(model.score(micro).values, expected, atol=1e-6, rtol=1e-5)
     assert len(model.parameters()) == len(list(model.model.parameters())) + 2

@@ -13,7 +13,8 @@ from rl.credit.losses import token_weights
 from rl.errors import RunFailure
 from rl.learner.batch import Batch
 from rl.learner.credit import assign_credit
-from rl.learner.learner import Learner, NonFiniteLoss
+from rl.learner.learner import Learner
+from rl.learner.seam import NonFiniteLoss
 from rl.learner.settings import OptimizerConfig
 from rl.learner.token_rewards import TokenRewards
 

@@ -10,8 +10,11 @@ import torch
 from rl.cli import parse
 from rl.config import TrainConfig
 from rl.errors import UsageError
+from rl.learner.registration import register
 from rl.settings.lora import LoraConfig
 from rl.stage.policies import check_policy
+
+register("far", "far_learner:open")
 
 
 def config(*words):
@@ -55,6 +58,11 @@ def test_an_engine_that_is_not_installed_is_said_with_the_fix(monkeypatch):
             ["policy.transfer=ipc", "policy.weights=/w"],
             "cuda",
             r"policy\.weights \(/w\) must be empty with policy\.transfer \(ipc\)",
+        ),
+        (
+            ["policy.transfer=ipc", "learner=far"],
+            "cuda",
+            r"policy\.transfer \(ipc\) must be files with learner=far",
         ),
         ([], "cuda:1", r"device \(cuda:1\) must be cuda .* CUDA_VISIBLE_DEVICES=1"),
     ],

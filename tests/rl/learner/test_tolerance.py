@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import copy
-from functools import partial
 
 import pytest
 import torch
-from tiny_served import VOCAB, new_model
+from tiny_served import VOCAB, new_model, scores_of
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
 from agents.completion import Completion, FinishReason, SamplingParams
 from agents.vllm import Prober, WeightsDiffer
+from rl.learner import tolerance
 from rl.learner.model import score_tokens
-from rl.stage import tolerance
-from rl.stage.tolerance import LEAST, LEAST_COARSE, MARGIN, scoring_noise, tolerance_of
+from rl.learner.tolerance import LEAST, LEAST_COARSE, MARGIN, scoring_noise, tolerance_of
 
 TINY_LR = 4e-4
 
@@ -34,7 +33,7 @@ class Server:
 
 def prober_of(model, bound):
     sampling = SamplingParams()
-    return Prober(partial(score_tokens, model), VOCAB, sampling=sampling, tolerance=bound)
+    return Prober(scores_of(model), VOCAB, sampling=sampling, tolerance=bound)
 
 
 def stale(model, names, lr):
@@ -110,7 +109,7 @@ async def test_every_stale_tensor_and_layer_of_a_tiny_model_is_seen():
     model = new_model()
     bound = tolerance_of(model)
     prober = prober_of(model, bound)
-    prober.expect(1)
+    await prober.expect(1)
     proof = await prober_prove(prober, model)
     assert proof.difference <= bound
     names = [name for name, _ in model.named_parameters()]

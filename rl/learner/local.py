@@ -1,0 +1,207 @@
+"""The learner in this process: it alone holds the model, trains it and writes its checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from rl.errors import UsageError
+from rl.learner.checkpoint import load_trainer_state, read_trained_state, save_checkpoint
+from rl.learner.learner import Learner as Updater
+from rl.learner.lora import adapter_config, add_adapter, load_trained_state, trained_state
+from rl.learner.model import load_model, score_tokens
+from rl.learner.seam import Experience, Host, LearnerSpec, ModelFacts
+from rl.learner.tolerance import tolerance_of
+
+
+async def open_local(spec: LearnerSpec, host: Host) -> LocalLearner:
+    """Load the model on the host's thread and make it a learner; see ``seam.OpenLearner``."""
+    return await host.thread.do(LocalLearner, spec, host)
+
+
+def load_policy_model(spec: LearnerSpec) -> PreTrainedModel:
+    """The model of ``spec`` with its initial weights: a learner's, or a copy to sample from.
+
+    Raises:
+        ValueError: the model cannot be loaded.
+    """
+    dtype: torch.dtype = getattr(torch, spec.dtype)
+    model = load_model(spec.model, device=spec.device, dtype=dtype)
+    if spec.lora.rank:
+        add_adapter(model, spec.lora, spec.model, spec.seed)
+    return model
+
+
+class LocalWeights:
+    """The weights of a model in this process, as they are: nothing is copied.
+
+    A local policy that computes on the learner's thread samples from ``model`` itself.
+    """
+
+    def __init__(self, model: PreTrainedModel, version: int) -> None:
+        self.model = model
+        self.version = version
+
+    async def tensors(self, *, complete: bool = False) -> Mapping[str, Tensor]:
+        """See ``seam.WeightHandle``."""
+        return self.model.state_dict() if complete else trained_state(self.model)
+
+
+class LocalLearner:
+    """See ``seam.Learner``. Updates, scores and checkpoints are computed on the host's thread.
+
+    Raises:
+        ValueError: the model cannot be loaded, or not be trained as the spec says.
+    """
+
+    def __init__(self, spec: LearnerSpec, host: Host) -> None:
+        self.model = load_policy_model(spec)
+        self.facts = facts_of(self.model)
+        self.version = 0
+        self._spec = spec
+        self._thread = host.thread
+        self._metrics: dict[str, float] | None = None
+        """Of the update that made the current version; None where no update made it."""
+        self._updater: Updater | None = None
+        if spec.training is not None:
+            self._updater = Updater(
+                self.model,
+                spec.training.algorithm,
+                spec.training.optimizer,
+                temperature=spec.training.temperature,
+                max_tokens_per_micro_batch=spec.training.micro_batch_tokens,
+                seed=spec.seed,
+            )
+            self._updater.tell(host.on_progress)
+
+    async def update(self, experience: Experience, version: int) -> dict[str, float]:
+        """See ``seam.Learner.update``."""
+        return await self._thread.do(self._update, experience, version)
+
+    async def score(
+        self, token_ids: Sequence[int], temperature: float, supports: Sequence[Sequence[int]] = ()
+    ) -> Sequence[float]:
+        """See ``seam.Learner.score``."""
+        return await self._thread.do(score_tokens, self.model, token_ids, temperature, supports)
+
+    async def tolerance(self, seed: int) -> float:
+        """See ``seam.Learner.tolerance``."""
+        return await self._thread.do(tolerance_of, self.model, seed)
+
+    async def weights(self, version: int) -> LocalWeights:
+        """See ``seam.Learner.weights``."""
+        if version != self.version:
+            raise ValueError(f"version ({version}) is not the learner's, {self.version}")
+        return LocalWeights(self.model, version)
+
+    async def save(
+        self, folder: Path, state: Mapping[str, Any] | None = None, *, resumable: bool = False
+    ) -> None:
+        """See ``seam.Learner.save``."""
+        await self._thread.do(self._save, folder, state, resumable)
+
+    async def load(self, folder: Path, version: int | None = None) -> dict[str, Any]:
+        """See ``seam.Learner.load``."""
+        return await self._thread.do(self._load, folder, version)
+
+    async def offload(self) -> None:
+        """Free the memory that torch keeps for its next forward passes.
+
+        The weights stay, because the policy's weights are checked against them; so does the
+        optimizer's state.
+        """
+        if self.model.device.type == "cuda":
+            await self._thread.do(torch.cuda.empty_cache)
+
+    async def onload(self) -> None:
+        """Nothing to do: the next forward pass takes its memory itself."""
+
+    async def close(self) -> None:
+        """Wait until the calls under way are done; the host owns the thread."""
+        await self._thread.settle()
+
+    def trained_elsewhere(self) -> None:
+        """Count a new version: a command trained ``model`` in place, past the seam."""
+        self.version += 1
+        self._metrics = None
+
+    @property
+    def _trained(self) -> Updater:
+        if self._updater is None:
+            raise ValueError("the learner was opened without training: give LearnerSpec.training")
+        return self._updater
+
+    def _update(self, experience: Experience, version: int) -> dict[str, float]:
+        if version == self.version and self._metrics is not None:
+            return dict(self._metrics)
+        if version != self.version + 1:
+            raise ValueError(
+                f"version ({version}) must be {self.version + 1}: the learner has {self.version}"
+            )
+        metrics = self._trained.update(
+            experience.groups,
+            experience.rewards,
+            experience.texts,
+            experience.outcomes,
+            self.version,
+        )
+        self.version, self._metrics = version, metrics
+        return dict(metrics)
+
+    def _save(self, folder: Path, state: Mapping[str, Any] | None, resumable: bool) -> None:
+        if resumable:
+            own = {"learner": self._trained.state_dict(), "policy_version": self.version}
+            state = {**(state or {}), **own}
+        save_checkpoint(folder, self.model, self._spec.tokenizer, state)
+
+    def _load(self, folder: Path, version: int | None) -> dict[str, Any]:
+        state = {} if version is not None else load_trainer_state(folder)
+        weights = self._read(folder)
+        if version is None:
+            version = int(state.pop("policy_version"))
+            try:
+                self._trained.load_state_dict(state.pop("learner"))
+            except ValueError as error:
+                raise UsageError(f"{folder}: {error}") from error
+        load_trained_state(self.model, weights)
+        self.version, self._metrics = version, None
+        return state
+
+    def _read(self, folder: Path) -> dict[str, Tensor]:
+        if not folder.is_dir():
+            raise ValueError(f"{folder} is gone")
+        weights = read_trained_state(folder, self.model)
+        if not all(weight.isfinite().all() for weight in weights.values()):
+            raise ValueError(f"the weights in {folder} are not finite")
+        return weights
+
+
+def facts_of(model: PreTrainedModel) -> ModelFacts:
+    """Properties of a model."""
+    parameters = list(model.parameters())
+    head = model.get_output_embeddings()
+    return ModelFacts(
+        family=model.config.model_type,
+        context_window=model.config.max_position_embeddings,
+        vocab_size=head.out_features,
+        end_token_ids=_end_tokens(model),
+        device=str(model.device),
+        dtype=str(model.dtype).removeprefix("torch."),
+        num_parameters=sum(p.numel() for p in parameters),
+        num_trained=sum(p.numel() for p in parameters if p.requires_grad),
+        adapter=adapter_config(model),
+    )
+
+
+def _end_tokens(model: PreTrainedModel) -> tuple[int, ...]:
+    """The tokens that end a message by the model's generation config."""
+    config = model.generation_config
+    named = None if config is None else config.eos_token_id
+    if named is None:
+        return ()
+    return tuple(named) if isinstance(named, list) else (named,)

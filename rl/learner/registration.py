@@ -1,0 +1,46 @@
+"""Learners by name: ``learner=NAME`` on the command line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rl.errors import UsageError
+from tools.registry import PluginImportError, Registry
+
+if TYPE_CHECKING:
+    from rl.learner.seam import OpenLearner
+
+_registry = Registry("learner", "turnwise.learners")
+
+
+def register(name: str, target: OpenLearner | str) -> None:
+    """Give a learner a name in this process; ``"module:attribute"`` is imported when it is used.
+
+    Raises:
+        ValueError: the name belongs to another learner.
+    """
+    _registry.register(name, target)
+
+
+def check_learner(name: str) -> None:
+    """Raise UnknownNameError unless a learner has this name."""
+    known = _registry.names()
+    if name not in known:
+        raise _registry.unknown(name, known)
+
+
+def open_of(name: str) -> OpenLearner:
+    """The function that opens the learner of this name.
+
+    Raises:
+        UnknownNameError: no learner has the name.
+        UsageError: the learner fails to import.
+    """
+    try:
+        found: OpenLearner = _registry.get(name)
+    except PluginImportError as error:
+        raise UsageError(str(error)) from error
+    return found
+
+
+register("local", "rl.learner.local:open_local")
