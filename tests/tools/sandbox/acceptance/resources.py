@@ -40,6 +40,18 @@ RESOURCES: list[Program] = [
         crowds=True,
     ),
     Program(
+        "memory that chains of processes hand on, each forked by the last, is counted",
+        "step()\ndef hop():\n    try: return os.fork()\n    except OSError: return -1\n"
+        "for _ in range(6):\n    while (kid := hop()) < 0: pass\n    if kid == 0:\n"
+        "        held, end = bytearray(), time.monotonic() + 20\n"
+        "        while time.monotonic() < end:\n            if hop() > 0: os._exit(0)\n"
+        "            if len(held) < 60 << 20: held += b'x' * (1 << 20)\n"
+        "        os._exit(0)\ntime.sleep(25)\nprint('ESCAPED')",
+        (MEMORY, KILLED),
+        limits=_HALF,
+        crowds=True,
+    ),
+    Program(
         "children that end at once, by the thousand, do not hold up the deadline",
         "step()\nlibc.signal(17, 1)\nforks(lambda: [libc.vfork() or libc._exit(0) "
         "for _ in iter(int, 1)], 8)\ntime.sleep(60)",
