@@ -6,20 +6,21 @@ import time
 
 import pytest
 
-from rl.run.folder import RunFolder, read_jsonl
+from rl.run.folder import read_jsonl
+from rl.tracking.json_lines import JsonLines
 from rl.train import main
 
 
 @pytest.mark.parametrize("staleness", [0, 2])
 def test_the_parts_of_each_lane_add_up_to_the_wall_time(words, tmp_path, monkeypatch, staleness):
     logged = []
-    log = RunFolder.log
+    log = JsonLines.log
 
-    def timed(self, record):
-        logged.append((record["step"], time.perf_counter()))
-        log(self, record)
+    def timed(self, step, metrics):
+        logged.append((step, time.perf_counter()))
+        log(self, step, metrics)
 
-    monkeypatch.setattr(RunFolder, "log", timed)
+    monkeypatch.setattr(JsonLines, "log", timed)
     out = tmp_path / "run"
     assert main(words(out, steps=6, staleness=staleness, eval__every=3, save_every=2)) == 0
     steps = [r for r in read_jsonl(out / "metrics.jsonl") if "time/wall" in r]
