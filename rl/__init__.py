@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from rl.settings.lora import LoraConfig as LoraConfig
     from rl.settings.presets import PRESETS as PRESETS
     from rl.step_labels import StepLabelsConfig as StepLabelsConfig
+    from rl.tracking.callback import Callback as Callback
 
 _MODULES = {
     "rl.api": (
@@ -89,6 +90,7 @@ _MODULES = {
     "rl.settings.lora": "LoraConfig",
     "rl.settings.presets": "PRESETS",
     "rl.step_labels": "StepLabelsConfig",
+    "rl.tracking.callback": "Callback",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 _MEANT = {

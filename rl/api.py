@@ -8,7 +8,8 @@ command. Nothing of a run is left in the process: no thread, no signal handler, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from rl.run.job import Job
 from rl.run.metrics import PassRate
 from rl.settings.files import table_words
 from rl.step_labels import StepLabelsConfig
+from rl.tracking.callback import Callback
 
 
 class Interrupted(KeyboardInterrupt):
@@ -41,11 +43,12 @@ class Interrupted(KeyboardInterrupt):
         self.run = run
 
 
-def fit(config: TrainConfig) -> Run:
+def fit(config: TrainConfig, callbacks: Sequence[Callback] = ()) -> Run:
     """Train a language model in an environment by reinforcement learning: ``python -m rl.train``.
 
     Args:
         config: of the run; ``rl.TrainConfig(env="code-sandbox", steps=10)``.
+        callbacks: called at each step, beside those that ``config`` names.
 
     Raises:
         UsageError: a setting is wrong, or the folder holds another run.
@@ -53,16 +56,16 @@ def fit(config: TrainConfig) -> Run:
         PolicyFailure, EnvFailure, SandboxUnavailable, DatasetUnavailable: a part of it cannot.
         Interrupted: Ctrl-C stopped it; its ``run`` is what was left.
     """
-    return _stopped_or_not(here(_fit, config))
+    return _stopped_or_not(here(partial(_fit, callbacks=callbacks), config))
 
 
-async def afit(config: TrainConfig) -> Run:
+async def afit(config: TrainConfig, callbacks: Sequence[Callback] = ()) -> Run:
     """As :func:`fit`; the caller's event loop is free meanwhile.
 
     Raises:
         CancelledError: the call was cancelled, and the run has stopped cleanly.
     """
-    return _stopped_or_not(await while_awaited(_fit, config))
+    return _stopped_or_not(await while_awaited(partial(_fit, callbacks=callbacks), config))
 
 
 def evaluate(config: EvaluateConfig) -> Evaluation:
@@ -169,11 +172,11 @@ async def arun_pipeline(config: PipelineConfig) -> dict[str, Path]:
     return await while_awaited(_run_pipeline, config)
 
 
-async def _fit(config: TrainConfig, job: Job[Any]) -> Run:
+async def _fit(config: TrainConfig, job: Job[Any], callbacks: Sequence[Callback] = ()) -> Run:
     from rl.train import train
 
     with discard_if_refused(run_path(config.out, config, config.algo.name)):
-        outcome = await train(config, job)
+        outcome = await train(config, job, callbacks)
     return read_run(outcome.folder)
 
 

@@ -456,3 +456,17 @@ async def test_preferences_are_learned_as_the_command_learns_them(settings, tmp_
     torch.set_num_threads(before)
     assert equal(weights(made.folder, "last"), weights(tmp_path / "b", "last"))
     assert len(made.history) == made.metrics["steps"]
+
+
+def test_callbacks_are_given_as_objects(settings, tmp_path):
+    class Seen(rl.Callback):
+        def __init__(self):
+            self.steps = []
+
+        def on_step(self, step, metrics, groups):
+            self.steps.append((step, metrics["reward"], len(groups)))
+
+    seen = Seen()
+    run = rl.fit(rl.TrainConfig(**settings, out=str(tmp_path / "run")), callbacks=[seen])
+    rewards = [r["reward"] for r in run.history if "reward" in r]
+    assert seen.steps == [(step, reward, 6) for step, reward in enumerate(rewards, start=1)]
