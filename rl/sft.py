@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING
 
 from rl.command import answer, run_command
 from rl.config import SFTConfig, run_path
+from rl.errors import UsageError
 from rl.run.activity import Activities
 from rl.run.display import Screen
 from rl.run.files import claimed_folder
 from rl.run.training_log import TrainingLog
 from rl.settings.splits import check_splits
+from rl.texts.lines import find_file
+from rl.texts.roles import FORMAT
 
 if TYPE_CHECKING:
     from rl.stage import Stage
@@ -48,6 +51,7 @@ async def _finetune(
     config: SFTConfig, folder: Path, screen: Screen, callbacks: Sequence[Callback]
 ) -> dict[str, object]:
     check_splits(config)
+    _check_data(config.data)
     # These load torch, which a wrong setting of the environment does not wait for.
     from rl.imitation.training import imitate
     from rl.learner.local import LocalLearner
@@ -97,6 +101,20 @@ async def _finetune(
         }
         log.finish(result)
     return result
+
+
+def _check_data(data: str) -> None:
+    """Name a missing file before a model is made or loaded.
+
+    Raises:
+        UsageError: there is no such file.
+    """
+    if data == "demonstrations":
+        return
+    try:
+        find_file(data, FORMAT, instead='"demonstrations"')
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 async def _test(

@@ -13,12 +13,7 @@ from agents.renderer import Renderer
 from agents.segment import Segment
 from envs.episode import ToolResults
 from rl.texts.lines import read_lines
-from rl.texts.roles import check_roles
-
-FORMAT = (
-    '{"messages": [...]} with user and assistant messages in turn, after at most one system '
-    "message; results of an assistant's tool calls may stand for the user's message"
-)
+from rl.texts.roles import FORMAT, check_roles
 
 
 @dataclass(frozen=True, slots=True)

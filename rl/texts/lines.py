@@ -10,6 +10,19 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
+def find_file(path: str, expected: str, *, key: str = "data", instead: str = "") -> Path:
+    """The file of JSON lines that a setting names; the arguments are those of :func:`read_lines`.
+
+    Raises:
+        ValueError: there is no such file.
+    """
+    file = Path(path).expanduser()
+    if not file.is_file():
+        other = f"{instead} or " if instead else ""
+        raise ValueError(f"{key} ({path}) must be {other}a file of JSON lines, {expected}")
+    return file
+
+
 def read_lines(
     path: str, parse: Callable[[Any], T], expected: str, *, key: str = "data", instead: str = ""
 ) -> list[T]:
@@ -25,10 +38,7 @@ def read_lines(
     Raises:
         ValueError: there is no such file, or a line is not what is expected; names the line.
     """
-    file = Path(path).expanduser()
-    if not file.is_file():
-        other = f"{instead} or " if instead else ""
-        raise ValueError(f"{key} ({path}) must be {other}a file of JSON lines, {expected}")
+    file = find_file(path, expected, key=key, instead=instead)
     rows = []
     # Lines end in a line feed: str.splitlines would also cut at the separators inside texts.
     for number, line in enumerate(file.read_bytes().splitlines(), start=1):

@@ -1,4 +1,4 @@
-"""The roles of chat messages in files."""
+"""The form of conversations in files, and the roles of their messages."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from typing import Any
 
 from tools.registry import closest
 
+FORMAT = (
+    '{"messages": [...]} with user and assistant messages in turn, after at most one system '
+    "message; results of an assistant's tool calls may stand for the user's message"
+)
 ROLES = ("system", "user", "assistant", "tool")
 
 

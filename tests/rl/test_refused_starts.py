@@ -63,6 +63,14 @@ def test_missing_rows_are_named_before_torch_is_loaded(module, words, tmp_path):
     assert not [path for path in tmp_path.rglob("*") if path.name != "runs"]
 
 
+def test_a_missing_file_of_conversations_is_named_before_torch_is_loaded(tmp_path):
+    done = without_torch("rl.sft", "data=nothing.jsonl", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(
+        'error: data (nothing.jsonl) must be "demonstrations" or a file of JSON lines, {"messages"'
+    )
+
+
 def test_a_mistyped_tool_is_named_before_torch_is_loaded(tmp_path):
     words = ["env=math", "env.tools=calculater"]
     done = without_torch("rl.train", *words, cwd=tmp_path)
