@@ -163,7 +163,7 @@ def page_tables(findings: Sequence[Mapping[str, Any]]) -> list[str]:
 def main() -> None:
     torch.set_num_threads(1)
     began = time.process_time()
-    logging.getLogger("rl.learner.credit").setLevel(logging.ERROR)
+    logging.getLogger("rl.credit.assignment").setLevel(logging.ERROR)
     made = settings()
     truths = {name: truth(name, setting) for name, setting in made.items()}
     blocks = {name: Blocks(setting, 7) for name, setting in made.items()}

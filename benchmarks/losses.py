@@ -35,10 +35,10 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from agents.completion import Completion, FinishReason
 from rl.credit.algorithm import Algorithm
 from rl.credit.algorithms import ALGORITHMS
+from rl.credit.assignment import assign_credit
+from rl.credit.batch import Batch
 from rl.credit.corrections import correction_weights
 from rl.credit.objective import FixedTerms, TokenScores, policy_objective
-from rl.learner.batch import Batch
-from rl.learner.credit import assign_credit
 from rl.learner.head import token_head
 from rl.learner.learner import Learner
 from rl.learner.settings import OptimizerConfig

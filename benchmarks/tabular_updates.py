@@ -1,6 +1,6 @@
 """Our estimators' gradients on the worlds of :mod:`benchmarks.tabular`.
 
-There is no estimator here: episodes become a :class:`~rl.learner.batch.Batch`, which goes through
+There is no estimator here: episodes become a :class:`~rl.credit.batch.Batch`, which goes through
 the same steps as in ``Learner``, with the table's log-probabilities in the place of a model's.
 """
 
@@ -15,11 +15,11 @@ from torch import Tensor
 
 from benchmarks.tabular import Group, Setting, World, all_groups
 from rl.credit.algorithm import Algorithm
+from rl.credit.assignment import assign_credit
+from rl.credit.batch import Batch
 from rl.credit.corrections import correction_weights
 from rl.credit.losses import token_weights
 from rl.credit.objective import FixedTerms, TokenScores, policy_objective
-from rl.learner.batch import Batch
-from rl.learner.credit import assign_credit
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup
 
 

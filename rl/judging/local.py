@@ -12,7 +12,7 @@ from transformers.utils import logging as transformers_logging
 from agents.renderer import Renderer
 from agents.segment import Segment
 from envs.judges.chooser import JudgeFailure, Message
-from rl.learner.batch import Batch
+from rl.credit.batch import Batch
 from rl.learner.model import ScoringModel, load_model
 from rl.settings.chat import OWN_TEMPLATE, ChatConfig
 from rl.stage.model import load_tokenizer

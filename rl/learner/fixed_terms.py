@@ -5,10 +5,10 @@ from __future__ import annotations
 from torch import Tensor
 
 from rl.credit.algorithm import Algorithm
+from rl.credit.assignment import assign_credit
+from rl.credit.batch import Batch
 from rl.credit.corrections import correction_weights
 from rl.credit.objective import FixedTerms
-from rl.learner.batch import Batch
-from rl.learner.credit import assign_credit
 from rl.learner.model import ScoringModel
 
 

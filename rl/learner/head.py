@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl.learner.support import Support
+from rl.credit.support import Support
 
 CHUNK_ELEMENTS = 2**24
 """Logits held at once: 64 MiB in float32, 110 positions of a vocabulary of 152k."""

@@ -17,9 +17,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rl.credit.algorithm import Aggregation, Algorithm
+from rl.credit.batch import Batch, MicroBatch
 from rl.credit.losses import adapted_kl_coef, token_weights
 from rl.credit.objective import imitation_objective, policy_objective
-from rl.learner.batch import Batch, MicroBatch
 from rl.learner.fixed_terms import fixed_terms
 from rl.learner.metrics import UpdateMetrics, compare_few
 from rl.learner.model import ScoringModel

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rl.credit.batch import Batch
+from rl.credit.mismatch import mismatch
 from rl.credit.objective import Terms
-from rl.learner.batch import Batch
-from rl.learner.mismatch import mismatch
 from rl.learner.model import ScoringModel
 
 COMPARED_EPISODES = 8

@@ -11,11 +11,11 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from rl.credit.batch import Batch, MicroBatch
 from rl.credit.objective import TokenScores
-from rl.learner.batch import Batch, MicroBatch
+from rl.credit.support import Support
 from rl.learner.lora import base_of, merged
 from rl.learner.module import Scores, ScoringModule
-from rl.learner.support import Support
 
 
 def load_model(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rl.learner.batch import MicroBatch
+from rl.credit.batch import MicroBatch
 from rl.learner.head import token_head
 
 PLAIN_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}

@@ -11,8 +11,8 @@ from transformers import PreTrainedModel
 
 from agents.segment import Segment
 from rl.credit.algorithm import Reduction
+from rl.credit.batch import Batch
 from rl.credit.preferences import answer_log_ratios
-from rl.learner.batch import Batch
 from rl.learner.model import ScoringModel
 
 

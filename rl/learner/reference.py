@@ -7,8 +7,8 @@ import copy
 from transformers import PreTrainedModel
 
 from rl.credit.algorithm import Algorithm
+from rl.credit.batch import MicroBatch
 from rl.credit.objective import TokenScores
-from rl.learner.batch import MicroBatch
 from rl.learner.lora import is_adapted, without_adapter
 from rl.learner.model import ScoringModel
 

@@ -19,8 +19,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rl.credit.algorithm import Algorithm
+from rl.credit.batch import Batch
 from rl.errors import RunFailure
-from rl.learner.batch import Batch
 from rl.learner.model import ScoringModel
 from rl.learner.optimizer import Optimizer
 from rl.learner.settings import OptimizerConfig

@@ -117,7 +117,7 @@ class _State:
 def return_to_go(trajectory: Trajectory, role: str, turn: int, gamma_turn: float) -> float:
     """What a role earns from a turn of its own on.
 
-    As in ``rl.learner.batch``: discounted by its own turns with a token, what others' turns pay it
+    As in ``rl.credit.batch``: discounted by its own turns with a token, what others' turns pay it
     is earned at its turn before, and its first turn with a token earns what was paid before it too.
     """
     rewards, before = trajectory.rewards_of(role), trajectory.turns[:turn]

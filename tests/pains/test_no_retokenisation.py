@@ -13,7 +13,7 @@ from tokenizers import AddedToken
 import envs
 from agents.renderer import Renderer
 from agents.scripted import ScriptedPolicy
-from rl.learner.batch import Batch
+from rl.credit.batch import Batch
 from rl.stage.tiny import train_tokenizer
 from rl.texts.conversations import Conversation, Exchange
 

@@ -11,8 +11,8 @@ import torch
 
 import envs
 from rl.credit.algorithms import ALGORITHMS
-from rl.learner.batch import Batch
-from rl.learner.credit import assign_credit
+from rl.credit.assignment import assign_credit
+from rl.credit.batch import Batch
 from rl.rollout.trajectory import Trajectory
 
 PAID = (0.25, -0.5, 1.0)

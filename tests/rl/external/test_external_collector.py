@@ -8,7 +8,7 @@ import time
 import pytest
 
 from agents.policy import PolicyFailure
-from rl.learner.batch import Batch
+from rl.credit.batch import Batch
 from rl.rollout.trajectory import Trajectory
 
 

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rl.learner.batch import Batch
+from rl.credit.batch import Batch
 from rl.rollout.trajectory import Segment, Trajectory, TrajectoryGroup, Turn
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from rl.credit.algorithms import ALGORITHMS
+from rl.credit.assignment import assign_credit
+from rl.credit.batch import Batch
 from rl.errors import RunFailure
-from rl.learner.batch import Batch
-from rl.learner.credit import assign_credit
 from rl.rollout.trajectory import TrajectoryGroup
 
 GRPO, PPO = ALGORITHMS["grpo"], replace(ALGORITHMS["ppo"], whiten=False, lam=0.95)

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from rl.credit.algorithms import ALGORITHMS
-from rl.learner.batch import Batch
-from rl.learner.credit import assign_credit
+from rl.credit.assignment import assign_credit
+from rl.credit.batch import Batch
 from rl.learner.learner import Learner
 from rl.learner.optimizer import Optimizer
 from rl.learner.settings import OptimizerConfig

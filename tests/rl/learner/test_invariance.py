@@ -19,8 +19,8 @@ from torch import nn
 from agents.completion import Completion, FinishReason
 from rl.credit.algorithm import Correction
 from rl.credit.algorithms import ALGORITHMS
+from rl.credit.batch import Batch
 from rl.credit.objective import TokenScores, policy_objective
-from rl.learner.batch import Batch
 from rl.learner.fixed_terms import fixed_terms
 from rl.learner.learner import Learner
 from rl.learner.model import ScoringModel

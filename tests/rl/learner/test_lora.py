@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from rl.credit.algorithms import ALGORITHMS
-from rl.learner.batch import Batch
+from rl.credit.batch import Batch
 from rl.learner.checkpoint import read_trained_state, save_checkpoint
 from rl.learner.learner import Learner
 from rl.learner.lora import (

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from rl.credit.algorithms import ALGORITHMS
+from rl.credit.mismatch import effective_share, mismatch
 from rl.learner.learner import Learner
-from rl.learner.mismatch import effective_share, mismatch
 from rl.learner.settings import OptimizerConfig
 
 GRPO = ALGORITHMS["grpo"]

@@ -11,7 +11,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from rl.learner.batch import Batch
+from rl.credit.batch import Batch
 from rl.learner.model import ScoringModel, load_model
 from rl.learner.module import needs_mask
 from rl.learner.reward_model import RewardModel

@@ -16,7 +16,7 @@ from torch.distributed.fsdp import fully_shard
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from agents.segment import Segment
-from rl.learner.batch import Batch
+from rl.credit.batch import Batch
 from rl.learner.module import ScoringModule
 
 dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=0, world_size=1)

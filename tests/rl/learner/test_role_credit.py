@@ -11,8 +11,8 @@ import torch
 
 from agents.completion import Completion, FinishReason
 from rl.credit.algorithms import ALGORITHMS
-from rl.learner.batch import Batch
-from rl.learner.credit import assign_credit
+from rl.credit.assignment import assign_credit
+from rl.credit.batch import Batch
 from rl.rollout.trajectory import Segment, Trajectory, TrajectoryGroup, Turn
 from rl.rollout.vine import return_to_go
 from rl.run.metrics import rollout_metrics

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from agents.completion import Completion, FinishReason, SamplingParams
 from agents.local import LocalPolicy
+from rl.credit.batch import Batch
+from rl.credit.support import Support
 from rl.learner import head
-from rl.learner.batch import Batch
 from rl.learner.head import token_head
 from rl.learner.model import ScoringModel, score_tokens
-from rl.learner.support import Support
 from rl.learner.token_rewards import TokenRewards
 from rl.rollout.trajectory import Segment, Trajectory, TrajectoryGroup, Turn
 from tests.rl.learner.conftest import build_model

@@ -9,10 +9,10 @@ import torch
 
 from rl.credit.advantages import dense_advantages, suffix_sums
 from rl.credit.algorithms import ALGORITHMS
+from rl.credit.assignment import assign_credit
+from rl.credit.batch import Batch
 from rl.credit.losses import token_weights
 from rl.errors import RunFailure
-from rl.learner.batch import Batch
-from rl.learner.credit import assign_credit
 from rl.learner.learner import Learner
 from rl.learner.seam import NonFiniteLoss
 from rl.learner.settings import OptimizerConfig

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from rl.credit.algorithms import ALGORITHMS
-from rl.learner.batch import Batch
-from rl.learner.credit import assign_credit
+from rl.credit.assignment import assign_credit
+from rl.credit.batch import Batch
 from rl.learner.learner import Learner
 from rl.learner.settings import OptimizerConfig
 

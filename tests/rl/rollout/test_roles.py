@@ -14,9 +14,9 @@ from agents.completion import SamplingParams
 from agents.scripted import ScriptedPolicy
 from envs.replay import main as replay
 from rl.credit.algorithms import ALGORITHMS
+from rl.credit.assignment import assign_credit
+from rl.credit.batch import Batch
 from rl.imitation.demonstrations import demonstrate
-from rl.learner.batch import Batch
-from rl.learner.credit import assign_credit
 from rl.rollout.collector import Collector, EpisodeLimits
 from rl.rollout.trajectory import Trajectory
 from rl.run.folder import write_trajectories

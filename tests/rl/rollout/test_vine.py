@@ -17,9 +17,9 @@ from agents.completion import Completion, FinishReason, SamplingParams
 from agents.policy import PolicyFailure
 from agents.scripted import ScriptedPolicy
 from rl.credit.algorithms import ALGORITHMS
+from rl.credit.assignment import assign_credit
+from rl.credit.batch import Batch
 from rl.errors import UsageError
-from rl.learner.batch import Batch
-from rl.learner.credit import assign_credit
 from rl.rollout.collector import Collector, EpisodeLimits, RolloutFailure
 from rl.rollout.trajectory import Continuations, Segment, Trajectory, Turn
 from rl.rollout.vine import Vine, require_copies, return_to_go, vine_of

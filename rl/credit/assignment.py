@@ -19,9 +19,9 @@ from rl.credit.advantages import (
     whiten,
 )
 from rl.credit.algorithm import Algorithm
+from rl.credit.batch import Batch
 from rl.credit.losses import kl_penalty
 from rl.errors import RunFailure
-from rl.learner.batch import Batch
 
 logger = logging.getLogger(__name__)
 
