@@ -65,7 +65,7 @@ STUDIES: dict[str, tuple[list[str], dict[str, list[str]]]] = {
         ["env=math", *SECONDS, "sampling.max_tokens=64"],
         {
             "dapo": DAPO,
-            "without clip-higher": [*DAPO, "algo.clip_high=0.2"],
+            "without clip-higher": [*DAPO, "algo.surrogate.clip_high=0.2"],
             "without the token mean": [*DAPO, "algo.aggregation=seq-mean-token-mean"],
             "without dynamic sampling": [*DAPO, "curriculum.max_draws=1"],
             "without overlong shaping": [*DAPO, "shaping="],
@@ -79,7 +79,7 @@ STUDIES: dict[str, tuple[list[str], dict[str, list[str]]]] = {
     # VinePPO plays 37 tokens for one of GRPO's there: the same by updates, with K = 2.
     "mastermind-updates": (
         ["env=mastermind", "prompts=16", "tiny.steps=600", "steps=8", "max_seconds=120"],
-        {**TURNS, "vineppo": ["algo=vineppo", "algo.vine_rollouts=2"]},
+        {**TURNS, "vineppo": ["algo=vineppo", "algo.advantage.rollouts=2"]},
     ),
     # The first program has to guess a constant that only the tests' results tell.
     "repair": (

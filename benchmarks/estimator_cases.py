@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -80,13 +80,15 @@ def _groups(name: str) -> list[Case]:
             for baseline in ("mean", "leave-one-out", "length-weighted"):
                 if baseline != "mean" and std != "none":
                     continue
-                row = Algorithm(
-                    advantage="group-outcome",
-                    baseline=baseline,
-                    std=std,
-                    whiten=whiten,
-                    surrogate="reinforce",
-                    **SUM,
+                row = Algorithm().changed(
+                    {
+                        "advantage": "group-outcome",
+                        "advantage.baseline": baseline,
+                        "advantage.std": std,
+                        "whiten": whiten,
+                        "surrogate": "reinforce",
+                        **SUM,
+                    }
                 )
                 expected, why = None, {"none": "", "mean": MEAN}.get(std, STD)
                 if std == "none" and not whiten:
@@ -99,7 +101,7 @@ def _groups(name: str) -> list[Case]:
                 label = " ".join(["group-outcome", *(x for x in parts if x)])
                 found.append(Case("advantages", label, name, row, expected, why))
     if not even:
-        row = Algorithm(advantage="batch-outcome", std="none", **SUM)
+        row = Algorithm().changed({"advantage": "batch-outcome", "advantage.std": "none", **SUM})
         whole = 1 - 1 / (2 * MEMBERS)
         found.append(Case("advantages", "batch-outcome std=none", name, row, whole, BATCH_SELF))
     return found
@@ -113,7 +115,9 @@ def _turns(setting: Setting) -> list[Case]:
             for whiten in (False, True):
                 if advantage == "reward-to-go" and std != "none":
                     continue
-                row = Algorithm(advantage=advantage, std=std, whiten=whiten, **SUM)
+                row = Algorithm().changed(
+                    {"advantage": advantage, "advantage.std": std, "whiten": whiten, **SUM}
+                )
                 expected: Tensor | float | None = None
                 why = {"group-process": PROCESS, "group-in-group": ANCHORS}.get(advantage, "")
                 if std == "none" and not whiten:
@@ -125,7 +129,7 @@ def _turns(setting: Setting) -> list[Case]:
                 divisor = "" if advantage == "reward-to-go" else f"std={std}"
                 label = " ".join(x for x in (advantage, divisor, "whiten" if whiten else "") if x)
                 found.append(Case("advantages", label, "delayed", row, expected, why))
-    row = Algorithm(advantage="group-in-group", std="none", **SUM)
+    row = Algorithm().changed({"advantage": "group-in-group", "advantage.std": "none", **SUM})
     why = f"{ANCHORS}; like observations in unlike turns"
     found.append(Case("advantages", "group-in-group std=none", "delayed, no clock", row, None, why))
     return found
@@ -157,8 +161,14 @@ def _values(setting: Setting) -> list[Case]:
                 for whiten in (False, True):
                     if whiten and (values is not None or lam == 0.5):
                         continue
-                    row = Algorithm(
-                        advantage=advantage, lam=lam, whiten=whiten, value_coef=0.1, **SUM
+                    row = Algorithm().changed(
+                        {
+                            "advantage": advantage,
+                            "advantage.lam": lam,
+                            "whiten": whiten,
+                            "value.coef": 0.1,
+                            **SUM,
+                        }
                     )
                     known = lam == 1 or (values is None and advantage != "bilevel-gae")
                     why = "" if known else (LAST if values is None else FITTED)
@@ -169,34 +179,46 @@ def _values(setting: Setting) -> list[Case]:
                     found.append(Case("advantages", label, "delayed", row, expected, why, values))
     for rollouts in (1, 9):
         for whiten in (False, True):
-            row = Algorithm(advantage="vine", vine_rollouts=rollouts, whiten=whiten, **SUM)
+            row = Algorithm().changed(
+                {"advantage": "vine", "advantage.rollouts": rollouts, "whiten": whiten, **SUM}
+            )
             label = f"vine rollouts={rollouts}" + (" whiten" if whiten else "")
             known = (None, WHITE) if whiten else (1.0, "")
             found.append(Case("advantages", label, "delayed", row, *known))
-    row = Algorithm(advantage="gae", lam_alpha=0.5, value_coef=0.1, **SUM)
+    row = Algorithm().changed(
+        {"advantage": "gae", "advantage.lam_alpha": 0.5, "value.coef": 0.1, **SUM}
+    )
     found.append(Case("advantages", "gae lam_alpha=0.5 exact", "delayed", row, None, LAMBDA))
     return found
 
 
 def _early(setting: Setting) -> list[Case]:
     """The main ways of crediting turns, where most turns matter little."""
-    group = Algorithm(advantage="group-outcome", std="none", **SUM)
+    group = Algorithm().changed({"advantage": "group-outcome", "advantage.std": "none", **SUM})
     rows: dict[str, tuple[Algorithm, Tensor | float | None, str]] = {
         "group-outcome baseline=mean std=none": (group, SHRUNK, SELF),
-        "group-outcome baseline=mean std=unbiased": (replace(group, std="unbiased"), None, STD),
+        "group-outcome baseline=mean std=unbiased": (
+            group.changed({"advantage.std": "unbiased"}),
+            None,
+            STD,
+        ),
         "group-in-group std=none": (
-            replace(group, advantage="group-in-group"),
+            group.changed({"advantage": "group-in-group"}),
             in_group_gradient(setting),
             ANCHORS,
         ),
-        "gae lam=1 exact": (replace(group, advantage="gae", value_coef=0.1), 1.0, ""),
-        "turn-gae lam=1 exact": (replace(group, advantage="turn-gae", value_coef=0.1), 1.0, ""),
-        "turn-gae lam=0.95 exact": (
-            replace(group, advantage="turn-gae", lam=0.95, value_coef=0.1),
+        "gae lam=1 exact": (group.changed({"advantage": "gae", "value.coef": 0.1}), 1.0, ""),
+        "turn-gae lam=1 exact": (
+            group.changed({"advantage": "turn-gae", "value.coef": 0.1}),
             1.0,
             "",
         ),
-        "vine rollouts=9": (replace(group, advantage="vine", vine_rollouts=9), 1.0, ""),
+        "turn-gae lam=0.95 exact": (
+            group.changed({"advantage": "turn-gae", "advantage.lam": 0.95, "value.coef": 0.1}),
+            1.0,
+            "",
+        ),
+        "vine rollouts=9": (group.changed({"advantage": "vine", "advantage.rollouts": 9}), 1.0, ""),
     }
     return [Case("advantages", name, "decided", *known) for name, known in rows.items()]
 
@@ -247,42 +269,46 @@ def _rows(made: Mapping[str, Setting]) -> list[Case]:
 def _corrections(name: str) -> list[Case]:
     """What the sampler did otherwise: corrected, bounded, or ignored."""
     one_token = name == "bandit"
-    base = Algorithm(
-        advantage="group-outcome",
-        baseline="leave-one-out",
-        std="none",
-        surrogate="reinforce",
-        **SUM,
+    base = Algorithm().changed(
+        {
+            "advantage": "group-outcome",
+            "advantage.baseline": "leave-one-out",
+            "advantage.std": "none",
+            "surrogate": "reinforce",
+            **SUM,
+        }
     )
     bounds: dict[str, dict[str, Any]] = {
-        "tis, unbounded": {"correction": "tis", "correction_high": 1e6},
-        "tis at 1.2": {"correction": "tis", "correction_high": 1.2},
+        "tis, unbounded": {"correction.kind": "tis", "correction.high": 1e6},
+        "tis at 1.2": {"correction.kind": "tis", "correction.high": 1.2},
         "icepop 0.8 to 1.2": {
-            "correction": "icepop",
-            "correction_low": 0.8,
-            "correction_high": 1.2,
+            "correction.kind": "icepop",
+            "correction.low": 0.8,
+            "correction.high": 1.2,
         },
-        "seq-tis, unbounded": {"correction": "seq-tis", "correction_high": 1e6},
-        "seq-tis at 2": {"correction": "seq-tis", "correction_high": 2.0},
+        "seq-tis, unbounded": {"correction.kind": "seq-tis", "correction.high": 1e6},
+        "seq-tis at 2": {"correction.kind": "seq-tis", "correction.high": 2.0},
         "seq-mask at 2": {
-            "correction": "seq-mask",
-            "correction_low": 0.0,
-            "correction_high": 2.0,
+            "correction.kind": "seq-mask",
+            "correction.low": 0.0,
+            "correction.high": 2.0,
         },
         "geo-mask 0.8 to 1.2": {
-            "correction": "geo-mask",
-            "correction_low": 0.8,
-            "correction_high": 1.2,
+            "correction.kind": "geo-mask",
+            "correction.low": 0.8,
+            "correction.high": 1.2,
         },
     }
-    rows = {"none": base, **{key: replace(base, **changes) for key, changes in bounds.items()}}
+    rows = {"none": base, **{key: base.changed(changes) for key, changes in bounds.items()}}
     sampling: dict[str, Any] = {"old_logprobs": "sampling"}
-    clip = {**sampling, "surrogate": "clip", "dual_clip": 0.0}
-    wide = {"clip_low": 1.0, "clip_high": 1e6}
-    rows["old_logprobs=sampling clip, unbounded"] = replace(base, **clip, **wide)
-    rows["old_logprobs=sampling clip"] = replace(base, **clip)
+    clip = {**sampling, "surrogate": "clip", "surrogate.dual_clip": 0.0}
+    wide = {"surrogate.clip_low": 1.0, "surrogate.clip_high": 1e6}
+    rows["old_logprobs=sampling clip, unbounded"] = base.changed({**clip, **wide})
+    rows["old_logprobs=sampling clip"] = base.changed(clip)
     for surrogate in ("cispo", "sapo", "dppo-tv"):
-        rows[f"old_logprobs=sampling {surrogate}"] = replace(base, **sampling, surrogate=surrogate)
+        rows[f"old_logprobs=sampling {surrogate}"] = base.changed(
+            {**sampling, "surrogate": surrogate}
+        )
     found = []
     for label, row in rows.items():
         exact = label == "seq-tis, unbounded" or (one_token and "unbounded" in label)
@@ -314,18 +340,20 @@ def _divergences(setting: Setting) -> list[Case]:
         "k3": (backward, f"the gradient is that of KL(reference || policy); {local}"),
         "k3+": (forward, local),
     }
-    base = Algorithm(advantage="group-outcome", std="none", kl_coef=1.0, **SUM)
+    base = Algorithm().changed(
+        {"advantage": "group-outcome", "advantage.std": "none", "kl.coef": 1.0, **SUM}
+    )
     found = []
     for estimator, (expected, why) in in_loss.items():
-        row = replace(base, kl_estimator=estimator)
+        row = base.changed({"kl.estimator": estimator})
         found.append(
             Case("divergence", f"{estimator} in the loss", "divergence", row, expected, why)
         )
     for estimator in ("k1", "k3"):
-        row = replace(base, kl_estimator=estimator, kl_ratio=True)
+        row = base.changed({"kl.estimator": estimator, "kl.ratio": True})
         name = f"{estimator} in the loss, times the ratio"
         found.append(Case("divergence", name, "divergence", row, forward, local))
-    base = replace(base, advantage="gae", kl_place="reward", value_coef=0.1)
+    base = base.changed({"advantage": "gae", "kl.place": "reward", "value.coef": 0.1})
     whole = truth("divergence", setting)
     biased = "how its own value changes with the policy is not seen"
     in_reward: dict[str, tuple[Tensor | float | None, str]] = {
@@ -334,7 +362,7 @@ def _divergences(setting: Setting) -> list[Case]:
         "k3": (whole - backward, biased),
     }
     for estimator, (target, why) in in_reward.items():
-        row = replace(base, kl_estimator=estimator)
+        row = base.changed({"kl.estimator": estimator})
         name = f"{estimator} in the reward"
         found.append(Case("divergence", name, "divergence", row, target, why))
     return found

@@ -118,12 +118,12 @@ def credit_and_loss(row: Algorithm, batch: Batch, learner: Learner) -> None:
     values = torch.zeros(count, dtype=torch.float64)
     credit = assign_credit(row, batch, values, doubles, doubles, values)
     corrections = None
-    if row.correction != "none":
+    if row.correction.kind != "none":
         corrections, _ = correction_weights(row, doubles, doubles, batch.episode_ids)
     fixed = FixedTerms(
         credit.advantages,
         doubles,
-        doubles if row.kl_coef and row.kl_place == "loss" else None,
+        doubles if row.kl.coef and row.kl.place == "loss" else None,
         values if row.uses_values else None,
         credit.returns,
         corrections,

@@ -121,31 +121,31 @@ class Updates:
         """What stays fixed, as ``rl.learner.fixed_terms`` has it."""
         setting, batch = self.setting, self.batch
         old, ref, valued, scores = self.look_up(setting.logits), None, None, None
-        if algorithm.kl_coef:
+        if algorithm.kl.coef:
             assert setting.reference is not None
             ref = self.look_up(setting.reference)
         if algorithm.uses_values:
             valued = (setting.values if values is None else values)[self.contexts]
-        if algorithm.token_rewards != "none":
+        if algorithm.token_rewards.kind != "none":
             assert setting.scores is not None
             scores = setting.scores[self.contexts, torch.from_numpy(batch.targets)]
         credit = assign_credit(algorithm, batch, valued, old, ref, scores)
         corrections = None
-        if algorithm.correction != "none":
+        if algorithm.correction.kind != "none":
             corrections, _ = correction_weights(
                 algorithm, old, batch.sampling_logprobs, batch.episode_ids
             )
         return FixedTerms(
             advantages=credit.advantages,
             old_logprobs=batch.sampling_logprobs if algorithm.old_logprobs == "sampling" else old,
-            ref_logprobs=ref if algorithm.kl_place == "loss" else None,
+            ref_logprobs=ref if algorithm.kl.place == "loss" else None,
             corrections=corrections,
         )
 
 
 def looks_at_all(algorithm: Algorithm) -> bool:
     """Whether an advantage depends on more than its own group."""
-    return algorithm.whiten or algorithm.advantage in ("batch-outcome", "group-dense")
+    return algorithm.whiten or algorithm.advantage.over_batch
 
 
 def gradients(updates: Updates, algorithm: Algorithm, values: Tensor | None = None) -> Tensor:

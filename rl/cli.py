@@ -27,7 +27,8 @@ from rl.settings.choice import Choice
 from rl.settings.files import read_run, read_settings
 from rl.settings.main_keys import FEW, MAIN_KEYS, of_another_command
 from rl.settings.schema import MODULE, Named, built, chz_class
-from tools.registry import PluginImportError, UnknownNameError, closest
+from rl.settings.unknown import ELSEWHERE, moved, unknown, unknown_option
+from tools.registry import PluginImportError, UnknownNameError
 
 C = TypeVar("C")
 
@@ -245,7 +246,7 @@ def _help(
         ("config", "", "A TOML file of these settings, or a run's folder; the command line wins.")
     )
     rows.append(("preset", "", f"Named settings: {', '.join(sorted(presets)) or 'none'}."))
-    key_width = max(len(key) for key, _, _ in rows)
+    key_width = min(24, max(len(key) for key, _, _ in rows))
     value_width = min(34, max(len(value) for _, value, _ in rows))
     indent = " " * (key_width + value_width + 6)
     width = max(60, shutil.get_terminal_size((110, 24)).columns)
@@ -273,7 +274,7 @@ def _row(key: str, parameter: Any, given: Any) -> tuple[str, str, str]:
     if given is not None:
         value = f"{getattr(given.value, 'value', given.value)} ({given.layer_name})"
     elif parameter.default is None:
-        value = choice.default if choice else ""
+        value = parameter.meta_factory.default if choice else ""
     else:
         value = parameter.default.to_help_str()
     names = choice.names() if choice else _values(parameter.type)
@@ -297,19 +298,34 @@ def _explain(error: Exception, blueprint: Any, config_type: type[Any]) -> str:
     text = str(error)
     extraneous = re.search(r"Extraneous argument ['\"]([^'\"]+)['\"]", text)
     if extraneous is not None:
-        name, hidden = extraneous.group(1), _hidden(config_type)
-        known = [k for k in blueprint._make_lazy().all_params if k and k not in hidden]
-        if name not in _ELSEWHERE and of_another_command(name, known, _names(config_type)):
-            return f"unknown key {name!r}. Another command has it; --help=all lists this one's."
-        return str(unknown("key", name, known))
+        return _unknown_key(extraneous.group(1), blueprint, config_type)
     value = re.search(r"argument (.+?) provided for param '([^']+)'", text)
     expected = re.search(r"Could not cast .*? to (.+)", text)
     if value is not None and expected is not None:
+        key = value.group(2)
         if expected.group(1).startswith(f"{MODULE}:"):
-            key = value.group(2)
-            return f"{key} ({value.group(1)}) has settings of its own: give {key}.KEY=..."
-        return f"{value.group(2)} ({value.group(1)}) must be {_in_words(expected.group(1))}"
+            own = f"{key} ({value.group(1)}) has settings of its own: give {key}.KEY=..."
+            return moved(key) or own
+        return f"{key} ({value.group(1)}) must be {_in_words(expected.group(1))}"
     return _one_line(text)
+
+
+def _unknown_key(name: str, blueprint: Any, config_type: type[Any]) -> str:
+    """What is said of a key that does not exist."""
+    parameters, hidden = blueprint._make_lazy().all_params, _hidden(config_type)
+    known = [k for k in parameters if k and k not in hidden]
+    if moved(name):
+        return moved(name)
+    if name not in ELSEWHERE and of_another_command(name, known, _names(config_type)):
+        return f"unknown key {name!r}. Another command has it; --help=all lists this one's."
+    group = name.rpartition(".")[0]
+    if "." in group and group in parameters and _choice_of(parameters[group]):
+        given = blueprint._arg_map.get_kv(group)
+        default = parameters[group].meta_factory.default
+        chosen = getattr(given.value, "value", given.value) if given else default
+        options = [k for k in known if k.startswith(f"{group}.")]
+        return unknown_option(name, f"{group}={chosen}", options)
+    return str(unknown("key", name, known))
 
 
 def _in_words(type_: str) -> str:
@@ -318,34 +334,6 @@ def _in_words(type_: str) -> str:
     if literal is not None:
         return f"one of {literal.group(1).replace(chr(39), '')}"
     return "true or false" if type_ == "bool" else f"of type {type_}"
-
-
-_ELSEWHERE = {
-    "learning_rate": "optimizer.lr",
-    "num_generations": "group_size",
-    "batch_size": "prompts",
-    "per_device_train_batch_size": "prompts",
-    "max_completion_length": "sampling.max_tokens",
-    "max_steps": "steps",
-    "beta": "algo.kl_coef",
-    "output_dir": "out",
-}
-"""What other trainers call a key of ours."""
-
-
-def unknown(kind: str, name: str, known: Sequence[str] | Mapping[str, Any]) -> UsageError:
-    """The error for a name that is not among ``known``: what was probably meant."""
-    leaf = name.rsplit(".", 1)[-1]
-    same_leaf = [k for k in known if k.rsplit(".", 1)[-1] == leaf]
-    # Whoever says lr means the run's, not the warm start's.
-    same_leaf.sort(key=lambda k: k.startswith("tiny."))
-    ours = [k for k in known if k == _ELSEWHERE.get(name)]
-    # Short for one of them: vllm for vllm-server.
-    longer = [k for k in known if len(name) > 2 and k.startswith(f"{name}-")]
-    hint = next(iter(ours + same_leaf + longer), None) or closest(name, known)
-    meant = f" Did you mean {hint!r}?" if hint else ""
-    known_names = "--help=all lists them all." if kind == "key" else f"One of: {', '.join(known)}."
-    return UsageError(f"unknown {kind} {name!r}.{meant} {known_names}")
 
 
 def _one_line(text: str) -> str:

@@ -10,9 +10,9 @@ from typing import Any, Literal
 from agents.completion import SamplingParams
 from envs.budget import budget_kinds
 from envs.files import short_name
-from rl.cli import unknown
-from rl.credit.algorithm import Algorithm, Correction
-from rl.credit.algorithms import ALGORITHMS
+from rl.credit.algorithm import Algorithm
+from rl.credit.algorithms import algorithm_names, find_algorithm
+from rl.credit.choices import CorrectionKind
 from rl.credit.shaping import make_shapings
 from rl.errors import UsageError
 from rl.learner.registration import check_learner
@@ -33,6 +33,7 @@ from rl.settings.policy import POLICY, PolicyChoice, VLLMConfig, VLLMEngineConfi
 from rl.settings.presets import PRESETS as PRESETS
 from rl.settings.python import from_python
 from rl.settings.tracking import TrackingConfig
+from rl.settings.unknown import unknown
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,9 @@ class AlgorithmChoice:
 
 
 def _resolve_algorithm(name: str) -> tuple[type[Any], Mapping[str, Any], Build]:
-    rows = {**ALGORITHMS, **{name: recipe.row for name, recipe in RECIPES.items()}}
-    if name not in rows:
-        raise unknown("algorithm", name, rows)
-    row = rows[name]
+    if name not in (names := [*algorithm_names(), *RECIPES]):
+        raise unknown("algorithm", name, names)
+    row = RECIPES[name].row if name in RECIPES else find_algorithm(name)
     defaults = {f.name: getattr(row, f.name) for f in fields(Algorithm)}
     return Algorithm, defaults, lambda values: AlgorithmChoice(name, Algorithm(**values))
 
@@ -55,7 +55,7 @@ def _resolve_algorithm(name: str) -> tuple[type[Any], Mapping[str, Any], Build]:
 ALGORITHM = Choice(
     _resolve_algorithm,
     default="grpo",
-    names=lambda: [*ALGORITHMS, *RECIPES],
+    names=lambda: [*algorithm_names(), *RECIPES],
     brings={name: recipe.settings for name, recipe in RECIPES.items()},
 )
 TINY_LR, LARGE_LR = 4e-4, 1e-6
@@ -174,9 +174,9 @@ class TrainConfig(TrackingConfig, RunConfig):
     staleness: int = 0
     """Updates by which episodes may be older than the weights that learn from them. 0: a step plays
     its episodes, then learns; above: both go on at once."""
-    stale_correction: Correction = "tis"
-    """With staleness, what tokens of older weights weigh, where algo.correction is none and pi_old
-    is of the update; docs/algorithms.md."""
+    stale_correction: CorrectionKind = "tis"
+    """With staleness, what tokens of older weights weigh, where algo.correction.kind is none and
+    pi_old is of the update; docs/algorithms.md."""
     curriculum: CurriculumConfig = field(default_factory=left_out)
     """Which tasks a step plays."""
     texts: TextsConfig = field(default_factory=left_out)
@@ -229,12 +229,12 @@ class TrainConfig(TrackingConfig, RunConfig):
             self._check_stall()
         if self.staleness:
             self._check_staleness()
-        if self.shaping and self.algo.row.advantage == "vine":
+        if self.shaping and self.algo.row.advantage.turn_rollouts:
             raise ValueError(
                 f"shaping ({self.shaping}) must be empty with algo.advantage=vine: the values of "
                 f"states are of the environment's rewards alone"
             )
-        if self.reward_weight != 1 and self.algo.row.advantage == "vine":
+        if self.reward_weight != 1 and self.algo.row.advantage.turn_rollouts:
             raise ValueError(
                 f"reward_weight ({self.reward_weight}) must be 1 with algo.advantage=vine: the "
                 f"values of states are of the environment's rewards as they are"
@@ -297,8 +297,8 @@ class TrainConfig(TrackingConfig, RunConfig):
         """The row in force, with what corrects for staleness."""
         row = self.algo.row
         apart = row.old_logprobs == "update" and row.mask_observations
-        if self.staleness and apart and row.correction == "none":
-            return replace(row, correction=self.stale_correction)
+        if self.staleness and apart and row.correction.kind == "none":
+            return row.changed({"correction.kind": self.stale_correction})
         return row
 
     @property

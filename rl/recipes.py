@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rl.credit.algorithm import Algorithm
 from rl.credit.algorithms import ALGORITHMS
@@ -29,17 +29,17 @@ RECIPES: dict[str, Recipe] = {
     ),
     # L1, arXiv 2503.04697, section 3: a budget in the prompt, and rewards for keeping to it.
     "lcpo-exact": Recipe(
-        replace(ALGORITHMS["grpo"], kl_coef=0.001),
+        ALGORITHMS["grpo"].changed({"kl.coef": 0.001}),
         {"env.token_budget": "exact", "shaping": "l1_exact"},
     ),
     "lcpo-max": Recipe(
-        replace(ALGORITHMS["grpo"], kl_coef=0.001),
+        ALGORITHMS["grpo"].changed({"kl.coef": 0.001}),
         {"env.token_budget": "max", "shaping": "l1_max"},
     ),
     # Concise Reasoning via RL, arXiv 2504.05185: the second phase is PPO with lambda below 1 on a
     # few problems that are solved now and then. Its rewards are in recipes/concise.toml.
     "concise": Recipe(
-        replace(ALGORITHMS["ppo"], lam=0.95),
+        ALGORITHMS["ppo"].changed({"advantage.lam": 0.95}),
         {"curriculum.pool": "8", "prompts": "8"},
     ),
 }

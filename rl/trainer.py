@@ -141,10 +141,11 @@ class Trainer:
         except ValueError as error:
             raise RunFailure(str(error)) from error
         rewards = [t.shaped_reward for group in groups for t in group.finished]
-        if self.config.algo.row.std == "mean" and min(rewards, default=0.0) < 0:
+        advantage = self.config.algo.row.advantage
+        if advantage.needs_nonnegative_rewards and min(rewards, default=0.0) < 0:
             raise RunFailure(
-                f"algo.std=mean divides by a group's mean, so rewards must be >= 0; one is "
-                f"{min(rewards):g}: choose another algo.std, or rewards without penalties"
+                f"algo.advantage={advantage.name} divides by a mean: rewards must be >= 0, one is "
+                f"{min(rewards):g}: choose another algo.advantage.std, or rewards without penalties"
             )
         return agreement_metrics(shapings, groups, score)
 

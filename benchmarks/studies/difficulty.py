@@ -18,7 +18,7 @@ import envs
 from benchmarks.studies.tables import interval
 from benchmarks.train_runs import finished_run
 from rl.credit.advantages import group_advantages
-from rl.credit.algorithm import Std
+from rl.credit.choices import Std
 from rl.rollout.trajectory import Trajectory
 from rl.run.folder import read_trajectories
 from rl.run.metrics import success_of
@@ -33,7 +33,7 @@ EVALUATE = [*ENV, "split=test", "tasks=512"]
 HALF_WAY = range(11, 16)
 STDS: tuple[Std, ...] = ("unbiased", "none", "mean")
 """What each group's centred rewards are divided by."""
-ROWS = {f"std={std}": ["algo=grpo", f"algo.std={std}"] for std in ("unbiased", "none")}
+ROWS = {f"std={std}": ["algo=grpo", f"algo.advantage.std={std}"] for std in ("unbiased", "none")}
 RUNS = {"rl.train": TRAIN, "rl.eval": EVALUATE, "rows": ROWS}
 BINS = ("none right", "up to 1/4 right", "1/4 to 3/4 right", "from 3/4 right", "all right")
 

@@ -31,7 +31,7 @@ TRAIN = [
 ROWS = {
     "grpo": ["algo=grpo"],
     "dr-grpo": ["algo=dr-grpo", "algo.max_tokens=128"],
-    "ppo lam=0.95": ["algo=ppo", "algo.lam=0.95"],
+    "ppo lam=0.95": ["algo=ppo", "algo.advantage.lam=0.95"],
     "ppo lam=1": ["algo=ppo"],
 }
 RUNS = {"benchmarks.studies.worlds rl.train": TRAIN, "rows": ROWS}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rl.credit.algorithm import Baseline, Std
+from rl.credit.choices import Baseline, Std
 from rl.rollout.trajectory import EQUAL
 
 GROUP_EPSILON = 1e-6

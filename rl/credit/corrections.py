@@ -31,7 +31,7 @@ def correction_weights(
     """The weight of each token's loss, and what the ratios were like before any bound.
 
     Args:
-        algorithm: its ``correction`` and the bounds of it.
+        algorithm: its ``correction``.
         old: ``[N]``, log-probabilities under the policy as the update starts.
         sampling: ``[N]``, those that the sampler recorded.
         episode_ids: ``[N]`` integers >= 0.
@@ -40,7 +40,7 @@ def correction_weights(
         ``[N]``, and the metrics ``correction/ratio_mean``, ``_max``, ``effective_samples`` (of N
         tokens, (sum rho)^2 / (N sum rho^2)) and ``bounded`` (the share that a bound touched).
     """
-    low, high = algorithm.correction_low, algorithm.correction_high
+    low, high = algorithm.correction.low, algorithm.correction.high
     moved = log_ratio(old, sampling)
     rho = moved.exp()
     _, index, counts = episode_ids.unique(return_inverse=True, return_counts=True)
@@ -51,7 +51,7 @@ def correction_weights(
         0, index, _outside(rho, low, high).to(rho.dtype)
     )
     ones, nowhere = torch.ones_like(rho), torch.zeros_like(rho, dtype=torch.bool)
-    match algorithm.correction:
+    match algorithm.correction.kind:
         case "tis":
             weights, bounded = rho.clamp(max=high), rho > high
         case "icepop":
@@ -70,7 +70,7 @@ def correction_weights(
             weights, bounded = ones, _outside(mean, low, high)
         case _:
             weights, bounded = ones, nowhere
-    if algorithm.correction not in ("tis", "seq-tis"):
+    if algorithm.correction.kind not in ("tis", "seq-tis"):
         weights = weights.masked_fill(bounded, 0.0)
     return weights, {
         "correction/ratio_mean": rho.mean().item(),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rl.credit.algorithm import Aggregation, KLEstimator
+from rl.credit.choices import Aggregation, KLEstimator
 
 MAX_LOG_RATIO = 20.0
 """Log-ratios are clamped to plus or minus this: e^20 is finite, and far outside of any clip."""

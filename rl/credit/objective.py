@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from rl.credit import losses
 from rl.credit.algorithm import Algorithm
-from rl.credit.surrogates import diverged, surrogate
+from rl.credit.ratios import Ratios, diverged
+from rl.errors import RunFailure
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,41 @@ class Terms:
     """Sums over tokens of what metrics are the token means of; detached scalars."""
 
 
+class Surrogates(NamedTuple):
+    """The policy's loss at each token, and which tokens a bound touched: ``[n]`` each."""
+
+    loss: Tensor
+    below: Tensor
+    above: Tensor
+
+
+def surrogate(
+    algorithm: Algorithm, logprobs: Tensor, old: Tensor, advantages: Tensor, rows: Tensor
+) -> Surrogates:
+    """The surrogate that ``algorithm`` names, of a micro-batch's tokens.
+
+    Args:
+        algorithm: the row of choices.
+        logprobs: ``[n]``, log pi.
+        old: ``[n]``, log pi_old.
+        advantages: ``[n]``.
+        rows: ``[n]`` integers >= 0; equal ones are tokens of one sequence.
+
+    Raises:
+        RunFailure: a plug-in gave something else than one number for each token.
+    """
+    of_sampler = algorithm.old_logprobs == "sampling"
+    made = algorithm.surrogate.loss(Ratios(logprobs, old, advantages, rows, of_sampler))
+    if made.loss.shape != logprobs.shape:
+        raise RunFailure(
+            f"algo.surrogate={algorithm.surrogate.name} gave losses of shape "
+            f"{tuple(made.loss.shape)}, expected {tuple(logprobs.shape)}: one for each token"
+        )
+    nowhere = torch.zeros_like(advantages, dtype=torch.bool)
+    below, above = (nowhere if x is None else x for x in (made.below, made.above))
+    return Surrogates(made.loss, below, above)
+
+
 def policy_objective(
     algorithm: Algorithm,
     scores: TokenScores,
@@ -88,31 +125,32 @@ def policy_objective(
     made = surrogate(algorithm, logprobs, old, fixed.advantages, rows)
     per_token = made.loss if fixed.corrections is None else fixed.corrections * made.loss
     moved = losses.log_ratio(logprobs, old)
+    drop = algorithm.correction.drop_divergence
     sums = {
         "entropy": scores.entropy.detach().sum(),
         "clip_ratio/low_mean": made.below.sum(),
         "clip_ratio/high_mean": made.above.sum(),
         "clip_ratio/region_mean": (made.below | made.above).sum(),
     }
-    if algorithm.drop_divergence is not None:
+    if drop is not None:
         sampler = old if fixed.sampling_logprobs is None else fixed.sampling_logprobs
         since = losses.log_ratio(logprobs, sampler)
-        dropped = diverged(since, fixed.advantages, rows, algorithm.drop_divergence)
+        dropped = diverged(since, fixed.advantages, rows, drop)
         per_token = per_token.masked_fill(dropped, 0.0)
         sums["clip_ratio/diverged_mean"] = dropped.sum()
     if fixed.ref_logprobs is not None:
-        kl = losses.kl_penalty(logprobs, fixed.ref_logprobs, algorithm.kl_estimator)
+        kl = losses.kl_penalty(logprobs, fixed.ref_logprobs, algorithm.kl.estimator)
         sums["kl"] = kl.detach().sum()
-        per_token = per_token + algorithm.kl_coef * (moved.exp() * kl if algorithm.kl_ratio else kl)
+        per_token = per_token + algorithm.kl.coef * (moved.exp() * kl if algorithm.kl.ratio else kl)
     if algorithm.entropy_coef:
         per_token = per_token - algorithm.entropy_coef * scores.entropy
     loss = losses.weighted_sum(per_token, weights)
     if scores.values is not None:
         assert fixed.old_values is not None and fixed.returns is not None
         value = losses.value_loss(
-            scores.values, fixed.old_values, fixed.returns, algorithm.value_clip
+            scores.values, fixed.old_values, fixed.returns, algorithm.value.clip
         ).sum()
-        loss = loss + algorithm.value_coef * value_weight * value
+        loss = loss + algorithm.value.coef * value_weight * value
         sums["value_loss"] = value.detach()
     return Terms(loss, sums)
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from rl.credit.algorithm import Reduction
+from rl.credit.choices import Reduction
 
 
 def bradley_terry(

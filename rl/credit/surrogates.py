@@ -1,156 +1,278 @@
-"""What a policy's loss makes of ratio and advantage: one function for each ``surrogate``.
+"""The policy's losses: one plug-in for each ``surrogate``.
 
 Shapes: ``[n]`` is the sampled tokens of a micro-batch; r is pi / pi_old of a token, A its
 advantage, [.] what no gradient passes. Each is minimised, and tells which tokens a bound touched.
 Where pi is pi_old, summed over sequences with the weights of ``seq-mean-token-mean``, all of them
 have the same gradient.
 
-=============== ============================================================== ====================
-``clip``        -min(r A, clip(r, 1 - low, 1 + high) A)                         PPO, equation 7
-``reinforce``   -A log pi                                                       Williams 1992
-``cispo``       -[clip(r, 1 - low, 1 + high)] A log pi                          MiniMax-M1, eq. 4
-``sapo``        -(4 / tau) sigmoid(tau (r - 1)) A                               SAPO, 2511.20347
-``dppo-tv``     -[min(r, 20)] A log pi, while pi has not moved by more than     DPPO, as in verl
-                low or high, in probability, to where A drives it
-``dro``         -A log pi + (tau / 2) (log r)^2                                 DRO, 2405.19107
-``mirror-...``  the same of a whole sequence: r is the product of its tokens'   Kimi k1.5, eq. 3
-``oreal``       -A log pi where A > 0, -loss_coef r A where A < 0              OREAL, equation 13
-``gspo``        ``clip`` with s, the geometric mean of a sequence's r           GSPO, equation 5
-``gspo-token``  ``clip`` with [s] r / [r]                                       GSPO, equation 13
-``gmpo``        -A times the geometric mean of r, each bounded in log space     GMPO, 2507.20673
-=============== ============================================================== ====================
+Nothing here imports torch: a command line is read without it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+from rl.credit.checks import require
+from rl.credit.plugin import Surrogate, SurrogateLoss, register
 
-from rl.credit.algorithm import Algorithm
-from rl.credit.losses import clip_regions, clipped_surrogate, log_ratio
+if TYPE_CHECKING:
+    from torch import Tensor
 
+    from rl.credit.ratios import Ratios
+
+SAMPLING_DUAL_CLIP = 3.0
+"""The dual clip with old_logprobs=sampling, where a ratio may be as large as e^20."""
 SAPO_TAU = (1.0, 1.05)
 """Temperatures of its gate, for A > 0 and for A < 0: a higher one closes sooner (section 3)."""
 DPPO_MAX_RATIO = 20.0
 
 
-@dataclass(frozen=True, slots=True)
-class Surrogates:
-    """The policy's loss at each token, and what its bounds did."""
+@dataclass(frozen=True, kw_only=True)
+class _Bounded(Surrogate):
+    """Options of the surrogates that bound a ratio."""
 
-    loss: Tensor
-    """``[n]``."""
-    below: Tensor
-    """``[n]`` booleans: where the lower bound stops (of ``cispo``: bounds) the gradient."""
-    above: Tensor
-    """``[n]`` booleans: where the upper bound does."""
+    clip_low: float = 0.2
+    """How far below 1 the ratio still earns."""
+    clip_high: float = 0.2
+    """How far above 1 the ratio still earns."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require("clip_low", self.clip_low, self.clip_low >= 0, ">= 0")
+        require("clip_high", self.clip_high, self.clip_high >= 0, ">= 0")
 
 
-def surrogate(
-    algorithm: Algorithm, logprobs: Tensor, old: Tensor, advantages: Tensor, rows: Tensor
-) -> Surrogates:
-    """The surrogate that ``algorithm`` names.
+@dataclass(frozen=True, kw_only=True)
+class _Clipped(_Bounded):
+    """Options of those that clip as PPO does."""
 
-    Args:
-        algorithm: the row of choices.
-        logprobs: ``[n]``, log pi.
-        old: ``[n]``, log pi_old.
-        advantages: ``[n]``.
-        rows: ``[n]`` integers >= 0; equal ones are tokens of one sequence, which is here as a
-            whole: an episode, or a role's part of it.
+    dual_clip: float | None = None
+    """Bound on ratio times a negative advantage, in units of the advantage; 0: unbounded. None: 3
+    with old_logprobs=sampling, else unbounded."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        c = self.dual_clip
+        require("dual_clip", c, c is None or c == 0 or c > 1, "above 1, 0 or None")
+
+    def _clip(self, ratios: Ratios, ratio: Tensor) -> SurrogateLoss:
+        bound = self.dual_clip or None
+        if self.dual_clip is None and ratios.of_sampler:
+            bound = SAMPLING_DUAL_CLIP
+        return ratios.clipped(ratio, self.clip_low, self.clip_high, bound)
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Clip(_Clipped):
+    """-min(r A, clip(r, 1 - clip_low, 1 + clip_high) A): PPO, arXiv 1707.06347, equation 7."""
+
+    name = "clip"
+
+    def loss(self, ratios: Ratios) -> SurrogateLoss:
+        """As :func:`rl.credit.losses.clipped_surrogate`."""
+        return self._clip(ratios, ratios.log_ratio().exp())
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Reinforce(Surrogate):
+    """-A log pi: Williams 1992."""
+
+    name = "reinforce"
+    has_ratio = False
+
+    def loss(self, ratios: Ratios) -> SurrogateLoss:
+        """The log-probability times the advantage."""
+        return SurrogateLoss(-ratios.advantages * ratios.logprobs)
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Cispo(_Bounded):
+    """-[clip(r, 1 - clip_low, 1 + clip_high)] A log pi: MiniMax-M1, arXiv 2506.13585, equation 4.
+
+    The bounds are not in the paper; 5 is SkyRL's.
     """
-    low, high = algorithm.clip_low, algorithm.clip_high
-    moved = log_ratio(logprobs, old)
-    nowhere = torch.zeros_like(advantages, dtype=torch.bool)
-    match algorithm.surrogate:
-        case "reinforce":
-            return Surrogates(-advantages * logprobs, nowhere, nowhere)
-        case "cispo":
-            ratio = moved.detach().exp()
-            loss = -ratio.clamp(1 - low, 1 + high) * advantages * logprobs
-            return Surrogates(loss, ratio < 1 - low, ratio > 1 + high)
-        case "sapo":
-            return Surrogates(soft_gate(moved.exp(), advantages), nowhere, nowhere)
-        case "dro":
-            loss = -advantages * logprobs + algorithm.tau / 2 * moved.square()
-            return Surrogates(loss, nowhere, nowhere)
-        case "mirror-descent":
-            # Over a sequence's tokens the second part adds up to the square of its log-ratio.
-            drawn_back = algorithm.tau / 2 * row_sums(moved, rows) * moved
-            return Surrogates(-advantages * logprobs + drawn_back, nowhere, nowhere)
-        case "oreal":
-            driven_off = algorithm.loss_coef * moved.exp()
-            loss = -advantages * torch.where(advantages > 0, logprobs, driven_off)
-            return Surrogates(loss, nowhere, nowhere)
-        case "dppo-tv":
-            return _within_total_variation(algorithm, logprobs, old, advantages)
-        case "gmpo":
-            return _geometric_mean(algorithm, moved, advantages, rows)
-        case "gspo":
-            ratio = row_means(moved, rows).exp()
-        case "gspo-token":
-            ratio = (row_means(moved, rows).detach() + moved - moved.detach()).exp()
-        case _:
-            ratio = moved.exp()
-    loss = clipped_surrogate(ratio, advantages, low, high, algorithm.negative_bound)
-    return Surrogates(loss, *clip_regions(ratio.detach(), advantages, low, high))
+
+    name = "cispo"
+    clip_low: float = 1.0
+    """How far below 1 the weight of a token may be."""
+    clip_high: float = 4.0
+    """How far above 1 the weight of a token may be."""
+
+    def loss(self, ratios: Ratios) -> SurrogateLoss:
+        """No token's gradient is dropped; its weight is bounded."""
+        low, high = 1 - self.clip_low, 1 + self.clip_high
+        ratio = ratios.log_ratio().detach().exp()
+        loss = -ratio.clamp(low, high) * ratios.advantages * ratios.logprobs
+        return SurrogateLoss(loss, ratio < low, ratio > high)
 
 
-def soft_gate(ratio: Tensor, advantages: Tensor) -> Tensor:
-    """``-(4 / tau) sigmoid(tau (r - 1)) A``: a gate that closes gradually around r = 1. ``[n]``."""
-    # Of two numbers torch.where would make float32.
-    for_gain, for_loss = (torch.full_like(advantages, tau) for tau in SAPO_TAU)
-    tau = torch.where(advantages > 0, for_gain, for_loss)
-    gated: Tensor = -4 / tau * torch.sigmoid(tau * (ratio - 1)) * advantages
-    return gated
+@register
+@dataclass(frozen=True, kw_only=True)
+class Sapo(Surrogate):
+    """-(4 / tau) sigmoid(tau (r - 1)) A: SAPO, arXiv 2511.20347, with its two temperatures."""
+
+    name = "sapo"
+
+    def loss(self, ratios: Ratios) -> SurrogateLoss:
+        """A gate that closes gradually around r = 1."""
+        advantages = ratios.advantages
+        for_gain, for_loss = (advantages.new_full(advantages.shape, tau) for tau in SAPO_TAU)
+        tau = for_gain.where(advantages > 0, for_loss)
+        ratio = ratios.log_ratio().exp()
+        return SurrogateLoss(-4 / tau * (tau * (ratio - 1)).sigmoid() * advantages)
 
 
-def row_sums(x: Tensor, rows: Tensor) -> Tensor:
-    """At each token, the sum of ``x`` over the tokens of its sequence. ``[n]``."""
-    index = rows.unique(return_inverse=True)[1]
-    sums = x.new_zeros(int(index.max()) + 1 if len(index) else 0)
-    return sums.index_add(0, index, x)[index]
+@register
+@dataclass(frozen=True, kw_only=True)
+class DppoTV(_Bounded):
+    """-[min(r, 20)] A log pi, while pi has moved less than clip_low or clip_high: DPPO, as in verl.
 
-
-def row_means(x: Tensor, rows: Tensor) -> Tensor:
-    """At each token, the mean of ``x`` over the tokens of its sequence. ``[n]``."""
-    return row_sums(x, rows) / row_sums(torch.ones_like(x), rows)
-
-
-def diverged(moved: Tensor, advantages: Tensor, rows: Tensor, most: float) -> Tensor:
-    """Tokens with a negative advantage in sequences that the policy has moved away from. ``[n]``.
-
-    Off-policy sequence masking (DeepSeek-V3.2, section 3.1).
-
-    Args:
-        moved: ``[n]``, log(pi / pi_sampler).
-        advantages: ``[n]``.
-        rows: ``[n]``, the sequence of each token.
-        most: nats by which the mean of log(pi_sampler / pi) over a sequence may exceed 0.
+    It moves in probability, to where A drives it.
     """
-    return (advantages < 0) & (-row_means(moved.detach(), rows) > most)
+
+    name = "dppo-tv"
+    clip_low: float = 0.2
+    """By how much the probability of a token with A < 0 may fall."""
+    clip_high: float = 0.2
+    """By how much the probability of a token with A > 0 may rise."""
+
+    def loss(self, ratios: Ratios) -> SurrogateLoss:
+        """A token that has moved too far is dropped."""
+        logprobs, advantages = ratios.logprobs, ratios.advantages
+        change = logprobs.detach().exp() - ratios.old.exp()
+        above = (change > self.clip_high) & (advantages > 0)
+        below = (change < -self.clip_low) & (advantages < 0)
+        weight = ratios.log_ratio().detach().exp().clamp(max=DPPO_MAX_RATIO)
+        loss = -weight * advantages * logprobs
+        return SurrogateLoss(loss.masked_fill(above | below, 0.0), below, above)
 
 
-def _within_total_variation(
-    algorithm: Algorithm, logprobs: Tensor, old: Tensor, advantages: Tensor
-) -> Surrogates:
-    change = logprobs.detach().exp() - old.exp()
-    above = (change > algorithm.clip_high) & (advantages > 0)
-    below = (change < -algorithm.clip_low) & (advantages < 0)
-    weight = log_ratio(logprobs, old).detach().exp().clamp(max=DPPO_MAX_RATIO)
-    loss = -weight * advantages * logprobs
-    return Surrogates(torch.where(above | below, 0.0, loss), below, above)
+@dataclass(frozen=True, kw_only=True)
+class _DrawnBack(Surrogate):
+    """Options of those that draw the policy back to pi_old, wherever A is."""
+
+    gradient_at_zero = True
+    tau: float = 0.1
+    """Weight of the squared log-ratio."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require("tau", self.tau, self.tau >= 0, ">= 0")
 
 
-def _geometric_mean(
-    algorithm: Algorithm, moved: Tensor, advantages: Tensor, rows: Tensor
-) -> Surrogates:
-    low, high, sign = algorithm.clip_low, algorithm.clip_high, advantages.sign()
-    bounded = sign * torch.minimum(sign * moved, sign * moved.clamp(-low, high))
-    # Where A is 0 its sign is no direction; nothing is learned there either.
-    bounded = torch.where(sign == 0, moved.detach(), bounded)
-    now = moved.detach()
-    below, above = (now < -low) & (sign < 0), (now > high) & (sign > 0)
-    return Surrogates(-advantages * row_means(bounded, rows).exp(), below, above)
+@register
+@dataclass(frozen=True, kw_only=True)
+class Dro(_DrawnBack):
+    """-A log pi + (tau / 2) (log r)^2: DRO, arXiv 2405.19107."""
+
+    name = "dro"
+
+    def loss(self, ratios: Ratios) -> SurrogateLoss:
+        """Each token is drawn back by itself."""
+        drawn_back = self.tau / 2 * ratios.log_ratio().square()
+        return SurrogateLoss(-ratios.advantages * ratios.logprobs + drawn_back)
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class MirrorDescent(_DrawnBack):
+    """``dro`` of a whole sequence, with the product of its r: Kimi k1.5, arXiv 2501.12599, eq. 3.
+
+    The paper does not give tau.
+    """
+
+    name = "mirror-descent"
+    by_sequence = True
+
+    def loss(self, ratios: Ratios) -> SurrogateLoss:
+        """Over a sequence's tokens the second part adds up to the square of its log-ratio."""
+        moved = ratios.log_ratio()
+        drawn_back = self.tau / 2 * ratios.sums(moved) * moved
+        return SurrogateLoss(-ratios.advantages * ratios.logprobs + drawn_back)
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Oreal(Surrogate):
+    """-A log pi where A > 0, -loss_coef r A where A < 0: OREAL, arXiv 2502.06781, equation 13."""
+
+    name = "oreal"
+    has_ratio = False
+    loss_coef: float = 1.0
+    """Weight of negative advantages."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require("loss_coef", self.loss_coef, self.loss_coef >= 0, ">= 0")
+
+    def loss(self, ratios: Ratios) -> SurrogateLoss:
+        """Right episodes are imitated, wrong ones driven off."""
+        advantages = ratios.advantages
+        driven_off = self.loss_coef * ratios.log_ratio().exp()
+        return SurrogateLoss(-advantages * ratios.logprobs.where(advantages > 0, driven_off))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OfSequences(_Clipped):
+    """Bounds of the ratio of a whole sequence (GSPO, section 5.1)."""
+
+    by_sequence = True
+    aggregation = "seq-mean-token-mean"
+    clip_low: float = 3e-4
+    """How far below 1 the ratio still earns."""
+    clip_high: float = 4e-4
+    """How far above 1 the ratio still earns."""
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Gspo(_OfSequences):
+    """``clip`` with s, the geometric mean of a sequence's r: GSPO, arXiv 2507.18071, equation 5."""
+
+    name = "gspo"
+
+    def loss(self, ratios: Ratios) -> SurrogateLoss:
+        """All tokens of a sequence have its ratio."""
+        return self._clip(ratios, ratios.means(ratios.log_ratio()).exp())
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class GspoToken(_OfSequences):
+    """``clip`` with [s] r / [r]: GSPO, equation 13, for tokens with advantages of their own."""
+
+    name = "gspo-token"
+
+    def loss(self, ratios: Ratios) -> SurrogateLoss:
+        """The value is the sequence's ratio, the gradient the token's."""
+        moved = ratios.log_ratio()
+        return self._clip(ratios, (ratios.means(moved).detach() + moved - moved.detach()).exp())
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Gmpo(_Bounded):
+    """-A times the geometric mean of r, each bounded in log space: GMPO, arXiv 2507.20673."""
+
+    name = "gmpo"
+    by_sequence = True
+    aggregation = "seq-mean-token-mean"
+    clip_low: float = 0.4
+    """How far below 0 the log of a ratio counts."""
+    clip_high: float = 0.4
+    """How far above 0 it does."""
+
+    def loss(self, ratios: Ratios) -> SurrogateLoss:
+        """Each ratio is bounded before the mean."""
+        moved, advantages = ratios.log_ratio(), ratios.advantages
+        low, high, sign = self.clip_low, self.clip_high, advantages.sign()
+        bounded = sign * (sign * moved).minimum(sign * moved.clamp(-low, high))
+        # Where A is 0 its sign is no direction; nothing is learned there either.
+        bounded = moved.detach().where(sign == 0, bounded)
+        now = moved.detach()
+        below, above = (now < -low) & (sign < 0), (now > high) & (sign > 0)
+        return SurrogateLoss(-advantages * ratios.means(bounded).exp(), below, above)

@@ -34,8 +34,9 @@ def fixed_terms(
         The terms, on the model's device and in its type, and the metrics that they give.
     """
     one_step = algorithm.epochs * algorithm.minibatches == 1
-    kl_in_reward = reference is not None and algorithm.kl_place == "reward"
-    corrects = algorithm.correction != "none"
+    kl_in_reward = reference is not None and algorithm.kl.place == "reward"
+    corrects = algorithm.correction.kind != "none"
+    drops = algorithm.correction.drop_divergence is not None
     recompute = algorithm.old_logprobs == "update" and (corrects or not one_step)
     old, values, ref = None, None, None
     if recompute or algorithm.uses_values or kl_in_reward:
@@ -58,6 +59,6 @@ def fixed_terms(
         old_values=values,
         returns=credit.returns,
         corrections=corrections,
-        sampling_logprobs=None if algorithm.drop_divergence is None else batch.sampling_logprobs,
+        sampling_logprobs=batch.sampling_logprobs if drops else None,
     )
     return fixed.to(model.device, model.dtype), metrics

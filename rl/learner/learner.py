@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rl.credit.algorithm import Aggregation, Algorithm
+from rl.credit.algorithm import Algorithm
 from rl.credit.batch import Batch, MicroBatch
+from rl.credit.choices import Aggregation
 from rl.credit.losses import adapted_kl_coef, token_weights
 from rl.credit.objective import imitation_objective, policy_objective
 from rl.learner.fixed_terms import fixed_terms
@@ -65,19 +65,19 @@ class Learner:
                 f"max_tokens_per_micro_batch ({max_tokens_per_micro_batch}) must be >= 1"
             )
         self.algorithm = algorithm
-        """The row in force: with ``kl_target`` its ``kl_coef`` changes after each update."""
+        """The row in force: with ``kl.target`` its ``kl.coef`` changes after each update."""
         self.max_tokens_per_micro_batch = max_tokens_per_micro_batch
         self.num_updates = 0
         self.num_skipped_updates = 0
         """Updates without a single token to train."""
-        own = algorithm.critic == "model"
+        own = algorithm.value.critic == "model"
         self.model = ScoringModel(model, temperature, own, with_values=algorithm.uses_values)
         self.reference = make_reference(model, algorithm, temperature)
         """The model as it was at the start, or at the last refresh; kept only where the algorithm
         refers to it."""
         self.token_rewards: TokenRewards | None = None
         """What says how much single tokens are worth, where the algorithm asks."""
-        if algorithm.token_rewards != "none":
+        if algorithm.token_rewards.kind != "none":
             self.token_rewards = TokenRewards(
                 model, algorithm, optimizer, temperature, max_tokens_per_micro_batch
             )
@@ -247,7 +247,7 @@ class Learner:
         return {
             "optimizer": self.optimizer.state_dict(),
             "generator": self._generator.get_state(),
-            "kl_coef": self.algorithm.kl_coef,
+            "kl_coef": self.algorithm.kl.coef,
             "num_updates": self.num_updates,
             "num_skipped_updates": self.num_skipped_updates,
             **{name: p if p is None else p.state_dict() for name, p in self._parts().items()},
@@ -269,7 +269,7 @@ class Learner:
                 part.load_state_dict(saved)
         self.optimizer.load_state_dict(state["optimizer"])
         self._generator.set_state(state["generator"])
-        self.algorithm = replace(self.algorithm, kl_coef=state["kl_coef"])
+        self.algorithm = self.algorithm.changed({"kl.coef": state["kl_coef"]})
         self.num_updates = state["num_updates"]
         self.num_skipped_updates = state["num_skipped_updates"]
 
@@ -312,8 +312,8 @@ class Learner:
         none has a gradient.
         """
         row = self.algorithm
-        draws_back = row.surrogate in ("dro", "mirror-descent")
-        surrogate_only = not (row.uses_values or row.entropy_coef or row.kl_coef or draws_back)
+        beside = row.uses_values or row.entropy_coef or row.kl.coef
+        surrogate_only = not (beside or row.surrogate.gradient_at_zero)
         live = torch.full((len(batch.rewards),), not surrogate_only)
         live[batch.episode_ids[advantages.cpu() != 0]] = True
         return live
@@ -358,26 +358,26 @@ class Learner:
         }
         means = metrics.means()
         if "kl" in means:
-            means["kl_coef"] = self.algorithm.kl_coef
+            means["kl_coef"] = self.algorithm.kl.coef
             self._adapt(means["kl"], batch)
-        every = self.algorithm.ref_every
+        every = self.algorithm.kl.ref_every
         if self.reference is not None and every and self.num_updates % every == 0:
             self.reference.model.load_state_dict(self.model.model.state_dict())
         return {**means, **counts}
 
     def _adapt(self, kl: float, batch: Batch) -> None:
         """Move the weight of the divergence, ``kl`` nats per token, towards its target."""
-        target = self.algorithm.kl_target
+        target = self.algorithm.kl.target
         if target is not None:
             episodes = len(batch.rewards)
             coef = adapted_kl_coef(
-                self.algorithm.kl_coef,
+                self.algorithm.kl.coef,
                 kl * batch.num_tokens / episodes,
                 target,
                 episodes,
-                self.algorithm.kl_horizon,
+                self.algorithm.kl.horizon,
             )
-            self.algorithm = replace(self.algorithm, kl_coef=coef)
+            self.algorithm = self.algorithm.changed({"kl.coef": coef})
 
     def _on_device(self, x: Tensor) -> Tensor:
         return x.to(device=self.model.device, dtype=self.model.dtype)

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from agents.segment import Segment
-from rl.credit.algorithm import Reduction
 from rl.credit.batch import Batch
+from rl.credit.choices import Reduction
 from rl.credit.preferences import answer_log_ratios
 from rl.learner.model import ScoringModel
 

@@ -28,11 +28,11 @@ def make_reference(
     """The model as it is now; None where the algorithm does not refer to it.
 
     A copy, but where an adapter alone is trained: then it is the base model, unless the reference
-    is to be renewed (``ref_every``), which needs the copy.
+    is to be renewed (``kl.ref_every``), which needs the copy.
     """
-    if algorithm.kl_coef <= 0:
+    if algorithm.kl.coef <= 0:
         return None
-    if is_adapted(model) and not algorithm.ref_every:
+    if is_adapted(model) and not algorithm.kl.ref_every:
         return BaseModel(model, temperature)
     return ScoringModel(copy.deepcopy(model).requires_grad_(False), temperature)
 

@@ -16,8 +16,8 @@ class OptimizerConfig:
     lr: float = 1e-6
     """Learning rate after the warm-up; 0 leaves the choice to the run."""
     critic_lr: float = 0.0
-    """Learning rate of the critic (the value head, and with algo.critic=model its trunk), with the
-    same warm-up and decay; 0: lr."""
+    """Learning rate of the critic (the value head; its trunk with algo.value.critic=model), with
+    the same warm-up and decay; 0: lr."""
     warmup_steps: int = 0
     """Optimizer step k has the rate lr * k / warmup_steps until k reaches warmup_steps."""
     decay_steps: int = 0

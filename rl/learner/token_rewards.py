@@ -31,8 +31,8 @@ class TokenRewards:
 
     Args:
         model: the policy's, as it is initially.
-        algorithm: its ``token_rewards``, ``token_beta`` and ``token_lr_ratio``.
-        optimizer: the policy's settings; phi's rate is ``token_lr_ratio`` times as high.
+        algorithm: its ``token_rewards``.
+        optimizer: the policy's settings; phi's rate is ``lr_ratio`` times as high.
         temperature: that episodes are sampled at.
         max_tokens: most tokens, padding counted, in one forward pass.
     """
@@ -47,14 +47,14 @@ class TokenRewards:
     ) -> None:
         self._algorithm = algorithm
         self._max_tokens = max_tokens
-        implicit = algorithm.token_rewards == "implicit"
+        implicit = algorithm.token_rewards.kind == "implicit"
         self.model = ScoringModel(copy.deepcopy(model), temperature, with_values=not implicit)
         self._initial = (
             ScoringModel(copy.deepcopy(model).requires_grad_(False), temperature)
             if implicit
             else None
         )
-        rate = min(1.0, optimizer.lr * algorithm.token_lr_ratio)
+        rate = min(1.0, optimizer.lr * algorithm.token_rewards.lr_ratio)
         self.optimizer = Optimizer(self.model.parameters(), replace(optimizer, lr=rate))
 
     def scores(self, batch: Batch) -> Tensor:
@@ -87,7 +87,7 @@ class TokenRewards:
             RunFailure: loss or gradient is not finite; nothing has changed.
         """
         lengths = batch.episode_ids.bincount(minlength=len(batch.rewards))
-        scale = torch.full_like(batch.outcomes, self._algorithm.token_beta)
+        scale = torch.full_like(batch.outcomes, self._algorithm.token_rewards.beta)
         if self._initial is None:
             scale = 1 / lengths.clamp_min(1).double()
         sums = torch.zeros_like(batch.outcomes).index_add(0, batch.episode_ids, scores)
@@ -105,7 +105,7 @@ class TokenRewards:
             self.optimizer.zero_grad()
             raise RunFailure(
                 f"the token rewards' loss is {loss} and its gradient's norm {norm}: "
-                f"lower algo.token_lr_ratio"
+                f"lower algo.token_rewards.lr_ratio"
             )
         right = ((logits > 0) == (outcomes > 0.5)).double().mean().item()
         return {"token_rewards/loss": loss, "token_rewards/accuracy": right}

@@ -45,9 +45,10 @@ class Vine:
 
 def vine_of(algorithm: Algorithm) -> Vine | None:
     """How an algorithm values turns by trial; None: it does not."""
-    if algorithm.advantage != "vine":
+    advantage = algorithm.advantage
+    if not advantage.turn_rollouts:
         return None
-    return Vine(rollouts=algorithm.vine_rollouts, gamma_turn=algorithm.gamma_turn)
+    return Vine(rollouts=advantage.turn_rollouts, gamma_turn=advantage.turn_discount)
 
 
 class Continuation(Episode):

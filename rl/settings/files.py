@@ -18,7 +18,14 @@ from tools.registry import closest
 RECORD = "config.json"
 """The resolved configuration in a run's folder."""
 
-_NAMES = {"env.env_id": "env", "algo.name": "algo", "policy.name": "policy", "log.name": "log"}
+_NAMES = {
+    "env.env_id": "env",
+    "algo.name": "algo",
+    "algo.row.advantage.name": "algo.advantage",
+    "algo.row.surrogate.name": "algo.surrogate",
+    "policy.name": "policy",
+    "log.name": "log",
+}
 _INNER = re.compile(r"^(env\.)options\.|^(algo\.)row\.|^(policy\.|log\.)settings\.")
 
 

@@ -16,7 +16,7 @@ MAIN_KEYS = frozenset(
         "policy",
         "policy.url",
         "algo",
-        "algo.kl_coef",
+        "algo.kl.coef",
         "steps",
         "prompts",
         "group_size",

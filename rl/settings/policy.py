@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from rl.cli import unknown
 from rl.settings.choice import Build, Choice
+from rl.settings.unknown import unknown
 
 
 @dataclass(frozen=True, kw_only=True)

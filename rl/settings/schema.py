@@ -26,17 +26,22 @@ _BUILDERS: dict[type[Any], Build] = {}
 class Named(MetaFactory):
     """chz's way to a value chosen by name."""
 
-    def __init__(self, choice: Choice) -> None:
+    def __init__(self, choice: Choice, own: Any = None) -> None:
         super().__init__()
         self.choice = choice
+        self.own = own
+        """What stands for the choice where nothing is said, a plug-in with its options; or None."""
+        self.default: str = choice.default if own is None else own.name
 
     def unspecified_factory(self) -> Callable[..., Any]:
         """The class behind the default name."""
-        return self.from_string(self.choice.default)
+        return self.from_string(self.default)
 
     def from_string(self, factory: str) -> Callable[..., Any]:
         """The class behind a name."""
         config_type, defaults, build = self.choice.resolve(factory)
+        if self.own is not None and factory == self.default:
+            defaults = _values_of(self.own)
         return chz_class(config_type, build, defaults)
 
     def perform_cast(self, value: str) -> Any:
@@ -55,10 +60,14 @@ def chz_class(
         arguments: dict[str, Any] = {"doc": docs.get(field.name, "")}
         choice = field.metadata.get("choice")
         if choice is not None:
-            hint, arguments["meta_factory"] = object, Named(choice)
+            own = defaults.get(field.name)
+            hint, arguments["meta_factory"] = object, Named(choice, own)
         elif dataclasses.is_dataclass(hint):
             nested = typing.cast("type[Any]", hint)
-            hint = chz_class(nested, nested, field.metadata.get("defaults", {}))
+            own = field.metadata.get("defaults", {})
+            if field.name in defaults:
+                own = _values_of(defaults[field.name])
+            hint = chz_class(nested, nested, own)
             arguments["blueprint_unspecified"] = hint
         elif field.name in defaults:
             arguments["default"] = defaults[field.name]
@@ -90,6 +99,10 @@ def built(value: Any, path: str = "") -> Any:
     # The dataclass names its own field first: "clip_high (-1) must be >= 0".
     except ValueError as error:
         raise UsageError(f"{prefix}{error}") from error
+
+
+def _values_of(settings: Any) -> dict[str, Any]:
+    return {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings)}
 
 
 def _by_fields(config_type: type[Any]) -> Build:

@@ -30,7 +30,7 @@ def test_defaults_words_and_their_types():
         "deterministic=true",
         "optimizer.lr=1e-3",
         "algo=ppo",
-        "algo.dual_clip=3",
+        "algo.surrogate.dual_clip=3",
         "out=a=b",
     )
     assert config.env.env_id == "toy-chatter-v0"
@@ -39,7 +39,7 @@ def test_defaults_words_and_their_types():
     assert config.deterministic is True
     assert (config.optimizer.lr, config.optimizer.warmup_steps) == (1e-3, 5)
     assert config.algo.name == "ppo"
-    assert config.algo.row == dataclasses.replace(ALGORITHMS["ppo"], dual_clip=3.0)
+    assert config.algo.row == ALGORITHMS["ppo"].changed({"surrogate.dual_clip": 3.0})
     assert config.out == "a=b"
 
 
@@ -162,15 +162,31 @@ BAD = [
     ("optimizer.lr=inf", "optimizer.lr (inf) must be from 0 to 1"),
     ("tiny.lr=nan", "tiny.lr (nan) must be above 0 and at most 1"),
     ("tiny.steps=0", "tiny.steps (0) must be >= 1"),
-    ("algo.kl_coef=inf", "algo.kl_coef (inf) must be finite"),
+    ("algo.kl.coef=inf", "algo.kl.coef (inf) must be finite"),
     ("algo.entropy_coef=nan", "algo.entropy_coef (nan) must be finite"),
     ("sampling.temperature=inf", "sampling.temperature (inf) must be finite"),
     ("max_seconds=inf", "max_seconds (inf) must be finite"),
     ("seed=9223372036854775808", "seed (9223372036854775808) must be below 2**63"),
     ("threads=100000", "threads (100000) must be at most 1024"),
     ("optimizer.lr=-1", "optimizer.lr (-1.0) must be from 0 to 1"),
-    ("algo.clip_high=-1", "algo.clip_high (-1.0) must be >= 0"),
-    ("algo.advantage=none", "algo.advantage ('none') must be one of group-outcome, ..."),
+    ("algo.surrogate.clip_high=-1", "algo.surrogate.clip_high (-1.0) must be >= 0"),
+    ("algo.advantage=none", "unknown advantage 'none'. Known: batch-outcome, ..."),
+    ("algo.surrogate=gsop", "unknown surrogate 'gsop'. Did you mean 'gspo'? Known: ..."),
+    ("algo.kl_coef=1", "unknown key 'algo.kl_coef': it is called 'algo.kl.coef' now"),
+    ("algo.lam=1", "unknown key 'algo.lam': it is called 'algo.advantage.lam' now"),
+    (
+        "algo.correction=tis",
+        "unknown key 'algo.correction': it is called 'algo.correction.kind' now",
+    ),
+    (
+        "algo.advantage.lam=1",
+        "unknown key 'algo.advantage.lam'. algo.advantage=group-outcome has baseline, std.",
+    ),
+    (
+        "algo.surrogate.clip_hig=1",
+        "unknown key 'algo.surrogate.clip_hig'. Did you mean 'algo.surrogate.clip_high'? "
+        "algo.surrogate=clip has clip_low, clip_high, dual_clip.",
+    ),
     ("curriculum.keep=0", "curriculum.keep (0.0) must be above 0 and at most 1"),
     ("env.split=dev", "env.split ('dev') must be one of train, validation, test, all"),
     ("env.max_turns=0", "env.max_turns (0) must be >= 1"),
@@ -239,7 +255,7 @@ def test_tables_names_and_every_type(write):
             [algo]
             name = "ppo"
             lam = 1
-            dual_clip = 3.0
+            surrogate.dual_clip = 3.0
             [optimizer]
             lr = 1e-7
             betas = [0.5, 0.75]
@@ -248,7 +264,11 @@ def test_tables_names_and_every_type(write):
     )
     assert config.env.env_id == "toy-chatter-v0"
     assert config.env.options.tool_s == 2.0
-    assert (config.algo.name, config.algo.row.lam, config.algo.row.dual_clip) == ("ppo", 1.0, 3.0)
+    assert (
+        config.algo.name,
+        config.algo.row.advantage.lam,
+        config.algo.row.surrogate.dual_clip,
+    ) == ("ppo", 1.0, 3.0)
     assert (config.optimizer.lr, config.optimizer.betas) == (1e-7, (0.5, 0.75))
     assert config.deterministic is True
     assert config.dtype == "float32"
@@ -366,8 +386,8 @@ def test_help_shows_the_main_keys_and_says_where_the_others_are(capsys):
     assert set(short) < set(whole)
     assert f"{len(whole) - len(short)} more keys: --help=all" in text
     chosen, _ = shown_keys(capsys, "algo=ppo", "env=toy-chatter", "stall_s=9999", "--help")
-    assert {"algo.lam", "env.tool_s", "stall_s"} <= set(chosen)
-    assert not {"algo.lam", "stall_s"} & set(short)
+    assert {"algo.advantage.lam", "env.tool_s", "stall_s"} <= set(chosen)
+    assert not {"algo.advantage.lam", "stall_s"} & set(short)
 
 
 def test_help_lists_the_names_of_choices_and_of_values(capsys):
@@ -388,7 +408,7 @@ def test_help_shows_what_was_chosen_and_where(write, capsys):
     assert lines["steps"].split()[1] == "7"
     assert "run.toml)" in text
     assert "  3 (the command line)  " in lines["prompts"]
-    assert lines["algo.value_coef"].split()[1] == str(ALGORITHMS["ppo"].value_coef)
+    assert lines["algo.value.coef"].split()[1] == str(ALGORITHMS["ppo"].value.coef)
     assert lines["env.tool_s"].split()[1] == "0.02"
 
 

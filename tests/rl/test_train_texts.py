@@ -25,6 +25,6 @@ def test_rewards_below_zero_are_no_share_of_successes(words, tmp_path, capfd):
     code = main(words(out, algo="maxrl", shaping="overlong(max_length=2, cache=1)"))
     assert code == 1
     assert (
-        "algo.std=mean divides by a group's mean, so rewards must be >= 0"
+        "algo.advantage=group-outcome divides by a mean: rewards must be >= 0"
         in (capfd.readouterr().err.splitlines()[-1])
     )

@@ -9,7 +9,7 @@ import envs
 from rl.run.folder import read_jsonl
 from rl.train import main
 
-SETTINGS = {"algo": "vineppo", "algo.vine_rollouts": 3, "env__max_turns": 2, "steps": 2}
+SETTINGS = {"algo": "vineppo", "algo.advantage.rollouts": 3, "env__max_turns": 2, "steps": 2}
 MEASURED = ("loss", "grad_norm", "reward", "vine/tokens", "vine/value", "num_sampled_tokens")
 
 

@@ -45,7 +45,7 @@ class PeerBatch:
         fixed = FixedTerms(
             advantages=(self.advantages if advantages is None else advantages)[chosen],
             old_logprobs=self.old[chosen],
-            ref_logprobs=self.ref[chosen] if row.kl_coef else None,
+            ref_logprobs=self.ref[chosen] if row.kl.coef else None,
             corrections=kept,
         )
         weights = token_weights(self.rows, row.aggregation, row.max_tokens)

@@ -1,7 +1,5 @@
 """Weights of tokens that other weights sampled: worked numbers, and what they leave alone."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -42,7 +40,9 @@ def f64(values):
     ],
 )
 def test_weights(kind, low, high, expected, bounded):
-    row = replace(ALGORITHMS["grpo"], correction=kind, correction_low=low, correction_high=high)
+    row = ALGORITHMS["grpo"].changed(
+        {"correction.kind": kind, "correction.low": low, "correction.high": high}
+    )
     sampling = f64([-1, -2, -3, -0.5, -4])
     weights, told = correction_weights(row, sampling + f64(RHO).log(), sampling, EPISODES)
     torch.testing.assert_close(weights, f64(expected))
@@ -57,7 +57,7 @@ def test_weights(kind, low, high, expected, bounded):
 
 
 def test_nothing_overflows():
-    row = replace(ALGORITHMS["grpo"], correction="seq-tis", correction_high=5.0)
+    row = ALGORITHMS["grpo"].changed({"correction.kind": "seq-tis", "correction.high": 5.0})
     old, sampling = torch.zeros(600, dtype=torch.float64), f64([-800.0] * 600)
     weights, told = correction_weights(row, old, sampling, torch.zeros(600, dtype=torch.int64))
     assert weights.tolist() == [5.0] * 600
@@ -79,8 +79,8 @@ def test_nothing_overflows():
     ],
 )
 def test_sequences_below_the_lower_bound_and_above_the_upper_one_weigh_nothing(kind, expected):
-    row = replace(ALGORITHMS["grpo"], correction=kind)
-    assert (row.correction_low, row.correction_high) == (0.5, 2.0)  # SkyRL's defaults
+    row = ALGORITHMS["grpo"].changed({"correction.kind": kind})
+    assert (row.correction.low, row.correction.high) == (0.5, 2.0)  # SkyRL's defaults
     rho, episodes = f64([0.55, 0.9, 0.8, 0.7, 1.2, 3.0]), torch.tensor([0, 0, 1, 1, 2, 3])
     weights, told = correction_weights(row, rho.log() - 1, f64([-1] * 6), episodes)
     torch.testing.assert_close(weights, f64(expected))

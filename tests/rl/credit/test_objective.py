@@ -12,15 +12,16 @@ from rl.credit.algorithms import ALGORITHMS
 from rl.credit.losses import token_weights
 from rl.credit.objective import FixedTerms, TokenScores, imitation_objective, policy_objective
 
-PPO = replace(
-    ALGORITHMS["ppo"],
-    clip_high=0.28,
-    dual_clip=3.0,
-    kl_coef=0.3,
-    kl_place="loss",
-    kl_estimator="k3",
-    entropy_coef=0.05,
-    value_coef=0.7,
+PPO = ALGORITHMS["ppo"].changed(
+    {
+        "surrogate.clip_high": 0.28,
+        "surrogate.dual_clip": 3.0,
+        "kl.coef": 0.3,
+        "kl.place": "loss",
+        "kl.estimator": "k3",
+        "entropy_coef": 0.05,
+        "value.coef": 0.7,
+    }
 )
 ROWS = torch.empty(0, dtype=torch.int64)
 """Only the surrogates of sequences read them; tests/rl/credit/test_surrogates.py does."""
@@ -35,25 +36,27 @@ def numbers(seed, count=12):
 def numpy_objective(row, x, weights, value_weight):
     ratio = np.exp(x["logprobs"] - x["old"])
     a = x["advantages"]
-    surrogate = np.maximum(-a * ratio, -a * np.clip(ratio, 1 - row.clip_low, 1 + row.clip_high))
-    if row.dual_clip is not None:
-        surrogate = np.where(a < 0, np.minimum(surrogate, -row.dual_clip * a), surrogate)
+    surrogate = np.maximum(
+        -a * ratio, -a * np.clip(ratio, 1 - row.surrogate.clip_low, 1 + row.surrogate.clip_high)
+    )
+    if row.surrogate.dual_clip is not None:
+        surrogate = np.where(a < 0, np.minimum(surrogate, -row.surrogate.dual_clip * a), surrogate)
     d = x["logprobs"] - x["ref"]
     kl = np.exp(-d) - 1 + d
     clipped = np.clip(
-        x["values"], x["old_values"] - row.value_clip, x["old_values"] + row.value_clip
+        x["values"], x["old_values"] - row.value.clip, x["old_values"] + row.value.clip
     )
     value = 0.5 * np.maximum((x["values"] - x["returns"]) ** 2, (clipped - x["returns"]) ** 2)
-    policy = surrogate + row.kl_coef * kl - row.entropy_coef * x["entropy"]
+    policy = surrogate + row.kl.coef * kl - row.entropy_coef * x["entropy"]
     sums = {
         "entropy": x["entropy"].sum(),
         "kl": kl.sum(),
         "value_loss": value.sum(),
-        "clip_ratio/low_mean": ((ratio < 1 - row.clip_low) & (a < 0)).sum(),
-        "clip_ratio/high_mean": ((ratio > 1 + row.clip_high) & (a > 0)).sum(),
+        "clip_ratio/low_mean": ((ratio < 1 - row.surrogate.clip_low) & (a < 0)).sum(),
+        "clip_ratio/high_mean": ((ratio > 1 + row.surrogate.clip_high) & (a > 0)).sum(),
     }
     sums["clip_ratio/region_mean"] = sums["clip_ratio/low_mean"] + sums["clip_ratio/high_mean"]
-    return (weights * policy).sum() + row.value_coef * value_weight * value.sum(), sums
+    return (weights * policy).sum() + row.value.coef * value_weight * value.sum(), sums
 
 
 def tensors(x):
@@ -63,7 +66,9 @@ def tensors(x):
     return scores, fixed
 
 
-@pytest.mark.parametrize("row", [PPO, replace(PPO, dual_clip=None, clip_high=0.2)])
+@pytest.mark.parametrize(
+    "row", [PPO, PPO.changed({"surrogate.dual_clip": None, "surrogate.clip_high": 0.2})]
+)
 def test_every_term_has_its_coefficient(row):
     x = numbers(4, count=400)
     weights = np.random.default_rng(1).random(400)
@@ -85,7 +90,9 @@ def test_a_divergence_times_the_ratio_has_its_own_gradient():
     (truth,) = torch.autograd.grad((now.exp() * (now - ref)).sum(), logits, retain_graph=True)
     zero = torch.zeros(3, dtype=torch.float64)
     for estimator in ("k1", "k2", "k3"):
-        row = replace(ALGORITHMS["grpo"], kl_coef=1.0, kl_estimator=estimator, kl_ratio=True)
+        row = ALGORITHMS["grpo"].changed(
+            {"kl.coef": 1.0, "kl.estimator": estimator, "kl.ratio": True}
+        )
         fixed = FixedTerms(zero, old, ref)
         loss = policy_objective(row, TokenScores(now, zero), fixed, old.exp(), 1.0, ROWS).loss
         (gradient,) = torch.autograd.grad(loss, logits, retain_graph=True)
@@ -98,7 +105,7 @@ def test_a_divergence_times_the_ratio_has_its_own_gradient():
 def test_a_sequence_that_was_left_teaches_nothing():
     now = torch.tensor([-2.0, -2.0, -1.0], dtype=torch.float64, requires_grad=True)
     old = torch.tensor([-1.0, -1.5, -1.0], dtype=torch.float64)
-    row = replace(ALGORITHMS["grpo"], drop_divergence=0.5, surrogate="reinforce")
+    row = ALGORITHMS["grpo"].changed({"correction.drop_divergence": 0.5, "surrogate": "reinforce"})
     scores = TokenScores(now, torch.zeros(3, dtype=torch.float64))
     fixed = FixedTerms(-torch.ones(3, dtype=torch.float64), old)
     weights, rows = torch.ones(3, dtype=torch.float64), torch.tensor([0, 0, 1])
@@ -117,9 +124,13 @@ def test_an_advantage_below_0_cannot_dominate_by_what_the_sampler_had_given_up()
     row = replace(ALGORITHMS["grpo"], old_logprobs="sampling")
     rows = torch.tensor([0])
     for surrogate in ("clip", "gspo", "gspo-token"):
-        terms = policy_objective(replace(row, surrogate=surrogate), scores, fixed, one, 1.0, rows)
+        terms = policy_objective(
+            row.changed({"surrogate": surrogate}), scores, fixed, one, 1.0, rows
+        )
         assert terms.loss.item() == 3.0
-    wide = policy_objective(replace(row, dual_clip=0.0), scores, fixed, one, 1.0, rows)
+    wide = policy_objective(
+        row.changed({"surrogate.dual_clip": 0.0}), scores, fixed, one, 1.0, rows
+    )
     assert wide.loss.item() == pytest.approx(4.85e8, rel=1e-3)
     within = policy_objective(ALGORITHMS["grpo"], scores, fixed, one, 1.0, rows)
     assert within.loss.item() == pytest.approx(4.85e8, rel=1e-3), "around pi_old there is none"
@@ -175,7 +186,7 @@ def test_corrections_weigh_the_surrogate_alone():
     scores, fixed = tensors(numbers(2))
     weights = torch.full((12,), 0.25, dtype=torch.float64)
     whole = policy_objective(PPO, scores, fixed, weights, 1 / 12, ROWS).loss
-    other, plain = replace(PPO, kl_coef=0.0, entropy_coef=0.0), replace(scores, values=None)
+    other, plain = PPO.changed({"kl.coef": 0.0, "entropy_coef": 0.0}), replace(scores, values=None)
     alone = policy_objective(other, plain, fixed, weights, 1 / 12, ROWS).loss
     halved = replace(fixed, corrections=torch.full((12,), 0.5, dtype=torch.float64))
     corrected = policy_objective(PPO, scores, halved, weights, 1 / 12, ROWS).loss

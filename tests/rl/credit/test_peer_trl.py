@@ -17,7 +17,8 @@ from rl.credit.algorithm import Algorithm
 trl = pytest.importorskip("trl")
 trainer = pytest.importorskip("trl.trainer.grpo_trainer").GRPOTrainer
 
-ROW = Algorithm(advantage="group-outcome", clip_low=0.2, clip_high=0.28, max_tokens=17)
+BOUNDS = {"surrogate.clip_low": 0.2, "surrogate.clip_high": 0.28}
+ROW = Algorithm(max_tokens=17).changed(BOUNDS)
 MEAN = replace(ROW, aggregation="seq-mean-token-mean")
 TOKENS = replace(ROW, aggregation="token-mean")
 
@@ -43,7 +44,7 @@ def their_loss(b, loss_type, row, *, epsilon_high=0.28, level="token", drop=None
             top_entropy_quantile=1.0,
             off_policy_mask_threshold=drop,
             importance_sampling_level=level,
-            beta=row.kl_coef,
+            beta=row.kl.coef,
             loss_type=loss_type,
             epsilon_low=0.2,
             epsilon_high=epsilon_high,
@@ -56,7 +57,7 @@ def their_loss(b, loss_type, row, *, epsilon_high=0.28, level="token", drop=None
             model=SimpleNamespace(training=True),
             _metrics=defaultdict(lambda: defaultdict(list)),
             args=SimpleNamespace(
-                use_bias_correction_kl=row.kl_ratio,
+                use_bias_correction_kl=row.kl.ratio,
                 delta=None,
                 steps_per_generation=1,
                 sapo_temperature_pos=1.0,
@@ -85,18 +86,20 @@ def their_loss(b, loss_type, row, *, epsilon_high=0.28, level="token", drop=None
     ("loss_type", "row", "choices"),
     [
         ("grpo", MEAN, {}),
-        ("grpo", replace(MEAN, surrogate="gspo"), {"level": "sequence"}),
-        ("grpo", replace(MEAN, kl_coef=0.3), {}),
-        ("grpo", replace(MEAN, kl_coef=0.3, kl_ratio=True), {}),
-        ("grpo", replace(MEAN, drop_divergence=0.01), {"drop": 0.01}),
+        ("grpo", MEAN.changed({"surrogate": "gspo", **BOUNDS}), {"level": "sequence"}),
+        ("grpo", MEAN.changed({"kl.coef": 0.3}), {}),
+        ("grpo", MEAN.changed({"kl.coef": 0.3, "kl.ratio": True}), {}),
+        ("grpo", MEAN.changed({"correction.drop_divergence": 0.01}), {"drop": 0.01}),
         ("bnpo", TOKENS, {}),
         ("dapo", TOKENS, {}),
         ("dr_grpo", replace(ROW, aggregation="seq-mean-token-sum-norm"), {}),
-        ("sapo", replace(MEAN, surrogate="sapo"), {}),
+        ("sapo", MEAN.changed({"surrogate": "sapo"}), {}),
         # Its epsilon_high is the bound itself, ours is counted from 1.
         (
             "cispo",
-            replace(TOKENS, surrogate="cispo", clip_low=1.0, clip_high=0.5),
+            TOKENS.changed(
+                {"surrogate": "cispo", "surrogate.clip_low": 1.0, "surrogate.clip_high": 0.5}
+            ),
             {"epsilon_high": 1.5},
         ),
     ],
@@ -110,7 +113,9 @@ def test_losses(peer_batch, loss_type, row, choices):
 
 def test_a_bound_by_default_is_another(peer_batch):
     """With epsilon_high as for the clip, TRL's weights of cispo are at most 0.28."""
-    row = replace(TOKENS, surrogate="cispo", clip_low=1.0, clip_high=0.28)
+    row = TOKENS.changed(
+        {"surrogate": "cispo", "surrogate.clip_low": 1.0, "surrogate.clip_high": 0.28}
+    )
     _, theirs = peer_batch.theirs(their_loss(peer_batch, "cispo", row))
     _, ours = peer_batch.ours(row)
     bounded = peer_batch.advantages.abs() * 0.28 / peer_batch.mask.sum()

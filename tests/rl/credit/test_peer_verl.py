@@ -1,6 +1,5 @@
 """The same tensors through verl's functions and ours, where verl is installed."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,24 +15,30 @@ core = pytest.importorskip("verl.trainer.ppo.core_algos")
 helper = pytest.importorskip("verl.trainer.ppo.rollout_corr_helper")
 config = pytest.importorskip("verl.workers.config")
 
-ROW = Algorithm(
-    advantage="group-outcome", aggregation="token-mean", clip_low=0.2, clip_high=0.28, tau=0.3
-)
+ROW = Algorithm(aggregation="token-mean")
+LOW, HIGH, TAU = 0.2, 0.28, 0.3
 SEQUENCES = {"aggregation": "seq-mean-token-mean"}
+
+
+def bounded(surrogate, dual_clip=None, **changes):
+    """A surrogate with verl's bounds."""
+    dual = {} if dual_clip is None else {"surrogate.dual_clip": dual_clip}
+    bounds = {"surrogate.clip_low": LOW, "surrogate.clip_high": HIGH}
+    return ROW.changed({"surrogate": surrogate, **bounds, **dual, **changes})
 
 
 def same(got, expected):
     torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-6)
 
 
-def actor(row, **changes):
+def actor(**changes):
     made = config.ActorConfig(
         strategy="fsdp",
         rollout_n=1,
         ppo_micro_batch_size_per_gpu=1,
-        clip_ratio_low=row.clip_low,
-        clip_ratio_high=row.clip_high,
-        policy_loss=config.PolicyLossConfig(dro_beta=row.tau),
+        clip_ratio_low=LOW,
+        clip_ratio_high=HIGH,
+        policy_loss=config.PolicyLossConfig(dro_beta=TAU),
         **changes,
     )
     return made
@@ -42,18 +47,18 @@ def actor(row, **changes):
 @pytest.mark.parametrize(
     ("name", "row", "changes"),
     [
-        ("vanilla", replace(ROW, dual_clip=3.0), {}),
-        ("vanilla", replace(ROW, dual_clip=1.1), {"clip_ratio_c": 1.1}),
-        ("vanilla", replace(ROW, dual_clip=3.0, **SEQUENCES), {}),
-        ("gspo", replace(ROW, surrogate="gspo", **SEQUENCES), {}),
-        ("gspo", replace(ROW, surrogate="gspo-token", **SEQUENCES), {}),
-        ("sapo", replace(ROW, surrogate="sapo", **SEQUENCES), {}),
-        ("geo_mean", replace(ROW, surrogate="gmpo", **SEQUENCES), {}),
-        ("cispo", replace(ROW, surrogate="cispo"), {}),
-        ("dppo_tv", replace(ROW, surrogate="dppo-tv"), {"clip_ratio_c": 20.0}),
-        ("dro", replace(ROW, surrogate="dro"), {}),
+        ("vanilla", bounded("clip", 3.0), {}),
+        ("vanilla", bounded("clip", 1.1), {"clip_ratio_c": 1.1}),
+        ("vanilla", bounded("clip", 3.0, **SEQUENCES), {}),
+        ("gspo", bounded("gspo", **SEQUENCES), {}),
+        ("gspo", bounded("gspo-token", **SEQUENCES), {}),
+        ("sapo", ROW.changed({"surrogate": "sapo", **SEQUENCES}), {}),
+        ("geo_mean", bounded("gmpo", **SEQUENCES), {}),
+        ("cispo", bounded("cispo"), {}),
+        ("dppo_tv", bounded("dppo-tv"), {"clip_ratio_c": 20.0}),
+        ("dro", ROW.changed({"surrogate": "dro", "surrogate.tau": TAU}), {}),
     ],
-    ids=lambda value: value.surrogate if isinstance(value, Algorithm) else "",
+    ids=lambda value: value.surrogate.name if isinstance(value, Algorithm) else "",
 )
 def test_policy_losses(peer_batch, name, row, changes):
     b = peer_batch
@@ -65,7 +70,7 @@ def test_policy_losses(peer_batch, name, row, changes):
             advantages=b.advantages,
             response_mask=b.mask,
             loss_agg_mode=row.aggregation,
-            config=actor(row, **changes),
+            config=actor(**changes),
         )[0]
     )
     for got, expected in zip(b.ours(row), theirs, strict=True):
@@ -75,12 +80,21 @@ def test_policy_losses(peer_batch, name, row, changes):
 @pytest.mark.parametrize(
     ("name", "choices"),
     [
-        ("compute_grpo_outcome_advantage", {"std": "unbiased"}),
-        ("compute_grpo_vectorized_outcome_advantage", {"std": "unbiased"}),
-        ("compute_rloo_outcome_advantage", {"std": "none", "baseline": "leave-one-out"}),
-        ("compute_rloo_vectorized_outcome_advantage", {"std": "none", "baseline": "leave-one-out"}),
-        ("compute_opo_outcome_advantage", {"std": "none", "baseline": "length-weighted"}),
-        ("compute_reinforce_plus_plus_baseline_outcome_advantage", {"std": "none"}),
+        ("compute_grpo_outcome_advantage", {"advantage.std": "unbiased"}),
+        ("compute_grpo_vectorized_outcome_advantage", {"advantage.std": "unbiased"}),
+        (
+            "compute_rloo_outcome_advantage",
+            {"advantage.std": "none", "advantage.baseline": "leave-one-out"},
+        ),
+        (
+            "compute_rloo_vectorized_outcome_advantage",
+            {"advantage.std": "none", "advantage.baseline": "leave-one-out"},
+        ),
+        (
+            "compute_opo_outcome_advantage",
+            {"advantage.std": "none", "advantage.baseline": "length-weighted"},
+        ),
+        ("compute_reinforce_plus_plus_baseline_outcome_advantage", {"advantage.std": "none"}),
     ],
 )
 def test_group_advantages(peer_batch, name, choices):
@@ -177,6 +191,8 @@ def test_corrections(peer_batch, correction, level, threshold):
     expected, _ = helper.compute_rollout_correction_weights(
         b.logprobs - b.old, b.mask, rollout_is=level, rollout_is_threshold=threshold
     )
-    row = replace(ROW, correction=correction, correction_low=0.5, correction_high=1.5)
+    row = ROW.changed(
+        {"correction.kind": correction, "correction.low": 0.5, "correction.high": 1.5}
+    )
     got, _ = correction_weights(row, b.logprobs[b.chosen], b.old[b.chosen], b.rows)
     same(b.spread(got), expected * b.mask)

@@ -1,8 +1,6 @@
 """Every surrogate: worked numbers of the papers, gradients, and what all share on policy."""
 
 import math
-from dataclasses import replace
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -10,12 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rl.credit.algorithm import Surrogate
 from rl.credit.algorithms import ALGORITHMS
 from rl.credit.losses import token_weights
-from rl.credit.surrogates import diverged, row_means, surrogate
+from rl.credit.objective import surrogate
+from rl.credit.plugin import SURROGATES
+from rl.credit.ratios import diverged, row_means
 
-NAMES = get_args(Surrogate)
+NAMES = [n for n in SURROGATES.names() if SURROGATES.find(n).__module__ == "rl.credit.surrogates"]
 GRPO = ALGORITHMS["grpo"]
 
 
@@ -34,15 +33,19 @@ def one(row, ratio, advantage, logprob=-1.0):
 
 
 def test_cispo_bounds_the_weight_and_keeps_the_gradient():
-    row = replace(GRPO, surrogate="cispo", clip_low=1.0, clip_high=0.28)
+    row = GRPO.changed(
+        {"surrogate": "cispo", "surrogate.clip_low": 1.0, "surrogate.clip_high": 0.28}
+    )
     assert one(row, 1.5, 2.0) == pytest.approx((2.56, -2.56, False, True))
     assert one(row, 1.2, -1.0) == pytest.approx((-1.2, 1.2, False, False))
     assert one(row, 0.01, 1.0) == pytest.approx((0.01, -0.01, False, False))
-    assert one(replace(row, clip_low=0.2), 0.01, 1.0) == pytest.approx((0.8, -0.8, True, False))
+    assert one(row.changed({"surrogate.clip_low": 0.2}), 0.01, 1.0) == pytest.approx(
+        (0.8, -0.8, True, False)
+    )
 
 
 def test_sapo_closes_gradually():
-    row = replace(GRPO, surrogate="sapo")
+    row = GRPO.changed({"surrogate": "sapo"})
     assert one(row, 1.5, 1.0)[0] == pytest.approx(-2.4898373, abs=1e-7)
     # d/dlog r of -(4 / tau) sigmoid(tau (r - 1)) A is -4 A r sigmoid (1 - sigmoid).
     gate = 1 / (1 + math.exp(-1.05 * 0.5))
@@ -53,7 +56,9 @@ def test_sapo_closes_gradually():
 
 
 def test_dppo_stops_where_a_probability_moved_too_far():
-    row = replace(GRPO, surrogate="dppo-tv", clip_low=0.2, clip_high=0.2)
+    row = GRPO.changed(
+        {"surrogate": "dppo-tv", "surrogate.clip_low": 0.2, "surrogate.clip_high": 0.2}
+    )
     # pi = e^-1 = .368: from .245 it rose by .123, from .0368 by .331.
     assert one(row, 1.5, 2.0) == pytest.approx((3.0, -3.0, False, False))
     assert one(row, 10.0, 2.0) == (0.0, 0.0, False, True)
@@ -65,7 +70,7 @@ def test_dppo_stops_where_a_probability_moved_too_far():
 
 def test_gspo_takes_the_ratio_of_the_sequence():
     row = ALGORITHMS["gspo"]
-    assert (row.clip_low, row.clip_high, row.minibatches) == (3e-4, 4e-4, 4)
+    assert (row.surrogate.clip_low, row.surrogate.clip_high, row.minibatches) == (3e-4, 4e-4, 4)
     moved = f64([0.001, -0.002, 0.003, 0.0])
     old, rows = f64([-1.0, -2.0, -0.5, -3.0]), torch.zeros(4, dtype=torch.int64)
     for name in ("gspo", "gspo-token"):
@@ -75,7 +80,7 @@ def test_gspo_takes_the_ratio_of_the_sequence():
         ):
             now = (old + moved).requires_grad_()
             made = surrogate(
-                replace(row, surrogate=name), now, old, torch.full_like(old, advantage), rows
+                row.changed({"surrogate": name}), now, old, torch.full_like(old, advantage), rows
             )
             torch.testing.assert_close(made.loss, f64([loss] * 4), atol=1e-9, rtol=0)
             assert made.above.tolist() == [clipped] * 4 and not made.below.any()
@@ -85,7 +90,7 @@ def test_gspo_takes_the_ratio_of_the_sequence():
 
 
 def test_gmpo_bounds_each_ratio_before_the_mean():
-    row = replace(GRPO, surrogate="gmpo", clip_low=0.4, clip_high=0.4)
+    row = GRPO.changed({"surrogate": "gmpo", "surrogate.clip_low": 0.4, "surrogate.clip_high": 0.4})
     moved, rows = f64([0.9, -0.9, 0.1]), torch.zeros(3, dtype=torch.int64)
     zero = torch.zeros(3, dtype=torch.float64)
     for advantage, bounded, below, above in (
@@ -104,12 +109,12 @@ def test_gmpo_bounds_each_ratio_before_the_mean():
 
 
 def test_reinforce_is_the_log_probability_times_the_advantage():
-    assert one(replace(GRPO, surrogate="reinforce"), 7.0, 3.0) == (3.0, -3.0, False, False)
+    assert one(GRPO.changed({"surrogate": "reinforce"}), 7.0, 3.0) == (3.0, -3.0, False, False)
 
 
 def test_mirror_descent_pulls_a_whole_sequence_back():
     """Kimi k1.5, equation 3: the gradient's coefficient is (r - mean) - tau log-ratio."""
-    row = replace(ALGORITHMS["kimi"], tau=0.1)
+    row = ALGORITHMS["kimi"].changed({"surrogate.tau": 0.1})
     # Four sequences of two tokens; their log-ratios are .2, -.1, 0 and .05.
     moved = f64([0.15, 0.05, -0.3, 0.2, 0.0, 0.0, 0.01, 0.04])
     rows = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])
@@ -127,13 +132,13 @@ def test_mirror_descent_pulls_a_whole_sequence_back():
 
 def test_oreal_imitates_what_was_right_and_drives_the_rest_off():
     """What is wrong has its weight of 0.5 whether or not a model weighs the tokens."""
-    for row in (ALGORITHMS["oreal"], replace(ALGORITHMS["oreal"], token_rewards="none")):
+    for row in (ALGORITHMS["oreal"], ALGORITHMS["oreal"].changed({"token_rewards.kind": "none"})):
         assert one(row, 1.5, 2.0) == pytest.approx((2.0, -2.0, False, False))
         assert one(row, 1.5, -2.0) == pytest.approx((1.5, 1.5, False, False))
 
 
 def test_dro_pulls_each_token_back():
-    row = replace(GRPO, surrogate="dro", tau=0.5)
+    row = GRPO.changed({"surrogate": "dro", "surrogate.tau": 0.5})
     pull = math.log(1.5)
     loss, gradient, *_ = one(row, 1.5, 2.0)
     assert (loss, gradient) == pytest.approx((2 + 0.25 * pull**2, -2 + 0.5 * pull))
@@ -167,7 +172,7 @@ def test_on_policy_all_have_the_gradient_of_reinforce(name):
     logprobs, _, advantages, rows = episodes(1)
     weights = token_weights(rows, "seq-mean-token-mean")
     now = logprobs.requires_grad_()
-    row = replace(GRPO, surrogate=name)
+    row = GRPO.changed({"surrogate": name})
     loss = (surrogate(row, now, logprobs.detach(), advantages, rows).loss * weights).sum()
     (gradient,) = torch.autograd.grad(loss, now)
     torch.testing.assert_close(gradient, -advantages * weights, atol=1e-12, rtol=1e-12)
@@ -178,7 +183,7 @@ def test_on_policy_all_have_the_gradient_of_reinforce(name):
 @given(seed=st.integers(0, 2**31), cut=st.integers(0, 6))
 def test_a_step_cut_between_sequences_is_the_same_step(name, seed, cut):
     logprobs, old, advantages, rows = episodes(seed)
-    row = replace(GRPO, surrogate=name)
+    row = GRPO.changed({"surrogate": name})
     whole = surrogate(row, logprobs, old, advantages, rows)
     order = torch.from_numpy(np.random.default_rng(seed).permutation(30))
     for part in (order[rows[order] < cut], order[rows[order] >= cut]):
@@ -197,7 +202,7 @@ def test_a_step_cut_between_sequences_is_the_same_step(name, seed, cut):
 def test_gradients_against_finite_differences(name):
     """Of those without a stopped gradient."""
     logprobs, old, advantages, rows = episodes(3)
-    row = replace(GRPO, surrogate=name)
+    row = GRPO.changed({"surrogate": name})
     assert torch.autograd.gradcheck(
         lambda now: surrogate(row, now, old, advantages, rows).loss, logprobs.requires_grad_()
     )
@@ -207,7 +212,7 @@ def test_gradients_against_finite_differences(name):
 def test_stopped_gradients_against_finite_differences(name):
     """The differences are of the loss in which what is stopped stays as it was."""
     logprobs, old, advantages, rows = episodes(3)
-    row = replace(GRPO, surrogate=name, clip_low=0.1, clip_high=0.1)
+    row = GRPO.changed({"surrogate": name, "surrogate.clip_low": 0.1, "surrogate.clip_high": 0.1})
     ratio = (logprobs - old).exp()
     tokens = {i: [j for j in range(30) if rows[j] == rows[i]] for i in range(30)}
     means = f64([(logprobs - old)[tokens[i]].mean() for i in range(30)])
@@ -233,7 +238,7 @@ def test_stopped_gradients_against_finite_differences(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_overflows(name):
-    row = replace(GRPO, surrogate=name)
+    row = GRPO.changed({"surrogate": name})
     now = f64([-1e-9, -900.0, -1e-9, -900.0]).requires_grad_()
     old, advantages = f64([-900.0, -1e-9, -900.0, -1e-9]), f64([1, 1, -1, -1])
     made = surrogate(row, now, old, advantages, torch.tensor([0, 1, 2, 3]))

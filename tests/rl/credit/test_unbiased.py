@@ -25,12 +25,13 @@ from rl.credit.algorithms import ALGORITHMS
 
 SUM = {"aggregation": "seq-mean-token-sum-norm", "max_tokens": 1}
 """Nothing but the number of episodes divides."""
-RLOO = replace(ALGORITHMS["rloo"], **SUM)
-GROUP_MEAN = replace(RLOO, baseline="mean")
+RLOO = ALGORITHMS["rloo"].changed(SUM)
+GROUP_MEAN = RLOO.changed({"advantage.baseline": "mean"})
 TO_GO = replace(ALGORITHMS["reinforce-pp"], whiten=False, **SUM)
-GAE, TURN_GAE, BILEVEL = (
-    replace(ALGORITHMS[name], whiten=False, gamma_turn=1.0, **SUM)
-    for name in ("ppo", "turn-ppo", "bilevel-ppo")
+GAE = ALGORITHMS["ppo"].changed({"whiten": False, **SUM})
+TURN_GAE, BILEVEL = (
+    ALGORITHMS[name].changed({"whiten": False, "advantage.gamma_turn": 1.0, **SUM})
+    for name in ("turn-ppo", "bilevel-ppo")
 )
 WORLDS = pytest.mark.parametrize(
     "world", [BANDIT, ANSWERS, CHAIN, EVEN], ids=["bandit", "answers", "chain", "even"]
@@ -80,7 +81,7 @@ def test_the_mean_of_the_others_is_unbiased(world, size):
 @pytest.mark.parametrize("advantage", ["group-outcome", "batch-outcome"])
 def test_a_mean_that_has_the_episode_in_it_shrinks_the_gradient(world, size, advantage):
     setting = Setting.on_policy(world)
-    row = replace(GROUP_MEAN, advantage=advantage)
+    row = GROUP_MEAN.changed({"advantage": advantage})
     same(expected_gradient(setting, row, size), (size - 1) / size * truth(setting))
 
 
@@ -95,13 +96,13 @@ def test_dr_grpo_has_its_constant():
 )
 def test_on_policy_every_surrogate_of_tokens_is_unbiased(surrogate):
     setting = Setting.on_policy(CHAIN)
-    row = replace(RLOO, surrogate=surrogate)
+    row = RLOO.changed({"surrogate": surrogate})
     same(expected_gradient(setting, row, 2), truth(setting))
 
 
 @pytest.mark.parametrize("surrogate", ["gspo", "gspo-token", "gmpo"])
 def test_on_policy_every_surrogate_of_sequences_is_that_of_their_mean_token(surrogate):
-    row = replace(RLOO, surrogate=surrogate, aggregation="seq-mean-token-mean")
+    row = RLOO.changed({"surrogate": surrogate, "aggregation": "seq-mean-token-mean"})
     even, uneven = Setting.on_policy(EVEN), Setting.on_policy(ANSWERS)
     same(expected_gradient(even, row, 2), truth(even) / 4)
     same(expected_gradient(uneven, row, 2), length_biased(uneven))
@@ -118,14 +119,14 @@ def test_rewards_to_go_are_unbiased(world):
 @pytest.mark.parametrize("lam", [0.0, 0.7, 1.0])
 def test_gae_with_exact_values_is_unbiased(world, row, lam):
     setting = Setting.on_policy(world)
-    same(expected_gradient(setting, replace(row, lam=lam), 1), truth(setting))
+    same(expected_gradient(setting, row.changed({"advantage.lam": lam}), 1), truth(setting))
 
 
 @pytest.mark.parametrize("lam", [0.0, 0.7, 1.0])
 def test_bilevel_gae_with_exact_values_is_unbiased_while_lengths_of_turns_are_given(lam):
     """Below lambda 1 it reads values at last tokens. Where the policy itself ends its turns, that
     a token is the last tells what was sampled there, and the value before it is not the mean."""
-    row = replace(BILEVEL, lam=lam)
+    row = BILEVEL.changed({"advantage.lam": lam})
     even, uneven = Setting.on_policy(EVEN), Setting.on_policy(CHAIN)
     same(expected_gradient(even, row, 1), truth(even))
     error = expected_gradient(uneven, row, 1) - truth(uneven)
@@ -134,7 +135,7 @@ def test_bilevel_gae_with_exact_values_is_unbiased_while_lengths_of_turns_are_gi
 
 def test_length_adaptive_gae_with_exact_values_is_unbiased_while_lengths_are_equal():
     """Where they are not, lambda depends on what is still to be sampled."""
-    row = replace(GAE, lam_alpha=0.5)
+    row = GAE.changed({"advantage.lam_alpha": 0.5})
     even, uneven = Setting.on_policy(EVEN), Setting.on_policy(CHAIN)
     same(expected_gradient(even, row, 1), truth(even))
     assert (expected_gradient(uneven, row, 1) - truth(uneven)).norm() > 0.01 * truth(uneven).norm()
@@ -145,9 +146,9 @@ def test_length_adaptive_gae_with_exact_values_is_unbiased_while_lengths_are_equ
 def test_gae_with_wrong_values_is_unbiased_at_lambda_1_alone(world, row):
     setting = Setting.on_policy(world)
     wrong = drawn(world, 7, 1.0)[:, 0]
-    same(expected_gradient(setting, replace(row, lam=1.0), 1, wrong), truth(setting))
+    same(expected_gradient(setting, row.changed({"advantage.lam": 1.0}), 1, wrong), truth(setting))
     if len(world.episodes[0].turns) > 1:
-        biased = expected_gradient(setting, replace(row, lam=0.5), 1, wrong)
+        biased = expected_gradient(setting, row.changed({"advantage.lam": 0.5}), 1, wrong)
         assert (biased - truth(setting)).norm() > 0.05 * truth(setting).norm()
 
 
@@ -210,7 +211,10 @@ def test_the_deviation_favours_tasks_of_extreme_difficulty(std, size):
             right, wrong = (1 - k / size) / divisor / p, (k / size) / divisor / (1 - p)
             scale += chance * (k * right + (size - k) * wrong) / size
         setting = Setting(coin, logits, logits)
-        same(expected_gradient(setting, replace(GROUP_MEAN, std=std), size), scale * truth(setting))
+        same(
+            expected_gradient(setting, GROUP_MEAN.changed({"advantage.std": std}), size),
+            scale * truth(setting),
+        )
 
 
 @pytest.mark.parametrize("size", [2, 5])
@@ -221,7 +225,7 @@ def test_the_mean_as_divisor_nears_the_gradient_of_the_log(p, size):
     coin = World({"ask": {"a": (None, 1.0), "b": (None, 0.0)}}, ["ask"])
     logits = torch.tensor([[p, 1 - p]], dtype=torch.float64).log()
     setting = Setting(coin, logits, logits)
-    got = expected_gradient(setting, replace(GROUP_MEAN, std="mean"), size)
+    got = expected_gradient(setting, GROUP_MEAN.changed({"advantage.std": "mean"}), size)
     expected = (1 - (1 - p) ** (size - 1)) / p * truth(setting)
     torch.testing.assert_close(got, expected, atol=0, rtol=2e-5)
 
@@ -229,7 +233,7 @@ def test_the_mean_as_divisor_nears_the_gradient_of_the_log(p, size):
 def test_whitening_of_one_group_of_one_token_is_its_deviation():
     setting = Setting.on_policy(BANDIT)
     whitened = expected_gradient(setting, replace(GROUP_MEAN, whiten=True), 3)
-    divided = expected_gradient(setting, replace(GROUP_MEAN, std="unbiased"), 3)
+    divided = expected_gradient(setting, GROUP_MEAN.changed({"advantage.std": "unbiased"}), 3)
     torch.testing.assert_close(whitened, divided, atol=1e-5, rtol=0)
 
 
@@ -243,7 +247,7 @@ def test_whitening_biases_where_lengths_differ():
 
 def test_a_baseline_weighted_by_lengths():
     """Of equal lengths it is the group's mean; of others it is biased."""
-    row = replace(RLOO, baseline="length-weighted")
+    row = RLOO.changed({"advantage.baseline": "length-weighted"})
     even, uneven = Setting.on_policy(EVEN), Setting.on_policy(ANSWERS)
     same(expected_gradient(even, row, 3), 2 / 3 * truth(even))
     error = expected_gradient(uneven, row, 3) - 2 / 3 * truth(uneven)
@@ -253,7 +257,7 @@ def test_a_baseline_weighted_by_lengths():
 def test_process_rewards_shrink_each_turn_by_its_own_share():
     """The mean of all turns of n episodes of T holds T - k of those that turn k can change."""
     setting = Setting.on_policy(EVEN)
-    row = replace(GROUP_MEAN, advantage="group-process")
+    row = GROUP_MEAN.changed({"advantage": "group-process", "advantage.std": "none"})
     changed = [2 if state == "one" else 1 for state, _ in EVEN.contexts]
     factors = 1 - torch.tensor(changed, dtype=torch.float64) / (3 * 2)
     same(expected_gradient(setting, row, 3), factors[:, None] * truth(setting))
@@ -265,7 +269,9 @@ def test_turns_of_rare_states_are_shrunk_in_gigpo(weight, size):
     """A state that q of the episodes visit has k visitors, 1 + Bin(n - 1, q): the mean of
     (k - 1) / k is 1 - (1 - (1 - q)^n) / (n q)."""
     setting = Setting.on_policy(CHAIN)
-    row = replace(ALGORITHMS["gigpo"], gamma_turn=1.0, turn_weight=weight, **SUM)
+    row = ALGORITHMS["gigpo"].changed(
+        {"advantage.gamma_turn": 1.0, "advantage.turn_weight": weight, **SUM}
+    )
     visits = CHAIN.visits(setting.logits)
     q = torch.stack([visits[CHAIN.contexts[state, ""]] for state, _ in CHAIN.contexts])
     factors = (size - 1) / size + weight * (1 - (1 - (1 - q) ** size) / (size * q))
@@ -281,7 +287,9 @@ def off_policy(world):
 def test_sequences_weighted_by_their_whole_ratio_are_unbiased(world):
     setting = off_policy(world)
     for correction in ("seq-tis", "seq-icepop"):
-        row = replace(RLOO, correction=correction, correction_low=0.0, correction_high=1e6)
+        row = RLOO.changed(
+            {"correction.kind": correction, "correction.low": 0.0, "correction.high": 1e6}
+        )
         same(expected_gradient(setting, row, 2), truth(setting))
     uncorrected = expected_gradient(setting, RLOO, 2)
     assert (uncorrected - truth(setting)).norm() > 0.05 * truth(setting).norm()
@@ -290,21 +298,26 @@ def test_sequences_weighted_by_their_whole_ratio_are_unbiased(world):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"correction": "tis", "correction_high": 1e6},
-        {"correction": "icepop", "correction_low": 0.0, "correction_high": 1e6},
+        {"correction.kind": "tis", "correction.high": 1e6},
+        {"correction.kind": "icepop", "correction.low": 0.0, "correction.high": 1e6},
         {
             "surrogate": "clip",
             "old_logprobs": "sampling",
-            "clip_low": 1.0,
-            "clip_high": 1e6,
-            "dual_clip": 0.0,
+            "surrogate.clip_low": 1.0,
+            "surrogate.clip_high": 1e6,
+            "surrogate.dual_clip": 0.0,
         },
-        {"surrogate": "cispo", "old_logprobs": "sampling", "clip_low": 1.0, "clip_high": 1e6},
+        {
+            "surrogate": "cispo",
+            "old_logprobs": "sampling",
+            "surrogate.clip_low": 1.0,
+            "surrogate.clip_high": 1e6,
+        },
     ],
-    ids=lambda changes: changes.get("correction", changes.get("surrogate")),
+    ids=lambda changes: changes.get("correction.kind", changes.get("surrogate")),
 )
 def test_ratios_of_tokens_are_unbiased_for_one_token_alone(changes):
-    row = replace(RLOO, **changes)
+    row = RLOO.changed(changes)
     bandit, chain = off_policy(BANDIT), off_policy(CHAIN)
     same(expected_gradient(bandit, row, 2), truth(bandit))
     # What came before a token, and what comes after, are the sampler's.
@@ -327,7 +340,9 @@ def test_ratios_of_tokens_are_unbiased_for_one_token_alone(changes):
 def test_bounds_leave_advantages_as_they_are(correction):
     """A bound changes the gradient to the sum over groups of what it leaves of each token's."""
     setting = off_policy(BANDIT)
-    row = replace(RLOO, correction=correction, correction_low=0.8, correction_high=1.3)
+    row = RLOO.changed(
+        {"correction.kind": correction, "correction.low": 0.8, "correction.high": 1.3}
+    )
     rho = (setting.logits.log_softmax(-1) - setting.sampler.log_softmax(-1)).exp()[0]
     kept = {
         "tis": rho.clamp(max=1.3),
@@ -348,8 +363,10 @@ def test_bounds_leave_advantages_as_they_are(correction):
 
 def test_clipping_drops_what_has_moved_too_far():
     setting = off_policy(BANDIT)
-    row = replace(RLOO, surrogate="clip", old_logprobs="sampling", dual_clip=0.0)
-    row = replace(row, clip_low=0.1, clip_high=0.1)
+    row = RLOO.changed(
+        {"surrogate": "clip", "old_logprobs": "sampling", "surrogate.dual_clip": 0.0}
+    )
+    row = row.changed({"surrogate.clip_low": 0.1, "surrogate.clip_high": 0.1})
     got, expected = expected_gradient(setting, row, 2), torch.zeros(3, dtype=torch.float64)
     p, mu = setting.logits.softmax(-1)[0], setting.sampler.softmax(-1)[0]
     for i in range(3):
@@ -375,7 +392,7 @@ def test_divergence_in_the_loss(estimator):
     """k1 has no gradient; k2 and k3+ have that of KL(pi || ref) where visits are held fixed, k3
     that of KL(ref || pi)."""
     setting, ref = referred(CHAIN)
-    row = replace(RLOO, kl_coef=0.3, kl_estimator=estimator)
+    row = RLOO.changed({"kl.coef": 0.3, "kl.estimator": estimator})
     forward = expected_slope(setting, lambda pi: (pi.exp() * (pi - ref)).sum(-1))
     backward = expected_slope(setting, lambda pi: (ref.exp() * (ref - pi)).sum(-1))
     part = {"k1": 0 * forward, "k2": forward, "k3": backward, "k3+": forward}[estimator]
@@ -387,7 +404,7 @@ def test_divergence_in_the_loss_times_the_ratio(estimator):
     """k1 and k3 then have the gradient of KL(pi || ref) where visits are held fixed: their means
     are the divergence, whatever the policy. The mean of k2 is not, and k3+ has its slope."""
     setting, ref = referred(CHAIN)
-    row = replace(RLOO, kl_coef=0.3, kl_estimator=estimator, kl_ratio=True)
+    row = RLOO.changed({"kl.coef": 0.3, "kl.estimator": estimator, "kl.ratio": True})
     forward = expected_slope(setting, lambda pi: (pi.exp() * (pi - ref)).sum(-1))
     error = expected_gradient(setting, row, 2) - truth(setting) + 0.3 * forward
     assert (error.norm() < 1e-12) == (estimator in ("k1", "k3"))
@@ -398,7 +415,9 @@ def test_divergence_in_the_reward(estimator):
     """k1 has the gradient of the divergence of whole episodes. k3 lacks how its own value changes
     with the policy, the gradient of KL(ref || pi) where visits are held fixed."""
     setting, ref = referred(CHAIN)
-    row = replace(GAE, lam=1.0, kl_coef=0.3, kl_place="reward", kl_estimator=estimator)
+    row = GAE.changed(
+        {"advantage.lam": 1.0, "kl.coef": 0.3, "kl.place": "reward", "kl.estimator": estimator}
+    )
     at = setting.logits.clone().requires_grad_()
     apart = CHAIN.logprobs(at) - CHAIN.logprobs(setting.reference)
     (whole,) = torch.autograd.grad(CHAIN.expectation(at, apart), at)

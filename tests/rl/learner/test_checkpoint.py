@@ -151,8 +151,8 @@ def test_a_checkpoint_cannot_run_code(tmp_path):
     "row",
     [
         replace(GRPO, epochs=2, minibatches=2),
-        replace(GRPO, kl_coef=0.1),
-        replace(PPO, kl_coef=0.05, minibatches=3, epochs=2),
+        GRPO.changed({"kl.coef": 0.1}),
+        PPO.changed({"kl.coef": 0.05, "minibatches": 3, "epochs": 2}),
     ],
     ids=["grpo", "grpo with kl", "ppo"],
 )
@@ -179,7 +179,7 @@ def test_a_resumed_run_is_the_same_bit_for_bit(make_model, groups, tmp_path, row
     [
         (GRPO, PPO, "no value_head"),
         (PPO, GRPO, "a value_head"),
-        (replace(GRPO, kl_coef=0.1), GRPO, "a reference"),
+        (GRPO.changed({"kl.coef": 0.1}), GRPO, "a reference"),
     ],
 )
 def test_a_state_of_another_algorithm_is_refused(make_model, saved, resumed, message):

@@ -12,7 +12,7 @@ from rl.credit.batch import Batch
 from rl.errors import RunFailure
 from rl.rollout.trajectory import TrajectoryGroup
 
-GRPO, PPO = ALGORITHMS["grpo"], replace(ALGORITHMS["ppo"], whiten=False, lam=0.95)
+GRPO, PPO = ALGORITHMS["grpo"], ALGORITHMS["ppo"].changed({"whiten": False, "advantage.lam": 0.95})
 
 
 def f64(values):
@@ -34,7 +34,9 @@ def test_failed_members_and_single_ones(make_group, make_trajectory, caplog):
     pair.trajectories.append(failed)
     single = TrajectoryGroup([make_trajectory([(2, 2, 3.0)]), failed])
     with caplog.at_level(logging.WARNING):
-        credit = assign_credit(replace(GRPO, std="none"), Batch.from_groups([pair, single]))
+        credit = assign_credit(
+            GRPO.changed({"advantage.std": "none"}), Batch.from_groups([pair, single])
+        )
     assert credit.advantages.tolist() == [0.5, -0.5, 0, 0]
     assert credit.metrics == {"frac_reward_zero_std": 0.5, "groups_of_one": 1.0}
     assert "1 of 2 groups have one finished episode" in caplog.text
@@ -46,7 +48,7 @@ def test_failed_members_and_single_ones(make_group, make_trajectory, caplog):
 )
 def test_baselines_of_a_group(make_group, baseline, expected):
     group = make_group([[(2, 1, 1.0)], [(2, 1, 0.0)], [(2, 1, 0.0)], [(2, 1, 0.0)]])
-    row = replace(GRPO, std="none", baseline=baseline)
+    row = GRPO.changed({"advantage.std": "none", "advantage.baseline": baseline})
     credit = assign_credit(row, Batch.from_groups([group]))
     torch.testing.assert_close(credit.advantages, f64(expected))
 
@@ -60,7 +62,7 @@ def test_a_baseline_weighted_by_sampled_tokens(make_group):
 
 def test_reward_to_go_over_turns_then_whitened(make_group):
     group = make_group([[(2, 2, 0.5), (1, 1, 1.0)], [(2, 1, 0.0)]])
-    row = replace(ALGORITHMS["reinforce-pp"], gamma=0.5)
+    row = ALGORITHMS["reinforce-pp"].changed({"advantage.gamma": 0.5})
     batch = Batch.from_groups([group])
     plain = f64([0.5 * (0.5 + 0.5 * 1.0), 0.5 + 0.5 * 1.0, 1.0, 0.0])
     credit = assign_credit(replace(row, whiten=False), batch)
@@ -71,7 +73,7 @@ def test_reward_to_go_over_turns_then_whitened(make_group):
 
 def test_process_rewards_of_turns(make_group):
     group = make_group([[(2, 2, 0.2), (1, 1, 0.8), (1, 1, 1.0)], [(2, 1, 0.4), (1, 2, 0.1)]])
-    row = replace(GRPO, advantage="group-process", std="biased")
+    row = GRPO.changed({"advantage": "group-process", "advantage.std": "biased"})
     credit = assign_credit(row, Batch.from_groups([group]))
     first, second = [1.443376, 1.443376, 2.309401, 1.443376], [-1.443376, -1.154701, -1.154701]
     torch.testing.assert_close(credit.advantages, f64([*first, *second]), atol=2e-5, rtol=0)
@@ -88,7 +90,7 @@ def test_gae_over_turns(make_group, lam, expected):
     """Turns of 3, 2 and 1 sampled tokens with rewards .3, -.2 and 1, beside another episode."""
     group = make_group([[(2, 3, 0.3), (1, 2, -0.2), (1, 1, 1.0)], [(2, 1, 0.0)]])
     values = f64([0.10, 0.25, 0.40, 0.55, 0.70, 0.85, 0.3])
-    credit = assign_credit(replace(PPO, lam=lam), Batch.from_groups([group]), values)
+    credit = assign_credit(PPO.changed({"advantage.lam": lam}), Batch.from_groups([group]), values)
     advantages = f64([*expected, -0.3])
     torch.testing.assert_close(credit.advantages, advantages, atol=6e-7, rtol=0)
     torch.testing.assert_close(credit.returns, advantages + values, atol=6e-7, rtol=0)
@@ -118,7 +120,7 @@ def anchored(make_group):
     ],
 )
 def test_groups_in_groups(make_group, std, expected):
-    row = replace(ALGORITHMS["gigpo"], std=std)
+    row = ALGORITHMS["gigpo"].changed({"advantage.std": std})
     # The same words in another group are another observation.
     batch = Batch.from_groups([anchored(make_group), anchored(make_group)])
     credit = assign_credit(row, batch)
@@ -157,7 +159,7 @@ def test_values_by_trial(make_group):
 
 def test_values_by_trial_are_discounted_by_turns(make_group):
     group = valued(make_group([[(2, 3, 0.5), (1, 2, 1.0)]]), [0.25, 0.8])
-    credit = assign_credit(replace(VINE, gamma_turn=0.5), Batch.from_groups([group]))
+    credit = assign_credit(VINE.changed({"advantage.gamma_turn": 0.5}), Batch.from_groups([group]))
     torch.testing.assert_close(
         credit.advantages, f64([0.5 + 0.5 * 0.8 - 0.25] * 3 + [1.0 - 0.8] * 2)
     )
@@ -196,7 +198,7 @@ def test_one_turn_is_a_bandit(make_group):
     """With one turn the estimators of turns are those of episodes, token for token."""
     batch = Batch.from_groups([make_group([[(2, 3, 1.0)], [(2, 1, 0.0)], [(4, 2, 0.5)]])])
     outcome = assign_credit(GRPO, batch).advantages
-    process = assign_credit(replace(GRPO, advantage="group-process"), batch).advantages
+    process = assign_credit(GRPO.changed({"advantage": "group-process"}), batch).advantages
     torch.testing.assert_close(process, outcome)
     row = replace(ALGORITHMS["reinforce-pp"], whiten=False)
     to_go = assign_credit(row, batch).advantages
@@ -207,9 +209,11 @@ def test_groups_in_groups_of_one_turn_are_twice_the_episode(make_group):
     batch = Batch.from_groups([make_group([[(2, 2, 1.0)], [(2, 1, 0.0)], [(2, 3, 0.0)]])])
     row = ALGORITHMS["gigpo"]
     credit = assign_credit(row, batch)
-    single = assign_credit(replace(row, advantage="group-outcome"), batch)
+    single = assign_credit(
+        row.changed({"advantage": "group-outcome", "advantage.std": "none"}), batch
+    )
     torch.testing.assert_close(credit.advantages, 2 * single.advantages)
-    without = assign_credit(replace(row, turn_weight=0.0), batch)
+    without = assign_credit(row.changed({"advantage.turn_weight": 0.0}), batch)
     torch.testing.assert_close(without.advantages, single.advantages)
 
 
@@ -227,7 +231,9 @@ VAGEN = f64([0.10, 0.25, 0.40, 0.55, 0.70, 0.85])
 def test_bilevel_gae(make_group, lam, gamma_turn, expected):
     """VAGEN's worked example: turns of 3, 2 and 1 sampled tokens, rewards .3, -.2 and 1."""
     group = make_group([[(2, 3, 0.3), (1, 2, -0.2), (1, 1, 1.0)], [(2, 1, 0.0)]])
-    row = replace(PPO, advantage="bilevel-gae", lam=lam, gamma_turn=gamma_turn)
+    row = PPO.changed(
+        {"advantage": "bilevel-gae", "advantage.lam": lam, "advantage.gamma_turn": gamma_turn}
+    )
     values = torch.cat([VAGEN, f64([0.3])])
     credit = assign_credit(row, Batch.from_groups([group]), values)
     advantages = f64([*expected, -0.3])
@@ -237,7 +243,9 @@ def test_bilevel_gae(make_group, lam, gamma_turn, expected):
 
 def test_bilevel_gae_does_not_lose_turns_without_reward(make_group):
     group = make_group([[(2, 3, 0.0), (1, 2, 0.0), (1, 1, 1.0)]])
-    row = replace(PPO, advantage="bilevel-gae", lam=1.0, gamma_turn=0.95)
+    row = PPO.changed(
+        {"advantage": "bilevel-gae", "advantage.lam": 1.0, "advantage.gamma_turn": 0.95}
+    )
     credit = assign_credit(row, Batch.from_groups([group]), VAGEN)
     expected = f64([0.8025, 0.6525, 0.5025, 0.4, 0.25, 0.15])
     torch.testing.assert_close(credit.advantages, expected)
@@ -249,9 +257,11 @@ def test_a_divergence_in_the_reward_is_paid_at_its_token_by_bilevel_gae(make_gro
     batch = Batch.from_groups(groups)
     generator = torch.Generator().manual_seed(0)
     old, ref, values = torch.randn(3, batch.num_tokens, generator=generator, dtype=torch.float64)
-    row = replace(PPO, lam=1.0, kl_coef=0.3, kl_place="reward", kl_estimator="k1")
+    row = PPO.changed(
+        {"advantage.lam": 1.0, "kl.coef": 0.3, "kl.place": "reward", "kl.estimator": "k1"}
+    )
     over_tokens = assign_credit(row, batch, values, old, ref)
-    row = replace(row, advantage="bilevel-gae")
+    row = row.changed({"advantage": "bilevel-gae", "advantage.gamma_turn": 1.0})
     over_both = assign_credit(row, batch, values, old, ref)
     torch.testing.assert_close(over_both.advantages, over_tokens.advantages)
     torch.testing.assert_close(over_both.returns, over_tokens.returns)
@@ -264,7 +274,7 @@ def test_a_divergence_in_the_reward_is_paid_at_its_token_by_bilevel_gae(make_gro
 def test_turn_gae(make_group):
     """Rewards 0 and 1, values .5 and .6 at the turns' first tokens: A2 .4, A1 .1 + .95 * .4."""
     group = make_group([[(2, 3, 0.0), (1, 2, 1.0)], [(2, 1, 1.0)]])
-    row = replace(PPO, advantage="turn-gae", lam=0.95)
+    row = PPO.changed({"advantage": "turn-gae", "advantage.lam": 0.95})
     values = f64([0.5, 9.0, 9.0, 0.6, 9.0, 0.2])
     credit = assign_credit(row, Batch.from_groups([group]), values)
     torch.testing.assert_close(credit.advantages, f64([0.48] * 3 + [0.4] * 2 + [0.8]))
@@ -276,7 +286,7 @@ def test_with_one_turn_they_are_what_they_are_made_of(make_group, advantage):
     """Bi-level is token GAE; turn GAE is return minus the first token's value."""
     batch = Batch.from_groups([make_group([[(2, 4, 1.0)], [(3, 2, 0.5)]])])
     values = f64([0.2, 0.4, 0.5, 0.8, 0.1, 0.9])
-    row = replace(PPO, advantage=advantage, gamma_turn=0.9)
+    row = PPO.changed({"advantage": advantage, "advantage.gamma_turn": 0.9, "advantage.lam": 0.95})
     got = assign_credit(row, batch, values).advantages
     if advantage == "bilevel-gae":
         expected = assign_credit(PPO, batch, values).advantages
@@ -289,9 +299,9 @@ def test_lambda_that_grows_with_the_episode(make_group):
     """Alpha 0.5: of 4 tokens lambda is 0.5, of 1 it is 0 (not -1)."""
     batch = Batch.from_groups([make_group([[(2, 4, 1.0)], [(2, 1, 1.0)]])])
     values = f64([0.2, 0.4, 0.5, 0.8, 0.3])
-    credit = assign_credit(replace(PPO, lam_alpha=0.5), batch, values)
+    credit = assign_credit(PPO.changed({"advantage.lam_alpha": 0.5}), batch, values)
     alone = Batch.from_groups([make_group([[(2, 4, 1.0)]])])
-    half = assign_credit(replace(PPO, lam=0.5), alone, values[:4]).advantages
+    half = assign_credit(PPO.changed({"advantage.lam": 0.5}), alone, values[:4]).advantages
     torch.testing.assert_close(credit.advantages, torch.cat([half, f64([0.7])]))
 
 
@@ -326,7 +336,7 @@ def test_divergence_in_the_reward(make_group, beta, per_token, total):
     """InstructGPT: policy [.5, .6, .7], reference [.4, .6, .8], score 1 at the last token."""
     batch = Batch.from_groups([make_group([[(2, 3, 1.0)]])])
     old, ref = f64([0.5, 0.6, 0.7]).log(), f64([0.4, 0.6, 0.8]).log()
-    row = replace(PPO, kl_coef=beta, lam=1.0)
+    row = PPO.changed({"kl.coef": beta, "advantage.lam": 1.0})
     credit = assign_credit(row, batch, torch.zeros(3, dtype=torch.float64), old, ref)
     rewards = credit.returns - torch.nn.functional.pad(credit.returns[1:], (0, 1))
     torch.testing.assert_close(rewards, f64(per_token), atol=6e-7, rtol=0)
@@ -348,5 +358,5 @@ def test_rewards_as_z_scores_of_the_batch(make_group):
 
 def test_a_mean_of_negative_returns_ends_the_run_in_one_line(make_group):
     batch = Batch.from_groups([make_group([[(2, 1, 1.0)], [(2, 1, -0.5)]])])
-    with pytest.raises(RunFailure, match=r"one earned -0.5: choose another algo.std"):
+    with pytest.raises(RunFailure, match=r"one earned -0.5: choose another algo.advantage.std"):
         assign_credit(ALGORITHMS["maxrl"], batch)

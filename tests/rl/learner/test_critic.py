@@ -14,8 +14,8 @@ from rl.learner.learner import Learner
 from rl.learner.optimizer import Optimizer
 from rl.learner.settings import OptimizerConfig
 
-PPO = replace(ALGORITHMS["ppo"], value_clip=None)
-APART = replace(PPO, critic="model")
+PPO = ALGORITHMS["ppo"].changed({"value.clip": None})
+APART = PPO.changed({"value.critic": "model"})
 
 
 def changed(model, before):
@@ -62,7 +62,7 @@ def test_with_a_trunk_of_its_own_values_do_not_pull_at_the_policy(make_model, gr
         return copied(model)
 
     for row, pulls in ((PPO, True), (APART, False)):
-        one, other = (trained(replace(row, value_coef=coef)) for coef in (0.1, 10.0))
+        one, other = (trained(row.changed({"value.coef": coef})) for coef in (0.1, 10.0))
         assert any(not torch.equal(one[name], other[name]) for name in one) == pulls
 
 
@@ -82,7 +82,7 @@ def test_whitened_rewards_keep_their_mean_and_scale_value_targets(make_group):
     """Rewards 0 0 0 1: (r - .25) / .5 + .25 is -.25 three times and 1.75; with V 0, A is to go."""
     batch = Batch.from_groups([make_group([[(2, 4, 1.0)]])])
     zeros = torch.zeros(4, dtype=torch.float64)
-    row = replace(PPO, whiten=False, whiten_rewards=True)
+    row = PPO.changed({"whiten": False, "advantage.whiten_rewards": True})
     credit = assign_credit(row, batch, zeros)
     expected = torch.tensor([1.0, 1.25, 1.5, 1.75], dtype=torch.float64)
     torch.testing.assert_close(credit.advantages, expected, rtol=1e-6, atol=0)
@@ -95,14 +95,20 @@ def test_whitened_rewards_keep_their_mean_and_scale_value_targets(make_group):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"critic": "model"}, r"critic \(model\) must be head without values: advantage is group"),
-        ({"critic": "own"}, r"critic \(own\) must be one of head, model"),
-        ({"whiten_rewards": True}, r"whiten_rewards \(True\) must be False without values"),
+        (
+            {"value.critic": "model"},
+            r"critic \(model\) must be head without values: advantage is group",
+        ),
+        ({"value.critic": "own"}, r"critic \(own\) must be one of head, model"),
+        (
+            {"advantage.whiten_rewards": True},
+            r"whiten_rewards \(True\) must be False without values",
+        ),
     ],
 )
 def test_what_needs_values_is_refused_without(changes, message):
     with pytest.raises(ValueError, match=message):
-        replace(ALGORITHMS["grpo"], **changes)
+        ALGORITHMS["grpo"].changed(changes)
 
 
 def test_a_rate_for_no_critic_is_refused(make_model):

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from agents.completion import Completion, FinishReason
-from rl.credit.algorithm import Correction
 from rl.credit.algorithms import ALGORITHMS
 from rl.credit.batch import Batch
+from rl.credit.choices import CorrectionKind
 from rl.credit.objective import TokenScores, policy_objective
 from rl.learner.fixed_terms import fixed_terms
 from rl.learner.learner import Learner
@@ -34,22 +34,26 @@ SIZE = 400
 TOLERANCE = {"atol": 1e-10, "rtol": 1e-10}
 ROWS = {
     # Every part of the loss at once, with ratios that are not 1.
-    name: replace(
-        row,
-        epochs=1,
-        minibatches=1,
-        # A surrogate without a ratio has nothing to correct with.
-        old_logprobs="update" if row.surrogate in ("reinforce", "oreal") else "sampling",
-        kl_coef=0.1,
-        entropy_coef=0.01,
-        max_tokens=30 if row.max_tokens else None,
+    name: row.changed(
+        {
+            "epochs": 1,
+            "minibatches": 1,
+            "old_logprobs": "update"
+            if row.surrogate.name in ("reinforce", "oreal")
+            else "sampling",
+            "kl.coef": 0.1,
+            "entropy_coef": 0.01,
+            "max_tokens": 30 if row.max_tokens else None,
+        }
     )
     for name, row in ALGORITHMS.items()
 }
-for _correction in get_args(Correction)[1:]:
-    ROWS[_correction] = replace(ROWS["grpo"], old_logprobs="update", correction=_correction)
-ROWS["dropped"] = replace(ROWS["grpo"], drop_divergence=0.05)
-ROWS["process"] = replace(ROWS["grpo"], advantage="group-process")
+for _correction in get_args(CorrectionKind)[1:]:
+    ROWS[_correction] = ROWS["grpo"].changed(
+        {"old_logprobs": "update", "correction.kind": _correction}
+    )
+ROWS["dropped"] = ROWS["grpo"].changed({"correction.drop_divergence": 0.05})
+ROWS["process"] = ROWS["grpo"].changed({"advantage": "group-process"})
 ROWS["prompt-mean"] = replace(ROWS["grpo"], aggregation="prompt-mean")
 EVERY_ROW = pytest.mark.parametrize("name", list(ROWS))
 
@@ -105,7 +109,7 @@ class Beliefs:
 
 def reference(model, algorithm, temperature):
     """What divergences are measured from, where any is."""
-    return TableModel(REFERENCE, False) if algorithm.kl_coef > 0 else None
+    return TableModel(REFERENCE, False) if algorithm.kl.coef > 0 else None
 
 
 def make_learner(row, max_tokens=10_000):
@@ -284,7 +288,7 @@ def test_a_group_without_a_token_is_counted_and_changes_nothing(name):
         "masked_episodes": 0.0,
         "skipped_updates": 1.0,
     }
-    if row.advantage == "batch-outcome":
+    if row.advantage.name == "batch-outcome":
         return  # Its returns are in the batch's mean: nothing was sampled, but something earned.
     both = [*groups, silent]
     same(gradient(row, both, right(both)), gradient(row, groups, right(groups)))

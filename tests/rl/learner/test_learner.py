@@ -59,7 +59,7 @@ def direct_loss(model, groups, row, temperature=1.0):
     members = [t for group in groups for t in group.trajectories]
     num_tokens = sum(t.num_sampled for t in members)
     total = 0.0
-    for trajectory, advantage in zip(members, ADVANTAGES[row.std], strict=True):
+    for trajectory, advantage in zip(members, ADVANTAGES[row.advantage.std], strict=True):
         logprobs, entropy = direct_scores(model, trajectory, temperature)
         ratio = (logprobs - logprobs.detach()).exp()
         loss = (-advantage * ratio - row.entropy_coef * entropy).sum()
@@ -98,7 +98,7 @@ def test_the_gradient_is_the_direct_one(make_model, groups, row, temperature):
 def test_one_turn_is_the_three_line_policy_gradient(make_model, make_group):
     model = make_model(dtype=torch.float64)
     group = make_group([[(3, 4, 1.0)], [(3, 4, 0.0)]])
-    learner = Learner(model, replace(GRPO, std="none"), FREE)
+    learner = Learner(model, GRPO.changed({"advantage.std": "none"}), FREE)
     got, _ = gradients_of(learner, lambda: learner.update([group]))
     good, bad = (direct_scores(model, t)[0].mean() for t in group.trajectories)
     loss = -(0.5 * good - 0.5 * bad) / 2
@@ -110,7 +110,7 @@ def test_one_turn_is_the_three_line_policy_gradient(make_model, make_group):
 def test_the_cut_into_micro_batches_changes_nothing(make_model, groups, name, max_tokens):
     # With the sampler's log-probabilities no ratio is 1, a sequence's neither.
     row = replace(ALGORITHMS[name], epochs=1, minibatches=1)
-    if row.surrogate not in ("reinforce", "oreal"):
+    if row.surrogate.name not in ("reinforce", "oreal"):
         row = replace(row, old_logprobs="sampling")
     results = []
     for bound in (10_000, max_tokens):
@@ -136,7 +136,7 @@ def test_a_correction_weighs_by_what_the_sampler_recorded(make_model, groups):
         segment.sampling_logprobs[:] = [next(recorded) if m else 0.0 for m in segment.loss_mask]
     results = {}
     for kind, high in (("none", 2.0), ("tis", 2.0), ("tis", 1.1)):
-        row = replace(GRPO, correction=kind, correction_high=high)
+        row = GRPO.changed({"correction.kind": kind, "correction.high": high})
         learner = Learner(make_model(dtype=torch.float64), row, FREE)
         results[kind, high] = gradients_of(learner, lambda learner=learner: learner.update(groups))
     plain, _ = results["none", 2.0]
@@ -166,27 +166,27 @@ def test_the_mean_of_prompts(make_model, groups):
 def test_the_weight_of_the_divergence_is_adapted_and_saved(make_model, groups, place):
     """Five episodes, a horizon of 10: without any divergence a tenth less after an update."""
     name = "grpo" if place == "loss" else "ppo"
-    chosen = {"kl_coef": 0.5, "kl_place": place, "kl_target": 1.0, "kl_horizon": 10}
-    row = replace(ALGORITHMS[name], **chosen)
+    chosen = {"kl.coef": 0.5, "kl.place": place, "kl.target": 1.0, "kl.horizon": 10}
+    row = ALGORITHMS[name].changed(chosen)
     learner = Learner(make_model(dtype=torch.float64), row, FREE)
     metrics = learner.update(groups)
     assert (metrics["kl_coef"], metrics["kl"]) == (0.5, pytest.approx(0, abs=1e-12))
-    assert learner.algorithm.kl_coef == pytest.approx(0.45)
+    assert learner.algorithm.kl.coef == pytest.approx(0.45)
     # The next step of the optimizer uses it, and so does a learner that goes on from here.
     resumed = Learner(make_model(dtype=torch.float64), row, FREE)
     resumed.load_state_dict(copy.deepcopy(learner.state_dict()))
     assert resumed.algorithm == learner.algorithm
     assert learner.update(groups)["kl_coef"] == pytest.approx(0.45)
-    greedy = Learner(make_model(dtype=torch.float64), replace(row, kl_target=1e-9), FREE)
+    greedy = Learner(make_model(dtype=torch.float64), row.changed({"kl.target": 1e-9}), FREE)
     greedy.update(groups)
     # Of k1 a few tokens' estimate may be negative.
     change = 1.1 if greedy.update(groups)["kl"] > 0 else 0.9
-    assert greedy.algorithm.kl_coef == pytest.approx(0.5 * 0.9 * change)
+    assert greedy.algorithm.kl.coef == pytest.approx(0.5 * 0.9 * change)
     assert change == 1.1 or place == "reward"
 
 
 def test_the_reference_is_refreshed(make_model, groups):
-    row = replace(GRPO, kl_coef=0.04, ref_every=2)
+    row = GRPO.changed({"kl.coef": 0.04, "kl.ref_every": 2})
     learner = Learner(make_model(), row, OptimizerConfig(lr=1e-2))
     kls = [learner.update(groups)["kl"] for _ in range(4)]
     # Each estimate is made before the update's own step.
@@ -214,7 +214,7 @@ def test_an_episode_without_advantage_is_still_pulled_back(make_model, make_grou
         make_group([[(2, 3, 1.0)], [(2, 4, 1.0)]]),
         make_group([[(2, 3, 1.0)], [(2, 4, 0.0)]], seed=1),
     ]
-    row = replace(ALGORITHMS["kimi"], tau=1.0, minibatches=1, epochs=2)
+    row = ALGORITHMS["kimi"].changed({"surrogate.tau": 1.0, "minibatches": 1, "epochs": 2})
     weights = []
     for given in (groups, groups[1:]):
         model = make_model()
@@ -338,7 +338,7 @@ def test_one_step_leaves_out_sequences_that_the_sampler_would_not_say_any_more(m
         divergence = (-3.0 - direct_scores(model, trajectory)[0].detach()).mean().item()
         gone.append(bool(advantage < 0 and divergence > 0.1))
     assert 0 < sum(gone) < len(gone)
-    learner = Learner(model, replace(GRPO, drop_divergence=0.1), FREE)
+    learner = Learner(model, GRPO.changed({"correction.drop_divergence": 0.1}), FREE)
     lengths = [sum(t.segments[0].loss_mask) for t in members]
     metrics = learner.update(groups)
     dropped = sum(n for n, left in zip(lengths, gone, strict=True) if left)
@@ -348,7 +348,7 @@ def test_one_step_leaves_out_sequences_that_the_sampler_would_not_say_any_more(m
 def test_divergence_from_the_initial_model(make_model, groups):
     model = make_model()
     before = copy.deepcopy(model)
-    row, config = replace(GRPO, kl_coef=0.04), OptimizerConfig(lr=1e-2)
+    row, config = GRPO.changed({"kl.coef": 0.04}), OptimizerConfig(lr=1e-2)
     learner = Learner(model, row, config, temperature=0.6)
     assert learner.update(groups)["kl"] == pytest.approx(0, abs=1e-9)
     members = [t for group in groups for t in group.trajectories]
@@ -507,7 +507,7 @@ def test_a_stale_sampler_is_seen_where_no_episode_has_a_gradient(make_model, mak
     "row",
     [
         replace(GRPO, entropy_coef=0.1),
-        replace(GRPO, kl_coef=0.1),
+        GRPO.changed({"kl.coef": 0.1}),
         replace(ALGORITHMS["ppo"], epochs=1, whiten=False),
     ],
     ids=["entropy", "divergence", "values"],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import importlib.util
 import json
-from dataclasses import replace
 
 import pytest
 import torch
@@ -115,7 +114,7 @@ def test_the_adapter_is_in_float32_under_a_model_of_bfloat16(make_model, groups)
 
 
 def test_the_reference_is_the_model_beneath_without_a_copy(make_model, groups):
-    with_kl = replace(GRPO, kl_coef=0.1)
+    with_kl = GRPO.changed({"kl.coef": 0.1})
     model = adapted(make_model(), moved=0.05)
     learner = Learner(model, with_kl, FAST)
     assert learner.reference.model is model
@@ -129,7 +128,7 @@ def test_the_reference_is_the_model_beneath_without_a_copy(make_model, groups):
     assert not torch.equal(ours, expected)
     assert all(w.requires_grad for n, w in model.named_parameters() if ".lora_" in n)
     # One that is renewed is a copy, with the adapter as it was then.
-    renewed = Learner(model, replace(with_kl, ref_every=1), FAST)
+    renewed = Learner(model, with_kl.changed({"kl.ref_every": 1}), FAST)
     renewed.update(groups)
     told, _ = renewed.reference.score_batch(batch, 4096)
     ours, _ = renewed.model.score_batch(batch, 4096)
@@ -141,7 +140,7 @@ def test_the_divergence_is_that_from_a_copy_of_the_model(make_model, groups):
     losses = {}
     for ref_every in (0, 1000):  # 1000: a copy, which is never renewed here
         model = adapted(make_model())
-        learner = Learner(model, replace(GRPO, kl_coef=0.1, ref_every=ref_every), FAST)
+        learner = Learner(model, GRPO.changed({"kl.coef": 0.1, "kl.ref_every": ref_every}), FAST)
         losses[ref_every] = [learner.update(groups)["loss"] for _ in range(3)]
     assert losses[0] == losses[1000]
     assert losses[0][0] != losses[0][-1]

@@ -11,7 +11,7 @@ from rl.learner.learner import Learner
 from rl.learner.settings import OptimizerConfig
 from rl.rollout.trajectory import Segment, Trajectory, TrajectoryGroup, Turn
 
-PPO = replace(ALGORITHMS["ppo"], lam=0.95, epochs=4)
+PPO = ALGORITHMS["ppo"].changed({"advantage.lam": 0.95, "epochs": 4})
 
 
 def loop_gae(rewards, values, gamma, lam):
@@ -89,7 +89,7 @@ def test_denominators_are_those_of_the_minibatch(make_model, groups):
 def test_a_divergence_in_the_reward_is_not_in_the_loss_as_well(make_model, groups):
     """It is measured once, as the update starts: k1, the mean of log pi - log reference."""
     model, reference = make_model(), make_model()
-    row = replace(PPO, kl_coef=0.1, epochs=2)
+    row = PPO.changed({"kl.coef": 0.1, "epochs": 2})
     learner = Learner(model, row, OptimizerConfig(lr=1e-2))
     assert learner.update(groups)["kl"] == pytest.approx(0, abs=1e-7)
     differences = []

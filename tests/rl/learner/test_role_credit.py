@@ -63,8 +63,8 @@ def test_what_is_paid_before_a_roles_first_words_its_first_turn_earns_once(algor
 @pytest.mark.parametrize(
     ("algorithm", "choices", "of_b"),
     [
-        ("grpo", {"std": "none"}, 0.5),
-        ("grpo", {"std": "none", "advantage": "group-process"}, 0.5),
+        ("grpo", {"advantage.std": "none"}, 0.5),
+        ("grpo", {"advantage.std": "none", "advantage": "group-process"}, 0.5),
         ("gigpo", {}, 1.0),  # Of the episode and of its only turn.
     ],
 )
@@ -83,7 +83,7 @@ def test_an_empty_first_completion_splits_no_turn(algorithm):
     assert batch.turn_ends.tolist() == [1, 2]
     assert batch.turn_rewards.tolist() == [-0.5, 1.0]
     values = V_OF_B if ALGORITHMS[algorithm].uses_values else None
-    got = advantages([episode], algorithm, values, **({"lam": 1.0} if values else {}))
+    got = advantages([episode], algorithm, values, **({"advantage.lam": 1.0} if values else {}))
     expected = {
         "turn-ppo": [0.4, 0.4, 0.7],
         # The first turn's return is -.5 + .95 * 1.

@@ -33,7 +33,7 @@ def outcomes_of(groups):
 
 def test_belief_in_the_outcome_weighs_tokens(make_group):
     """Of the scores .4, -.2, .7 the cumulative means are .4, .1 and .3."""
-    row = replace(OREAL, kl_coef=0.0)
+    row = OREAL.changed({"kl.coef": 0.0})
     batch = Batch.from_groups([make_group([[(2, 3, 1.0)], [(2, 3, 0.0)]])])
     scores = f64([0.4, -0.2, 0.7, -1.0, 2.0, -4.0])
     got = assign_credit(row, batch, token_scores=scores).advantages
@@ -59,7 +59,7 @@ def test_dense_rewards_are_leave_one_out():
 def test_scores_are_scaled_by_their_largest_sum(make_group):
     """PRIME: [.4, -.2, 1] has the sums 1.2, .8 and 1."""
     batch = Batch.from_groups([make_group([[(2, 3, 1.0)], [(2, 3, 1.0)]])])
-    row = replace(PRIME, whiten=False, token_coef=2.0)
+    row = PRIME.changed({"whiten": False, "advantage.token_coef": 2.0})
     scores = f64([0.4, -0.2, 1.0, 0.0, 0.0, 0.0])
     scaled = f64([[0.333333, -0.166667, 0.833333], [0.0, 0.0, 0.0]])
     above = dense_advantages(scaled, torch.ones(2, 3), torch.tensor([0, 0]))
@@ -141,7 +141,7 @@ def test_a_learner_goes_on_with_them(make_model, groups, name):
 
 
 def test_right_and_wrong_tokens_have_means_of_their_own(make_model, groups):
-    learner = Learner(make_model(), replace(OREAL, kl_coef=0.0), CONFIG)
+    learner = Learner(make_model(), OREAL.changed({"kl.coef": 0.0}), CONFIG)
     batch = Batch.from_groups(groups, None, outcomes_of(groups))
     weights, _ = learner._weights(batch, torch.ones(5, dtype=torch.bool), "outcome-mean")
     right = batch.outcomes[batch.episode_ids] == 1

@@ -11,7 +11,7 @@ from rl.credit.batch import Batch
 from rl.learner.learner import Learner
 from rl.learner.settings import OptimizerConfig
 
-ROW = replace(ALGORITHMS["dapo-loss"], std="none", mask_truncated=True)
+ROW = ALGORITHMS["dapo-loss"].changed({"advantage.std": "none", "mask_truncated": True})
 
 
 def cut(trajectory, reason):

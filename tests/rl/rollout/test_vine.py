@@ -451,7 +451,7 @@ def test_returns_to_go_are_discounted_by_a_roles_own_turns():
 
 def test_an_algorithm_says_how_turns_are_valued():
     assert vine_of(ALGORITHMS["grpo"]) is None
-    row = replace(ALGORITHMS["vineppo"], vine_rollouts=3, gamma_turn=0.9)
+    row = ALGORITHMS["vineppo"].changed({"advantage.rollouts": 3, "advantage.gamma_turn": 0.9})
     assert vine_of(row) == Vine(rollouts=3, gamma_turn=0.9)
     assert vine_of(ALGORITHMS["vineppo"]) == Vine(rollouts=9, gamma_turn=1.0)
 

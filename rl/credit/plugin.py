@@ -1,0 +1,215 @@
+"""Advantages and surrogates as plug-ins: what each must be, and how it gets a name.
+
+A plug-in is a frozen dataclass with a ``name``. Its fields are its options, class variables say
+what it needs, and one method computes. :func:`register` names it in this process; a package
+advertises it under the entry-point group ``turnwise.advantages`` or ``turnwise.surrogates``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
+
+from rl.credit.checks import check_fields
+from rl.credit.choices import Aggregation, TokenRewardsKind
+from rl.settings.choice import Choice
+from tools.registry import PluginImportError, Registry
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rl.credit.assignment import CreditInputs
+    from rl.credit.ratios import Ratios
+
+_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """The advantages of an update's N sampled tokens, all float64 on the CPU."""
+
+    advantages: Tensor
+    """``[N]``."""
+    returns: Tensor | None = None
+    """``[N]``, what values are trained towards; None without values."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Numbers for the step's metrics, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class SurrogateLoss:
+    """The policy's loss at each token, and what its bounds did."""
+
+    loss: Tensor
+    """``[n]``, minimised."""
+    below: Tensor | None = None
+    """``[n]`` booleans: where the lower bound stops (of ``cispo``: bounds) the gradient; None:
+    nowhere."""
+    above: Tensor | None = None
+    """``[n]`` booleans: where the upper bound does."""
+
+
+class PlugIn:
+    """What advantages and surrogates share."""
+
+    name: ClassVar[str] = ""
+    """On the command line and in the tables; the entry point has the same name."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+class Advantage(PlugIn, ABC):
+    """How much better than expected each sampled token was."""
+
+    needs_values: ClassVar[bool] = False
+    """Whether it reads values; the learner then trains a value head (``value.coef``)."""
+    token_rewards: ClassVar[tuple[TokenRewardsKind, ...]] = ("none",)
+    """The kinds of ``token_rewards.kind`` that it works with."""
+    over_batch: ClassVar[bool] = False
+    """Whether an episode's advantage depends on other groups than its own."""
+
+    @property
+    def needs_nonnegative_rewards(self) -> bool:
+        """Whether every episode must earn 0 or more."""
+        return False
+
+    @property
+    def turn_rollouts(self) -> int:
+        """Continuations that are played from the beginning of each turn to value it."""
+        return 0
+
+    @property
+    def turn_discount(self) -> float:
+        """Discount per turn of these continuations."""
+        return 1.0
+
+    @abstractmethod
+    def credit(self, inputs: CreditInputs) -> Credit:
+        """The advantage of each token of an update, before ``whiten``."""
+
+
+class Surrogate(PlugIn, ABC):
+    """The policy's loss at a token, made of the ratio pi / pi_old and the advantage."""
+
+    by_sequence: ClassVar[bool] = False
+    """Whether a token's loss depends on the other tokens of its sequence: a micro-batch then holds
+    whole sequences."""
+    gradient_at_zero: ClassVar[bool] = False
+    """Whether a token whose advantage is 0 has a gradient; else the learner leaves out episodes
+    whose advantages are all 0."""
+    has_ratio: ClassVar[bool] = True
+    """Whether a ratio corrects for stale tokens wherever A is not 0; else ``old_logprobs=sampling``
+    is refused."""
+    aggregation: ClassVar[Aggregation | None] = None
+    """The only aggregation that it is defined for; None: any."""
+
+    @abstractmethod
+    def loss(self, ratios: Ratios) -> SurrogateLoss:
+        """The loss of each token of a micro-batch."""
+
+
+P = TypeVar("P", bound=PlugIn)
+
+
+class PlugIns(Generic[P]):
+    """The plug-ins of one kind, by name.
+
+    Args:
+        kind: "advantage" or "surrogate".
+        base: the class that all of them derive from.
+    """
+
+    def __init__(self, kind: str, base: type[P]) -> None:
+        self.kind, self.base = kind, base
+        self._registry = Registry(kind, f"turnwise.{kind}s", _NAME)
+
+    def add(self, plugin: type[P]) -> None:
+        """Give a plug-in its name in this process.
+
+        Raises:
+            TypeError: it is no such plug-in.
+            ValueError: the name belongs to another.
+        """
+        self._check(plugin)
+        self._registry.register(plugin.name, plugin)
+
+    def names(self) -> list[str]:
+        """Every name, sorted."""
+        return self._registry.names()
+
+    def find(self, name: str) -> type[P]:
+        """The plug-in of a name.
+
+        Raises:
+            UnknownNameError: there is none.
+            PluginImportError: it cannot be imported, or is not of this kind.
+        """
+        found = self._registry.get(name)
+        try:
+            self._check(found)
+            if found.name != name:
+                raise TypeError(f"its name is {found.name!r}")
+        except TypeError as error:
+            raise PluginImportError(f"{self.kind} {name!r}: {error}") from error
+        return found  # type: ignore[no-any-return]
+
+    def make(self, name: str) -> P:
+        """The plug-in of a name, with its default options.
+
+        Raises:
+            UnknownNameError: there is none.
+            PluginImportError: it cannot be imported, or is not of this kind.
+        """
+        return self.find(name)()
+
+    def choice(self, default: str) -> Choice:
+        """The setting that chooses one of them."""
+
+        def resolve(name: str) -> tuple[type[P], Mapping[str, Any], Any]:
+            plugin = self.find(name)
+            return plugin, {}, lambda values: plugin(**values)
+
+        return Choice(resolve, default=default, names=self.names)
+
+    def _check(self, plugin: Any) -> None:
+        if not (isinstance(plugin, type) and issubclass(plugin, self.base)):
+            raise TypeError(f"{plugin!r} is no subclass of rl.credit.plugin.{self.base.__name__}")
+        parameters = getattr(plugin, "__dataclass_params__", None)
+        if parameters is None or not parameters.frozen:
+            raise TypeError(f"{plugin.__name__} is no frozen dataclass: its fields are its options")
+        if not _NAME.fullmatch(plugin.name):
+            raise TypeError(
+                f"{plugin.__name__}.name ({plugin.name!r}) must be lower-case letters, digits and -"
+            )
+        for option in fields(cast(Any, plugin)):
+            if hasattr(self.base, option.name):
+                raise TypeError(f"{plugin.__name__} must not call an option {option.name!r}")
+            if option.default is dataclasses.MISSING:
+                raise TypeError(f"{plugin.__name__}.{option.name} has no default value")
+
+
+ADVANTAGES: PlugIns[Advantage] = PlugIns("advantage", Advantage)  # type: ignore[type-abstract]
+SURROGATES: PlugIns[Surrogate] = PlugIns("surrogate", Surrogate)  # type: ignore[type-abstract]
+
+Kind = TypeVar("Kind", bound=type[PlugIn])
+
+
+def register(plugin: Kind) -> Kind:
+    """Give an advantage or a surrogate its name in this process; also a class decorator.
+
+    Raises:
+        TypeError: it is neither, no frozen dataclass, or has no name.
+        ValueError: the name belongs to another.
+    """
+    if isinstance(plugin, type) and issubclass(plugin, Surrogate):
+        SURROGATES.add(plugin)
+    elif isinstance(plugin, type) and issubclass(plugin, Advantage):
+        ADVANTAGES.add(plugin)
+    else:
+        raise TypeError(f"{plugin!r} must be a subclass of Advantage or Surrogate")
+    return plugin
