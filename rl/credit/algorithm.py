@@ -28,12 +28,13 @@ class Algorithm:
     advantage: Advantage = field(
         default=GroupOutcome(), metadata={"choice": ADVANTAGES.choice("group-outcome")}
     )
-    """How much better than expected each token was; its options follow as advantage.KEY."""
+    """How much better than expected each token was; its options follow as
+    algo.advantage.KEY."""
     whiten: bool = False
     """Whether advantages are whitened over all sampled tokens of the update."""
     surrogate: Surrogate = field(default=Clip(), metadata={"choice": SURROGATES.choice("clip")})
     """The loss made of the ratio pi / pi_old and the advantage; its options follow as
-    surrogate.KEY."""
+    algo.surrogate.KEY."""
     old_logprobs: OldLogprobs = "update"
     """pi_old. ``update``: the learner's weights as the update starts. ``sampling``: what the
     sampler recorded, so that the ratio also corrects for stale weights and sampler mismatch

@@ -49,8 +49,11 @@ def unknown_option(name: str, choice: str, options: Sequence[str]) -> str:
         choice: what was chosen, as the command line says it: ``algo.surrogate=gspo``.
         options: the whole keys of what it has.
     """
-    listed = ", ".join(key.rsplit(".", 1)[-1] for key in options) or "no options"
-    return f"unknown key {name!r}.{_meant(closest(name, options))} {choice} has {listed}."
+    group, _, option = name.rpartition(".")
+    names = [key.removeprefix(f"{group}.") for key in options]
+    hint = closest(option, names)
+    meant = _meant(f"{group}.{hint}" if hint else None)
+    return f"unknown key {name!r}.{meant} {choice} has {', '.join(names) or 'no options'}."
 
 
 def _meant(hint: str | None) -> str:

@@ -254,7 +254,7 @@ def test_tables_names_and_every_type(write):
             tool_s = 2
             [algo]
             name = "ppo"
-            lam = 1
+            advantage.lam = 1
             surrogate.dual_clip = 3.0
             [optimizer]
             lr = 1e-7
@@ -406,7 +406,7 @@ def test_help_shows_what_was_chosen_and_where(write, capsys):
     text = capsys.readouterr().out
     lines = {line.split()[0]: line for line in text.splitlines() if line.startswith("  ")}
     assert lines["steps"].split()[1] == "7"
-    assert "run.toml)" in text
+    assert "run.toml)" in "".join(text.split())
     assert "  3 (the command line)  " in lines["prompts"]
     assert lines["algo.value.coef"].split()[1] == str(ALGORITHMS["ppo"].value.coef)
     assert lines["env.tool_s"].split()[1] == "0.02"

@@ -4,8 +4,6 @@ The duel: a says two tokens, for which a earns 1 and b -1; b says three, and ear
 -.5, all of it earned by its first turn. Expected numbers are worked out by hand.
 """
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -38,7 +36,7 @@ def duel():
 
 
 def advantages(trajectories, algorithm, values=None, **choices):
-    row = replace(ALGORITHMS[algorithm], whiten=False, **choices)
+    row = ALGORITHMS[algorithm].changed({"whiten": False, **choices})
     batch = Batch.from_groups([TrajectoryGroup(trajectories)])
     told = None if values is None else torch.tensor(values, dtype=torch.float64)
     return assign_credit(row, batch, told).advantages.tolist()
