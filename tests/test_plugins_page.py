@@ -48,7 +48,7 @@ sys.exit(main(["check", "ask", *sys.argv[1:]]))
 @pytest.mark.parametrize("options", [[], ["tools=calculator", "max_turns=2"]], ids=str)
 @pytest.mark.parametrize("with_gold", [True, False])
 def test_its_environment_keeps_the_contract(tmp_path, options, with_gold):
-    (code,) = blocks("python")
+    code, _ = blocks("python")
     if not with_gold:
         code, count = re.subn(r"\n    def gold_policy.*?\n\n", "\n", code, flags=re.DOTALL)
         assert count == 1
