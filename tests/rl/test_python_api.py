@@ -76,10 +76,10 @@ def equal(first, second):
         (
             {
                 "env": "toy-copy",
-                "algo": {"name": "ppo", "dual_clip": 3},
+                "algo": {"name": "ppo", "surrogate": {"dual_clip": 3}},
                 "optimizer": {"betas": (0.8, 0.9)},
             },
-            ["env=toy-copy", "algo=ppo", "algo.dual_clip=3", "optimizer.betas=0.8,0.9"],
+            ["env=toy-copy", "algo=ppo", "algo.surrogate.dual_clip=3", "optimizer.betas=0.8,0.9"],
         ),
         (
             {"env": "toy-copy", **PRESETS["smoke"], "env.max_turns": 2, "out": Path("a,b")},
