@@ -104,7 +104,7 @@ def measure(case: Case, blocks: Blocks, truth: Tensor) -> Finding:
     apart = looks_at_all(case.row)
     wanted = case.expected * truth if isinstance(case.expected, float) else case.expected
     total, squares, count = torch.zeros_like(truth), torch.zeros_like(truth), 0
-    rollouts = case.row.vine_rollouts if case.row.advantage == "vine" else 0
+    rollouts = case.row.advantage.turn_rollouts
     precision = ROUGHLY if wanted is None else PRECISION
     while True:
         for updates in blocks.block(count // BLOCK, apart=apart, rollouts=rollouts):
