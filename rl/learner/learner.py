@@ -70,6 +70,8 @@ class Learner:
         self.num_updates = 0
         self.num_skipped_updates = 0
         """Updates without a single token to train."""
+        self.credit: tuple[Tensor, Tensor] | None = None
+        """Of each token of the last update: its row of the batch's episodes, its advantage."""
         own = algorithm.value.critic == "model"
         self.model = ScoringModel(model, temperature, own, with_values=algorithm.uses_values)
         self.reference = make_reference(model, algorithm, temperature)
@@ -95,18 +97,15 @@ class Learner:
     ) -> dict[str, float]:
         """Train on the finished episodes of ``groups``, wholly or not at all.
 
-        An update of several optimizer steps keeps, while it lasts, a copy of the weights and of
-        the optimizer's state in the host's memory; where a later step fails, the earlier ones are
-        undone.
+        An update of several optimizer steps keeps a copy of the weights and of the optimizer's
+        state in the host's memory; where a later step fails, the earlier ones are undone.
 
         Args:
             groups: the episodes of one update.
             rewards: shaped returns, one for each finished episode in order; None: their own.
-            outcomes: how far each finished episode was right, from 0 to 1; needed where the
-                algorithm ``uses_outcomes``.
+            outcomes: how right each finished episode was, 0 to 1; needed with ``uses_outcomes``.
             texts: what is imitated beside (``ptx_coef``); each optimizer step takes an equal share.
-            version: of the weights that it begins with, for the ages of tokens; None: those of the
-                newest token.
+            version: of the weights at its start, for the ages of tokens; None: the newest token's.
 
         Returns:
             The update's metrics. Without any sampled token nothing is trained, which is counted.
@@ -126,7 +125,7 @@ class Learner:
             mask_observations=self.algorithm.mask_observations,
             mask_truncated=self.algorithm.mask_truncated,
         )
-        metrics = UpdateMetrics(version)
+        metrics, self.credit = UpdateMetrics(version), None
         if batch.num_tokens == 0:
             return self._skip(batch, metrics)
         one_step = self.algorithm.epochs * self.algorithm.minibatches == 1
@@ -164,9 +163,9 @@ class Learner:
         )
         metrics.values.update(told)
         sampling_logprobs = self._on_device(batch.sampling_logprobs)
-        sampled = batch.sampled.to(self.model.device)
-        versions = batch.versions.to(self.model.device)
-        owners = batch.episode_ids.to(self.model.device)
+        tables = batch.sampled, batch.versions, batch.episode_ids
+        sampled, versions, owners = (table.to(self.model.device) for table in tables)
+        self.credit = batch.episode_ids, fixed.advantages.cpu()
         zero = fixed.advantages.abs() <= ZERO_ADVANTAGE
         metrics.values["frac_zero_advantage"] = zero.double().mean().item()
         live = self._live_episodes(batch, fixed.advantages)

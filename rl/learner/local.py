@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rl.errors import UsageError
+from rl.learner.advantages import note_advantages
 from rl.learner.checkpoint import load_trainer_state, read_trained_state, save_checkpoint
 from rl.learner.learner import Learner as Updater
 from rl.learner.lora import adapter_config, add_adapter, load_trained_state, trained_state
@@ -150,6 +151,7 @@ class LocalLearner:
             experience.outcomes,
             self.version,
         )
+        note_advantages(experience.groups, self._trained.credit)
         self.version, self._metrics = version, metrics
         return dict(metrics)
 

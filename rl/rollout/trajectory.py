@@ -117,6 +117,9 @@ class Trajectory:
     """What they said of themselves, by service."""
     continuations: Continuations = field(default_factory=Continuations)
     """What was played to value its turns."""
+    advantages: list[float] = field(default_factory=list)
+    """For callbacks: the advantage of each trained token, role after role. No file has it; a
+    learner in another process leaves it empty."""
 
     def fail(self, failure: Exception) -> None:
         """The episode failed: however it ended, it has no reward."""
@@ -227,7 +230,9 @@ class Trajectory:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, one line of trajectories.jsonl."""
-        return asdict(self)
+        record = asdict(self)
+        del record["advantages"]
+        return record
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Trajectory:

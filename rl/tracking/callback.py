@@ -36,8 +36,9 @@ class Callback:
         Args:
             step: its number.
             metrics: its line of metrics.jsonl.
-            groups: its episodes; of each, ``shaped_reward`` is what was learned from. Empty in
-                commands that learn from a file.
+            groups: its episodes; of each, ``shaped_reward`` is what was learned from, and
+                ``advantages`` holds the advantage of each trained token. Empty in commands that
+                learn from a file.
         """
 
     def on_evaluation(

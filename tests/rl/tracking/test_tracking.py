@@ -17,7 +17,7 @@ from rl.command import run_command
 from rl.config import PRESETS, EvaluateConfig, SFTConfig, TrainConfig, as_lines
 from rl.errors import RunFailure, UsageError
 from rl.run.folder import read_jsonl
-from rl.tracking import Callback, RunInfo, register_sink
+from rl.tracking import Callback, RunInfo, register_callback, register_sink
 from rl.tracking.callback import CALLBACKS, make_callbacks
 from rl.tracking.sink import SINKS, make_sinks
 
@@ -259,6 +259,27 @@ def test_a_callback_that_raises_ends_the_run_in_one_line_and_saves_its_steps(
     )
     assert (out / "checkpoints" / "step-000002").is_dir()
     assert rows(out)[-1] == ["finish", "failed", []]
+
+
+def test_a_callback_sees_rewards_and_the_advantages_of_the_update(words, tmp_path, fresh):
+    steps = []
+
+    class Sees(Callback):
+        def on_step(self, step, metrics, groups):
+            for group in groups:
+                rewards = [t.shaped_reward for t in group.finished]
+                mean = sum(rewards) / len(rewards)
+                for t, reward in zip(group.finished, rewards, strict=True):
+                    # Dr. GRPO's: the reward less its group's mean, for every sampled token.
+                    assert len(t.advantages) == t.num_sampled > 0
+                    assert t.advantages == pytest.approx([reward - mean] * t.num_sampled)
+                    assert "advantages" not in t.to_json()
+                steps.append((step, max(rewards) > min(rewards)))
+
+    register_callback("sees", Sees)
+    assert rl.train.main(words(tmp_path / "run", algo="dr-grpo", callbacks="sees")) == 0
+    assert {step for step, _ in steps} == {1, 2, 3, 4}
+    assert any(differ for _, differ in steps)
 
 
 async def test_callbacks_from_python_are_called_beside_those_by_name(stranger, words, tmp_path):
