@@ -42,7 +42,7 @@ class RunInfo:
     """Which command runs: train, sft, dpo, reward_model or eval."""
     folder: Path
     config: Mapping[str, Any]
-    """The resolved configuration, under the command line's keys (``algo.kl_coef``)."""
+    """The resolved configuration, under the command line's keys (``algo.kl.coef``)."""
     step: int = 0
     """The last step of the run that is resumed; 0 in a new run."""
 
