@@ -61,7 +61,7 @@ def assert_same(first, second):
         assert first == second
 
 
-@pytest.mark.parametrize("algorithm", [{"algo": "grpo", "algo.kl_coef": 0.1}, PPO])
+@pytest.mark.parametrize("algorithm", [{"algo": "grpo", "algo.kl.coef": 0.1}, PPO])
 def test_it_trains_and_resumes_as_the_local_one_does(words, tmp_path, algorithm):
     if "lora.rank" in algorithm:
         pytest.importorskip("peft")
