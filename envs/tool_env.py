@@ -21,6 +21,7 @@ from envs.loop import loop_thread
 from envs.sessions import ToolSession
 from tools.calls import schema_of, tool_rules, with_tools
 from tools.chat_calls import typed_call
+from tools.registration import replaced
 from tools.spec import make_tools
 from tools.syntax import Call, Syntax
 from tools.tool import Tool, ToolFailure, ToolResult
@@ -29,7 +30,6 @@ TaskT = TypeVar("TaskT")
 StateT = TypeVar("StateT")
 
 
-@lru_cache(maxsize=16)
 def named_tools(text: str) -> Mapping[str, Tool]:
     """The tools of a text, for their names and schemas: none of them is opened, or to be called.
 
@@ -37,6 +37,12 @@ def named_tools(text: str) -> Mapping[str, Tool]:
         ValueError, UnknownNameError, PluginImportError: as ``tools.spec.make_tools``.
         ValueError: also where a tool cannot be made, of a server that does not start for example.
     """
+    return _named_tools(text, replaced())
+
+
+@lru_cache(maxsize=16)
+def _named_tools(text: str, _: int) -> Mapping[str, Tool]:
+    """Kept by text until a tool is replaced."""
     try:
         return make_tools(text)
     except ToolFailure as error:

@@ -51,6 +51,7 @@ class FunctionTool(Tool):
         cost: float = 0.0,
     ) -> None:
         self.name = name or function.__name__
+        self.__module__, self.__qualname__ = function.__module__, function.__qualname__
         self._function = function
         self._is_async = inspect.iscoroutinefunction(function)
         self._blocking = blocking

@@ -10,9 +10,13 @@ import re
 import sys
 import traceback
 from collections.abc import Callable
+from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+importing: ContextVar[ModuleType | None] = ContextVar("importing", default=None)
+"""The module of the user's file that is being imported now; what it registers is its own."""
 
 _REFERENCE = re.compile(r"(?P<module>[^\s:]+\.py|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<name>\w+)")
 
@@ -117,6 +121,7 @@ def _from_file(name: str) -> ModuleType:
     sys.modules[known] = module
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
+    outer = importing.set(module)
     try:
         exec(code, vars(module))
     except BaseException:
@@ -124,6 +129,8 @@ def _from_file(name: str) -> ModuleType:
         if before is not None:
             sys.modules[known] = before
         raise
+    finally:
+        importing.reset(outer)
     _versions[known] = version
     return module
 

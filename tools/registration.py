@@ -25,6 +25,11 @@ def names() -> list[str]:
     return _registry.names()
 
 
+def replaced() -> int:
+    """How often a tool took the place of its earlier version: what was made before may be old."""
+    return _registry.replaced
+
+
 def make(name: str, **options: Any) -> Tool:
     """The tool called ``name``: ``tools.make("search", retriever=library, top_n=3)``.
 

@@ -14,7 +14,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from importlib import metadata
+from types import ModuleType
 from typing import Any
+
+from tools.references import importing
 
 logger = logging.getLogger(__name__)
 
@@ -49,13 +52,20 @@ class Registry:
         self.group = group
         self.form = form
         self._objects: dict[str, Any] = {}
+        self._files: dict[str, ModuleType] = {}
+        """By name, the module of the user's file that registered it while it was imported."""
         self._lazy: dict[str, metadata.EntryPoint] = {}
         self._contested: dict[str, list[str]] = {}
         """By name, the distributions that advertise different things under it."""
         self._scanned = False
+        self.replaced = 0
+        """How often a name got a newer version of its object."""
 
     def register(self, name: str, target: Any) -> None:
         """Give an object a name in this process; ``"module:attribute"`` is imported when asked for.
+
+        A file that is imported again, and a notebook's cell that is run again, replace what they
+        registered before.
 
         Raises:
             ValueError: the name belongs to something else, or the text is not of that form.
@@ -67,10 +77,13 @@ class Registry:
             if known != target or name in self._objects:
                 raise ValueError(self._taken(name))
             self._lazy[name] = metadata.EntryPoint(name, target, self.group)
-        elif name in self._lazy or self._objects.get(name, target) is not target:
+        elif name in self._lazy or not self._may_be(name, target):
             raise ValueError(self._taken(name))
         else:
+            self.replaced += self._objects.get(name, target) is not target
             self._objects[name] = target
+            if (module := importing.get()) is not None:
+                self._files[name] = module
 
     def names(self) -> list[str]:
         """Every name, sorted: registered here or installed."""
@@ -112,6 +125,16 @@ class Registry:
             f"unknown {self.kind} {name!r}.{meant} Known: {_listed(known) or 'none'}. "
             f"Others come by installing a package with the entry-point group {self.group!r}."
         )
+
+    def _may_be(self, name: str, target: Any) -> bool:
+        """Whether a name is free for an object, is its own, or is its earlier version's."""
+        if name not in self._objects or self._objects[name] is target:
+            return True
+        before, now = self._files.get(name), importing.get()
+        if before is not None and now is not None:
+            return before is not now and before.__name__ == now.__name__
+        cell = _cell_name(target)
+        return cell is not None and cell == _cell_name(self._objects[name])
 
     def _taken(self, name: str) -> str:
         return f"{self.kind} {name!r} is registered already: choose another name"
@@ -168,6 +191,13 @@ def build(kind: str, name: str, factory: Any, options: Mapping[str, Any]) -> Any
         if parameter.default is parameter.empty and parameter.name not in options:
             raise TypeError(f"{kind} {name!r} needs the option {parameter.name!r}")
     return factory(**options)
+
+
+def _cell_name(target: Any) -> str | None:
+    """What a class, function or tool that a notebook or script defines is called in it."""
+    name = getattr(target, "__qualname__", None)
+    here = getattr(target, "__module__", None) == "__main__"
+    return name if here and isinstance(name, str) and "<" not in name else None
 
 
 def _listed(names: Iterable[str]) -> str:

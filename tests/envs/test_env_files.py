@@ -6,6 +6,7 @@ import functools
 import pickle
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,53 @@ class Parity(envs.TextEnv[int, State]):
         return lambda question: "odd" if int(question[:-1]) % 2 else "even"
 '''
 
+SHOP = '''
+import dataclasses
+
+import envs
+import tools
+from tools.syntax import TAGS
+
+
+@tools.tool
+def price_of_it(fruit: str) -> str:
+    """Its price.
+
+    Args:
+        fruit: Its name.
+    """
+    return "3 euros"
+
+
+tools.register("price_of_it", price_of_it)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShopOptions(envs.ToolOptions):
+    tools: str = "price_of_it"
+    max_turns: int = 2
+
+
+class Shop(envs.ToolEnv[int, int]):
+    """What does it cost?"""
+
+    Options = ShopOptions
+
+    def __init__(self, options, services=None):
+        super().__init__(options, range(3), services, syntax=TAGS)
+
+    def begin(self, task):
+        self.state = task
+        return "How much?"
+
+    async def turn(self, action):
+        call = self.syntax.parse(action)
+        if call is None:
+            return envs.finish({"right": 0.0})
+        result, record = await self.call(call)
+        return envs.go_on(self.syntax.wrap(result.text), tool_calls=[record])
+'''
+
 
 @pytest.fixture
 def file(tmp_path):
@@ -93,6 +141,18 @@ def test_a_file_that_changed_is_imported_again_and_else_only_once(file):
     file.write_text(FILE.replace('{task}?"', '{task}!"'))
     assert envs.make(str(file)).reset(options={"task": 1})[0] == "1!"
     assert envs.make(str(file)).reset(options={"task": 2})[0] == "2!"
+
+
+def test_so_is_one_that_registers_a_tool(tmp_path):
+    file = tmp_path / "shop.py"
+    file.write_text(SHOP)
+    assert "<price_of_it> fruit </price_of_it>" in envs.make(str(file)).system_prompt
+    file.write_text(SHOP.replace("fruit", "vegetable").replace("3 euros", "40 euros"))
+    with closing(envs.make(str(file))) as env:
+        assert "<price_of_it> vegetable </price_of_it>" in env.system_prompt
+        env.reset(options={"task": 0})
+        called = env.step("<price_of_it> leek </price_of_it>")
+    assert called.observation == " <result> 40 euros </result> "
 
 
 def test_modules_beside_the_file_can_be_imported(tmp_path, monkeypatch):

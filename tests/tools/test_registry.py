@@ -7,10 +7,12 @@ import json
 import re
 import sys
 import textwrap
+import types
 
 import pytest
 
 import tools
+from tools.references import ReferenceFailure, load_module
 from tools.registry import PluginImportError, Registry, UnknownNameError, closest
 
 GROUP = "turnwise.test-things"
@@ -124,6 +126,63 @@ def test_a_name_is_given_once(registry):
         registry.register("b", other)
     with pytest.raises(ValueError, match="must be 'module:attribute'"):
         registry.register("c", "json.dumps")
+
+
+def test_a_file_that_is_imported_again_replaces_what_it_registered(registry, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    things = types.ModuleType("things_of_files")
+    monkeypatch.setitem(sys.modules, "things_of_files", things)
+    things.register = registry.register
+    first, second = tmp_path / "first.py", tmp_path / "second.py"
+    source = "from things_of_files import register\nregister('a', {!r})\n"
+    first.write_text(source.format([1]))
+    load_module(str(first))
+    first.write_text(source.format([1, 2]) + "raise ValueError\n")
+    with pytest.raises(ReferenceFailure, match="ValueError"):
+        load_module(str(first))
+    first.write_text(source.format([1, 2, 3]))
+    load_module(str(first))
+    assert registry.get("a") == [1, 2, 3]
+
+    second.write_text(source.format([1]))
+    with pytest.raises(ReferenceFailure, match="thing 'a' is registered already"):
+        load_module(str(second))
+    first.write_text(source.format([1]) + "register('a', [2])\n")
+    with pytest.raises(ReferenceFailure, match="thing 'a' is registered already"):
+        load_module(str(first))
+    with pytest.raises(ValueError, match="thing 'a' is registered already"):
+        registry.register("a", [1])
+
+
+def test_a_cell_that_is_run_again_replaces_what_it_registered(registry):
+    cell = """
+import tools
+
+class Thing:
+    pass
+
+@tools.tool
+def length(text: str) -> str:
+    '''Its length.
+
+    Args:
+        text: Any.
+    '''
+    return str(len(text))
+
+register("a", Thing)
+register("b", length)
+"""
+    notebook = {"__name__": "__main__", "register": registry.register}
+    exec(cell, notebook)
+    before = registry.get("b")
+    exec(cell, notebook)
+    assert registry.get("a") is notebook["Thing"]
+    assert registry.get("b") is notebook["length"] is not before
+    with pytest.raises(ValueError, match="thing 'a' is registered already"):
+        registry.register("a", notebook["length"])
+    with pytest.raises(ValueError, match="thing 'a' is registered already"):
+        exec(cell, {**notebook, "__name__": "elsewhere"})
 
 
 def test_an_unknown_name_lists_what_exists(registry):
