@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @register
 @dataclass(frozen=True, kw_only=True)
 class GroupOutcome(Advantage):
-    """An episode's return against its group, the same for all of its tokens (GRPO)."""
+    """An episode's return relative to its group, the same for all of its tokens (GRPO)."""
 
     name = "group-outcome"
     token_rewards = ("none", "head")
@@ -66,7 +66,7 @@ def _belief(inputs: CreditInputs, advantages: Tensor, scores: Tensor) -> Tensor:
 @register
 @dataclass(frozen=True, kw_only=True)
 class BatchOutcome(Advantage):
-    """An episode's return against all episodes of the update."""
+    """An episode's return relative to all episodes of the update."""
 
     name = "batch-outcome"
     over_batch = True
@@ -91,7 +91,7 @@ class BatchOutcome(Advantage):
 @register
 @dataclass(frozen=True, kw_only=True)
 class GroupProcess(Advantage):
-    """Each turn's reward against all turns of the group, summed from the token on."""
+    """Each turn's reward relative to all turns of the group, summed from the token on."""
 
     name = "group-process"
     std: TurnStd = "unbiased"
@@ -109,7 +109,7 @@ class GroupProcess(Advantage):
 @register
 @dataclass(frozen=True, kw_only=True)
 class GroupInGroup(Advantage):
-    """``group-outcome``, plus the same of a turn's return among turns of the group like it (GiGPO).
+    """``group-outcome`` plus a comparison of turns that answered the same observation (GiGPO).
 
     answered the same observation (GiGPO).
     """
@@ -145,7 +145,7 @@ class GroupInGroup(Advantage):
 @register
 @dataclass(frozen=True, kw_only=True)
 class GroupDense(Advantage):
-    """Token rewards and the return against the group's, each by itself, summed from the token on.
+    """Token rewards and returns with leave-one-out baselines, summed from the token on (PRIME).
 
     the token on (PRIME; token_rewards.kind=implicit).
     """
@@ -172,7 +172,7 @@ class GroupDense(Advantage):
 @register
 @dataclass(frozen=True, kw_only=True)
 class RewardToGo(Advantage):
-    """The discounted rewards from the token on, compared with nothing."""
+    """The discounted sum of rewards from the token on, without a baseline."""
 
     name = "reward-to-go"
     gamma: float = 1.0
@@ -191,7 +191,7 @@ class RewardToGo(Advantage):
 @register
 @dataclass(frozen=True, kw_only=True)
 class Vine(Advantage):
-    """A turn's reward and the next state's value against the value of its own, by trial (VinePPO).
+    """A turn's reward plus the next state's value minus its own, by Monte Carlo (VinePPO).
 
     what the policy earns in continuations from a copy of the episode (VinePPO).
     """
@@ -272,7 +272,7 @@ class _FromValues(Advantage):
 @register
 @dataclass(frozen=True, kw_only=True)
 class Gae(_FromValues):
-    """A value head, by generalised advantage estimation over sampled tokens (PPO)."""
+    """Generalised advantage estimation with a value head, over sampled tokens (PPO)."""
 
     name = "gae"
     gamma: float = 1.0
@@ -299,7 +299,7 @@ class Gae(_FromValues):
 @register
 @dataclass(frozen=True, kw_only=True)
 class TurnGae(_FromValues):
-    """``gae`` over turns: an episode is a row of turns, and all tokens of a turn are equal."""
+    """``gae`` over turns instead of tokens; all tokens of a turn have the same advantage."""
 
     name = "turn-gae"
     gamma_turn: float = 1.0
@@ -325,7 +325,7 @@ class TurnGae(_FromValues):
 @register
 @dataclass(frozen=True, kw_only=True)
 class BilevelGae(_FromValues):
-    """``gae`` over turns, and then over the tokens of each (VAGEN's bi-level estimator)."""
+    """``gae`` over turns, then over the tokens of each turn (VAGEN's bi-level estimator)."""
 
     name = "bilevel-gae"
     gamma: float = 1.0

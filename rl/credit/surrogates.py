@@ -243,7 +243,7 @@ class Gspo(_OfSequences):
 @register
 @dataclass(frozen=True, kw_only=True)
 class GspoToken(_OfSequences):
-    """``clip`` with [s] r / [r]: GSPO, equation 13, for tokens with advantages of their own."""
+    """``clip`` with [s] r / [r]: GSPO, equation 13, for advantages that differ by token."""
 
     name = "gspo-token"
 
