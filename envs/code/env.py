@@ -122,7 +122,7 @@ class CodeSandboxEnv(TextEnv[CodeTask, CodeState]):
 
     Options = CodeSandboxOptions
     card = Card(
-        agent="writes a function, reads what public tests say, repairs it",
+        agent="writes a function, reads the results of public tests, repairs it",
         turns="1, or more",
         reward="1 if all tests pass, public and hidden",
         needs="a sandbox",

@@ -41,10 +41,10 @@ class MixEnv(TextEnv[MixTask, MixState]):
 
     Options = MixOptions
     card = Card(
-        agent="plays several of these in turn",
-        turns="the most of any",
-        reward="theirs",
-        needs="what they need",
+        agent="plays one of several environments per episode",
+        turns="maximum of all",
+        reward="as in each environment",
+        needs="as in each environment",
     )
     success_score = "success"
 

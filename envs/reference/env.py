@@ -100,8 +100,8 @@ class ReferenceQAEnv(TextEnv[ReferenceTask, ReferenceTask]):
     card = Card(
         agent="answers a question in its own words, judged against an expert's answer",
         turns="1",
-        reward="1 if the judge calls it right; or how probable it finds that",
-        needs="a judge model, or none: a rule of words",
+        reward="1 if the judge accepts the answer; or the judge's probability",
+        needs="a judge model, or none: a rule compares words",
     )
     success_score = "correct"
 

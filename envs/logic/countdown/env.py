@@ -63,7 +63,7 @@ class CountdownEnv(TextEnv[CountdownTask, CountdownTask]):
 
     Options = CountdownOptions
     card = Card(
-        agent="makes a number out of others",
+        agent="combines given numbers into a target",
         turns="1, or more",
         reward="1 if right; 0.1 for another number",
     )

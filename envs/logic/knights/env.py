@@ -66,7 +66,7 @@ class KnightsKnavesEnv(TextEnv[Puzzle | RowPuzzle, Puzzle | RowPuzzle]):
 
     Options = KnightsKnavesOptions
     card = Card(
-        agent="finds out who tells the truth and who lies", reward="Logic-RL's: 3, -0.5, -1 or -3"
+        agent="deduces who tells the truth and who lies", reward="Logic-RL's: 3, -0.5, -1 or -3"
     )
     success_score = "solved"
     reward_range = (FORMAT_WRONG + ANSWER_MISSING, FORMAT_RIGHT + ANSWER_RIGHT)

@@ -95,7 +95,7 @@ class MastermindEnv(TextEnv[str, MastermindState]):
     Options = MastermindOptions
     card = Card(
         agent="finds a secret code by guessing",
-        reward="1 if found; optionally a part for what each guess tells",
+        reward="1 if found; optionally more for informative guesses",
     )
     success_score = "solved"
 
