@@ -6,13 +6,15 @@ import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import envs
 from envs.mixture.parts import MixOptions, Part
-from envs.rows import dataset_of
+from envs.rows import RowOptions, dataset_of
 from envs.splits import ALL, EmptySplit
 from rl.config import EvaluateConfig, RunConfig, SFTConfig, TrainConfig
 from rl.errors import UsageError
+from rl.settings.files import read_run
 from tools.registry import PluginImportError, UnknownNameError
 
 GENERATED_TASKS = 512
@@ -80,7 +82,8 @@ def tasks_to_play(config: EvaluateConfig) -> Played:
     elif data.named:
         what = f"{split} rows"
     elif chosen == "test":
-        split, what = ALL, "rows (no row names a split, so every row counts as test)"
+        seen = _trained_on_them(config)
+        split, what = ALL, f"rows (no row names a split, so every row counts as test{seen})"
     else:
         what = f"rows (no row names a split: these are for {split} by a hash)"
     there = check_split(config, split, "; split=all plays every row")
@@ -88,6 +91,22 @@ def tasks_to_play(config: EvaluateConfig) -> Played:
     if split == ALL and there < of:
         what += f"; {of - there} cannot be tasks"
     return Played(split, min(config.tasks or there, there), of, what)
+
+
+def _trained_on_them(config: EvaluateConfig) -> str:
+    """What to know of a model whose own run trained on tasks of the same source."""
+    options, checkpoints = config.env.options, Path(config.model).expanduser().parent
+    if not isinstance(options, RowOptions) or checkpoints.name != "checkpoints":
+        return ""
+    try:
+        run = read_run(str(checkpoints.parent), "model")
+    except UsageError:
+        return ""  # A model of no run's: nobody knows what it was trained on.
+    trained = run.get("env.tasks", "")
+    same = trained == options.tasks or Path(trained).absolute() == Path(options.tasks).absolute()
+    if not same or run.get("env") != config.env.env_id:
+        return ""
+    return ", also those that this model was trained on: split=held-out leaves them out"
 
 
 def _hashed_parts(names: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ import pytest
 from rl.cli import parse
 from rl.config import PRESETS, EvaluateConfig, SFTConfig, TrainConfig
 from rl.errors import UsageError
+from rl.run.plain import to_plain
 from rl.settings.splits import check_splits, tasks_to_play
 from rl.train import main
 
@@ -81,6 +82,24 @@ def test_every_row_of_a_benchmark_is_played(tmp_path, words, split, tasks, says)
     assert (played.split, played.of) == (split, 500)
     assert played.tasks == tasks or (tasks is None and 30 < played.tasks < 80)
     assert says in str(played)
+
+
+def test_a_model_that_was_trained_on_such_rows_is_told_of(tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    best = run / "checkpoints" / "best"
+    best.mkdir(parents=True)
+    (best / "config.json").write_text("{}")
+    rows, seen = benchmark(tmp_path), "also those that this model was trained on: split=held-out"
+    trained = config(TrainConfig, "math500.jsonl", "steps=1")
+    (run / "config.json").write_text(json.dumps(to_plain(trained)))
+    monkeypatch.chdir(tmp_path)
+    assert seen in str(tasks_to_play(config(EvaluateConfig, rows, f"model={best}")))
+    assert seen in str(tasks_to_play(config(EvaluateConfig, "math500.jsonl", f"model={best}")))
+    held_out = config(EvaluateConfig, rows, f"model={best}", "split=held-out")
+    assert seen not in str(tasks_to_play(held_out))
+    other = rows.rename(tmp_path / "other.jsonl")
+    assert seen not in str(tasks_to_play(config(EvaluateConfig, other, f"model={best}")))
+    assert seen not in str(tasks_to_play(config(EvaluateConfig, other)))
 
 
 def test_rows_that_name_their_split_are_counted_within_it(tmp_path):
