@@ -25,6 +25,9 @@ COMMAND = re.compile(r"python -m (rl\.\w+|envs)(?= |$)([^`#\n;|&)]*)")
 ELSEWHERE = {
     "dice-sums": "a package that `python -m envs new` writes; test_plugin_wheel.py runs it",
     "dice_sums": "the same package",
+    "rank-learning": "the package of the page on plug-ins; test_algorithm_plugin.py installs it",
+    "=squared": "the same package",
+    "learner=far": "a package of a user; test_second_learner.py has a learner from outside",
     "$": "a shell's or a template's variable",
     "--help": "a help text; test_cli.py has it",
     "=value": "the form of a command",
