@@ -50,7 +50,8 @@ async def evaluate(
     activities = Activities(on_count=screen.count)
     run = RunInfo("eval", Path(config.out or "."), as_values(to_plain(config)))
     tracker = Tracker(run, config, (), screen.say, callbacks)
-    async with tracker, open_stage(config, screen.say, activities=activities) as stage:
+    logs = Path(config.out) / "logs" if config.out else None
+    async with tracker, open_stage(config, screen.say, logs, activities=activities) as stage:
         stage.on_evaluated = tracker.evaluated
         await asyncio.to_thread(tracker.open)
         rate, groups = await stage.evaluate(

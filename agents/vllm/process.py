@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import logging
 import os
 import shutil
@@ -22,6 +23,9 @@ from agents.vllm.replica import Replica
 logger = logging.getLogger(__name__)
 _GATE = 'read -r go && exec "$@" </dev/null'
 """Begins a server when it is told to: by then it is guarded. Untold, it ends."""
+
+NOT_THERE = "No module named 'vllm'"
+"""What an interpreter without vLLM says."""
 
 
 class ServerGone(Exception):
@@ -122,12 +126,18 @@ class ServerProcess:
 
     def last_words(self) -> str:
         """The last error that it told, in one line, and where the rest is."""
-        log = self.config.log
+        log, python = self.config.log, self.config.python
+        missing = (
+            f"it is not installed for {python}: pip install '.[vllm]', or say policy.python=... "
+            f"for an interpreter that has it"
+        )
+        if python == sys.executable and importlib.util.find_spec("vllm") is None:
+            return missing
         if log is None or not log.is_file():
-            return "what it said was not kept"
+            return "what it said was not kept: rl.eval keeps it with out=FOLDER"
         lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-        told = [line for line in lines if "rror" in line] or lines or ["nothing"]
-        return f"{told[-1].strip()} (all of it: {log})"
+        told = ([line for line in lines if "rror" in line] or lines or ["nothing"])[-1].strip()
+        return f"{missing if NOT_THERE in told else told} (all of it: {log})"
 
     async def stop(self) -> None:
         """Kill it and everything it started, and remove the shared memory that it left.

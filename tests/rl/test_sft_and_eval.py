@@ -168,6 +168,19 @@ def test_a_result_that_cannot_be_written_is_told_all_the_same(toy_model, tmp_pat
     assert stderr.splitlines()[-1].startswith(f"error: {out} cannot be written: ")
 
 
+def test_an_evaluation_keeps_what_its_server_said(toy_model, tmp_path, capfd):
+    python, out = tmp_path / "python", tmp_path / "eval"
+    python.write_text('#!/bin/sh\necho "ValueError: no GPU" >&2\nexit 1\n')
+    python.chmod(0o755)
+    served = [f"model={toy_model}", "tasks=2", "policy=vllm-server", f"policy.python={python}"]
+    assert rl.eval.main([*COMMON, *served, f"out={out}"]) == 1
+    log = out / "logs" / "vllm-0.log"
+    assert (
+        f"vLLM ended as it started: ValueError: no GPU (all of it: {log})" in capfd.readouterr()[1]
+    )
+    assert log.read_text() == "ValueError: no GPU\n"
+
+
 def test_a_conversation_longer_than_the_window_is_one_line(toy_model, tmp_path, capfd):
     data = tmp_path / "data.jsonl"
     said = [("0", "0"), ("0", "1" * 60)]

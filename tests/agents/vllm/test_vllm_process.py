@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import os
 import resource
 import signal
@@ -172,6 +173,29 @@ async def test_a_server_whose_guard_is_gone_ends_all_the_same(tmp_path, caplog):
     left.unlink()
     assert not exists(group)
     assert f"the guard of the vLLM server {group} is gone: see /dev/shm" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("ValueError: no GPU\nbye", "ValueError: no GPU (all of it: "),
+        ("Error (ModuleNotFoundError: No module named 'vllm')", "it is not installed for "),
+        ("", "nothing (all of it: "),
+    ],
+)
+def test_a_server_that_ended_says_why(tmp_path, said, told):
+    log = tmp_path / "vllm.log"
+    log.write_text(said)
+    config = ServerConfig(model="m", context_window=64, python="/elsewhere/python", log=log)
+    assert ServerProcess(config).last_words().startswith(told)
+
+
+def test_vllm_that_is_not_installed_is_named_though_nothing_was_kept(monkeypatch):
+    config = ServerConfig(model="m", context_window=64, python="/elsewhere/python")
+    assert ServerProcess(config).last_words().startswith("what it said was not kept: rl.eval keeps")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    words = ServerProcess(ServerConfig(model="m", context_window=64)).last_words()
+    assert words.startswith(f"it is not installed for {sys.executable}: pip install '.[vllm]'")
 
 
 def test_weights_that_are_written_while_they_are_closed_are_not_left(tmp_path):
