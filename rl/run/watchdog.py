@@ -74,7 +74,7 @@ class Watchdog:
         self._over = threading.Event()
         self._began = time.time()
         self._answered = self._written = time.monotonic()
-        self._went_on = self._answered
+        self._woke = self._went_on = self._answered
         """When it last began to count, after it was stopped."""
         self._asked = True
         self._recovered_at: float | None = None
@@ -140,12 +140,12 @@ class Watchdog:
         """The thread: look, act, write."""
         limits = [WRITE_EVERY_S, self._close_s / 10, self._stall_s / 10 or WRITE_EVERY_S]
         every_s = max(0.02, min(limits))
-        before = time.monotonic()
+        self._woke = time.monotonic()
         while not self._over.wait(every_s):
             now = time.monotonic()
-            if (stopped_s := now - before - every_s) > STOPPED_S:
+            if (stopped_s := now - self._woke - every_s) > STOPPED_S:
                 self._begin_anew(now, stopped_s)
-            before = now
+            self._woke = now
             try:
                 self._look()
             except Exception:
@@ -168,6 +168,10 @@ class Watchdog:
         if self._ending_at is not None:
             self._ending_at = now
 
+    def _was_stopped(self) -> bool:
+        """Whether the process was stopped during this look: the next look begins anew."""
+        return time.monotonic() - self._woke > STOPPED_S
+
     def _beat(self) -> None:
         """On the event loop, where it answers."""
         self._answered, self._asked = time.monotonic(), False
@@ -176,6 +180,8 @@ class Watchdog:
         """End the process where a part neither closes nor lets itself be cancelled."""
         now, limit_s = time.monotonic(), _BEYOND * self._close_s
         closing = [w for w in self._activities.waits() if w.lane == CLOSE]
+        if self._was_stopped():
+            return
         if closing and min(closing[0].seconds, now - self._went_on) > limit_s:
             told = f"{closing[0].name} did not close within close_s ({self._close_s:g} s)"
             self._end_process(STALLED_CODE if self._ending_at else UNCLOSED, told)
@@ -187,7 +193,7 @@ class Watchdog:
     def _look_at_progress(self) -> None:
         silent_s, _ = self._activities.last_progress()
         now = time.monotonic()
-        if not self._stall_s or self._ending_at is not None:
+        if not self._stall_s or self._ending_at is not None or self._was_stopped():
             return
         if silent_s <= self._stall_s:
             if self._recovered_at is not None:

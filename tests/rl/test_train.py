@@ -68,7 +68,10 @@ def assert_equal_weights(first, second):
     ("turns", "algorithm"),
     [
         (1, {"algo": "grpo", "optimizer__lr": 3e-3}),
-        (2, {"algo": "ppo", "algo__epochs": 4, "algo__lam": 0.95, "optimizer__lr": 1e-3}),
+        (
+            2,
+            {"algo": "ppo", "algo__epochs": 4, "algo__advantage__lam": 0.95, "optimizer__lr": 1e-3},
+        ),
     ],
     ids=["grpo", "ppo"],
 )

@@ -38,7 +38,7 @@ def assert_equal(first, second):
 
 
 def test_a_resumed_run_and_a_replay_make_the_same_adapter(words, tmp_path, toy_model, capfd):
-    settings = EXACT | {"algo": "ppo", "algo__minibatches": 2, "algo__kl_coef": 0.01}
+    settings = EXACT | {"algo": "ppo", "algo__minibatches": 2, "algo__kl__coef": 0.01}
     before = (toy_model / "model.safetensors").read_bytes()
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert main(words(whole, **settings)) == 0

@@ -13,7 +13,8 @@ import pytest
 
 HOME = Path(__file__).resolve().parents[3]
 WATCHED = """
-import asyncio, sys, time
+import asyncio, os, signal, subprocess, sys, threading
+import time
 from pathlib import Path
 from rl.cli import parse
 from rl.config import TrainConfig
@@ -35,6 +36,20 @@ def work():
 
 def say(words):
     raise SystemExit(1)  # as rich does where the terminal is gone
+
+def stop_once(read=activities.last_progress):
+    silent_s, what = read()
+    if threading.current_thread().name == "turnwise-watchdog":
+        activities.last_progress = read
+        goes_on = "import os, sys, time; time.sleep(5); os.kill(int(sys.argv[1]), 18)"
+        subprocess.Popen([sys.executable, "-c", goes_on, str(os.getpid())])
+        os.kill(os.getpid(), signal.SIGSTOP)
+        time.sleep(0.5)  # another thread may be stopped first
+        silent_s += 5  # whatever the other thread did since
+    return silent_s, what
+
+if sys.argv[2].startswith("stopped"):
+    activities.last_progress = stop_once
 
 async def main(hangs):
     async with watchdog.Watchdog(activities, Path(sys.argv[1]), config, say):
@@ -80,6 +95,12 @@ def test_a_process_that_was_stopped_goes_on(watched):
     process.send_signal(signal.SIGSTOP)
     time.sleep(5)
     process.send_signal(signal.SIGCONT)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+def test_a_process_that_was_stopped_during_a_look_goes_on(watched):
+    process = watched("stopped during a look")
     process.communicate(timeout=60)
     assert process.returncode == 0
 
