@@ -135,7 +135,9 @@ def _files(source: str | Path) -> list[Path]:
     match = _HUB_ID.fullmatch(str(source))
     if match and not path.name.endswith(SUFFIXES):
         return _download(match["repository"], match["config"])
-    raise ValueError(f"{source}: no such file or folder, and no hub id (owner/name).{_like(path)}")
+    where = "" if path.is_absolute() else f" in {Path.cwd()}"
+    told = f"{source}: no such file or folder{where}, and no hub id (owner/name)."
+    raise ValueError(told + _like(path))
 
 
 def _like(path: Path) -> str:

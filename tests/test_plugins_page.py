@@ -20,10 +20,12 @@ def blocks(kind: str) -> list[str]:
 
 
 def test_its_environment_lets_its_agent_call_a_tool(capsys):
-    code, _ = blocks("python")  # tests/test_algorithm_plugin.py installs the second one.
-    exec(compile(code, "docs/plugins.md", "exec"), {"__name__": "plugins_page"})
-    (told,) = re.findall(r"^print\(.*?  # (.*)$", code, re.MULTILINE)
-    assert capsys.readouterr().out.strip() == told
+    code = "".join(blocks("python")[:2])  # tests/test_algorithm_plugin.py installs the third one.
+    page = compile(code, "docs/plugins.md", "exec", dont_inherit=True)
+    exec(page, {"__name__": "plugins_page"})
+    told = re.findall(r"^print\(.*?  # (.*)$", code, re.MULTILINE)
+    assert [line.strip() for line in capsys.readouterr().out.splitlines()] == told
+    assert len(told) == 2
 
 
 def test_its_names_and_commands_are_those_of_the_package_that_new_writes(tmp_path):
@@ -48,7 +50,7 @@ sys.exit(main(["check", "ask", *sys.argv[1:]]))
 @pytest.mark.parametrize("options", [[], ["tools=calculator", "max_turns=2"]], ids=str)
 @pytest.mark.parametrize("with_gold", [True, False])
 def test_its_environment_keeps_the_contract(tmp_path, options, with_gold):
-    code, _ = blocks("python")
+    code = blocks("python")[0]
     if not with_gold:
         code, count = re.subn(r"\n    def gold_policy.*?\n\n", "\n", code, flags=re.DOTALL)
         assert count == 1

@@ -100,11 +100,13 @@ def _axes(title: str) -> tuple[Figure, Axes]:
     # Drawn on a canvas of its own: pyplot would hold global state and ask for a display.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(7.2, 4.0), dpi=120)
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     axes.set_xlabel("learner updates")
+    axes.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
     axes.set_title(title, fontsize=10)
     axes.grid(alpha=0.25)
     return figure, axes

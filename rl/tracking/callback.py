@@ -140,8 +140,10 @@ def make_callbacks(text: str, objects: Sequence[Callback] = ()) -> Callbacks:
     except (UnknownNameError, PluginImportError, TypeError, ValueError) as error:
         raise UsageError(f"callbacks ({text}): {error}") from error
     for found in objects:
-        if not isinstance(found, Callback):
-            raise UsageError(f"callbacks: {found!r} must be an rl.tracking.Callback")
+        given: object = found
+        if not isinstance(given, Callback):
+            remedy = f": give an object, {given.__name__}()" if isinstance(given, type) else ""
+            raise UsageError(f"callbacks: {found!r} must be an rl.tracking.Callback{remedy}")
     return Callbacks([*members, *((type(found).__name__, found) for found in objects)])
 
 

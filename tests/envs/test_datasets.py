@@ -118,7 +118,8 @@ def test_a_missing_column_of_other_sources_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("missing.jsonl", "missing.jsonl: no such file or folder, and no hub id"),
+        ("missing.jsonl", "missing.jsonl: no such file or folder in /.*, and no hub id"),
+        ("/no/where.jsonl", "/no/where.jsonl: no such file or folder, and no hub id"),
         ("a/b/c", "a/b/c: no such file or folder"),
         ("data/missing.parquet", "no such file or folder"),
     ],

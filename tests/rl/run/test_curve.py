@@ -39,6 +39,11 @@ def test_the_reward_has_its_interval_and_crosses_where_there_was_no_gradient():
     assert "no gradient from rewards" in [text.get_text() for text in axes.get_legend().texts]
 
 
+def test_the_updates_of_a_short_run_are_whole_numbers():
+    axes = curve([{"step": n, "reward": 0.5} for n in (1, 2)], "t").axes[0]
+    assert all(tick == round(tick) for tick in axes.get_xticks())
+
+
 def test_a_run_with_a_gradient_in_every_step_has_no_crosses():
     labels = [line.get_label() for line in curve([{"step": 1, "reward": 0.5}], "t").axes[0].lines]
     assert "no gradient from rewards" not in labels

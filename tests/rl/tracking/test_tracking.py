@@ -206,6 +206,8 @@ def test_a_callback_that_cannot_be_made_is_named(stranger, text, says):
 def test_an_object_that_is_no_callback_is_refused():
     with pytest.raises(UsageError, match=r"callbacks: 5 must be an rl\.tracking\.Callback"):
         make_callbacks("", [5])
+    with pytest.raises(UsageError, match=r"Callback: give an object, Callback\(\)$"):
+        make_callbacks("", [Callback])
 
 
 # ---- a stranger's package, through the commands ------------------------------------------------
