@@ -88,7 +88,7 @@ async def fork_ms(sandbox: Sandbox, times: int) -> list[float]:
 
 
 async def idle_share(sandbox: Sandbox, sessions: int, seconds: float) -> float:
-    """Parts of a core that everything below this process uses while so many sessions are idle."""
+    """The share of a core that this process's children use while ``sessions`` sessions are idle."""
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(sessions):
             session = await stack.enter_async_context(sandbox.session())

@@ -163,7 +163,7 @@ class MathEnv(ToolEnv[MathTask, MathState]):
                 end = self._end(Action(said), str(result.data), records)
                 return await end if inspect.isawaitable(end) else end
         if self.turns_left == 1:
-            # Nobody could read the results any more.
+            # The model has no turn left to read the results in.
             rewards, scores = self._grade(said, None, None, complete=False)
             return cut(StopReason.TURN_LIMIT, rewards, scores=scores, tool_calls=records)
         observation = self.put_back(results)

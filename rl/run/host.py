@@ -16,7 +16,7 @@ class Host(Protocol):
     """What a run may do with the process that it is in."""
 
     def listening(self, on_stop: Callable[[], None]) -> AbstractContextManager[None]:
-        """While the context lasts, ``on_stop`` is called whenever somebody asks to stop."""
+        """Call ``on_stop`` at each request to stop, for as long as the context lasts."""
         ...
 
     def end(self, code: int, told: str) -> None:

@@ -47,9 +47,9 @@ class Interrupt:
     Where the run is in a user's program, that asks instead; see :mod:`rl.run.host`.
 
     Args:
-        say: told that somebody asked.
-        activities: where it is told that work is being stopped, whose watchdog sees that it ends.
-        host: knows when somebody asks.
+        say: shows the user that the request arrived.
+        activities: records that the work is stopping; the watchdog checks that it ends.
+        host: passes on the requests to stop.
     """
 
     def __init__(

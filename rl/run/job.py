@@ -83,7 +83,7 @@ class Job(Generic[T]):
         return self._returned(asyncio.CancelledError())
 
     def stop(self) -> None:
-        """Ask the work to stop; asked again, it is cancelled."""
+        """Ask the work to stop; a second call cancels it."""
         with self._lock:
             listener, loop, again = self._on_stop, self._loop, self._stopped
             self._stopped = True

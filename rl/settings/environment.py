@@ -32,6 +32,6 @@ def _names() -> list[str]:
     return sorted({f"{n.partition('/')[0]}/NAME" if "/" in n else n for n in names})
 
 
-# By name: whoever plays nothing of the kind loads nothing of it.
+# By name: the module is imported only when the environment is made.
 envs.register("agent-v0", "rl.external.env:AgentEnv")
 ENV = Choice(_resolve, default="code-sandbox", names=_names, hidden=("split",))

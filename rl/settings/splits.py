@@ -101,7 +101,7 @@ def _trained_on_them(config: EvaluateConfig) -> str:
     try:
         run = read_run(str(checkpoints.parent), "model")
     except UsageError:
-        return ""  # A model of no run's: nobody knows what it was trained on.
+        return ""  # No run made the model: its training rows are unknown.
     trained = run.get("env.tasks", "")
     same = trained == options.tasks or Path(trained).absolute() == Path(options.tasks).absolute()
     if not same or run.get("env") != config.env.env_id:

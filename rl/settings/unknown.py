@@ -26,7 +26,7 @@ def unknown(kind: str, name: str, known: Sequence[str] | Mapping[str, Any]) -> U
     """The error for a name that is not among ``known``: what was probably meant."""
     leaf = name.rsplit(".", 1)[-1]
     same_leaf = [k for k in known if k.rsplit(".", 1)[-1] == leaf]
-    # Whoever says lr means the run's, not the warm start's.
+    # `lr` means the run's key rather than the warm start's.
     same_leaf.sort(key=lambda k: k.startswith("tiny."))
     ours = [k for k in known if k == ELSEWHERE.get(name)]
     # Short for one of them: vllm for vllm-server.

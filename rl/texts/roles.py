@@ -15,7 +15,7 @@ ROLES = ("system", "user", "assistant", "tool")
 
 
 def check_roles(messages: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse a message whose role nobody has.
+    """Refuse a message whose role is not a valid one.
 
     Raises:
         ValueError: names the message, its role and the valid ones.

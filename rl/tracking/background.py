@@ -21,7 +21,7 @@ from rl.tracking.sink import Ending, RunInfo, Sink
 
 logger = logging.getLogger(__name__)
 MOST_WAITING = 10_000
-"""Records that wait for a sink at most; older ones are dropped, and the user is told."""
+"""Maximum records that wait for a sink; older ones are dropped, and the screen says so."""
 PAUSES_S = (1.0, 5.0, 20.0, 60.0)
 """Pauses before a further attempt; the last one repeats."""
 

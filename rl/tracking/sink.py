@@ -61,7 +61,7 @@ class Ending:
 class Sink(ABC):
     """A place that a run's numbers go to.
 
-    A thread of its own calls each sink, one method at a time, so a slow sink delays nobody. An
+    A thread of its own calls each sink, one method at a time, so a slow sink delays no other. An
     exception of :meth:`log` is reported once, and the same record is tried again later.
 
     Args:

@@ -132,8 +132,8 @@ def _zero_only(argument: int) -> list[Instruction]:
 
 
 _CHECKED: dict[int, list[Instruction]] = {
-    # mmap: huge pages of the machine's pool are in no process's size, and what is shared without a
-    # name may be in nobody's, so that is small enough to be counted by the piece.
+    # mmap: no process's size shows huge pages of the machine's pool. Shared memory without a name
+    # may be missing from every size too, so each piece is small and counts whole.
     9: [
         _load_arg(3),
         (_JSET, 0, 1, _MAP_HUGETLB),

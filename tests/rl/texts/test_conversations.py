@@ -187,7 +187,7 @@ def test_files_that_are_missing_or_empty_are_refused(tmp_path, write):
         read_conversations(write())
 
 
-def test_a_role_that_nobody_has_is_named_with_the_valid_ones(write):
+def test_an_unknown_role_is_named_with_the_valid_ones(write):
     with pytest.raises(ValueError, match=r"data\.jsonl, line 2: ") as refused:
         read_conversations(
             write(

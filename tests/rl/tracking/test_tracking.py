@@ -22,7 +22,7 @@ from rl.tracking.callback import CALLBACKS, make_callbacks
 from rl.tracking.sink import SINKS, make_sinks
 
 STRANGER = '''
-"""A package of somebody else's, with a sink and a callback."""
+"""A package from outside, with a sink and a callback."""
 
 import json
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
 """What processes map, as /proc tells it: how much, what is shared without a name, what is deleted.
 
-A page that processes share stays while any part of what it belongs to is mapped by anybody: it may
-be in nobody's resident size. Who is not privileged cannot ask how much there is, so each such thing
-counts as the most that it can be.
+A shared page stays while any process maps any part of its object, and it may be missing from every
+resident size. An ordinary user cannot ask for an object's size, so each object counts as the most
+that it can be.
 """
 
 # Plain os calls: these lines run every 25 ms beside each program.

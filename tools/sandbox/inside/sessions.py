@@ -133,7 +133,7 @@ class _Session:
                 continue
             elif trouble := rest.stop(branch, self.members):
                 self.end(branch, trouble, branch.reason)
-        for pid in (strays := self.strays()):  # nobody could tell whose they are
+        for pid in (strays := self.strays()):  # their owner is unknown
             send_signal(pid, signal.SIGKILL)
         self.reap()
         # A stray that was killed just now is buried at the next look.

@@ -64,7 +64,7 @@ def enter_namespaces(config: Config) -> None:
     kernel.mount(b"tmpfs", PRIVATE_FOLDER.encode(), safe, own)
     shared = b"size=%dm,nr_inodes=256,mode=0700" % _SHARED_MEMORY_MB
     kernel.mount(b"tmpfs", b"/dev/shm", safe | kernel.MS_NOEXEC, shared)
-    # It reads the same, and nobody can map it: what /dev/zero shares, none but itself bounds.
+    # /dev/full reads the same and cannot be mapped: no limit bounds memory shared by /dev/zero.
     kernel.show_instead(b"/dev/full", b"/dev/zero")
     for folder in config.hidden:
         empty = b"size=4k,nr_inodes=1,mode=0555"

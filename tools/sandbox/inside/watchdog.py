@@ -153,7 +153,7 @@ class Watchdog:
         return "memory"
 
     def _hurry(self, left: int) -> None:
-        """Look again before so many bytes can be used up."""
+        """Look again before the program can use up ``left`` bytes."""
         left_s = left / (_BYTES_PER_S * min(_PROCESSORS, self._processes))
         self._pause_s = min(self._pause_s, max(_LEAST_S, left_s))
 
