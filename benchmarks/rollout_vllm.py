@@ -44,13 +44,13 @@ from agents.vllm import Member, Prober, ServerConfig, VLLMServerPolicy, WeightFo
 from agents.vllm.protocol import ENDPOINTS, request_body
 from agents.vllm.sampling import sampling_parameters
 from benchmarks.weight_sync import make_model
+from rl.data.conversations import Conversation, Exchange
 from rl.learner.model import score_tokens
 from rl.rollout.collector import Collector, EpisodeLimits
 from rl.rollout.episode import seed_of
 from rl.rollout.trajectory import Trajectory
 from rl.run.folder import versions
 from rl.stage.tiny import train_tokenizer
-from rl.texts.conversations import Conversation, Exchange
 
 RESULTS = Path(__file__).parent / "results" / "rollout_vllm.json"
 WINDOW = 2048

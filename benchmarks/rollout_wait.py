@@ -21,9 +21,9 @@ import envs
 from agents.completion import SamplingParams
 from agents.renderer import Renderer
 from agents.scripted import ScriptedPolicy
+from rl.data.conversations import Conversation, Exchange
 from rl.rollout.collector import Collector, EpisodeLimits
 from rl.stage.tiny import train_tokenizer
-from rl.texts.conversations import Conversation, Exchange
 
 
 class WaitEnv(envs.TextEnv[int, float]):

@@ -85,8 +85,8 @@ class Where:
 async def measure(
     kind: str, updates: int, python: str, log: Path, rank: int, where: Where
 ) -> dict[str, object]:
+    from rl.data.conversations import Conversation, Exchange
     from rl.stage.tiny import train_tokenizer
-    from rl.texts.conversations import Conversation, Exchange
 
     model = make_model(kind).to(where.device)
 

@@ -24,7 +24,7 @@ from rl.settings.python import from_python
 from rl.settings.splits import check_splits
 
 if TYPE_CHECKING:
-    from rl.distillation.harvest import Harvest
+    from rl.distillation.writer import DistillWriter
     from rl.stage import Stage
 
 CONVERSATIONS, PAIRS, RESULT = "conversations.jsonl", "pairs.jsonl", "result.json"
@@ -100,24 +100,24 @@ async def distill(config: DistillConfig) -> dict[str, object]:
         from rl.stage import open_stage
 
         async with open_stage(config, say) as stage:
-            harvest, played = await _play(config, stage)
-    if not harvest.conversations and not harvest.pairs:
-        raise RunFailure(f"nothing is left to write: {_nothing(harvest)}")
+            writer, played = await _play(config, stage)
+    if not writer.conversations and not writer.pairs:
+        raise RunFailure(f"nothing is left to write: {_nothing(writer)}")
     files = {"conversations": str(folder / CONVERSATIONS)}
-    replace_text(folder / CONVERSATIONS, _lines(harvest.conversations))
+    replace_text(folder / CONVERSATIONS, _lines(writer.conversations))
     if config.pairs != "none":
         files["pairs"] = str(folder / PAIRS)
-        replace_text(folder / PAIRS, _lines(harvest.pairs))
+        replace_text(folder / PAIRS, _lines(writer.pairs))
     result = {"env": config.env.env_id, "model": config.model, **files, **played}
-    result |= harvest.summary()
+    result |= writer.summary()
     replace_text(folder / RESULT, json.dumps(result, indent=2) + "\n")
     return result
 
 
-async def _play(config: DistillConfig, stage: Stage) -> tuple[Harvest, dict[str, int]]:
+async def _play(config: DistillConfig, stage: Stage) -> tuple[DistillWriter, dict[str, int]]:
     """All episodes, some tasks at once, as a training step plays them."""
-    from rl.distillation.harvest import Harvest, Rules
-    from rl.rollout.order import TaskOrder
+    from rl.distillation.writer import DistillWriter, Rules
+    from rl.rollout.task_order import TaskOrder
     from rl.stage import DISTILL
 
     collector = stage.collector("train", config.sampling_params)
@@ -131,7 +131,7 @@ async def _play(config: DistillConfig, stage: Stage) -> tuple[Harvest, dict[str,
         longest=config.longest,
         right_from=config.right_from,
     )
-    harvest = Harvest(rules, stage.renderer, stage.success_score, env.reward_range)
+    writer = DistillWriter(rules, stage.renderer, stage.success_score, env.reward_range)
     tasks = TaskOrder(len(env.tasks), config.seed).take(0, min(config.tasks, len(env.tasks)))
     failures = 0
     for start in range(0, len(tasks), config.prompts):
@@ -140,20 +140,20 @@ async def _play(config: DistillConfig, stage: Stage) -> tuple[Harvest, dict[str,
         failures += sum(t.failure is not None for group in groups for t in group.trajectories)
         try:
             for group in groups:
-                harvest.take(group)
+                writer.take(group)
         except ValueError as error:
             raise UsageError(str(error)) from error
         done = start + len(chosen)
-        say(f"tasks {done}/{len(tasks)}  conversations {len(harvest.conversations)}")
-    return harvest, {"tasks": len(tasks), "failures": failures}
+        say(f"tasks {done}/{len(tasks)}  conversations {len(writer.conversations)}")
+    return writer, {"tasks": len(tasks), "failures": failures}
 
 
-def _nothing(harvest: Harvest) -> str:
+def _nothing(writer: DistillWriter) -> str:
     """Why."""
-    count, right = len(harvest.samples), sum(sample.right for sample in harvest.samples)
+    count, right = len(writer.samples), sum(sample.right for sample in writer.samples)
     if right:
         return f"{right} episodes were right, and met no condition (only=..., longest=...)"
-    if harvest.rules.keep == "best":
+    if writer.rules.keep == "best":
         return f"none of {count} episodes met the conditions (only=..., longest=...)"
     return (
         f"none of {count} episodes was right; take a better model, more episodes per task, or a "

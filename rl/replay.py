@@ -101,7 +101,7 @@ def config_of(run: Path) -> TrainConfig:
 
 def _groups_of(trainer: Trainer, run: Path, step: int) -> list[TrajectoryGroup]:
     """The groups of a step as they were recorded; those left out of the update are marked."""
-    from rl.rollout.dynamic import leave_out
+    from rl.rollout.dynamic_sampling import drop_uninformative
     from rl.rollout.trajectory import TrajectoryGroup
     from rl.run.folder import read_trajectories
 
@@ -114,7 +114,7 @@ def _groups_of(trainer: Trainer, run: Path, step: int) -> list[TrajectoryGroup]:
             groups.append(TrajectoryGroup([]))
         groups[-1].trajectories.append(episode)
     config = trainer.config
-    leave_out(groups, config.prompts, config.curriculum.max_draws, config.curriculum.keep)
+    drop_uninformative(groups, config.prompts, config.curriculum.max_draws, config.curriculum.keep)
     return groups
 
 

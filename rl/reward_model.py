@@ -16,10 +16,10 @@ from rl.run.files import claimed_folder
 
 if TYPE_CHECKING:
     from agents.segment import Segment
+    from rl.data.comparisons import TokenComparison
     from rl.learner.reward_model import RewardModel
     from rl.preferences.training import Material, T
     from rl.run.training_log import TrainingLog
-    from rl.texts.comparisons import TokenComparison
     from rl.tracking.callback import Callback
 
 
@@ -84,9 +84,9 @@ def _of_answers(
 def _of_steps(
     config: RewardModelConfig, folder: Path, screen: Screen, log: TrainingLog
 ) -> dict[str, object]:
+    from rl.data.steps import read_steps
     from rl.learner.process import ProcessLearner
     from rl.preferences.training import accuracy, learn, open_material
-    from rl.texts.steps import read_steps
 
     material = open_material(config, read_steps, screen.say)
     rewarder = _new(material)
@@ -127,8 +127,8 @@ def _save(folder: Path, material: Material[T], rewarder: RewardModel) -> str:
 
 def _centred_on(config: RewardModelConfig, material: Material[TokenComparison]) -> list[Segment]:
     """The answers that get reward 0 on average."""
+    from rl.data.conversations import read_conversations
     from rl.imitation.training import check_lengths
-    from rl.texts.conversations import read_conversations
 
     if not config.center:
         return [segment for c in material.learned for segment in c.segments]

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 
 from rl.command import answer, run_command
 from rl.config import SFTConfig, run_path
+from rl.data.json_lines import find_file
+from rl.data.roles import FORMAT
 from rl.errors import UsageError
 from rl.run.activity import Activities
 from rl.run.display import Screen
 from rl.run.files import claimed_folder
 from rl.run.training_log import TrainingLog
 from rl.settings.splits import check_splits
-from rl.texts.lines import find_file
-from rl.texts.roles import FORMAT
 
 if TYPE_CHECKING:
     from rl.stage import Stage

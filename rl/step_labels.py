@@ -78,9 +78,9 @@ async def label(config: StepLabelsConfig) -> dict[str, object]:
     """
     check_splits(config)
     # These load torch, which a wrong setting of the environment does not wait for.
-    from rl.distillation.step_rollouts import StepRollouts
+    from rl.data.steps import read_solutions
+    from rl.distillation.step_labels import StepRollouts
     from rl.stage import open_stage
-    from rl.texts.steps import read_solutions
 
     folder = run_path(config.out, config)
     try:

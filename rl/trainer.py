@@ -21,12 +21,12 @@ from rl.credit.shaping.record import shape
 from rl.errors import RunFailure, UsageError
 from rl.learner.checkpoint import TRAINER_STATE, load_trainer_state, tidy
 from rl.learner.seam import Experience
+from rl.rollout.async_rollouts import GroupStream
 from rl.rollout.curriculum import make_curriculum
-from rl.rollout.dynamic import fill, leave_out
-from rl.rollout.order import TaskOrder
-from rl.rollout.stream import GroupStream
+from rl.rollout.dynamic_sampling import drop_uninformative, fill
+from rl.rollout.task_order import TaskOrder
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup
-from rl.rollout.vine import require_copies, vine_of
+from rl.rollout.vine import require_copies, vine_config
 from rl.run.closing import InTime, at_end
 from rl.run.folder import RunFolder
 from rl.run.metrics import PassRate, part_metrics, share_of_success, staleness_metrics
@@ -74,7 +74,7 @@ class Trainer:
         self.learner = stage.learner
         try:
             self.collector = stage.collector(
-                "train", config.sampling_params, vine_of(config.algo.row)
+                "train", config.sampling_params, vine_config(config.algo.row)
             )
             env = self.collector.make_env()
             ramp = config.curriculum.ramp_steps or config.steps
@@ -116,7 +116,7 @@ class Trainer:
             self.collector.check([t for group in groups for t in group.trajectories])
         else:
             groups = await fill(draw, config.prompts, max_draws)
-        leave_out(groups, config.prompts, max_draws, keep)
+        drop_uninformative(groups, config.prompts, max_draws, keep)
         return groups
 
     async def shape(self, step: int, groups: list[TrajectoryGroup]) -> dict[str, float]:

@@ -224,7 +224,7 @@ class Vine(Advantage):
         if values.isnan().any():
             raise ValueError(
                 f"{int(values.isnan().sum())} of {len(values)} turns have no value: advantage=vine "
-                f"needs episodes of a Collector with vine=Vine(rollouts=...)"
+                f"needs episodes of a Collector with vine=VineConfig(rollouts=...)"
             )
         owners = batch.episode_ids[ends]
         advantages, _ = inputs.gae(owners, batch.turn_rewards, values, self.gamma_turn, 0.0)

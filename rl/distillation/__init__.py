@@ -1,1 +1,1 @@
-"""From played episodes to texts that others learn from: which are chosen, and what is written."""
+"""Selection of played episodes as training data for other models; step labels by trial."""

@@ -8,8 +8,8 @@ from agents.completion import FinishReason
 from agents.renderer import Renderer
 from agents.segment import Segment
 from envs.rewards import Transcript
+from rl.data.conversations import Conversation, Exchange
 from rl.rollout.trajectory import Trajectory
-from rl.texts.conversations import Conversation, Exchange
 
 
 def conversation_of_episode(trajectory: Trajectory, renderer: Renderer) -> Conversation:

@@ -1,1 +1,1 @@
-"""Agents whose loop is the user's own program, trained through ``agents.capture``."""
+"""``env=agent``: training a program that uses the API of OpenAI, through ``agents.capture``."""

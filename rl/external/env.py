@@ -18,7 +18,7 @@ from rl.external.program import open_program
 from tools.references import is_reference, load_function, takes
 
 if TYPE_CHECKING:
-    from rl.texts.conversations import Conversation
+    from rl.data.conversations import Conversation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +95,8 @@ class AgentEnv(TextEnv[Any, None]):
             ValueError: ``env.demonstrations`` is missing, or gives no conversations.
         """
         # They load transformers, which a command's help should not have to wait for.
+        from rl.data.conversations import conversation_of, read_conversations
         from rl.imitation.demonstrations import NoDemonstrations
-        from rl.texts.conversations import conversation_of, read_conversations
 
         source, key = self.demonstrations, "env.demonstrations"
         if not source:

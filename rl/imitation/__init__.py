@@ -1,1 +1,1 @@
-"""Learning to say what an author said: whom an environment has for an author, and the training."""
+"""Demonstrations of environments, and supervised training on conversations."""

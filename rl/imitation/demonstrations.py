@@ -12,8 +12,8 @@ import numpy as np
 import envs
 from envs.budget import without_budget
 from envs.env import EnvOptions
+from rl.data.conversations import Conversation, Exchange
 from rl.run.activity import Count
-from rl.texts.conversations import Conversation, Exchange
 
 
 class NoDemonstrations(ValueError):

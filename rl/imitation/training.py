@@ -13,7 +13,7 @@ from rl.credit.algorithms import ALGORITHMS
 from rl.errors import UsageError
 from rl.learner.learner import Learner
 from rl.learner.settings import OptimizerConfig
-from rl.rollout.order import TaskOrder
+from rl.rollout.task_order import TaskOrder
 
 
 async def imitate(

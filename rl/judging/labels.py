@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 from envs.judges.chooser import Chooser
 from envs.judges.verdicts import ahead, expected_grade, grades, prefer
+from rl.data.json_lines import read_lines
+from rl.data.roles import check_roles
 from rl.errors import UsageError
-from rl.texts.lines import read_lines
-from rl.texts.roles import check_roles
 
 FORMAT = '{"prompt": ..., "chosen": ..., "rejected": ...}, each a text or a list of messages'
 

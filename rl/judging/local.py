@@ -13,10 +13,10 @@ from agents.renderer import Renderer
 from agents.segment import Segment
 from envs.judges.chooser import JudgeFailure, Message
 from rl.credit.batch import Batch
+from rl.data.conversations import unsampled
 from rl.learner.model import ScoringModel, load_model
 from rl.settings.chat import OWN_TEMPLATE, ChatConfig
 from rl.stage.model import load_tokenizer
-from rl.texts.conversations import unsampled
 
 _MAX_TOKENS = 65536
 """Padded tokens of one forward pass; longer conversations go in several."""

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from agents.segment import Segment
 from rl.credit.preferences import bradley_terry
+from rl.data.comparisons import TokenComparison
 from rl.errors import RunFailure
 from rl.learner.optimizer import Optimizer
 from rl.learner.seam import BrokenWeights
 from rl.learner.settings import OptimizerConfig
-from rl.texts.comparisons import TokenComparison
 
 
 class Rewarder(Protocol):

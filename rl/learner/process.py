@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from agents.segment import Segment
+from rl.data.steps import TokenSteps
 from rl.learner.optimizer import Optimizer
 from rl.learner.preferences import checked_step, cut
 from rl.learner.reward_model import RewardModel
 from rl.learner.settings import OptimizerConfig
-from rl.texts.steps import TokenSteps
 
 
 class ProcessLearner:

@@ -60,8 +60,8 @@ def process_model(
 
     def score(rewarder: RewardModel, segments: Sequence[Segment]) -> list[float]:
         from rl.credit.preferences import solution_score
+        from rl.data.steps import turn_ends
         from rl.learner.process import step_scores
-        from rl.texts.steps import turn_ends
 
         found = step_scores(rewarder, segments, [turn_ends(segment) for segment in segments])
         return [solution_score(scores, by).item() for scores in found]

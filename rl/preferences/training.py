@@ -13,17 +13,17 @@ from transformers.utils import logging as transformers_logging
 
 from agents.renderer import Renderer
 from agents.segment import Segment
+from rl.data.comparisons import TokenComparison, read_comparisons
+from rl.data.split import Prompted, split_by_prompt
 from rl.errors import UsageError
 from rl.imitation.training import check_lengths
 from rl.learner.model import load_model
 from rl.preferences.config import PreferenceConfig
-from rl.rollout.order import TaskOrder
+from rl.rollout.task_order import TaskOrder
 from rl.run.display import Screen
 from rl.run.metrics import PassRate, pass_rate
 from rl.run.training_log import TrainingLog
 from rl.stage.model import device_of, dtype_of, load_tokenizer
-from rl.texts.comparisons import TokenComparison, read_comparisons
-from rl.texts.split import Prompted, split_by_prompt
 
 TOLD_EVERY = 50
 """Steps between two lines of progress."""

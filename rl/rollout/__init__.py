@@ -1,1 +1,1 @@
-"""From episodes to trajectories."""
+"""Rollouts: an environment, a policy and tasks become trajectories."""

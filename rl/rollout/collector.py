@@ -19,7 +19,7 @@ from envs.env import EnvOptions, TextEnv
 from rl.errors import RunFailure
 from rl.rollout.episode import Episode
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup
-from rl.rollout.vine import Vine, value_turns
+from rl.rollout.vine import VineConfig, value_turns
 from rl.run.activity import Activities
 
 
@@ -80,7 +80,7 @@ class Collector:
         renderer: Renderer,
         sampling: SamplingParams,
         limits: EpisodeLimits,
-        vine: Vine | None = None,
+        vine: VineConfig | None = None,
     ) -> None:
         self.env_id = env_id
         self.options = options

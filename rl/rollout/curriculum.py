@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rl.rollout.order import TaskOrder
+from rl.rollout.task_order import TaskOrder
 
 _STREAM = 0x6B31
 """Tells a curriculum's random numbers from those of the order with the same seed."""

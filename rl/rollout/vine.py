@@ -34,7 +34,7 @@ class VineFailure(RuntimeError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vine:
+class VineConfig:
     """How turns are valued."""
 
     rollouts: int
@@ -43,12 +43,12 @@ class Vine:
     """Discount per turn."""
 
 
-def vine_of(algorithm: Algorithm) -> Vine | None:
+def vine_config(algorithm: Algorithm) -> VineConfig | None:
     """How an algorithm values turns by trial; None: it does not."""
     advantage = algorithm.advantage
     if not advantage.turn_rollouts:
         return None
-    return Vine(rollouts=advantage.turn_rollouts, gamma_turn=advantage.turn_discount)
+    return VineConfig(rollouts=advantage.turn_rollouts, gamma_turn=advantage.turn_discount)
 
 
 class Continuation(Episode):
@@ -134,7 +134,7 @@ def return_to_go(trajectory: Trajectory, role: str, turn: int, gamma_turn: float
 
 async def value_turns(
     collector: Collector,
-    vine: Vine,
+    vine: VineConfig,
     episodes: Sequence[Episode],
     trajectories: Sequence[Trajectory],
 ) -> None:

@@ -6,11 +6,11 @@ import logging
 
 from agents.segment import Segment
 from rl.config import TrainConfig
+from rl.data.conversations import read_conversations
 from rl.errors import UsageError
 from rl.imitation.demonstrations import NoDemonstrations, demonstrate
 from rl.imitation.training import check_lengths
 from rl.stage.stage import Stage
-from rl.texts.conversations import read_conversations
 
 logger = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ from rl.learner.registration import open_of
 from rl.learner.seam import Host, Learner, LearnerSpec, TrainingSpec
 from rl.rollout.collector import Collector, EpisodeLimits
 from rl.rollout.trajectory import TrajectoryGroup
-from rl.rollout.vine import Vine
+from rl.rollout.vine import VineConfig
 from rl.run.activity import LEARNER, OPEN, POLICY, Activities
 from rl.run.closing import InTime, at_end
 from rl.run.metrics import PassRate, pass_rate_of_tasks, success_of
@@ -79,7 +79,7 @@ class Stage:
         return env.reward_range[1]
 
     def collector(
-        self, split: str, sampling: SamplingParams, vine: Vine | None = None
+        self, split: str, sampling: SamplingParams, vine: VineConfig | None = None
     ) -> Collector:
         """Whoever plays episodes of a split, and values their turns if asked."""
         config = self.config

@@ -35,13 +35,13 @@ from envs.datasets import SUFFIXES, name_of
 from envs.env import EnvOptions
 from envs.files import short_name, source_files
 from envs.mixture.parts import MixOptions
+from rl.data.conversations import Conversation
 from rl.imitation.demonstrations import demonstrate
 from rl.imitation.training import imitate
 from rl.learner.settings import OptimizerConfig
 from rl.run.activity import Count
 from rl.run.files import writing
 from rl.settings.groups import TinyRecipe
-from rl.texts.conversations import Conversation
 from tools.references import source_of
 
 CHAT_TEMPLATE = (

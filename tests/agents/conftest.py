@@ -8,8 +8,8 @@ import pytest
 from tokenizers import decoders, pre_tokenizers
 from transformers import AddedToken, PreTrainedTokenizerBase
 
+from rl.data.conversations import Conversation, Exchange
 from rl.stage.tiny import CHAT_TEMPLATE, train_tokenizer
-from rl.texts.conversations import Conversation, Exchange
 
 CHATML = (
     "{% if messages[0].role != 'system' %}"

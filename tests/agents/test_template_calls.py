@@ -7,7 +7,7 @@ import json
 import pytest
 
 from agents.renderer import Renderer
-from rl.texts.conversations import conversation_of, to_messages
+from rl.data.conversations import conversation_of, to_messages
 
 SAID = "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
 CALLING = (

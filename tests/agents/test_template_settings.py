@@ -12,7 +12,7 @@ from agents.completion import Completion, FinishReason, SamplingParams
 from agents.published_templates import TEMPLATES
 from agents.renderer import Renderer
 from agents.template_settings import prefill_of, set_template
-from rl.texts.conversations import Conversation, Exchange
+from rl.data.conversations import Conversation, Exchange
 
 QUESTION = [{"role": "user", "content": "6 x 7?"}]
 THINKS = (

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.chaos import predicted
 from benchmarks.task_ledger import order_of
-from rl.rollout.order import TaskOrder
+from rl.rollout.task_order import TaskOrder
 
 
 def test_the_order_is_that_of_the_curriculum():

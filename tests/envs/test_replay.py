@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import envs
-import rl.texts.conversations
+import rl.data.conversations
 from agents.completion import SamplingParams
 from agents.renderer import Renderer
 from agents.scripted import ScriptedPolicy
@@ -34,8 +34,8 @@ PLAYED = [
 
 @pytest.fixture(scope="module")
 def renderer() -> Renderer:
-    exchange = rl.texts.conversations.Exchange("a b", "c")
-    return Renderer(train_tokenizer([rl.texts.conversations.Conversation((exchange,))], 270))
+    exchange = rl.data.conversations.Exchange("a b", "c")
+    return Renderer(train_tokenizer([rl.data.conversations.Conversation((exchange,))], 270))
 
 
 async def record(renderer: Renderer, path: Path, name: str, options: dict[str, Any]) -> None:

@@ -10,11 +10,11 @@ import rl.distill
 import rl.pipeline
 import rl.sft
 from agents.renderer import Renderer
-from rl.distillation.harvest import Harvest, Rules
+from rl.data.comparisons import read_comparisons
+from rl.data.conversations import read_conversations
 from rl.distillation.selection import Sample
+from rl.distillation.writer import DistillWriter, Rules
 from rl.stage.model import load_tokenizer
-from rl.texts.comparisons import read_comparisons
-from rl.texts.conversations import read_conversations
 
 COMMON = ("env=toy-copy", "sampling.max_tokens=3", "sampling.slots=24", "sampling.temperature=2")
 
@@ -128,9 +128,9 @@ def test_conditions_leave_episodes_out_of_every_file(toy_model, tmp_path, capfd)
 )
 def test_why_nothing_is_left_is_not_always_the_model(keep, why):
     """keep=best takes wrong episodes too."""
-    harvest = Harvest(Rules(keep=keep), renderer=None, success_score=None, reward_range=(0, 1))
-    harvest.samples += [Sample(0.0, False, 3), Sample(0.0, False, 4)]
-    assert rl.distill._nothing(harvest).startswith(why)
+    writer = DistillWriter(Rules(keep=keep), renderer=None, success_score=None, reward_range=(0, 1))
+    writer.samples += [Sample(0.0, False, 3), Sample(0.0, False, 4)]
+    assert rl.distill._nothing(writer).startswith(why)
 
 
 @pytest.mark.parametrize(

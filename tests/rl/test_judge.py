@@ -11,11 +11,11 @@ import pytest
 from aiohttp import web
 
 import rl.judge
+from rl.data.comparisons import read_comparisons
+from rl.data.conversations import Conversation, Exchange
 from rl.learner.checkpoint import save_checkpoint
 from rl.settings.groups import TinyRecipe
 from rl.stage.tiny import new_model, train_tokenizer
-from rl.texts.comparisons import read_comparisons
-from rl.texts.conversations import Conversation, Exchange
 
 
 class Grader:

@@ -9,10 +9,10 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import rl.merge
+from rl.data.conversations import Conversation, Exchange
 from rl.learner.checkpoint import save_checkpoint
 from rl.settings.groups import TinyRecipe
 from rl.stage.tiny import new_model, train_tokenizer
-from rl.texts.conversations import Conversation, Exchange
 
 
 def weights(folder, dtype=torch.float32):

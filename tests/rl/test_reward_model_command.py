@@ -14,12 +14,12 @@ from transformers import AutoTokenizer
 import rl.reward_model
 from agents.renderer import Renderer
 from rl.credit.shaping import Member, make_shapings
+from rl.data.conversations import conversation_of
 from rl.learner.preferences import PreferenceLearner
 from rl.learner.reward_model import RewardModel
 from rl.learner.settings import OptimizerConfig
 from rl.rollout.trajectory import Trajectory, Turn
 from rl.run.display import Screen
-from rl.texts.conversations import conversation_of
 
 
 def chat(prompt, said):

@@ -16,8 +16,8 @@ from agents.policy import PolicyFailure
 from agents.renderer import Renderer
 from envs.math.env import MathOptions
 from envs.math.verifier import MathVerifier
+from rl.data.steps import read_solutions, read_steps
 from rl.run.activity import Activities
-from rl.texts.steps import read_solutions, read_steps
 
 ROWS = [
     {"prompt": "2 + 3?", "completions": ["Add.", "So it is", r"\boxed{5}"], "answer": 5},

@@ -13,8 +13,8 @@ from agents.capture import CapturedEpisode, CaptureLimits, CaptureServer
 from agents.completion import SamplingParams
 from agents.renderer import Renderer
 from agents.scripted import ScriptedPolicy
+from rl.data.conversations import Conversation, Exchange
 from rl.stage.tiny import train_tokenizer
-from rl.texts.conversations import Conversation, Exchange
 
 HERMES = (
     "{% if tools %}<|im_start|>system\n{% if messages[0].role == 'system' %}"

@@ -37,8 +37,8 @@ def vllm_python() -> str:
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory) -> Path:
     """The model and a tokenizer of bytes on disk."""
+    from rl.data.conversations import Conversation, Exchange
     from rl.stage.tiny import train_tokenizer
-    from rl.texts.conversations import Conversation, Exchange
 
     folder = tmp_path_factory.mktemp("vllm-model")
     new_model().save_pretrained(folder)

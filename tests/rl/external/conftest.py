@@ -10,12 +10,12 @@ from agents.capture import CaptureServer
 from agents.completion import SamplingParams
 from agents.renderer import Renderer
 from agents.scripted import ScriptedPolicy
+from rl.data.conversations import Conversation, Exchange
 from rl.external.collector import ExternalCollector
 from rl.external.env import AgentOptions
 from rl.external.program import open_program
 from rl.rollout.collector import EpisodeLimits
 from rl.stage.tiny import train_tokenizer
-from rl.texts.conversations import Conversation, Exchange
 from tools.references import load_module
 
 LOOPS = '''

@@ -12,13 +12,13 @@ from aiohttp import web
 
 from envs.judges.verdicts import expected_grade, grades
 from rl.credit.shaping import Member, make_shapings
+from rl.data.conversations import Conversation, Exchange
 from rl.errors import RunFailure
 from rl.judging.local import load_judge
 from rl.learner.checkpoint import save_checkpoint
 from rl.rollout.trajectory import Trajectory, Turn
 from rl.settings.groups import TinyRecipe
 from rl.stage.tiny import new_model, train_tokenizer
-from rl.texts.conversations import Conversation, Exchange
 
 
 def member(*turns, system=None):

@@ -12,11 +12,11 @@ from agents.renderer import Renderer
 from envs.judges.chooser import JudgeFailure
 from envs.judges.verdicts import reference_messages
 from envs.reference.judges import ChooserJudge
+from rl.data.conversations import Conversation, Exchange
 from rl.judging.local import LocalChooser
 from rl.learner.model import ScoringModel
 from rl.settings.groups import TinyRecipe
 from rl.stage.tiny import new_model, train_tokenizer
-from rl.texts.conversations import Conversation, Exchange
 
 ASKED = [{"role": "user", "content": "1 or 2?"}]
 

@@ -11,10 +11,10 @@ import torch
 from agents.completion import Completion, FinishReason
 from agents.segment import Segment
 from rl.credit.preferences import dpo_loss
+from rl.data.comparisons import Pair, TokenComparison
 from rl.learner.policy_reward import PolicyReward
 from rl.learner.preferences import PreferenceLearner
 from rl.learner.settings import OptimizerConfig
-from rl.texts.comparisons import Pair, TokenComparison
 
 OPTIMIZER = OptimizerConfig(lr=1e-3, max_grad_norm=1e9)
 

@@ -12,11 +12,11 @@ import torch
 from agents.completion import Completion, FinishReason
 from agents.segment import Segment
 from rl.credit.preferences import bradley_terry, ranking_loss
+from rl.data.comparisons import Pair, TokenComparison
 from rl.errors import RunFailure
 from rl.learner.preferences import PreferenceLearner, cut
 from rl.learner.reward_model import RewardModel
 from rl.learner.settings import OptimizerConfig
-from rl.texts.comparisons import Pair, TokenComparison
 
 OPTIMIZER = OptimizerConfig(lr=1e-2, max_grad_norm=1e9)
 

@@ -11,10 +11,10 @@ import torch
 
 from agents.completion import Completion, FinishReason
 from agents.segment import Segment
+from rl.data.steps import TokenSteps, turn_ends
 from rl.learner.process import ProcessLearner, step_scores
 from rl.learner.reward_model import RewardModel
 from rl.learner.settings import OptimizerConfig
-from rl.texts.steps import TokenSteps, turn_ends
 
 OPTIMIZER = OptimizerConfig(lr=1e-2, max_grad_norm=1e9)
 

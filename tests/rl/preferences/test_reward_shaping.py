@@ -34,8 +34,8 @@ def renderer(toy_model):
 @pytest.fixture(scope="module")
 def judge(toy_model, renderer, tmp_path_factory):
     """A reward model that prefers "2" to everything, whatever was shown."""
-    from rl.texts.comparisons import Comparison, Pair
-    from rl.texts.conversations import Conversation, Exchange
+    from rl.data.comparisons import Comparison, Pair
+    from rl.data.conversations import Conversation, Exchange
 
     rewarder = RewardModel.from_causal(load_model(toy_model))
     learner = PreferenceLearner(rewarder, OptimizerConfig(lr=3e-3))

@@ -10,9 +10,9 @@ import pytest
 import envs
 from agents.completion import Completion, FinishReason, SamplingParams
 from agents.renderer import Renderer
+from rl.data.conversations import Conversation, Exchange
 from rl.rollout.collector import Collector, EpisodeLimits
 from rl.stage.tiny import train_tokenizer
-from rl.texts.conversations import Conversation, Exchange
 
 
 class RandomPolicy:

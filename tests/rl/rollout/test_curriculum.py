@@ -16,7 +16,7 @@ from rl.rollout.curriculum import (
     Prioritized,
     make_curriculum,
 )
-from rl.rollout.order import TaskOrder
+from rl.rollout.task_order import TaskOrder
 
 
 def told(curriculum, rates, episodes=10):

@@ -9,10 +9,10 @@ import pytest
 import envs
 from agents.completion import SamplingParams
 from agents.scripted import ScriptedPolicy
+from rl.data.conversations import Conversation, conversation_of, to_messages
 from rl.distillation.episodes import conversation_of_episode, transcript_of
 from rl.rollout.collector import Collector, EpisodeLimits
 from rl.rollout.trajectory import Trajectory, Turn
-from rl.texts.conversations import Conversation, conversation_of, to_messages
 
 
 def through_json(conversation):

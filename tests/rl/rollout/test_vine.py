@@ -22,11 +22,11 @@ from rl.credit.batch import Batch
 from rl.errors import UsageError
 from rl.rollout.collector import Collector, EpisodeLimits, RolloutFailure
 from rl.rollout.trajectory import Continuations, Segment, Trajectory, Turn
-from rl.rollout.vine import Vine, require_copies, return_to_go, vine_of
+from rl.rollout.vine import VineConfig, require_copies, return_to_go, vine_config
 from rl.run.metrics import rollout_metrics
 from tools.sandbox import SandboxUnavailable
 
-VINE = Vine(rollouts=4)
+VINE = VineConfig(rollouts=4)
 
 
 class BitsEnv(envs.TextEnv[int, list[str]]):
@@ -201,7 +201,7 @@ async def test_a_policy_without_chance_has_exact_values(collector_of, renderer):
 async def test_the_mean_of_many_trials_is_the_true_value(collector_of, renderer):
     """Bits of mean .3 and a coin: V is .3 for each bit left, discounted, and .5 for the coin."""
     gamma, rollouts = 0.5, 1500
-    vine = Vine(rollouts=rollouts, gamma_turn=gamma)
+    vine = VineConfig(rollouts=rollouts, gamma_turn=gamma)
     collector = collector_of(BitPolicy(renderer, 0.3), vine=vine)
     (group,) = await collector.collect([0], 1, (5,))
     (own,) = values(group)
@@ -287,7 +287,8 @@ async def test_values_depend_on_the_seed_and_on_nothing_beside(collector_of, ren
 
 async def test_what_failed_counts_in_no_value(collector_of, renderer, caplog):
     """Of 4 trials the last fails for good, and the second once: it is begun again as it was."""
-    (whole,) = await collector_of(BitPolicy(renderer), vine=Vine(rollouts=3)).collect([0], 1, (5,))
+    collector = collector_of(BitPolicy(renderer), vine=VineConfig(rollouts=3))
+    (whole,) = await collector.collect([0], 1, (5,))
 
     def fails(session):
         number = number_of(session)
@@ -419,7 +420,7 @@ async def test_interpreters_are_copied_with_their_variables(renderer):
                 renderer=renderer,
                 sampling=SamplingParams(max_tokens=200),
                 limits=EpisodeLimits(context_length=10_000),
-                vine=Vine(rollouts=2),
+                vine=VineConfig(rollouts=2),
             )
             (group,) = await collector.collect([0], 1, (5,))
             assert services["python"]._sessions == {}, "every interpreter has ended"
@@ -450,10 +451,10 @@ def test_returns_to_go_are_discounted_by_a_roles_own_turns():
 
 
 def test_an_algorithm_says_how_turns_are_valued():
-    assert vine_of(ALGORITHMS["grpo"]) is None
+    assert vine_config(ALGORITHMS["grpo"]) is None
     row = ALGORITHMS["vineppo"].changed({"advantage.rollouts": 3, "advantage.gamma_turn": 0.9})
-    assert vine_of(row) == Vine(rollouts=3, gamma_turn=0.9)
-    assert vine_of(ALGORITHMS["vineppo"]) == Vine(rollouts=9, gamma_turn=1.0)
+    assert vine_config(row) == VineConfig(rollouts=3, gamma_turn=0.9)
+    assert vine_config(ALGORITHMS["vineppo"]) == VineConfig(rollouts=9, gamma_turn=1.0)
 
 
 async def test_values_are_in_the_record(collector_of, renderer):

@@ -13,6 +13,7 @@ from agents.renderer import Renderer
 from envs.code.env import CodeSandboxOptions
 from envs.env import EnvOptions
 from envs.math.env import MathOptions
+from rl.data.conversations import Conversation, Exchange
 from rl.errors import RunFailure, UsageError
 from rl.settings.groups import TinyRecipe
 from rl.stage.tiny import (
@@ -24,7 +25,6 @@ from rl.stage.tiny import (
     new_model,
     train_tokenizer,
 )
-from rl.texts.conversations import Conversation, Exchange
 
 RECIPE = TinyRecipe(
     vocab_size=261,

@@ -4,7 +4,7 @@ Dynamic sampling (DAPO, arXiv:2503.14476, section 3.2): where all returns of a g
 every advantage is 0. Such groups are left out of the update, and as many other tasks are drawn,
 until the batch is full or the draws are used up. Each draw is waited for as a whole: an episode
 that takes long is as welcome as a quick one. Rollouts beside learning draw by places of an update
-instead, see :mod:`rl.rollout.stream`.
+instead, see :mod:`rl.rollout.async_rollouts`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ async def fill(draw: Draw, count: int, max_draws: int) -> list[TrajectoryGroup]:
     return played
 
 
-def leave_out(groups: Sequence[TrajectoryGroup], count: int, max_draws: int, keep: float) -> None:
+def drop_uninformative(
+    groups: Sequence[TrajectoryGroup], count: int, max_draws: int, keep: float
+) -> None:
     """Mark the groups of a step that its update does not learn from as ``dropped``.
 
     Where draws were used up, the others are fewer than ``count``; where no group of any draw

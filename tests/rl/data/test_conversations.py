@@ -7,14 +7,14 @@ import json
 import pytest
 
 from agents.renderer import Renderer
-from rl.stage.tiny import train_tokenizer
-from rl.texts.conversations import (
+from rl.data.conversations import (
     Conversation,
     Exchange,
     conversation_of,
     read_conversations,
     to_messages,
 )
+from rl.stage.tiny import train_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from rl.rollout.dynamic import fill, keep_widest, leave_out
+from rl.rollout.dynamic_sampling import drop_uninformative, fill, keep_widest
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup, Turn
 from rl.run.metrics import rollout_metrics
 
@@ -31,7 +31,7 @@ def play(draws, count, max_draws):
         return groups
 
     played = asyncio.run(fill(draw, count, max_draws))
-    leave_out(played, count, max_draws, keep=1)
+    drop_uninformative(played, count, max_draws, keep=1)
     return played, asked
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rl.rollout.order import TaskOrder
+from rl.rollout.task_order import TaskOrder
 
 
 @settings(max_examples=50, deadline=None, database=None)

@@ -12,8 +12,8 @@ from agents.completion import Completion, FinishReason
 from agents.renderer import Renderer
 from agents.segment import Segment
 from envs.episode import ToolResults
-from rl.texts.lines import read_lines
-from rl.texts.roles import FORMAT, check_roles
+from rl.data.json_lines import read_lines
+from rl.data.roles import FORMAT, check_roles
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from typing import Any
 
 from agents.renderer import Renderer
 from agents.segment import Segment
-from rl.texts.conversations import Conversation, conversation_of, tools_of, unsampled
-from rl.texts.lines import read_lines
+from rl.data.conversations import Conversation, conversation_of, tools_of, unsampled
+from rl.data.json_lines import read_lines
 
 FORMAT = (
     '{"prompt": ..., "completions": [step, ...], "labels": [...]}, or {"messages": [...], '

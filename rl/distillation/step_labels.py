@@ -17,8 +17,8 @@ from envs.math.verifier import MathVerifier, Outcome, UnverifiableGold, Verifier
 from envs.rewards.mathematics import MATH_REWARDS
 from rl.command import say
 from rl.credit.preferences import step_labels
+from rl.data.steps import SEPARATOR, Solution
 from rl.errors import RunFailure
-from rl.texts.steps import SEPARATOR, Solution
 
 if TYPE_CHECKING:
     from rl.stage import Stage

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rl.texts.lines import read_lines
+from rl.data.json_lines import read_lines
 
 
 def test_each_line_becomes_a_row(tmp_path):

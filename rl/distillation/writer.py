@@ -10,11 +10,11 @@ from typing import Any
 
 from agents.renderer import Renderer
 from rl.credit.preferences import ranked_pairs
+from rl.data.conversations import Conversation, to_messages
 from rl.distillation.episodes import conversation_of_episode, transcript_of
 from rl.distillation.selection import Condition, Keep, Pairs, Sample, compared, kept
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup
 from rl.run.metrics import share_of_success
-from rl.texts.conversations import Conversation, to_messages
 
 _TOLERANCE = 1e-9
 
@@ -38,7 +38,7 @@ class Rules:
 
 
 @dataclass
-class Harvest:
+class DistillWriter:
     """What was chosen so far.
 
     Args:

@@ -10,8 +10,8 @@ from typing import Any
 from agents.renderer import Renderer
 from agents.segment import NOT_SAMPLED, Segment
 from rl.credit.preferences import ranked_pairs
-from rl.texts.conversations import Conversation, conversation_of, tools_of
-from rl.texts.lines import read_lines
+from rl.data.conversations import Conversation, conversation_of, tools_of
+from rl.data.json_lines import read_lines
 
 Messages = list[dict[str, Any]]
 FORMAT = (
@@ -98,7 +98,7 @@ def read_comparisons(path: str) -> list[Comparison]:
     "scores"}``: K answers, the greater score the better, equal ones tied. A prompt is a list of
     messages, or the text of a user's. An answer is a list of messages, or the text of the
     assistant's. Without a prompt, it is the messages that all answers begin with. What a message
-    may hold beside its text: :func:`rl.texts.conversations.to_messages`; ``"tokenizer"`` and
+    may hold beside its text: :func:`rl.data.conversations.to_messages`; ``"tokenizer"`` and
     ``"tools"`` are of the line.
 
     Raises:

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from rl.texts.split import split_by_prompt
-from rl.texts.steps import read_steps
+from rl.data.split import split_by_prompt
+from rl.data.steps import read_steps
 
 
 @pytest.fixture

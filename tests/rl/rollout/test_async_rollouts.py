@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rl.rollout.stream import GroupStream
+from rl.rollout.async_rollouts import GroupStream
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup, Turn
 
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from rl.texts.comparisons import Pair, from_turn, read_comparisons
-from rl.texts.split import split_by_prompt
+from rl.data.comparisons import Pair, from_turn, read_comparisons
+from rl.data.split import split_by_prompt
 
 
 def user(text):

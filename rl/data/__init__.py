@@ -1,0 +1,1 @@
+"""Training data beside episodes: files of conversations, comparisons and labelled steps."""

@@ -1,1 +1,0 @@
-"""What is learned from beside episodes: conversations, comparisons, labelled steps, in files."""
