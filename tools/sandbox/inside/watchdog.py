@@ -10,7 +10,7 @@ import errno
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from tools.sandbox.inside import mappings, usage
@@ -27,10 +27,15 @@ _SHARE = 8
 _LEAST_S, MOST_S = 0.004, 0.025
 """Between looks, by what may still be used."""
 _BYTES_PER_S = 4 << 30
-"""By so much one processor fills memory."""
+"""Memory that a program fills in one second of processor time."""
+_LONGEST_S = 0.25
+"""The longest time between looks at a run that hardly computes."""
 _WEIGHT_OF_NICE = 1.25
 """By so much one step of niceness divides a thread's share of a processor."""
 _MAX_NICE = 19
+_SCHEDULED = 2
+"""Of the clocks of a process, the one that counts what the scheduler gave it; see
+clock_getcpuclockid(3)."""
 _NO_PRIORITY = os.sched_param(0)
 _PROCESSORS = os.cpu_count() or 1
 
@@ -73,7 +78,10 @@ class Watchdog:
         self._kills = self._group_kills()
         self._held: dict[int, tuple[int, int]] = {}
         """What each process held when it was first seen, and when it was last."""
-        self._next = time.monotonic() + _FIRST_S
+        self._clocks = _processor_s([child.pid])
+        """Seconds of processor time that each process had used at the last look, or at first."""
+        self._looked = time.monotonic()
+        self._next = self._looked + _FIRST_S
         self._pause_s = MOST_S
 
     @property
@@ -87,13 +95,30 @@ class Watchdog:
         Args:
             now: look even if no look is due.
         """
-        if time.monotonic() < self._next and not now:
+        if not now and (time.monotonic() < self._next or self._rested()):
             return ""
         before = time.thread_time()  # on a busy machine a look takes long that costs little
+        self._looked = time.monotonic()
         verdict = self._look()
         spent_s = (time.thread_time() - before) * (_SHARE - 1)
         self._next = time.monotonic() + max(self._pause_s, spent_s)
         return verdict
+
+    def _rested(self) -> bool:
+        """Whether the run has computed too little since the last look to use up what is left.
+
+        A run takes memory, disk space and processes only while it computes. A look costs ten times
+        as much as this check, so a run that waits for an answer or a processor gets fewer looks.
+        """
+        now = time.monotonic()
+        if now - self._looked > _LONGEST_S:
+            return False
+        used = _processor_s(self._members())
+        if used.keys() != self._clocks.keys():
+            return False
+        computed_s = sum(used.values()) - sum(self._clocks.values())
+        self._next = now + self._pause_s
+        return computed_s < self._pause_s / 2
 
     def out_of_memory(self) -> bool:
         """Whether the kernel, out of memory in the group, killed somebody since the start."""
@@ -110,6 +135,7 @@ class Watchdog:
 
     def _look(self) -> str:
         members = set(self._members())
+        self._clocks = _processor_s(members)
         # The kernel's limit is exact only where a run has a user of its own.
         if len(members) > self._processes:
             self.reason = f"more than {self._processes} processes"
@@ -211,6 +237,19 @@ class Watchdog:
                 if one.nice < self._nice:
                     for task in usage.tasks(pid):
                         os.setpriority(os.PRIO_PROCESS, task, int(self._nice))
+
+
+def _processor_s(members: Iterable[int]) -> dict[int, float]:
+    """Seconds of processor time that all threads of each process have used."""
+    used: dict[int, float] = {}
+    for pid in members:
+        try:
+            used[pid] = time.clock_gettime(~pid << 3 | _SCHEDULED)
+        except OSError:
+            used[pid] = (
+                math.nan
+            )  # The process has ended. No comparison with NaN is true: a look is due.
+    return used
 
 
 def _namespace_members() -> list[int]:
