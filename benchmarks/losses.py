@@ -38,10 +38,10 @@ from rl.credit.algorithms import ALGORITHMS
 from rl.credit.assignment import assign_credit
 from rl.credit.batch import Batch
 from rl.credit.corrections import correction_weights
-from rl.credit.objective import FixedTerms, TokenScores, policy_objective
-from rl.learner.head import token_head
-from rl.learner.learner import Learner
+from rl.credit.logprobs import token_head
+from rl.credit.losses import FixedTerms, TokenScores, policy_objective
 from rl.learner.settings import OptimizerConfig
+from rl.learner.updater import Updater
 from rl.rollout.trajectory import Segment, Trajectory, TrajectoryGroup, Turn
 from rl.run.folder import versions
 
@@ -110,7 +110,7 @@ def make_episodes(tokens: int) -> list[TrajectoryGroup]:
     return groups
 
 
-def credit_and_loss(row: Algorithm, batch: Batch, learner: Learner) -> None:
+def credit_and_loss(row: Algorithm, batch: Batch, learner: Updater) -> None:
     """What an update does beside the model: advantages, weights, objective, gradient."""
     count = batch.num_tokens
     logprobs = torch.full((count,), -5.5)
@@ -147,7 +147,7 @@ def measure_credit(repeats: int, tokens: int = 100_000) -> dict[str, object]:
     groups = make_episodes(tokens)
     outcomes = [float(i % 3 == 0) for group in groups for i in range(len(group.finished))]
     batch = Batch.from_groups(groups, None, outcomes)
-    learner = Learner(make_model(), ALGORITHMS["grpo"], OptimizerConfig(lr=1e-5))
+    learner = Updater(make_model(), ALGORITHMS["grpo"], OptimizerConfig(lr=1e-5))
     learner.update(groups)
     whole = min(cpu_seconds(lambda: learner.update(groups)) for _ in range(2))
     # Beside the rows' own micro-batches, which the model needs as well.
@@ -204,7 +204,7 @@ def cpu_seconds(work: Callable[[], object]) -> float:
 
 def measure_update(kind: str, repeats: int) -> dict[str, float]:
     groups = make_groups(kind)
-    learner = Learner(make_model(), ALGORITHMS["grpo"], OptimizerConfig(lr=1e-5))
+    learner = Updater(make_model(), ALGORITHMS["grpo"], OptimizerConfig(lr=1e-5))
     rival = make_model()
     optimizer = torch.optim.AdamW(rival.parameters(), lr=1e-5, fused=True)
     ours, plain = [], []

@@ -1,7 +1,7 @@
 """Our estimators' gradients on the worlds of :mod:`benchmarks.tabular`.
 
 There is no estimator here: episodes become a :class:`~rl.credit.batch.Batch`, which goes through
-the same steps as in ``Learner``, with the table's log-probabilities in the place of a model's.
+the same steps as in ``Updater``, with the table's log-probabilities in the place of a model's.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ from torch import Tensor
 
 from benchmarks.tabular import Group, Setting, World, all_groups
 from rl.credit.algorithm import Algorithm
-from rl.credit.assignment import assign_credit
+from rl.credit.assignment import fixed_terms
 from rl.credit.batch import Batch
-from rl.credit.corrections import correction_weights
-from rl.credit.losses import token_weights
-from rl.credit.objective import FixedTerms, TokenScores, policy_objective
+from rl.credit.losses import FixedTerms, TokenScores, policy_objective, token_weights
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup
 
 
@@ -106,7 +104,7 @@ class Updates:
         return logits.log_softmax(-1)[self.contexts, torch.from_numpy(self.batch.targets)]
 
     def weights(self, algorithm: Algorithm) -> Tensor:
-        """Of each token in its update, ``[N]``; as ``Learner`` chooses the sequences."""
+        """Of each token in its update, ``[N]``; as ``Updater`` chooses the sequences."""
         ids = self.batch.episode_ids
         if algorithm.aggregation == "prompt-mean":
             ids = self.batch.group_ids[ids]
@@ -118,7 +116,7 @@ class Updates:
         )
 
     def fixed_terms(self, algorithm: Algorithm, values: Tensor | None) -> FixedTerms:
-        """What stays fixed, as ``rl.learner.fixed_terms`` has it."""
+        """What stays fixed during the updates."""
         setting, batch = self.setting, self.batch
         old, ref, valued, scores = self.look_up(setting.logits), None, None, None
         if algorithm.kl.coef:
@@ -129,18 +127,7 @@ class Updates:
         if algorithm.token_rewards.kind != "none":
             assert setting.scores is not None
             scores = setting.scores[self.contexts, torch.from_numpy(batch.targets)]
-        credit = assign_credit(algorithm, batch, valued, old, ref, scores)
-        corrections = None
-        if algorithm.correction.kind != "none":
-            corrections, _ = correction_weights(
-                algorithm, old, batch.sampling_logprobs, batch.episode_ids
-            )
-        return FixedTerms(
-            advantages=credit.advantages,
-            old_logprobs=batch.sampling_logprobs if algorithm.old_logprobs == "sampling" else old,
-            ref_logprobs=ref if algorithm.kl.place == "loss" else None,
-            corrections=corrections,
-        )
+        return fixed_terms(algorithm, batch, valued, old, ref, scores)[0]
 
 
 def looks_at_all(algorithm: Algorithm) -> bool:

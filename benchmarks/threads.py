@@ -30,8 +30,8 @@ from agents.local import Limits, LocalPolicy, TorchThread
 from agents.segment import Segment
 from benchmarks.generation import make_model, make_tokenizer
 from rl.credit.algorithms import ALGORITHMS
-from rl.learner.learner import Learner
 from rl.learner.settings import OptimizerConfig
+from rl.learner.updater import Updater
 from rl.run.folder import versions
 
 PROMPT, NEW = 32, 128
@@ -72,7 +72,7 @@ async def measure(name: str, rows: int, repeats: int) -> dict[str, float]:
     model = MODELS[name]()
     policy = LocalPolicy(model, make_tokenizer(), max_slots=rows, limits=Limits(thread=thread))
     # A rate of 0: every round has the same work.
-    learner = Learner(model, ALGORITHMS["grpo"], OptimizerConfig(lr=0.0))
+    learner = Updater(model, ALGORITHMS["grpo"], OptimizerConfig(lr=0.0))
     seconds: dict[str, list[float]] = {}
     for round_ in range(repeats + 1):
         for threads in (1, 2):

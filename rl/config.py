@@ -12,7 +12,7 @@ from envs.budget import budget_kinds
 from envs.files import short_name
 from rl.credit.algorithm import Algorithm
 from rl.credit.algorithms import algorithm_names, find_algorithm
-from rl.credit.choices import CorrectionKind
+from rl.credit.options import CorrectionKind
 from rl.credit.shaping import make_shapings
 from rl.errors import UsageError
 from rl.learner.registration import check_learner

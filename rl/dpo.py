@@ -41,9 +41,9 @@ def _train(
     config: DPOConfig, folder: Path, screen: Screen, callbacks: Sequence[Callback]
 ) -> dict[str, object]:
     from rl.learner.checkpoint import save_checkpoint
-    from rl.learner.policy_reward import PolicyReward
-    from rl.learner.preferences import PreferenceLearner
+    from rl.preferences.policy_reward import PolicyReward
     from rl.preferences.training import accuracy, learn, open_comparisons
+    from rl.preferences.updater import PreferenceUpdater
     from rl.run.training_log import TrainingLog
 
     log = TrainingLog("dpo", folder, config, screen.say, callbacks)
@@ -52,7 +52,7 @@ def _train(
         rewarder = PolicyReward(material.model, config.beta, config.reduction)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    learner = PreferenceLearner(rewarder, config.optimizer, config.micro_batch_tokens)
+    learner = PreferenceUpdater(rewarder, config.optimizer, config.micro_batch_tokens)
     # The reference is the model as it is now: what it says is taken down, and it is not kept.
     learned, held_out = (learner.anchored(part) for part in (material.learned, material.held_out))
     with log:

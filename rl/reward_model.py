@@ -17,7 +17,7 @@ from rl.run.files import claimed_folder
 if TYPE_CHECKING:
     from agents.segment import Segment
     from rl.data.comparisons import TokenComparison
-    from rl.learner.reward_model import RewardModel
+    from rl.preferences.reward_model import RewardModel
     from rl.preferences.training import Material, T
     from rl.run.training_log import TrainingLog
     from rl.tracking.callback import Callback
@@ -54,13 +54,13 @@ def _of_answers(
 ) -> dict[str, object]:
     from statistics import fmean, pstdev
 
-    from rl.learner.preferences import PreferenceLearner
     from rl.preferences.training import accuracy, learn, open_comparisons
+    from rl.preferences.updater import PreferenceUpdater
 
     material = open_comparisons(config, screen.say)
     rewarder = _new(material)
     centred = _centred_on(config, material)
-    learner = PreferenceLearner(rewarder, config.optimizer, config.micro_batch_tokens)
+    learner = PreferenceUpdater(rewarder, config.optimizer, config.micro_batch_tokens)
     with log:
         told = learn(learner, material.learned, config, screen, log)
         rate = accuracy(learner, material.held_out)
@@ -85,13 +85,13 @@ def _of_steps(
     config: RewardModelConfig, folder: Path, screen: Screen, log: TrainingLog
 ) -> dict[str, object]:
     from rl.data.steps import read_steps
-    from rl.learner.process import ProcessLearner
+    from rl.preferences.process_rewards import ProcessUpdater
     from rl.preferences.training import accuracy, learn, open_material
 
     material = open_material(config, read_steps, screen.say)
     rewarder = _new(material)
     rewarder.of_steps = True
-    learner = ProcessLearner(rewarder, config.optimizer, config.micro_batch_tokens)
+    learner = ProcessUpdater(rewarder, config.optimizer, config.micro_batch_tokens)
     with log:
         told = learn(learner, material.learned, config, screen, log)
         rate = accuracy(learner, material.held_out)
@@ -109,7 +109,7 @@ def _of_steps(
 
 
 def _new(material: Material[T]) -> RewardModel:
-    from rl.learner.reward_model import RewardModel
+    from rl.preferences.reward_model import RewardModel
 
     try:
         return RewardModel.from_causal(material.model)

@@ -30,8 +30,8 @@ import torch
 from rl.credit.algorithms import find_algorithm
 from rl.credit.assignment import CreditInputs, assign_credit
 from rl.credit.batch import Batch
-from rl.credit.objective import surrogate
-from tests.rl.learner.conftest import build_group
+from rl.credit.losses import surrogate
+from small_learner import build_group
 
 row = find_algorithm("rank-learning")
 batch = Batch.from_groups([build_group([[(2, 2, 3.0)], [(2, 1, 1.0)], [(2, 1, 2.0)]])])

@@ -17,8 +17,8 @@ import torch
 import envs
 from benchmarks.studies.tables import interval
 from benchmarks.train_runs import finished_run
-from rl.credit.advantages import group_advantages
-from rl.credit.choices import Std
+from rl.credit.advantage_math import group_advantages
+from rl.credit.options import Std
 from rl.rollout.trajectory import Trajectory
 from rl.run.folder import read_trajectories
 from rl.run.metrics import success_of

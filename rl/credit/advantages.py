@@ -1,252 +1,358 @@
-"""Advantages: how much better than expected each sampled token was.
+"""The advantages: one plug-in for each ``advantage``.
 
-Shapes: ``[N]`` one entry per episode or per turn, ``[B, T]`` one row per episode. ``loss_mask`` is
-1 at sampled tokens; whatever stands elsewhere (observations, padding, even NaN) is never read.
+:mod:`rl.credit.advantage_math` has the arithmetic. :class:`rl.credit.assignment.CreditInputs` has
+what an update knows of its tokens. Nothing here imports torch: a command line is read without it.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+from rl.credit.options import Baseline, Std, TurnStd, require
+from rl.credit.plugin import Advantage, Credit, register
 
-from rl.credit.choices import Baseline, Std
-from rl.rollout.trajectory import EQUAL
+if TYPE_CHECKING:
+    from torch import Tensor
 
-GROUP_EPSILON = 1e-6
-"""Added to the standard deviation of a group."""
-WHITEN_EPSILON = 1e-8
-"""Added to the variance when whitening."""
+    from rl.credit.assignment import CreditInputs
 
 
-@dataclass(frozen=True, slots=True)
-class GroupAdvantages:
-    """Advantages relative to a group, and what the groups were like."""
+@register
+@dataclass(frozen=True, kw_only=True)
+class GroupOutcome(Advantage):
+    """An episode's return relative to its group, the same for all of its tokens (GRPO)."""
 
-    advantages: Tensor
-    """``[N]``; 0 for members that failed and for groups of one."""
-    num_groups: int
-    """Groups with at least one finished member."""
-    num_singletons: int
-    """Groups with exactly one finished member: nothing to compare it with."""
-    num_constant: int
-    """Groups of two or more whose rewards are all equal: nothing to learn from."""
+    name = "group-outcome"
+    token_rewards = ("none", "head")
+    baseline: Baseline = "mean"
+    """What the return is compared with; ``leave-one-out`` and ``length-weighted`` with std=none."""
+    std: Std = "unbiased"
+    """What a group's centred returns are divided by."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fine = self.baseline == "mean" or self.std == "none"
+        require("baseline", self.baseline, fine, "mean without std=none")
+
+    @property
+    def needs_nonnegative_rewards(self) -> bool:
+        """It does where it divides by a group's mean."""
+        return self.std == "mean"
+
+    def credit(self, inputs: CreditInputs) -> Credit:
+        """Each token has that of its episode; ``token_rewards.kind=head`` weighs it by belief."""
+        grouped = inputs.against_group(self.std, self.baseline)
+        advantages = grouped.advantages[inputs.batch.episode_ids]
+        if inputs.token_scores is not None:
+            advantages = advantages * _belief(inputs, advantages, inputs.token_scores)
+        return Credit(advantages, metrics=inputs.group_metrics(grouped, "episode"))
 
 
-def group_advantages(
-    rewards: Tensor,
-    group_ids: Tensor,
-    std: Std = "unbiased",
-    finished: Tensor | None = None,
-    *,
-    baseline: Baseline = "mean",
-    lengths: Tensor | None = None,
-) -> GroupAdvantages:
-    """Rewards minus their group's baseline, over their group's deviation or mean, plus 1e-6.
+def _belief(inputs: CreditInputs, advantages: Tensor, scores: Tensor) -> Tensor:
+    """What a token's advantage weighs: how far scores up to it bear the outcome out.
 
-    With the mean it is the outcome supervision of GRPO (DeepSeekMath, section 4.1.2);
-    ``std="none"`` is Dr. GRPO (Understanding R1-Zero-Like Training, section 3.2). Over the rewards
-    of turns instead of episodes it is the normalisation of process supervision (DeepSeekMath,
-    section 4.1.3). ``std="mean"`` is MaxRL. ``leave-one-out`` is the mean of the *other* members,
-    RLOO (Ahmadian et al. 2024, equation 8): n / (n - 1) times the centred reward.
-    ``length-weighted`` is the mean weighted by lengths, OPO (Hao et al. 2025, equation 8).
-
-    Args:
-        rewards: ``[N]``.
-        group_ids: ``[N]`` integers >= 0; equal ones form a group.
-        std: the divisor.
-        finished: ``[N]``, false where an episode failed: it enters no baseline. None: all did.
-        baseline: what is subtracted.
-        lengths: ``[N]``, sampled tokens; needed for ``length-weighted``.
-
-    Raises:
-        ValueError: ``lengths`` is missing, or ``std="mean"`` and a reward is negative.
+    ``max(2 sigmoid(w) - 1, 0)`` of right episodes and ``max(1 - 2 sigmoid(w), 0)`` of wrong ones, w
+    being the mean score up to the token (OREAL, section 3.3, as in its code).
     """
-    if finished is None:
-        finished = torch.ones_like(group_ids, dtype=torch.bool)
-    kept = rewards[finished]
-    _, index, counts = group_ids[finished].unique(return_inverse=True, return_counts=True)
-    size = counts.to(rewards.dtype)
-    zeros = torch.zeros_like(size)
-    lowest = zeros.scatter_reduce(0, index, kept, "amin", include_self=False)
-    # Measured from the group's lowest reward, a constant group is exactly 0 and not a rounding.
-    above = kept - lowest[index]
-    highest_above = zeros.scatter_reduce(0, index, above, "amax", include_self=False)
-    scale = zeros.scatter_reduce(0, index, kept.abs(), "amax", include_self=False)
-    constant = highest_above <= EQUAL * scale
-    above = above.masked_fill(constant[index], 0.0)
-    centred = above - _baseline(above, index, size, baseline, lengths, finished)[index]
-    if baseline == "leave-one-out":
-        centred = centred * (size / (size - 1).clamp_min(1))[index]
-    if std == "mean":
-        centred = centred / (_means_of(kept, index, size) + GROUP_EPSILON)[index]
-    elif std != "none":
-        degrees = (size - 1).clamp_min(1) if std == "unbiased" else size
-        variance = zeros.index_add(0, index, centred.square()) / degrees
-        centred = centred / (variance.sqrt() + GROUP_EPSILON)[index]
-    advantages = torch.zeros_like(rewards)
-    advantages[finished] = centred
-    return GroupAdvantages(
-        advantages=advantages,
-        num_groups=len(counts),
-        num_singletons=int((counts == 1).sum()),
-        num_constant=int(((counts > 1) & constant).sum()),
-    )
+    rows, mask = inputs.batch.per_episode(scores)
+    so_far = (rows.cumsum(1) / mask.cumsum(1).clamp_min(1))[mask]
+    belief = 2 * so_far.sigmoid() - 1
+    return belief.where(advantages > 0, -belief).clamp_min(0)
 
 
-def _means_of(rewards: Tensor, index: Tensor, size: Tensor) -> Tensor:
-    if (rewards < 0).any():
-        raise ValueError(
-            f"std=mean divides by a group's mean: rewards must be >= 0, one is {rewards.min():g}"
+@register
+@dataclass(frozen=True, kw_only=True)
+class BatchOutcome(Advantage):
+    """An episode's return relative to all episodes of the update."""
+
+    name = "batch-outcome"
+    over_batch = True
+    std: Std = "unbiased"
+    """What the update's centred returns are divided by."""
+
+    @property
+    def needs_nonnegative_rewards(self) -> bool:
+        """It does where it divides by the update's mean."""
+        return self.std == "mean"
+
+    def credit(self, inputs: CreditInputs) -> Credit:
+        """The whole update is one group."""
+        batch = inputs.batch
+        grouped = inputs.compare(
+            batch.rewards, batch.group_ids.new_zeros(len(batch.rewards)), self.std
         )
-    return torch.zeros_like(size).index_add(0, index, rewards) / size
+        metrics = inputs.group_metrics(grouped, "episode")
+        return Credit(grouped.advantages[batch.episode_ids], metrics=metrics)
 
 
-def _baseline(
-    rewards: Tensor,
-    index: Tensor,
-    size: Tensor,
-    baseline: Baseline,
-    lengths: Tensor | None,
-    finished: Tensor,
-) -> Tensor:
-    """The mean of each group's rewards, by length or not; ``index`` is each reward's group."""
-    zeros = torch.zeros_like(size)
-    if baseline != "length-weighted":
-        return zeros.index_add(0, index, rewards) / size
-    if lengths is None:
-        raise ValueError("baseline 'length-weighted' weighs by lengths: give them")
-    length = lengths[finished].to(rewards.dtype)
-    # A group without a token has no weights, and nothing to train either.
-    total = zeros.index_add(0, index, length).clamp_min(1)
-    return zeros.index_add(0, index, length * rewards) / total
+@register
+@dataclass(frozen=True, kw_only=True)
+class GroupProcess(Advantage):
+    """Each turn's reward relative to all turns of the group, summed from the token on."""
+
+    name = "group-process"
+    std: TurnStd = "unbiased"
+    """What the centred rewards of a group's turns are divided by."""
+
+    def credit(self, inputs: CreditInputs) -> Credit:
+        """DeepSeekMath, section 4.1.3: process supervision."""
+        batch = inputs.batch
+        groups = batch.group_ids[batch.episode_ids[batch.turn_ends]]
+        grouped = inputs.compare(batch.turn_rewards, groups, self.std)
+        advantages = inputs.to_go(inputs.at_turn_ends(grouped.advantages))
+        return Credit(advantages, metrics=inputs.group_metrics(grouped, "turn"))
 
 
-def dense_advantages(rewards: Tensor, loss_mask: Tensor, group_ids: Tensor) -> Tensor:
-    """Token rewards against the mean of the other members' mean token rewards.
+@register
+@dataclass(frozen=True, kw_only=True)
+class GroupInGroup(Advantage):
+    """``group-outcome`` plus a comparison of turns that answered the same observation (GiGPO).
 
-    ``r n / (n - 1) - sum_j mean_j / (n - 1)`` over the n members with a token: leave-one-out for
-    rewards of tokens (PRIME, arXiv 2502.01456, equation 5, as in its code). With one member, 0.
-
-    Args:
-        rewards: ``[B, T]``.
-        loss_mask: ``[B, T]``.
-        group_ids: ``[B]`` integers >= 0.
-
-    Returns:
-        ``[B, T]``, 0 where loss_mask is 0.
+    answered the same observation (GiGPO).
     """
-    mask = loss_mask.bool()
-    lengths = mask.sum(1)
-    kept = torch.where(mask, rewards, 0.0)
-    index = group_ids.unique(return_inverse=True)[1]
-    zeros = rewards.new_zeros(int(index.max()) + 1 if len(index) else 0)
-    size = zeros.index_add(0, index, (lengths > 0).to(rewards.dtype))
-    means = zeros.index_add(0, index, kept.sum(1) / lengths.clamp_min(1))
-    others = (size - 1).clamp_min(1)
-    above = kept * (size / others)[index][:, None] - (means / others)[index][:, None]
-    return torch.where(mask & (size > 1)[index][:, None], above, 0.0)
+
+    name = "group-in-group"
+    std: TurnStd = "none"
+    """What centred rewards are divided by."""
+    gamma_turn: float = 0.95
+    """Discount per turn."""
+    turn_weight: float = 1.0
+    """Weight of the turns' part of the advantage."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _share("gamma_turn", self.gamma_turn)
+        require("turn_weight", self.turn_weight, self.turn_weight >= 0, ">= 0")
+
+    def credit(self, inputs: CreditInputs) -> Credit:
+        """A = A^E + w A^S (GiGPO, section 4): of the episode, and of the turn among its like."""
+        batch = inputs.batch
+        episodes = inputs.against_group(self.std)
+        owners, rewards = batch.episode_ids[batch.turn_ends], batch.turn_rewards
+        to_go, _ = inputs.gae(
+            owners, rewards, rewards.new_zeros(len(rewards)), self.gamma_turn, 1.0
+        )
+        steps = inputs.compare(to_go, batch.turn_anchors, self.std)
+        advantages = episodes.advantages[owners] + self.turn_weight * steps.advantages
+        metrics = inputs.group_metrics(episodes, "episode")
+        metrics["frac_turns_alone"] = steps.num_singletons / len(owners)
+        return Credit(advantages[inputs.turns()], metrics=metrics)
 
 
-def suffix_sums(x: Tensor, loss_mask: Tensor, decay: float = 1.0) -> Tensor:
-    """``y_t = x_t + decay * y_next``, where next is the next position with loss_mask 1.
+@register
+@dataclass(frozen=True, kw_only=True)
+class GroupDense(Advantage):
+    """Token rewards and returns with leave-one-out baselines, summed from the token on (PRIME).
 
-    Process supervision (DeepSeekMath, section 4.1.3) is this sum over the normalised rewards of
-    turns, each placed at its turn's last token, with decay 1.
-
-    Args:
-        x: ``[B, T]``.
-        loss_mask: ``[B, T]``.
-        decay: weight of the future, from 0 to 1.
-
-    Returns:
-        ``[B, T]``, 0 where loss_mask is 0.
+    the token on (PRIME; token_rewards.kind=implicit).
     """
-    columns = _columns(loss_mask)
-    return _spread(_scan(_compact(x, columns), decay), columns)
+
+    name = "group-dense"
+    token_rewards = ("implicit",)
+    over_batch = True
+    token_coef: float = 1.0
+    """Weight of the token rewards beside the return."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require("token_coef", self.token_coef, self.token_coef >= 0, ">= 0")
+
+    def credit(self, inputs: CreditInputs) -> Credit:
+        """Of returns and of token scores, each leave-one-out, the sum of what follows (PRIME)."""
+        assert inputs.token_scores is not None
+        grouped = inputs.against_group("none", "leave-one-out")
+        dense = inputs.dense(inputs.token_scores)
+        advantages = grouped.advantages[inputs.batch.episode_ids] + self.token_coef * dense
+        return Credit(advantages, metrics=inputs.group_metrics(grouped, "episode"))
 
 
-def gae(
-    rewards: Tensor, values: Tensor, loss_mask: Tensor, gamma: float, lam: float | Tensor
-) -> tuple[Tensor, Tensor]:
-    """Generalised advantage estimates and returns over sampled tokens only.
+@register
+@dataclass(frozen=True, kw_only=True)
+class RewardToGo(Advantage):
+    """The discounted sum of rewards from the token on, without a baseline."""
 
-    ``delta_t = r_t + gamma V_next - V_t`` and ``A_t = delta_t + gamma lam A_next`` (Schulman et al.
-    2016, equation 16), where next is the next *sampled* token: an observation is part of the
-    transition, not a step of the policy, and the value at it is never read. After the last token
-    the value is 0. ``return_t = A_t + V_t``.
+    name = "reward-to-go"
+    gamma: float = 1.0
+    """Discount per sampled token."""
 
-    Args:
-        rewards: ``[B, T]``; a turn's reward stands at the last sampled token of the turn.
-        values: ``[B, T]``, the value of the state in which token t was sampled.
-        loss_mask: ``[B, T]``.
-        gamma: discount per sampled token.
-        lam: from 0 (one-step) to 1 (Monte Carlo); or ``[B, 1]``, one for each row.
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _share("gamma", self.gamma)
 
-    Returns:
-        Advantages and returns, both ``[B, T]``, 0 where loss_mask is 0.
+    def credit(self, inputs: CreditInputs) -> Credit:
+        """REINFORCE."""
+        rewards = inputs.at_turn_ends(inputs.batch.turn_rewards)
+        return Credit(inputs.to_go(rewards, self.gamma))
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Vine(Advantage):
+    """A turn's reward plus the next state's value minus its own, by Monte Carlo (VinePPO).
+
+    what the policy earns in continuations from a copy of the episode (VinePPO).
     """
-    columns = _columns(loss_mask)
-    reward, value = _compact(rewards, columns), _compact(values, columns)
-    # Beyond a row's last sampled token the compact rows hold zeros: the terminal value.
-    next_value = torch.nn.functional.pad(value[:, 1:], (0, 1))
-    advantage = _scan(reward + gamma * next_value - value, gamma * lam)
-    return _spread(advantage, columns), _spread(advantage + value, columns)
+
+    name = "vine"
+    rollouts: int = 9
+    """Continuations that are played from the beginning of each turn."""
+    gamma_turn: float = 1.0
+    """Discount per turn."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require("rollouts", self.rollouts, self.rollouts >= 1, ">= 1")
+        _share("gamma_turn", self.gamma_turn)
+
+    @property
+    def turn_rollouts(self) -> int:
+        """The continuations that it asks for."""
+        return self.rollouts
+
+    @property
+    def turn_discount(self) -> float:
+        """Its own discount."""
+        return self.gamma_turn
+
+    def credit(self, inputs: CreditInputs) -> Credit:
+        """A = r + gamma_turn V_next turn - V (VinePPO, section 4), for all tokens of a turn."""
+        batch = inputs.batch
+        values, ends = batch.turn_values, batch.turn_ends
+        if values.isnan().any():
+            raise ValueError(
+                f"{int(values.isnan().sum())} of {len(values)} turns have no value: advantage=vine "
+                f"needs episodes of a Collector with vine=Vine(rollouts=...)"
+            )
+        owners = batch.episode_ids[ends]
+        advantages, _ = inputs.gae(owners, batch.turn_rewards, values, self.gamma_turn, 0.0)
+        return Credit(advantages[inputs.turns()], metrics={"vine/value": values.mean().item()})
 
 
-def adaptive_lambda(lengths: Tensor, alpha: float) -> Tensor:
-    """``1 - 1 / (alpha L)``, at least 0: the longer an episode, the nearer to Monte Carlo.
+@dataclass(frozen=True, kw_only=True)
+class _FromValues(Advantage):
+    """What the advantages with a value head share."""
 
-    Length-adaptive GAE (VAPO, arXiv 2504.05118, section 4.2), which sets alpha to 0.05.
+    needs_values = True
+    lam: float = 1.0
+    """Lambda of gae: 0 one-step, 1 Monte Carlo."""
+    whiten_rewards: bool = False
+    """Whether the rewards of the update's sampled tokens are divided by their deviation, which
+    scales value targets too."""
 
-    Args:
-        lengths: sampled tokens, any shape.
-        alpha: above 0.
-    """
-    return (1 - 1 / (alpha * lengths.clamp_min(1).double())).clamp_min(0)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _share("lam", self.lam)
 
+    def credit(self, inputs: CreditInputs) -> Credit:
+        """Advantages and value targets of rewards, from which a divergence may be taken."""
+        assert inputs.values is not None
+        values, rewards = inputs.values, inputs.at_turn_ends(inputs.batch.turn_rewards)
+        if inputs.penalties is not None:
+            rewards = rewards - inputs.penalties
+        if self.whiten_rewards:
+            # Without a shift, as in lm-human-preferences: it would pay for long episodes.
+            rewards = inputs.whitened(rewards) + rewards.mean()
+        advantages, returns = self.estimate(inputs, rewards, values)
+        spread = (returns - returns.mean()).square().sum()
+        residual = returns - values
+        unexplained = (residual - residual.mean()).square().sum()
+        explained = (1 - unexplained / spread).item() if spread > 0 else 0.0
+        return Credit(advantages, returns, {"explained_variance": explained})
 
-def whiten(x: Tensor, loss_mask: Tensor) -> Tensor:
-    """Shift and scale to mean 0 and unbiased variance 1 over the positions with loss_mask 1.
-
-    A single position becomes 0.
-
-    Args:
-        x: any shape.
-        loss_mask: the shape of ``x``.
-
-    Returns:
-        The shape of ``x``, 0 where loss_mask is 0.
-    """
-    mask = loss_mask.bool()
-    kept = x[mask]
-    centred = kept - kept.sum() / max(kept.numel(), 1)
-    variance = centred.square().sum() / max(kept.numel() - 1, 1)
-    whitened = centred * torch.rsqrt(variance + WHITEN_EPSILON)
-    return torch.zeros_like(x).masked_scatter(mask, whitened)
-
-
-def _columns(loss_mask: Tensor) -> Tensor:
-    """Where each position goes when a row's sampled tokens move left; the others share a last."""
-    mask = loss_mask.bool()
-    return torch.where(mask, mask.cumsum(1) - 1, mask.shape[1])
-
-
-def _compact(x: Tensor, columns: Tensor) -> Tensor:
-    """A row's sampled tokens moved to its left end, zeros behind them."""
-    return x.new_zeros(x.shape[0], x.shape[1] + 1).scatter(1, columns, x)[:, :-1]
+    @abstractmethod
+    def estimate(
+        self, inputs: CreditInputs, rewards: Tensor, values: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Advantages and returns ``[N]`` of token rewards ``[N]``."""
 
 
-def _spread(compact: Tensor, columns: Tensor) -> Tensor:
-    """The inverse of :func:`_compact`, with zeros where nothing was sampled."""
-    return torch.nn.functional.pad(compact, (0, 1)).gather(1, columns)
+@register
+@dataclass(frozen=True, kw_only=True)
+class Gae(_FromValues):
+    """Generalised advantage estimation with a value head, over sampled tokens (PPO)."""
+
+    name = "gae"
+    gamma: float = 1.0
+    """Discount per sampled token."""
+    lam_alpha: float | None = None
+    """Of episodes with L sampled tokens lambda is 1 - 1 / (lam_alpha L); None: lam."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _share("gamma", self.gamma)
+        alpha = self.lam_alpha
+        require("lam_alpha", alpha, alpha is None or alpha > 0, "above 0, or None")
+
+    def estimate(
+        self, inputs: CreditInputs, rewards: Tensor, values: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """An episode is a row of tokens."""
+        lam: float | Tensor = self.lam
+        if self.lam_alpha is not None:
+            lam = inputs.adaptive_lambda(self.lam_alpha)
+        return inputs.gae(inputs.batch.episode_ids, rewards, values, self.gamma, lam)
 
 
-def _scan(x: Tensor, decay: float | Tensor) -> Tensor:
-    """``y_t = x_t + decay * y_{t+1}`` by doubling: after k rounds y_t covers 2^k positions."""
-    y, reach, width = x.clone(), 1, x.shape[1]
-    while reach < width:
-        y[:, :-reach] += decay**reach * y[:, reach:].clone()
-        reach *= 2
-    return y
+@register
+@dataclass(frozen=True, kw_only=True)
+class TurnGae(_FromValues):
+    """``gae`` over turns instead of tokens; all tokens of a turn have the same advantage."""
+
+    name = "turn-gae"
+    gamma_turn: float = 1.0
+    """Discount per turn."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _share("gamma_turn", self.gamma_turn)
+
+    def estimate(
+        self, inputs: CreditInputs, rewards: Tensor, values: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """A turn's value is that of the state in which its first token was sampled."""
+        turns, ends = inputs.turns(), inputs.batch.turn_ends
+        starts = ends.roll(1) + 1
+        starts[:1] = 0
+        paid = rewards.new_zeros(len(ends)).index_add(0, turns, rewards)
+        owners = inputs.batch.episode_ids[ends]
+        advantages, returns = inputs.gae(owners, paid, values[starts], self.gamma_turn, self.lam)
+        return advantages[turns], returns[turns]
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class BilevelGae(_FromValues):
+    """``gae`` over turns, then over the tokens of each turn (VAGEN's bi-level estimator)."""
+
+    name = "bilevel-gae"
+    gamma: float = 1.0
+    """Discount per sampled token."""
+    gamma_turn: float = 0.95
+    """Discount per turn."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _share("gamma", self.gamma)
+        _share("gamma_turn", self.gamma_turn)
+
+    def estimate(
+        self, inputs: CreditInputs, rewards: Tensor, values: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """A turn's return is the reward at its end, and nothing beyond it is bootstrapped."""
+        turns, ends = inputs.turns(), inputs.batch.turn_ends
+        owners = inputs.batch.episode_ids[ends]
+        # What a divergence takes from a turn's other tokens is not its end's: it is between the end
+        # before and this one, and within the turn it is paid where it stands.
+        within = rewards.index_fill(0, ends, 0.0)
+        paid = rewards[ends]
+        before = paid.new_zeros(len(ends)).index_add(0, turns, within)[1:]
+        paid[:-1] += before.masked_fill(owners[1:] != owners[:-1], 0.0)
+        _, earned = inputs.gae(owners, paid, values[ends], self.gamma_turn, self.lam)
+        inner = within.index_copy(0, ends, earned)
+        return inputs.gae(turns, inner, values, self.gamma, self.lam)
+
+
+def _share(key: str, value: float) -> None:
+    require(key, value, 0 <= value <= 1, "from 0 to 1")

@@ -7,14 +7,119 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from rl.credit.checks import check_fields, check_names, require
-from rl.credit.choices import Aggregation, OldLogprobs
-from rl.credit.estimators import GroupOutcome
-from rl.credit.groups import KL, Correction, TokenRewardModel, Value
+from rl.credit.advantages import GroupOutcome
+from rl.credit.options import (
+    Aggregation,
+    CorrectionKind,
+    Critic,
+    KLEstimator,
+    KLPlace,
+    OldLogprobs,
+    TokenRewardsKind,
+    check_fields,
+    check_names,
+    require,
+)
 from rl.credit.plugin import ADVANTAGES, SURROGATES, Advantage, PlugIn, PlugIns, Surrogate
 from rl.credit.surrogates import Clip
 
 _PLUG_INS: dict[str, PlugIns[Any]] = {"advantage": ADVANTAGES, "surrogate": SURROGATES}
+
+
+@dataclass(frozen=True, kw_only=True)
+class KL:
+    """The divergence from the reference model."""
+
+    coef: float = 0.0
+    """Weight of the divergence from the initial model; at 0 no reference model is kept."""
+    estimator: KLEstimator = "k3"
+    """k1, k2, k3 or k3+; :func:`rl.credit.losses.kl_penalty`."""
+    ratio: bool = False
+    """Whether a divergence in the loss is multiplied by pi / pi_old, which makes the gradient of k1
+    and k3 that of the divergence (DeepSeek-V3.2, section 3.1); k2 and k3+ have it without."""
+    place: KLPlace = "loss"
+    """``loss``: added to the token's loss. ``reward``: taken from the token's reward (advantages
+    with values only)."""
+    target: float | None = None
+    """Nats per episode that coef is adapted to after each update; None: coef stays."""
+    horizon: int = 10_000
+    """Episodes after which an adapted coef may have changed by a fifth."""
+    ref_every: int = 0
+    """Updates after which the reference becomes the policy as it is then; 0: it stays the initial
+    model."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        adapts = self.coef > 0
+        require("coef", self.coef, self.coef >= 0, ">= 0")
+        target = self.target
+        require("target", target, target is None or target > 0, "above 0, or None")
+        require("target", target, target is None or adapts, "None without coef")
+        require("horizon", self.horizon, self.horizon >= 1, ">= 1")
+        require("ref_every", self.ref_every, self.ref_every >= 0, ">= 0")
+        refers = adapts or self.ref_every == 0
+        require("ref_every", self.ref_every, refers, "0 without coef: there is no reference")
+        in_loss = not self.ratio or (adapts and self.place == "loss")
+        require("ratio", self.ratio, in_loss, "False without a divergence in the loss")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Value:
+    """The value head and its loss."""
+
+    coef: float = 0.0
+    """Weight of the value loss (advantages with values only)."""
+    clip: float | None = None
+    """How far a value may move in one update; None: unbounded."""
+    critic: Critic = "head"
+    """Where values come from. ``head``: a linear layer on the policy's last hidden state, whose
+    gradient goes into the policy. ``model``: the same on a copy of the policy's model as it is
+    initially, trained apart, which takes as much memory again."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        require("coef", self.coef, self.coef >= 0, ">= 0")
+        require("clip", self.clip, self.clip is None or self.clip > 0, "above 0, or None")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Correction:
+    """What tokens weigh that the policy would not have sampled quite so."""
+
+    kind: CorrectionKind = "none"
+    """How; :mod:`rl.credit.corrections` has the formulas (old_logprobs=update only)."""
+    low: float = 0.5
+    """The least ratio that counts (all but tis and seq-tis)."""
+    high: float = 2.0
+    """The greatest."""
+    drop_divergence: float | None = None
+    """Sequences with a negative advantage whose mean log(pi_sampler / pi) exceeds it teach nothing;
+    None: all do. DeepSeek-V3.2's mask (arXiv 2512.02556, section 3.1)."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        bounds = 0 <= self.low <= 1 <= self.high
+        require("low, high", f"{self.low}, {self.high}", bounds, "from 0 to 1, and 1 or more")
+        drop = self.drop_divergence
+        require("drop_divergence", drop, drop is None or drop > 0, "above 0, or None")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenRewardModel:
+    """A model that learns from outcomes what each token is worth."""
+
+    kind: TokenRewardsKind = "none"
+    """PRIME's ``implicit`` one pays the tokens of advantage=group-dense, OREAL's ``head`` weighs
+    those of group-outcome."""
+    beta: float = 0.05
+    """By which the model's log-ratios are multiplied where it is trained (implicit only)."""
+    lr_ratio: float = 2.0
+    """Its learning rate, in units of the policy's."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        require("beta", self.beta, self.beta > 0, "above 0")
+        require("lr_ratio", self.lr_ratio, self.lr_ratio > 0, "above 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,6 +278,25 @@ class Algorithm:
     def uses_values(self) -> bool:
         """Whether it needs a value head."""
         return self.advantage.needs_values
+
+    @property
+    def one_step(self) -> bool:
+        """Whether an update is a single optimizer step."""
+        return self.epochs * self.minibatches == 1
+
+    @property
+    def uses_old_scores(self) -> bool:
+        """Whether the model scores an update's tokens before its first optimizer step."""
+        corrects = self.correction.kind != "none"
+        recomputes = self.old_logprobs == "update" and (corrects or not self.one_step)
+        in_reward = self.kl.coef > 0 and self.kl.place == "reward"
+        return recomputes or self.uses_values or in_reward
+
+    @property
+    def gradient_at_zero(self) -> bool:
+        """Whether a token has a gradient where its advantage is 0."""
+        beside = self.uses_values or self.entropy_coef or self.kl.coef
+        return bool(beside) or self.surrogate.gradient_at_zero
 
 
 def _replaced(group: str, value: Any, given: Mapping[str, Any]) -> Any:

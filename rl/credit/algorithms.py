@@ -7,8 +7,7 @@ program by :func:`register_algorithm`.
 
 from __future__ import annotations
 
-from rl.credit.algorithm import Algorithm
-from rl.credit.estimators import (
+from rl.credit.advantages import (
     BatchOutcome,
     BilevelGae,
     Gae,
@@ -19,7 +18,7 @@ from rl.credit.estimators import (
     TurnGae,
     Vine,
 )
-from rl.credit.groups import KL, TokenRewardModel, Value
+from rl.credit.algorithm import KL, Algorithm, TokenRewardModel, Value
 from rl.credit.surrogates import (
     Cispo,
     Clip,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from rl.credit.advantages import (
+from rl.credit.advantage_math import (
     GROUP_EPSILON,
     GroupAdvantages,
     adaptive_lambda,
@@ -20,8 +20,9 @@ from rl.credit.advantages import (
 )
 from rl.credit.algorithm import Algorithm
 from rl.credit.batch import Batch
-from rl.credit.choices import Baseline, Std
-from rl.credit.losses import kl_penalty
+from rl.credit.corrections import correction_weights
+from rl.credit.losses import FixedTerms, kl_penalty
+from rl.credit.options import Baseline, Std
 from rl.credit.plugin import Credit
 from rl.errors import RunFailure
 
@@ -94,7 +95,7 @@ class CreditInputs:
     def gae(
         self, owners: Tensor, rewards: Tensor, values: Tensor, gamma: float, lam: float | Tensor
     ) -> tuple[Tensor, Tensor]:
-        """:func:`rl.credit.advantages.gae` of entries ``[n]``, ordered by their row ``owners``."""
+        """:func:`rl.credit.advantage_math.gae` of entries ``[n]``, ordered by row ``owners``."""
         lengths = owners.bincount(minlength=len(lam) if isinstance(lam, Tensor) else 0)
         mask = torch.arange(int(lengths.max())) < lengths[:, None]
         paid, valued = (x.new_zeros(mask.shape).masked_scatter(mask, x) for x in (rewards, values))
@@ -166,3 +167,51 @@ def assign_credit(
         )
     advantages = inputs.whitened(credit.advantages) if algorithm.whiten else credit.advantages
     return replace(credit, advantages=advantages, metrics={**metrics, **credit.metrics})
+
+
+def fixed_terms(
+    algorithm: Algorithm,
+    batch: Batch,
+    values: Tensor | None = None,
+    old_logprobs: Tensor | None = None,
+    ref_logprobs: Tensor | None = None,
+    token_scores: Tensor | None = None,
+) -> tuple[FixedTerms, dict[str, float]]:
+    """What stays fixed while an update lasts, from scores by the weights that it begins with.
+
+    Args:
+        algorithm: the row of choices.
+        batch: the episodes of the update.
+        values: as for :func:`assign_credit`, like all that follows.
+        old_logprobs: also needed for a correction. None: the update is a single optimizer step,
+            whose log-probabilities are the old ones.
+        ref_logprobs: needed for a divergence.
+        token_scores: of the model that says what tokens are worth.
+
+    Returns:
+        The terms, and the metrics that they give.
+
+    Raises:
+        ValueError: as :func:`assign_credit`.
+        RunFailure: likewise.
+    """
+    credit = assign_credit(algorithm, batch, values, old_logprobs, ref_logprobs, token_scores)
+    metrics, corrections = dict(credit.metrics), None
+    if algorithm.correction.kind != "none":
+        assert old_logprobs is not None
+        corrections, measured = correction_weights(
+            algorithm, old_logprobs, batch.sampling_logprobs, batch.episode_ids
+        )
+        metrics.update(measured)
+    of_sampler = algorithm.old_logprobs == "sampling"
+    drops = algorithm.correction.drop_divergence is not None
+    fixed = FixedTerms(
+        advantages=credit.advantages,
+        old_logprobs=batch.sampling_logprobs if of_sampler else old_logprobs,
+        ref_logprobs=ref_logprobs if algorithm.kl.place == "loss" else None,
+        old_values=values,
+        returns=credit.returns,
+        corrections=corrections,
+        sampling_logprobs=batch.sampling_logprobs if drops else None,
+    )
+    return fixed, metrics

@@ -24,7 +24,7 @@ import torch
 from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
-from rl.credit.support import Support
+from rl.credit.logprobs import Support
 from rl.rollout.trajectory import Segment, Trajectory, TrajectoryGroup
 
 Integers = NDArray[np.int64]

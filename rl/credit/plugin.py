@@ -14,8 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
-from rl.credit.checks import check_fields
-from rl.credit.choices import Aggregation, TokenRewardsKind
+from rl.credit.options import Aggregation, TokenRewardsKind, check_fields
 from rl.settings.choice import Choice
 from tools.registry import PluginImportError, Registry
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rl.credit.assignment import CreditInputs
-    from rl.credit.ratios import Ratios
+    from rl.credit.losses import Ratios
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 

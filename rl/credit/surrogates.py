@@ -13,13 +13,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rl.credit.checks import require
+from rl.credit.options import require
 from rl.credit.plugin import Surrogate, SurrogateLoss, register
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rl.credit.ratios import Ratios
+    from rl.credit.losses import Ratios
 
 SAMPLING_DUAL_CLIP = 3.0
 """The dual clip with old_logprobs=sampling, where a ratio may be as large as e^20."""

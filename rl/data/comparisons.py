@@ -9,7 +9,6 @@ from typing import Any
 
 from agents.renderer import Renderer
 from agents.segment import NOT_SAMPLED, Segment
-from rl.credit.preferences import ranked_pairs
 from rl.data.conversations import Conversation, conversation_of, tools_of
 from rl.data.json_lines import read_lines
 
@@ -167,3 +166,16 @@ def _ranked(scores: Sequence[float], count: int) -> list[Pair]:
     if len(scores) != count or not all(isfinite(float(score)) for score in scores):
         raise ValueError(f"scores ({scores}) must be a number for each of {count} completions")
     return [Pair(better, worse) for better, worse in ranked_pairs([float(s) for s in scores])]
+
+
+def ranked_pairs(ranking: Sequence[float]) -> list[tuple[int, int]]:
+    """Every pair (better, worse) of answers with these grades, without ties.
+
+    Args:
+        ranking: a grade for each answer; the greater, the better.
+
+    Returns:
+        Pairs of positions in ``ranking``.
+    """
+    answers = range(len(ranking))
+    return [(i, j) for i in answers for j in answers if ranking[i] > ranking[j]]

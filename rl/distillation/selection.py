@@ -56,7 +56,7 @@ def kept(samples: Sequence[Sample], keep: Keep, per_task: int = 0) -> list[int]:
 def compared(samples: Sequence[Sample], pairs: Pairs, per_task: int = 0) -> list[tuple[int, int]]:
     """Places (preferred, other) of the samples to compare, the samples being of one task.
 
-    ``long2short`` is Kimi's rule (:func:`rl.credit.preferences.long2short_pairs`). ``right-wrong``
+    ``long2short`` is Kimi's rule (:func:`rl.preferences.losses.long2short_pairs`). ``right-wrong``
     sets each right one against each wrong one, in rounds in which every right one stands once.
 
     Args:
@@ -70,7 +70,7 @@ def compared(samples: Sequence[Sample], pairs: Pairs, per_task: int = 0) -> list
     if pairs == "none":
         return []
     if pairs == "long2short":
-        from rl.credit.preferences import long2short_pairs  # With it comes torch.
+        from rl.preferences.losses import long2short_pairs  # With it comes torch.
 
         found = long2short_pairs([s.length for s in samples], [s.right for s in samples])
     elif pairs == "right-wrong":

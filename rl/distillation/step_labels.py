@@ -16,9 +16,9 @@ from envs.math.env import MathOptions
 from envs.math.verifier import MathVerifier, Outcome, UnverifiableGold, VerifierFailure
 from envs.rewards.mathematics import MATH_REWARDS
 from rl.command import say
-from rl.credit.preferences import step_labels
 from rl.data.steps import SEPARATOR, Solution
 from rl.errors import RunFailure
+from rl.preferences.losses import step_labels
 
 if TYPE_CHECKING:
     from rl.stage import Stage

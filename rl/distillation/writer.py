@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from agents.renderer import Renderer
-from rl.credit.preferences import ranked_pairs
+from rl.data.comparisons import ranked_pairs
 from rl.data.conversations import Conversation, to_messages
 from rl.distillation.episodes import conversation_of_episode, transcript_of
 from rl.distillation.selection import Condition, Keep, Pairs, Sample, compared, kept

@@ -11,8 +11,8 @@ from agents.local import TorchThread
 from agents.segment import Segment
 from rl.credit.algorithms import ALGORITHMS
 from rl.errors import UsageError
-from rl.learner.learner import Learner
 from rl.learner.settings import OptimizerConfig
+from rl.learner.updater import Updater
 from rl.rollout.task_order import TaskOrder
 
 
@@ -52,7 +52,7 @@ async def imitate(
     if not segments:
         raise ValueError("there is no conversation to imitate")
     check_lengths(model.config.max_position_embeddings, segments)
-    learner = Learner(model, ALGORITHMS["grpo"], optimizer)
+    learner = Updater(model, ALGORITHMS["grpo"], optimizer)
     order = TaskOrder(len(segments), seed)
     losses: list[float] = []
     async with AsyncExitStack() as stack:

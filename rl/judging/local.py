@@ -14,7 +14,8 @@ from agents.segment import Segment
 from envs.judges.chooser import JudgeFailure, Message
 from rl.credit.batch import Batch
 from rl.data.conversations import unsampled
-from rl.learner.model import ScoringModel, load_model
+from rl.learner.model import load_model
+from rl.learner.scoring import ScoringModel
 from rl.settings.chat import OWN_TEMPLATE, ChatConfig
 from rl.stage.model import load_tokenizer
 

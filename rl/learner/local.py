@@ -11,13 +11,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rl.errors import UsageError
-from rl.learner.advantages import note_advantages
 from rl.learner.checkpoint import load_trainer_state, read_trained_state, save_checkpoint
-from rl.learner.learner import Learner as Updater
 from rl.learner.lora import adapter_config, add_adapter, load_trained_state, trained_state
-from rl.learner.model import load_model, score_tokens
+from rl.learner.model import load_model, score_tokens, tolerance_of
 from rl.learner.seam import Experience, Host, LearnerSpec, ModelFacts
-from rl.learner.tolerance import tolerance_of
+from rl.learner.updater import Updater
+from rl.rollout.trajectory import TrajectoryGroup
 
 
 async def open_local(spec: LearnerSpec, host: Host) -> LocalLearner:
@@ -207,3 +206,24 @@ def _end_tokens(model: PreTrainedModel) -> tuple[int, ...]:
     if named is None:
         return ()
     return tuple(named) if isinstance(named, list) else (named,)
+
+
+def note_advantages(
+    groups: Sequence[TrajectoryGroup], credit: tuple[Tensor, Tensor] | None
+) -> None:
+    """Write the advantage of each trained token into its trajectory.
+
+    Args:
+        groups: the groups of the update, dropped ones among them.
+        credit: of each token its row and its advantage, as :attr:`Updater.credit`;
+            None: the update trained nothing.
+    """
+    if credit is None:
+        return
+    finished = [t for group in groups if not group.dropped for t in group.finished]
+    # An episode has a row for each of its roles, and tokens are ordered by row.
+    rows = sum(len(trajectory.roles) for trajectory in finished)
+    ids, advantages = credit
+    parts = iter(advantages.split(ids.bincount(minlength=rows).tolist()))
+    for trajectory in finished:
+        trajectory.advantages = [x for _ in trajectory.roles for x in next(parts).tolist()]

@@ -1,21 +1,28 @@
-"""The policy's model as the learner sees it: log-probabilities, entropies, values of tokens."""
+"""The policy's model: loading it, scoring with it, and how far rounding moves its scores."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from rl.credit.batch import Batch, MicroBatch
-from rl.credit.objective import TokenScores
-from rl.credit.support import Support
+from rl.credit.logprobs import Support
 from rl.learner.lora import base_of, merged
-from rl.learner.module import Scores, ScoringModule
+
+LEAST_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-4}
+"""Smallest tolerance in nats, by the type of the weights."""
+COARSE_TOLERANCE = 0.25
+"""The same for types with few digits, whose kernels round in their own ways."""
+NOISE_MARGIN = 4
+"""The tolerance is this many times the noise."""
+NOISE_ROWS, NOISE_TOKENS = 4, 48
+"""The random sequences that noise is measured on; the first is the probe's own."""
 
 
 def load_model(
@@ -119,113 +126,6 @@ def _from_pretrained(path: str, dtype: torch.dtype) -> PreTrainedModel:
     return model
 
 
-class ScoringModel:
-    """Scores sampled tokens with the weights of ``model``, which is used in place, not copied.
-
-    Args:
-        model: the very object that the local policy samples from.
-        temperature: that tokens are sampled at; 0 (greedy) scores at 1, as policies do.
-        own_trunk: whether values come from a copy of the model, which is trained apart.
-        with_values: whether there is a value head.
-
-    Raises:
-        ValueError: the model does something between its last hidden state and its logits (capping,
-            scaling) that the head here does not do.
-    """
-
-    value_trunk: nn.Module | None = None
-    """Computes the hidden states of values, where that is not the model's own trunk."""
-
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        temperature: float = 1.0,
-        own_trunk: bool = False,
-        *,
-        with_values: bool = False,
-    ) -> None:
-        if temperature < 0:
-            raise ValueError(f"temperature ({temperature}) must be >= 0")
-        self.model = model
-        self.temperature = temperature or 1.0
-        self.root = ScoringModule(model, with_values=with_values, own_trunk=own_trunk)
-        """All forward passes go through this module."""
-        self.value_head = self.root.value_head
-        self.value_trunk = self.root.value_trunk
-        self.on_score: Callable[[], None] = lambda: None
-        """Called as each micro-batch begins."""
-        self._check_head()
-
-    @property
-    def context_window(self) -> int:
-        """The most tokens of one sequence."""
-        window: int = self.model.config.max_position_embeddings
-        return window
-
-    @property
-    def device(self) -> torch.device:
-        """Where the head's weights are."""
-        return self.root.head.weight.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of scores: float32, or float64 for a float64 model."""
-        return self.root.dtype
-
-    def parameters(self) -> list[nn.Parameter]:
-        """Everything that is trained: the model's parameters, then the critic's."""
-        return [p for p in self.model.parameters() if p.requires_grad] + self.critic_parameters()
-
-    def critic_parameters(self) -> list[nn.Parameter]:
-        """What is trained to tell values alone; none without values."""
-        parts = [part for part in (self.value_head, self.value_trunk) if part is not None]
-        return [p for part in parts for p in part.parameters() if p.requires_grad]
-
-    def score(self, micro: MicroBatch) -> TokenScores:
-        """Score the micro-batch's tokens, at the temperature; see :meth:`ScoringModule.forward`.
-
-        Args:
-            micro: on the model's device.
-        """
-        self.on_score()
-        scores: Scores = self.root(micro, self.temperature)
-        return TokenScores(*scores)
-
-    @torch.no_grad()
-    def score_batch(self, batch: Batch, max_tokens: int) -> tuple[Tensor, Tensor | None]:
-        """Log-probabilities, and values where there is a head, of every token of ``batch``.
-
-        Args:
-            batch: of N tokens.
-            max_tokens: most tokens, padding counted, in one forward pass.
-
-        Returns:
-            ``[N]`` float64 on the CPU, each.
-        """
-        logprobs = torch.empty(batch.num_tokens, dtype=torch.float64)
-        values = torch.empty_like(logprobs) if self.value_head is not None else None
-        for micro in batch.micro_batches(max_tokens):
-            scores = self.score(micro.to(self.device))
-            logprobs[micro.tokens] = scores.logprobs.double().cpu()
-            if values is not None and scores.values is not None:
-                values[micro.tokens] = scores.values.double().cpu()
-        return logprobs, values
-
-    @torch.no_grad()
-    def _check_head(self) -> None:
-        """Compare the head here with the model's own on a few tokens."""
-        ids = torch.arange(4, device=self.device)[None] % self.root.head.out_features
-        theirs = self.model(input_ids=ids, use_cache=False).logits
-        ours = self.root.logits(ids)
-        tolerance = 1e-5 if theirs.dtype in (torch.float32, torch.float64) else 2e-2
-        if not torch.allclose(ours, theirs, rtol=tolerance, atol=tolerance, equal_nan=True):
-            raise ValueError(
-                f"model_type ({self.model.config.model_type}) changes its logits after the last "
-                f"linear layer (capping or scaling), which the learner does not: use a model "
-                f"whose logits are that layer's output (Qwen, Llama, Mistral, GPT-2, ...)"
-            )
-
-
 @torch.no_grad()
 def score_tokens(
     model: PreTrainedModel,
@@ -251,3 +151,50 @@ def score_tokens(
     logprobs = logits.log_softmax(-1)
     scores: list[float] = logprobs.gather(1, ids[1:, None])[:, 0].tolist()
     return scores
+
+
+def tolerance_of(model: PreTrainedModel, seed: int = 0) -> float:
+    """The largest difference of a log-probability that the same weights may show, in nats.
+
+    The same weights give the same tokens other log-probabilities where sums are rounded in another
+    order. By how much depends on a model's size, depth, vocabulary and type, and is measured once:
+    the learner scores the same tokens alone, in a batch, and token by token through the cache, as a
+    server generates. A server's kernels differ from each other about as much.
+
+    Args:
+        model: the learner's.
+        seed: of the tokens that are scored.
+    """
+    return max(
+        LEAST_TOLERANCE.get(model.dtype, COARSE_TOLERANCE),
+        NOISE_MARGIN * scoring_noise(model, seed),
+    )
+
+
+@torch.no_grad()
+def scoring_noise(model: PreTrainedModel, seed: int = 0) -> float:
+    """The largest difference between three ways to score the same random tokens, in nats."""
+    drawn = random.Random(seed)
+    count = model.get_output_embeddings().out_features
+    rows = [[drawn.randrange(count) for _ in range(NOISE_TOKENS)] for _ in range(NOISE_ROWS)]
+    ids = torch.tensor(rows, device=model.device)
+    single = [model(input_ids=row[None], use_cache=False).logits for row in ids]
+    alone = _logprobs(torch.cat(single), ids)
+    batch = _logprobs(model(input_ids=ids, use_cache=False).logits, ids)
+    cached = _logprobs(_token_by_token(model, ids), ids)
+    return max((alone - other).abs().max().item() for other in (batch, cached))
+
+
+def _token_by_token(model: PreTrainedModel, ids: Tensor) -> Tensor:
+    """Logits of ``ids`` (``[rows, n]``): half of them in one pass, then each from the cache."""
+    half = ids.shape[1] // 2
+    logits, cache = [], None
+    for part in (ids[:, :half], *ids[:, half:].split(1, dim=1)):
+        output = model(input_ids=part, past_key_values=cache, use_cache=True)
+        cache = output.past_key_values
+        logits.append(output.logits)
+    return torch.cat(logits, dim=1)
+
+
+def _logprobs(logits: Tensor, ids: Tensor) -> Tensor:
+    return logits[:, :-1].float().log_softmax(-1).gather(2, ids[:, 1:, None])

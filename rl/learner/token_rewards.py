@@ -21,8 +21,8 @@ from transformers import PreTrainedModel
 from rl.credit.algorithm import Algorithm
 from rl.credit.batch import Batch
 from rl.errors import RunFailure
-from rl.learner.model import ScoringModel
 from rl.learner.optimizer import Optimizer
+from rl.learner.scoring import ScoringModel
 from rl.learner.settings import OptimizerConfig
 
 

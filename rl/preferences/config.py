@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rl.config import ModelConfig
-from rl.credit.choices import Reduction
+from rl.credit.options import Reduction
 from rl.learner.settings import OptimizerConfig
 from rl.settings.chat import ChatConfig
 from rl.settings.given import left_out

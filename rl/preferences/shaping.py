@@ -17,7 +17,7 @@ from rl.credit.shaping import Member, Shaping
 if TYPE_CHECKING:
     from agents.renderer import Renderer
     from agents.segment import Segment
-    from rl.learner.reward_model import RewardModel
+    from rl.preferences.reward_model import RewardModel
     from rl.rollout.trajectory import Trajectory
 
 
@@ -33,7 +33,7 @@ def reward_model(path: str, device: str = "auto") -> Shaping:
     """
 
     def score(rewarder: RewardModel, segments: Sequence[Segment]) -> list[float]:
-        from rl.learner.preferences import rewards_of
+        from rl.preferences.updater import rewards_of
 
         return rewards_of(rewarder, segments)
 
@@ -59,9 +59,9 @@ def process_model(
         raise ValueError(f"by ({by!r}) must be min or product")
 
     def score(rewarder: RewardModel, segments: Sequence[Segment]) -> list[float]:
-        from rl.credit.preferences import solution_score
         from rl.data.steps import turn_ends
-        from rl.learner.process import step_scores
+        from rl.preferences.losses import solution_score
+        from rl.preferences.process_rewards import step_scores
 
         found = step_scores(rewarder, segments, [turn_ends(segment) for segment in segments])
         return [solution_score(scores, by).item() for scores in found]
@@ -110,7 +110,7 @@ def _load(name: str, path: str, device: str) -> tuple[RewardModel, Renderer]:
     from transformers import AutoTokenizer
 
     from agents.renderer import Renderer
-    from rl.learner.reward_model import RewardModel
+    from rl.preferences.reward_model import RewardModel
 
     here = "cuda" if torch.cuda.is_available() else "cpu"
     rewarder = RewardModel.load(path, here if device == "auto" else device)

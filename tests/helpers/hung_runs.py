@@ -14,7 +14,7 @@ import toy_envs
 import envs
 from agents.local import LocalPolicy
 from agents.local.engine import Engine
-from rl.learner.learner import Learner
+from rl.learner.updater import Updater
 from rl.run import closing
 from rl.train import main
 
@@ -107,7 +107,7 @@ HANGS = {
     "env holds the loop": lambda: hang_in_environment("holds the loop"),
     "env takes no cancelling": lambda: hang_in_environment("takes no cancelling"),
     "policy": lambda: hang_once(Engine, "step", 20),
-    "learner": lambda: hang_once(Learner, "update", 2),
+    "learner": lambda: hang_once(Updater, "update", 2),
     "policy does not close": lambda: setattr(LocalPolicy, "close", never_closed),
     "services do not close": lambda: setattr(
         toy_envs.CopyEnv, "open_services", staticmethod(stubborn_services)

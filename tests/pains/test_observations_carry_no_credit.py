@@ -9,10 +9,10 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import envs
-from rl.credit.advantages import gae
+from rl.credit.advantage_math import gae
 from rl.credit.algorithms import ALGORITHMS
-from rl.learner.learner import Learner
 from rl.learner.settings import OptimizerConfig
+from rl.learner.updater import Updater
 
 TASKS = {"train": range(0, 4), "validation": range(4, 5), "test": range(5, 6)}
 
@@ -46,7 +46,7 @@ async def test_what_a_tool_says_has_no_gradient(play, toy_model):
                 states.append(state)
 
         model.model.norm.register_forward_hook(watch)
-        Learner(model, ALGORITHMS["grpo"], OptimizerConfig(lr=1e-3)).update([played])
+        Updater(model, ALGORITHMS["grpo"], OptimizerConfig(lr=1e-3)).update([played])
         reached = sum(int((s.grad != 0).any(-1).sum()) for s in states)
         sampled = sum(t.num_sampled for t in played.trajectories)
         assert sampled == 2 * turns * 4

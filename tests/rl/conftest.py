@@ -100,3 +100,40 @@ def plugged(tmp_path):
     (info / "entry_points.txt").write_text("[turnwise.envs]\ntoy-copy-v0 = toy_envs:CopyEnv\n")
     path = os.pathsep.join(map(str, (HOME, HOME / "tests" / "helpers", site)))
     return os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture
+def make_model():
+    from small_learner import build_model
+
+    return build_model
+
+
+@pytest.fixture
+def make_trajectory():
+    from small_learner import build_trajectory
+
+    return build_trajectory
+
+
+@pytest.fixture
+def make_group():
+    from small_learner import build_group
+
+    return build_group
+
+
+@pytest.fixture
+def groups(make_group):
+    """Two groups of multi-turn episodes of unequal length."""
+    return [
+        make_group(
+            [
+                [(4, 5, 0.0), (3, 2, 1.0)],
+                [(4, 3, 0.0)],
+                [(4, 7, 0.5), (2, 4, 0.0), (1, 1, 0.25)],
+            ],
+            seed=1,
+        ),
+        make_group([[(6, 2, 1.0)], [(6, 9, 0.0)]], seed=2),
+    ]

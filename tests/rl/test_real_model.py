@@ -80,13 +80,19 @@ def test_a_real_model_is_trained(real_model, policy, problems, tmp_path):
 
 def test_a_stale_layer_of_a_real_model_is_seen(real_model):
     """After one update at 1e-6, whichever layer it is; the tolerance lets the noise pass."""
-    from rl.learner.model import load_model, score_tokens
-    from rl.learner.tolerance import MARGIN, TOKENS, scoring_noise, tolerance_of
+    from rl.learner.model import (
+        NOISE_MARGIN,
+        NOISE_TOKENS,
+        load_model,
+        score_tokens,
+        scoring_noise,
+        tolerance_of,
+    )
 
     model = load_model(real_model)
     bound = tolerance_of(model)
-    assert MARGIN * scoring_noise(model, seed=1) < 5 * bound
-    probe = torch.randint(100, 10_000, (TOKENS,), generator=torch.Generator().manual_seed(0))
+    assert NOISE_MARGIN * scoring_noise(model, seed=1) < 5 * bound
+    probe = torch.randint(100, 10_000, (NOISE_TOKENS,), generator=torch.Generator().manual_seed(0))
     expected = torch.tensor(score_tokens(model, probe.tolist(), 1.0))
     count = model.config.num_hidden_layers
     for layer in (0, count // 2, count - 1):

@@ -15,9 +15,9 @@ import rl.reward_model
 from agents.renderer import Renderer
 from rl.credit.shaping import Member, make_shapings
 from rl.data.conversations import conversation_of
-from rl.learner.preferences import PreferenceLearner
-from rl.learner.reward_model import RewardModel
 from rl.learner.settings import OptimizerConfig
+from rl.preferences.reward_model import RewardModel
+from rl.preferences.updater import PreferenceUpdater
 from rl.rollout.trajectory import Trajectory, Turn
 from rl.run.display import Screen
 
@@ -77,7 +77,7 @@ def test_a_reward_model_learns_what_is_preferred_and_is_centred(
 
     rewarder = RewardModel.load(told["model"])
     renderer = Renderer(AutoTokenizer.from_pretrained(told["model"]))
-    rewards = PreferenceLearner(rewarder, OptimizerConfig()).rewards(
+    rewards = PreferenceUpdater(rewarder, OptimizerConfig()).rewards(
         [conversation_of(messages).to_segment(renderer) for messages in shown]
     )
     assert fmean(rewards) == pytest.approx(0, abs=1e-5), "demonstrations have mean reward 0"

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from rl.credit.losses import token_weights
-from rl.credit.objective import FixedTerms, TokenScores, policy_objective
+from rl.credit.losses import FixedTerms, TokenScores, policy_objective, token_weights
 
 
 @dataclass

@@ -9,8 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rl.credit.algorithms import ALGORITHMS
-from rl.credit.losses import token_weights
-from rl.credit.objective import FixedTerms, TokenScores, imitation_objective, policy_objective
+from rl.credit.losses import (
+    FixedTerms,
+    TokenScores,
+    imitation_objective,
+    policy_objective,
+    token_weights,
+)
 
 PPO = ALGORITHMS["ppo"].changed(
     {

@@ -14,7 +14,7 @@ from envs.judges.verdicts import reference_messages
 from envs.reference.judges import ChooserJudge
 from rl.data.conversations import Conversation, Exchange
 from rl.judging.local import LocalChooser
-from rl.learner.model import ScoringModel
+from rl.learner.scoring import ScoringModel
 from rl.settings.groups import TinyRecipe
 from rl.stage.tiny import new_model, train_tokenizer
 

@@ -11,9 +11,9 @@ from rl.credit.algorithms import ALGORITHMS
 from rl.errors import RunFailure
 from rl.learner import checkpoint
 from rl.learner.checkpoint import load_trainer_state, recover, save_checkpoint
-from rl.learner.learner import Learner
 from rl.learner.model import load_model
 from rl.learner.settings import OptimizerConfig
+from rl.learner.updater import Updater
 
 GRPO, PPO = ALGORITHMS["grpo"], ALGORITHMS["ppo"]
 CONFIG = OptimizerConfig(lr=1e-2, warmup_steps=3)
@@ -158,7 +158,7 @@ def test_a_checkpoint_cannot_run_code(tmp_path):
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_resumed_run_is_the_same_bit_for_bit(make_model, groups, tmp_path, row, dtype):
-    learner = Learner(make_model(dtype=dtype), row, CONFIG, seed=3)
+    learner = Updater(make_model(dtype=dtype), row, CONFIG, seed=3)
     for _ in range(2):
         learner.update(groups)
     save_checkpoint(
@@ -166,7 +166,7 @@ def test_a_resumed_run_is_the_same_bit_for_bit(make_model, groups, tmp_path, row
     )
     uninterrupted = [learner.update(groups) for _ in range(3)]
 
-    resumed = Learner(load_model(tmp_path / "c", dtype=dtype), row, CONFIG, seed=99)
+    resumed = Updater(load_model(tmp_path / "c", dtype=dtype), row, CONFIG, seed=99)
     resumed.load_state_dict(load_trainer_state(tmp_path / "c")["learner"])
     assert [resumed.update(groups) for _ in range(3)] == uninterrupted
     assert resumed.num_updates == 5
@@ -183,6 +183,6 @@ def test_a_resumed_run_is_the_same_bit_for_bit(make_model, groups, tmp_path, row
     ],
 )
 def test_a_state_of_another_algorithm_is_refused(make_model, saved, resumed, message):
-    state = copy.deepcopy(Learner(make_model(), saved, CONFIG).state_dict())
+    state = copy.deepcopy(Updater(make_model(), saved, CONFIG).state_dict())
     with pytest.raises(ValueError, match=f"the saved learner has {message}"):
-        Learner(make_model(), resumed, CONFIG).load_state_dict(state)
+        Updater(make_model(), resumed, CONFIG).load_state_dict(state)

@@ -10,9 +10,9 @@ from torch import nn
 from rl.credit.algorithms import ALGORITHMS
 from rl.credit.assignment import assign_credit
 from rl.credit.batch import Batch
-from rl.learner.learner import Learner
 from rl.learner.optimizer import Optimizer
 from rl.learner.settings import OptimizerConfig
+from rl.learner.updater import Updater
 
 PPO = ALGORITHMS["ppo"].changed({"value.clip": None})
 APART = PPO.changed({"value.critic": "model"})
@@ -43,7 +43,7 @@ def test_a_critic_learns_where_the_policy_stands_still(make_model, groups, row):
     model = make_model()
     before = copied(model)
     config = OptimizerConfig(lr=0.0, critic_lr=0.01, max_grad_norm=1e9)
-    learner = Learner(model, row, config)
+    learner = Updater(model, row, config)
     metrics = [learner.update(groups) for _ in range(30)]
     assert not changed(model, before)
     assert metrics[0]["explained_variance"] < 0.01
@@ -55,7 +55,7 @@ def test_with_a_trunk_of_its_own_values_do_not_pull_at_the_policy(make_model, gr
     def trained(row):
         torch.manual_seed(0)
         model = make_model(dtype=torch.float64)
-        learner = Learner(model, row, OptimizerConfig(lr=1e-3, max_grad_norm=1e9))
+        learner = Updater(model, row, OptimizerConfig(lr=1e-3, max_grad_norm=1e9))
         with torch.no_grad():
             learner.model.value_head.weight.normal_(0, 0.1)
         learner.update(groups)
@@ -68,14 +68,14 @@ def test_with_a_trunk_of_its_own_values_do_not_pull_at_the_policy(make_model, gr
 
 def test_a_critic_of_its_own_goes_on_from_its_state(make_model, groups):
     config = OptimizerConfig(lr=1e-3, critic_lr=1e-2)
-    learner = Learner(make_model(), APART, config)
+    learner = Updater(make_model(), APART, config)
     learner.update(groups)
-    resumed = Learner(make_model(), APART, config)
+    resumed = Updater(make_model(), APART, config)
     resumed.model.model.load_state_dict(learner.model.model.state_dict())
     resumed.load_state_dict(copy.deepcopy(learner.state_dict()))
     assert [resumed.update(groups) for _ in range(2)] == [learner.update(groups) for _ in range(2)]
     with pytest.raises(ValueError, match="the saved learner has a value_trunk, this one differs"):
-        Learner(make_model(), PPO, config).load_state_dict(learner.state_dict())
+        Updater(make_model(), PPO, config).load_state_dict(learner.state_dict())
 
 
 def test_whitened_rewards_keep_their_mean_and_scale_value_targets(make_group):
@@ -113,4 +113,4 @@ def test_what_needs_values_is_refused_without(changes, message):
 
 def test_a_rate_for_no_critic_is_refused(make_model):
     with pytest.raises(ValueError, match=r"^optimizer.critic_lr \(0.01\) must be 0: only rows"):
-        Learner(make_model(), ALGORITHMS["grpo"], OptimizerConfig(critic_lr=0.01))
+        Updater(make_model(), ALGORITHMS["grpo"], OptimizerConfig(critic_lr=0.01))

@@ -19,12 +19,11 @@ from torch import nn
 from agents.completion import Completion, FinishReason
 from rl.credit.algorithms import ALGORITHMS
 from rl.credit.batch import Batch
-from rl.credit.choices import CorrectionKind
-from rl.credit.objective import TokenScores, policy_objective
-from rl.learner.fixed_terms import fixed_terms
-from rl.learner.learner import Learner
-from rl.learner.model import ScoringModel
+from rl.credit.losses import TokenScores, policy_objective
+from rl.credit.options import CorrectionKind
+from rl.learner.scoring import ScoringModel
 from rl.learner.settings import OptimizerConfig
+from rl.learner.updater import Updater
 from rl.rollout.trajectory import Segment, Trajectory, TrajectoryGroup, Turn
 
 FREE = OptimizerConfig(lr=1e-3, max_grad_norm=1e9)
@@ -113,7 +112,7 @@ def reference(model, algorithm, temperature):
 
 
 def make_learner(row, max_tokens=10_000):
-    home = "rl.learner.learner."
+    home = "rl.learner.updater."
     with (
         mock.patch(
             home + "ScoringModel", lambda *_, with_values: TableModel(LOGPROBS, with_values)
@@ -121,7 +120,7 @@ def make_learner(row, max_tokens=10_000):
         mock.patch(home + "make_reference", reference),
         mock.patch(home + "TokenRewards", lambda *_: Beliefs()),
     ):
-        return Learner(None, row, FREE, max_tokens_per_micro_batch=max_tokens)
+        return Updater(None, row, FREE, max_tokens_per_micro_batch=max_tokens)
 
 
 def gradient(row, groups, outcomes, max_tokens=10_000):
@@ -247,7 +246,7 @@ def test_parts_that_are_computed_apart(name, plan, seed, ranks):
     batch = Batch.from_groups(groups, outcomes=right(groups))
     learner = make_learner(row)
     scores = None if learner.token_rewards is None else learner.token_rewards.scores(batch)
-    fixed, _ = fixed_terms(row, learner.model, learner.reference, batch, 10_000, scores)
+    fixed, _ = learner._fixed_terms(batch, scores)
     everyone = torch.ones(len(batch.rewards), dtype=torch.bool)
     weights, num_tokens = learner._weights(batch, everyone, row.aggregation)
     generator = torch.Generator().manual_seed(seed)

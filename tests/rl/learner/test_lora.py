@@ -14,7 +14,6 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 from rl.credit.algorithms import ALGORITHMS
 from rl.credit.batch import Batch
 from rl.learner.checkpoint import read_trained_state, save_checkpoint
-from rl.learner.learner import Learner
 from rl.learner.lora import (
     add_adapter,
     base_of,
@@ -23,8 +22,10 @@ from rl.learner.lora import (
     load_trained_state,
     trained_state,
 )
-from rl.learner.model import ScoringModel, load_model, score_tokens
+from rl.learner.model import load_model, score_tokens
+from rl.learner.scoring import ScoringModel
 from rl.learner.settings import OptimizerConfig
+from rl.learner.updater import Updater
 from rl.settings.lora import LoraConfig
 
 pytest.importorskip("peft")
@@ -88,7 +89,7 @@ def test_an_update_is_scaled_by_alpha_over_rank(make_model):
 def test_the_adapter_and_the_value_head_alone_are_trained(make_model, groups, row):
     model = adapted(make_model())
     before, trained = base_weights(model), {n: w.clone() for n, w in trained_state(model).items()}
-    learner = Learner(model, row, FAST)
+    learner = Updater(model, row, FAST)
     names = {n for n, p in model.named_parameters() if p.requires_grad}
     assert len(names) == len(trained)
     assert all(".lora_A." in name or ".lora_B." in name for name in names)
@@ -107,7 +108,7 @@ def test_the_adapter_is_in_float32_under_a_model_of_bfloat16(make_model, groups)
     assert model.lm_head.weight.dtype == torch.bfloat16
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     assert len(trained) == len(trained_state(model))
-    learner = Learner(model, GRPO, FAST)
+    learner = Updater(model, GRPO, FAST)
     assert learner.optimizer.state_dict()["copies"] == {}
     learner.update(groups)
     assert is_adapted(model)
@@ -116,7 +117,7 @@ def test_the_adapter_is_in_float32_under_a_model_of_bfloat16(make_model, groups)
 def test_the_reference_is_the_model_beneath_without_a_copy(make_model, groups):
     with_kl = GRPO.changed({"kl.coef": 0.1})
     model = adapted(make_model(), moved=0.05)
-    learner = Learner(model, with_kl, FAST)
+    learner = Updater(model, with_kl, FAST)
     assert learner.reference.model is model
     assert learner.state_dict()["reference"] is None
     batch = Batch.from_groups(groups)
@@ -128,7 +129,7 @@ def test_the_reference_is_the_model_beneath_without_a_copy(make_model, groups):
     assert not torch.equal(ours, expected)
     assert all(w.requires_grad for n, w in model.named_parameters() if ".lora_" in n)
     # One that is renewed is a copy, with the adapter as it was then.
-    renewed = Learner(model, with_kl.changed({"kl.ref_every": 1}), FAST)
+    renewed = Updater(model, with_kl.changed({"kl.ref_every": 1}), FAST)
     renewed.update(groups)
     told, _ = renewed.reference.score_batch(batch, 4096)
     ours, _ = renewed.model.score_batch(batch, 4096)
@@ -140,7 +141,7 @@ def test_the_divergence_is_that_from_a_copy_of_the_model(make_model, groups):
     losses = {}
     for ref_every in (0, 1000):  # 1000: a copy, which is never renewed here
         model = adapted(make_model())
-        learner = Learner(model, GRPO.changed({"kl.coef": 0.1, "kl.ref_every": ref_every}), FAST)
+        learner = Updater(model, GRPO.changed({"kl.coef": 0.1, "kl.ref_every": ref_every}), FAST)
         losses[ref_every] = [learner.update(groups)["loss"] for _ in range(3)]
     assert losses[0] == losses[1000]
     assert losses[0][0] != losses[0][-1]
@@ -148,13 +149,13 @@ def test_the_divergence_is_that_from_a_copy_of_the_model(make_model, groups):
 
 def test_a_learner_goes_on_bit_for_bit_from_what_is_saved(make_model, groups, tmp_path):
     model = adapted(make_model())
-    whole = Learner(model, PPO, FAST, seed=1)
+    whole = Updater(model, PPO, FAST, seed=1)
     whole.update(groups)
     save_checkpoint(tmp_path / "saved", model)
     state = copy.deepcopy(whole.state_dict())
     whole.update(groups)
     other = adapted(make_model(), seed=9)
-    resumed = Learner(other, PPO, FAST, seed=2)
+    resumed = Updater(other, PPO, FAST, seed=2)
     resumed.load_state_dict(state)
     load_trained_state(other, read_trained_state(tmp_path / "saved", other))
     resumed.update(groups)

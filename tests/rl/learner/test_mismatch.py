@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from rl.credit.algorithms import ALGORITHMS
-from rl.credit.mismatch import effective_share, mismatch
-from rl.learner.learner import Learner
+from rl.learner.metrics import effective_share, mismatch
 from rl.learner.settings import OptimizerConfig
+from rl.learner.updater import Updater
 
 GRPO = ALGORITHMS["grpo"]
 LOGS = torch.tensor([0.0, math.log(1.2), math.log(0.5)])
@@ -60,10 +60,10 @@ def test_an_update_tells_the_ages_of_its_tokens(make_model, groups):
             segment.versions = [5 - old if mask else -1 for mask in segment.loss_mask]
             tokens[old] += sum(segment.loss_mask)
     free = OptimizerConfig(lr=1e-3, max_grad_norm=1e9)
-    told = Learner(make_model(), GRPO, free).update(stale, version=7)
+    told = Updater(make_model(), GRPO, free).update(stale, version=7)
     share = tokens[0] / sum(tokens)
     assert told["staleness/share/2"] == pytest.approx(share)
     assert told["staleness/share/3"] == pytest.approx(1 - share)
-    fresh = Learner(make_model(), GRPO, free).update(groups)
+    fresh = Updater(make_model(), GRPO, free).update(groups)
     assert not any(name.startswith("staleness/") for name in fresh)
     assert fresh["sampling/k3"] > 0

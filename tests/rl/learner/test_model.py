@@ -12,9 +12,9 @@ from transformers import (
 )
 
 from rl.credit.batch import Batch
-from rl.learner.model import ScoringModel, load_model
-from rl.learner.module import needs_mask
-from rl.learner.reward_model import RewardModel
+from rl.learner.model import load_model
+from rl.learner.scoring import ScoringModel, needs_mask
+from rl.preferences.reward_model import RewardModel
 from rl.rollout.trajectory import Segment
 
 

@@ -7,8 +7,8 @@ import torch
 
 from agents.completion import Completion, FinishReason
 from rl.credit.algorithms import ALGORITHMS
-from rl.learner.learner import Learner
 from rl.learner.settings import OptimizerConfig
+from rl.learner.updater import Updater
 from rl.rollout.trajectory import Segment, Trajectory, TrajectoryGroup, Turn
 
 PPO = ALGORITHMS["ppo"].changed({"advantage.lam": 0.95, "epochs": 4})
@@ -26,7 +26,7 @@ def loop_gae(rewards, values, gamma, lam):
 def test_the_first_step_is_the_direct_one(make_model, groups):
     model = make_model(dtype=torch.float64)
     row = replace(PPO, epochs=1, entropy_coef=0.01)
-    learner = Learner(model, row, OptimizerConfig(max_grad_norm=1e9), max_tokens_per_micro_batch=25)
+    learner = Updater(model, row, OptimizerConfig(max_grad_norm=1e9), max_tokens_per_micro_batch=25)
     head = learner.model.value_head
     with torch.no_grad():
         head.weight.normal_(0, 0.3, generator=torch.Generator().manual_seed(1))
@@ -70,7 +70,7 @@ def test_the_first_step_is_the_direct_one(make_model, groups):
 def test_denominators_are_those_of_the_minibatch(make_model, groups):
     """One episode in each step, weights that stay, values of 0: the loss is known by hand."""
     row = replace(PPO, epochs=1, minibatches=5, whiten=False)
-    learner = Learner(make_model(), row, OptimizerConfig(lr=0.0))
+    learner = Updater(make_model(), row, OptimizerConfig(lr=0.0))
     losses, squares = [], []
     for trajectory in (t for group in groups for t in group.trajectories):
         rewards = []
@@ -90,7 +90,7 @@ def test_a_divergence_in_the_reward_is_not_in_the_loss_as_well(make_model, group
     """It is measured once, as the update starts: k1, the mean of log pi - log reference."""
     model, reference = make_model(), make_model()
     row = PPO.changed({"kl.coef": 0.1, "epochs": 2})
-    learner = Learner(model, row, OptimizerConfig(lr=1e-2))
+    learner = Updater(model, row, OptimizerConfig(lr=1e-2))
     assert learner.update(groups)["kl"] == pytest.approx(0, abs=1e-7)
     differences = []
     for trajectory in (t for group in groups for t in group.trajectories):
@@ -141,7 +141,7 @@ def test_it_learns(make_model, name):
     if name == "ppo":
         row = replace(row, epochs=2, minibatches=2)
     model = make_model()
-    learner = Learner(model, row, OptimizerConfig(lr=1e-2))
+    learner = Updater(model, row, OptimizerConfig(lr=1e-2))
     generator = torch.Generator().manual_seed(0)
     returns = []
     for _ in range(40):

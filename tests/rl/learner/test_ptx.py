@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from rl.credit.algorithms import ALGORITHMS
-from rl.learner.learner import Learner
 from rl.learner.settings import OptimizerConfig
+from rl.learner.updater import Updater
 
 GRPO = ALGORITHMS["grpo"]
 FREE = OptimizerConfig(lr=1e-3, max_grad_norm=1e9)
@@ -15,7 +15,7 @@ FREE = OptimizerConfig(lr=1e-3, max_grad_norm=1e9)
 
 def gradient_of(model, row, groups, texts=()):
     """What an update hands to the optimizer, as one vector."""
-    learner, found = Learner(model, row, FREE), []
+    learner, found = Updater(model, row, FREE), []
 
     def keep():
         found.append(torch.cat([p.grad.flatten() for p in learner.model.parameters()]))
@@ -48,9 +48,9 @@ def test_the_gradient_of_the_texts_is_added_by_its_weight(make_model, groups):
 def test_what_it_says(make_model, groups):
     texts = [t.segments[0] for group in groups for t in group.trajectories]
     loss = mean_cross_entropy(make_model(), texts).item()
-    told = Learner(make_model(), replace(GRPO, ptx_coef=0.7), FREE).update(groups, None, texts)
+    told = Updater(make_model(), replace(GRPO, ptx_coef=0.7), FREE).update(groups, None, texts)
     assert told["ptx_loss"] == pytest.approx(loss, rel=1e-5)
-    without = Learner(make_model(), GRPO, FREE).update(groups)
+    without = Updater(make_model(), GRPO, FREE).update(groups)
     # InstructGPT's objective: the weighted log-likelihood of the texts beside the reward.
     assert told["loss"] - without["loss"] == pytest.approx(0.7 * loss, rel=1e-5)
     assert told["num_tokens"] == without["num_tokens"]
@@ -60,7 +60,7 @@ def test_what_it_says(make_model, groups):
 def test_each_optimizer_step_takes_its_share(make_model, groups):
     texts = [t.segments[0] for group in groups for t in group.trajectories]
     row = replace(GRPO, ptx_coef=1.0, minibatches=2)
-    learner, seen = Learner(make_model(), row, FREE), []
+    learner, seen = Updater(make_model(), row, FREE), []
     imitate = learner._imitate
     learner._imitate = lambda share, metrics: (seen.append(len(share)), imitate(share, metrics))
     learner.update(groups, None, texts)

@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rl.credit.advantages import dense_advantages, suffix_sums
+from rl.credit.advantage_math import dense_advantages, suffix_sums
 from rl.credit.algorithms import ALGORITHMS
 from rl.credit.assignment import assign_credit
 from rl.credit.batch import Batch
 from rl.credit.losses import token_weights
 from rl.errors import RunFailure
-from rl.learner.learner import Learner
 from rl.learner.seam import NonFiniteLoss
 from rl.learner.settings import OptimizerConfig
 from rl.learner.token_rewards import TokenRewards
+from rl.learner.updater import Updater
 
 OREAL, PRIME = ALGORITHMS["oreal"], ALGORITHMS["prime"]
 CONFIG = OptimizerConfig(lr=1e-3, max_grad_norm=1e9)
@@ -123,25 +123,25 @@ def test_the_logit_of_an_episode_is_prime_s(make_model, make_group):
 @pytest.mark.parametrize("name", ["oreal", "prime"])
 def test_a_learner_goes_on_with_them(make_model, groups, name):
     row, outcomes = ALGORITHMS[name], outcomes_of(groups)
-    learner = Learner(make_model(), row, CONFIG)
+    learner = Updater(make_model(), row, CONFIG)
     for _ in range(3):
         learner.update(groups, None, (), outcomes)
     state = copy.deepcopy(learner.state_dict())
     weights = copy.deepcopy(learner.model.model.state_dict())
     expected = learner.update(groups, None, (), outcomes)
     model = make_model()
-    resumed = Learner(model, row, CONFIG)
+    resumed = Updater(model, row, CONFIG)
     model.load_state_dict(weights)
     resumed.load_state_dict(state)
     assert resumed.update(groups, None, (), outcomes) == expected
     assert expected["token_rewards/loss"] < math.log(2)
-    other = Learner(make_model(), ALGORITHMS["grpo"], CONFIG)
+    other = Updater(make_model(), ALGORITHMS["grpo"], CONFIG)
     with pytest.raises(ValueError, match="has a token_rewards"):
         other.load_state_dict({**state, "reference": None})
 
 
 def test_right_and_wrong_tokens_have_means_of_their_own(make_model, groups):
-    learner = Learner(make_model(), OREAL.changed({"kl.coef": 0.0}), CONFIG)
+    learner = Updater(make_model(), OREAL.changed({"kl.coef": 0.0}), CONFIG)
     batch = Batch.from_groups(groups, None, outcomes_of(groups))
     weights, _ = learner._weights(batch, torch.ones(5, dtype=torch.bool), "outcome-mean")
     right = batch.outcomes[batch.episode_ids] == 1
@@ -152,7 +152,7 @@ def test_right_and_wrong_tokens_have_means_of_their_own(make_model, groups):
 
 
 def test_outcomes_must_be_given(make_model, groups):
-    learner = Learner(make_model(), PRIME, CONFIG)
+    learner = Updater(make_model(), PRIME, CONFIG)
     with pytest.raises(ValueError, match="outcomes are missing"):
         learner.update(groups)
     with pytest.raises(ValueError, match="outcomes has 1 entries for 5 finished episodes"):
@@ -160,7 +160,7 @@ def test_outcomes_must_be_given(make_model, groups):
 
 
 def test_what_cannot_be_learned_from_changes_nothing(make_model, groups):
-    learner = Learner(make_model(), PRIME, CONFIG)
+    learner = Updater(make_model(), PRIME, CONFIG)
     before = copy.deepcopy(learner.state_dict()["token_rewards"]["model"])
     with pytest.raises(RunFailure, match="the token rewards' loss is nan"):
         learner.update(groups, None, (), [float("nan")] * 5)
@@ -171,7 +171,7 @@ def test_what_cannot_be_learned_from_changes_nothing(make_model, groups):
 def test_an_update_that_failed_leaves_no_gradient_to_the_next(make_model, groups):
     """The outcomes' gradient is taken first; then the policy's loss is no number."""
     outcomes = outcomes_of(groups)
-    learner, other = (Learner(make_model(), PRIME, CONFIG) for _ in range(2))
+    learner, other = (Updater(make_model(), PRIME, CONFIG) for _ in range(2))
     with pytest.raises(NonFiniteLoss):
         learner.update(groups, [math.nan] * 5, (), outcomes)
     for one in (learner, other):

@@ -9,11 +9,17 @@ import torch
 from tiny_served import VOCAB, new_model, scores_of
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
+import rl.learner.model
 from agents.completion import Completion, FinishReason, SamplingParams
 from agents.vllm import Prober, WeightsDiffer
-from rl.learner import tolerance
-from rl.learner.model import score_tokens
-from rl.learner.tolerance import LEAST, LEAST_COARSE, MARGIN, scoring_noise, tolerance_of
+from rl.learner.model import (
+    COARSE_TOLERANCE,
+    LEAST_TOLERANCE,
+    NOISE_MARGIN,
+    score_tokens,
+    scoring_noise,
+    tolerance_of,
+)
 
 TINY_LR = 4e-4
 
@@ -67,7 +73,7 @@ def gemma():
 def test_a_small_models_noise_is_far_below_the_least_tolerance():
     for model in (new_model(), gemma()):
         assert 0 <= scoring_noise(model) < 2.5e-5
-        assert tolerance_of(model) == LEAST[torch.float32]
+        assert tolerance_of(model) == LEAST_TOLERANCE[torch.float32]
 
 
 def test_the_tolerance_grows_with_the_models_noise():
@@ -76,20 +82,22 @@ def test_the_tolerance_grows_with_the_models_noise():
     with torch.no_grad():
         model.model.norm.weight.mul_(1000.0)
     noise = scoring_noise(model, seed=3)
-    assert noise > LEAST[torch.float32] / MARGIN
-    assert tolerance_of(model, seed=3) == MARGIN * noise
+    assert noise > LEAST_TOLERANCE[torch.float32] / NOISE_MARGIN
+    assert tolerance_of(model, seed=3) == NOISE_MARGIN * noise
 
 
 def test_few_digits_have_a_tolerance_of_their_own():
-    assert tolerance_of(new_model().bfloat16()) >= LEAST_COARSE
+    assert tolerance_of(new_model().bfloat16()) >= COARSE_TOLERANCE
 
 
 def test_the_noise_is_that_of_the_probe():
     seen = []
     model = new_model()
-    real = tolerance._logprobs
+    real = rl.learner.model._logprobs
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tolerance, "_logprobs", lambda x, ids: seen.append(ids) or real(x, ids))
+        patch.setattr(
+            rl.learner.model, "_logprobs", lambda x, ids: seen.append(ids) or real(x, ids)
+        )
         scoring_noise(model, seed=5)
     probe = Prober(lambda *_: [], VOCAB, sampling=SamplingParams(), tolerance=1.0, seed=5)._prompt
     assert all(ids[0].tolist() == probe for ids in seen)
@@ -98,9 +106,9 @@ def test_the_noise_is_that_of_the_probe():
 @pytest.mark.parametrize("way", ["alone", "in a batch", "through the cache"])
 def test_each_way_to_score_counts(monkeypatch, way):
     ways, differs = iter(("alone", "in a batch", "through the cache")), {way: 0.5}
-    real = tolerance._logprobs
+    real = rl.learner.model._logprobs
     monkeypatch.setattr(
-        tolerance, "_logprobs", lambda x, ids: real(x, ids) + differs.get(next(ways), 0.0)
+        rl.learner.model, "_logprobs", lambda x, ids: real(x, ids) + differs.get(next(ways), 0.0)
     )
     assert scoring_noise(new_model()) == pytest.approx(0.5, abs=1e-3)
 

@@ -8,8 +8,8 @@ import torch
 from rl.credit.algorithms import ALGORITHMS
 from rl.credit.assignment import assign_credit
 from rl.credit.batch import Batch
-from rl.learner.learner import Learner
 from rl.learner.settings import OptimizerConfig
+from rl.learner.updater import Updater
 
 ROW = ALGORITHMS["dapo-loss"].changed({"advantage.std": "none", "mask_truncated": True})
 
@@ -55,7 +55,7 @@ def test_running_out_of_turns_is_not_running_out_of_tokens(make_trajectory, reas
 
 def test_the_gradient_is_that_of_the_others_with_its_return_in_their_baseline(make_model, group):
     def gradient(groups, row, rewards=None):
-        learner = Learner(make_model(dtype=torch.float64), row, OptimizerConfig(max_grad_norm=1e9))
+        learner = Updater(make_model(dtype=torch.float64), row, OptimizerConfig(max_grad_norm=1e9))
         seen = []
         learner.optimizer.step = lambda: seen.extend(
             p.grad.clone() for p in learner.model.parameters()
@@ -75,5 +75,5 @@ def test_the_gradient_is_that_of_the_others_with_its_return_in_their_baseline(ma
 def test_where_all_were_cut_nothing_is_trained(make_model, group):
     for trajectory in group.trajectories:
         cut(trajectory, "context_full")
-    metrics = Learner(make_model(), ROW, OptimizerConfig()).update([group])
+    metrics = Updater(make_model(), ROW, OptimizerConfig()).update([group])
     assert (metrics["num_tokens"], metrics["skipped_updates"]) == (0.0, 1.0)

@@ -18,9 +18,9 @@ from rl.credit.shaping import Member, make_shapings
 from rl.errors import UsageError
 from rl.learner.checkpoint import save_checkpoint
 from rl.learner.model import load_model
-from rl.learner.preferences import PreferenceLearner
-from rl.learner.reward_model import RewardModel
 from rl.learner.settings import OptimizerConfig
+from rl.preferences.reward_model import RewardModel
+from rl.preferences.updater import PreferenceUpdater
 from rl.rollout.trajectory import Trajectory, Turn
 from rl.run.folder import read_jsonl
 from rl.train import main
@@ -38,7 +38,7 @@ def judge(toy_model, renderer, tmp_path_factory):
     from rl.data.conversations import Conversation, Exchange
 
     rewarder = RewardModel.from_causal(load_model(toy_model))
-    learner = PreferenceLearner(rewarder, OptimizerConfig(lr=3e-3))
+    learner = PreferenceUpdater(rewarder, OptimizerConfig(lr=3e-3))
     prefers = [
         Comparison(
             tuple(Conversation((Exchange(shown, said),)) for said in "201"),

@@ -12,9 +12,9 @@ import torch
 from agents.completion import Completion, FinishReason
 from agents.segment import Segment
 from rl.data.steps import TokenSteps, turn_ends
-from rl.learner.process import ProcessLearner, step_scores
-from rl.learner.reward_model import RewardModel
 from rl.learner.settings import OptimizerConfig
+from rl.preferences.process_rewards import ProcessUpdater, step_scores
+from rl.preferences.reward_model import RewardModel
 
 OPTIMIZER = OptimizerConfig(lr=1e-2, max_grad_norm=1e9)
 
@@ -65,7 +65,7 @@ def test_the_loss_is_the_mean_cross_entropy_of_steps_however_it_is_cut(
             terms.append(-(label * p.log() + (1 - label) * (1 - p).log()))
     by_hand = torch.cat(terms).mean()
     by_hand.backward()
-    learner = ProcessLearner(rewarder, OPTIMIZER, max_tokens)
+    learner = ProcessUpdater(rewarder, OPTIMIZER, max_tokens)
     kept = []
     learner.optimizer.step = lambda: kept.extend(p.grad.clone() for p in rewarder.parameters())
     told = learner.update(solutions)
@@ -77,7 +77,7 @@ def test_the_loss_is_the_mean_cross_entropy_of_steps_however_it_is_cut(
 
 def test_steps_are_learned_and_scored(make_model, solutions):
     rewarder = RewardModel.from_causal(make_model(dtype=torch.float64))
-    learner = ProcessLearner(rewarder, OPTIMIZER)
+    learner = ProcessUpdater(rewarder, OPTIMIZER)
     told = [learner.update(solutions) for _ in range(60)]
     assert told[0]["loss"] == pytest.approx(math.log(2)), "the head begins at 0"
     segments, ends = [s.segment for s in solutions], [s.ends for s in solutions]
@@ -90,4 +90,4 @@ def test_steps_are_learned_and_scored(make_model, solutions):
     wrong = TokenSteps(solutions[1].segment, solutions[1].ends, (1.0,))
     assert learner.agreements([wrong]) == [0]
     with pytest.raises(ValueError, match=r"max_tokens_per_micro_batch \(0\) must be >= 1"):
-        ProcessLearner(rewarder, OPTIMIZER, 0)
+        ProcessUpdater(rewarder, OPTIMIZER, 0)

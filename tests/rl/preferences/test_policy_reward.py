@@ -10,11 +10,11 @@ import torch
 
 from agents.completion import Completion, FinishReason
 from agents.segment import Segment
-from rl.credit.preferences import dpo_loss
 from rl.data.comparisons import Pair, TokenComparison
-from rl.learner.policy_reward import PolicyReward
-from rl.learner.preferences import PreferenceLearner
 from rl.learner.settings import OptimizerConfig
+from rl.preferences.losses import dpo_loss
+from rl.preferences.policy_reward import PolicyReward
+from rl.preferences.updater import PreferenceUpdater
 
 OPTIMIZER = OptimizerConfig(lr=1e-3, max_grad_norm=1e9)
 
@@ -64,7 +64,7 @@ def direct(model, reference, comparison, reduction):
 @pytest.mark.parametrize("reduction", ["sum", "mean", "turn-mean"])
 def test_a_step_is_that_of_a_direct_implementation(make_model, comparisons, reduction, max_tokens):
     model, reference = make_model(0, torch.float64), make_model(0, torch.float64)
-    learner = PreferenceLearner(PolicyReward(model, 0.3, reduction), OPTIMIZER, max_tokens)
+    learner = PreferenceUpdater(PolicyReward(model, 0.3, reduction), OPTIMIZER, max_tokens)
     anchored = learner.anchored(comparisons)
     # Somewhere else than at the reference, so that log-ratios are not 0.
     moved = make_model(1, torch.float64).state_dict()

@@ -1,6 +1,6 @@
-"""The learner: from groups of episodes to new weights, one update at a time.
+"""The updater: from groups of episodes to new weights, one update at a time.
 
-:meth:`Learner.update` reads from top to bottom: a batch; what stays fixed during the update (old
+:meth:`Updater.update` reads from top to bottom: a batch; what stays fixed during the update (old
 and reference log-probabilities, values, advantages); then optimizer steps, each over one minibatch
 and summed over its micro-batches.
 """
@@ -16,15 +16,19 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rl.credit.algorithm import Algorithm
+from rl.credit.assignment import fixed_terms
 from rl.credit.batch import Batch, MicroBatch
-from rl.credit.choices import Aggregation
-from rl.credit.losses import adapted_kl_coef, token_weights
-from rl.credit.objective import imitation_objective, policy_objective
-from rl.learner.fixed_terms import fixed_terms
+from rl.credit.losses import (
+    FixedTerms,
+    adapted_kl_coef,
+    imitation_objective,
+    policy_objective,
+    token_weights,
+)
+from rl.credit.options import Aggregation
 from rl.learner.metrics import UpdateMetrics, compare_few
-from rl.learner.model import ScoringModel
 from rl.learner.optimizer import Optimizer
-from rl.learner.reference import copied, make_reference
+from rl.learner.scoring import ScoringModel, copied, make_reference
 from rl.learner.seam import BrokenWeights, NonFiniteLoss
 from rl.learner.settings import OptimizerConfig
 from rl.learner.token_rewards import TokenRewards
@@ -34,7 +38,7 @@ ZERO_ADVANTAGE = 1e-6
 """An advantage up to this is the rounding of a 0."""
 
 
-class Learner:
+class Updater:
     """Trains ``model`` in place.
 
     Args:
@@ -128,8 +132,7 @@ class Learner:
         metrics, self.credit = UpdateMetrics(version), None
         if batch.num_tokens == 0:
             return self._skip(batch, metrics)
-        one_step = self.algorithm.epochs * self.algorithm.minibatches == 1
-        before = None if one_step else self.optimizer.snapshot()
+        before = None if self.algorithm.one_step else self.optimizer.snapshot()
         order = self._generator.get_state()
         try:
             self._train(batch, metrics, texts)
@@ -157,11 +160,8 @@ class Learner:
         if self.token_rewards is not None:
             token_scores = self.token_rewards.scores(batch)
             metrics.values.update(self.token_rewards.accumulate(batch, token_scores))
-        most = self.max_tokens_per_micro_batch
-        fixed, told = fixed_terms(
-            self.algorithm, self.model, self.reference, batch, most, token_scores
-        )
-        metrics.values.update(told)
+        fixed, measured = self._fixed_terms(batch, token_scores)
+        metrics.values.update(measured)
         sampling_logprobs = self._on_device(batch.sampling_logprobs)
         tables = batch.sampled, batch.versions, batch.episode_ids
         sampled, versions, owners = (table.to(self.model.device) for table in tables)
@@ -170,7 +170,7 @@ class Learner:
         metrics.values["frac_zero_advantage"] = zero.double().mean().item()
         live = self._live_episodes(batch, fixed.advantages)
         if not live.any():
-            compare_few(self.model, batch, metrics, most)
+            compare_few(self.model, batch, metrics, self.max_tokens_per_micro_batch)
         steps_before = self.optimizer.num_steps
         minibatches = list(self._minibatches(batch))
         for number, episodes in enumerate(minibatches):
@@ -199,6 +199,19 @@ class Learner:
             self._step(metrics)
         if self.token_rewards is not None:
             self.token_rewards.step()
+
+    def _fixed_terms(
+        self, batch: Batch, token_scores: Tensor | None
+    ) -> tuple[FixedTerms, dict[str, float]]:
+        """What stays fixed while the update lasts, on the model's device, and its metrics."""
+        row, most = self.algorithm, self.max_tokens_per_micro_batch
+        old, values, ref = None, None, None
+        if row.uses_old_scores:
+            old, values = self.model.score_batch(batch, most)
+        if self.reference is not None:
+            ref, _ = self.reference.score_batch(batch, most)
+        fixed, metrics = fixed_terms(row, batch, values, old, ref, token_scores)
+        return fixed.to(self.model.device, self.model.dtype), metrics
 
     def _imitate(self, texts: Sequence[Segment], metrics: UpdateMetrics) -> None:
         """Add the gradient of the texts' mean cross-entropy, by ``ptx_coef``."""
@@ -306,14 +319,10 @@ class Learner:
     def _live_episodes(self, batch: Batch, advantages: Tensor) -> Tensor:
         """Episodes with a gradient: ``[M]`` booleans.
 
-        Where the surrogate is the whole loss, an episode whose advantages are all 0 has none. Only
-        metrics need its forward pass: it is left out, but for a few episodes of an update in which
-        none has a gradient.
+        Only metrics need the forward pass of the others, which are left out, but for a few episodes
+        of an update in which none has a gradient.
         """
-        row = self.algorithm
-        beside = row.uses_values or row.entropy_coef or row.kl.coef
-        surrogate_only = not (beside or row.surrogate.gradient_at_zero)
-        live = torch.full((len(batch.rewards),), not surrogate_only)
+        live = torch.full((len(batch.rewards),), self.algorithm.gradient_at_zero)
         live[batch.episode_ids[advantages.cpu() != 0]] = True
         return live
 

@@ -9,17 +9,17 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from small_learner import build_model
 
+import rl.credit.logprobs
 from agents.completion import Completion, FinishReason, SamplingParams
 from agents.local import LocalPolicy
 from rl.credit.batch import Batch
-from rl.credit.support import Support
-from rl.learner import head
-from rl.learner.head import token_head
-from rl.learner.model import ScoringModel, score_tokens
+from rl.credit.logprobs import Support, token_head
+from rl.learner.model import score_tokens
+from rl.learner.scoring import ScoringModel
 from rl.learner.token_rewards import TokenRewards
 from rl.rollout.trajectory import Segment, Trajectory, TrajectoryGroup, Turn
-from tests.rl.learner.conftest import build_model
 
 SUPPORTS = st.lists(st.lists(st.integers(0, 8), unique=True, max_size=9), min_size=1, max_size=12)
 
@@ -47,7 +47,7 @@ def test_spans_without_a_support_lie_between_those_that_have_one():
 
 @pytest.mark.parametrize("chunk", [1, 40, 10**6], ids=["row by row", "two rows", "at once"])
 def test_the_head_over_a_support_is_the_softmax_of_its_logits_alone(chunk, monkeypatch):
-    monkeypatch.setattr(head, "CHUNK_ELEMENTS", chunk)
+    monkeypatch.setattr(rl.credit.logprobs, "CHUNK_ELEMENTS", chunk)
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(7, 6, generator=generator, dtype=torch.float64).requires_grad_()
     weight = torch.randn(17, 6, generator=generator, dtype=torch.float64).requires_grad_()

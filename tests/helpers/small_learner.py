@@ -1,7 +1,6 @@
 """A model and episodes small enough to check by hand."""
 
 import numpy as np
-import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -56,34 +55,3 @@ def build_group(shapes, *, seed=0):
     return TrajectoryGroup(
         [build_trajectory(turns, seed=seed, member=i) for i, turns in enumerate(shapes)]
     )
-
-
-@pytest.fixture
-def make_model():
-    return build_model
-
-
-@pytest.fixture
-def make_trajectory():
-    return build_trajectory
-
-
-@pytest.fixture
-def make_group():
-    return build_group
-
-
-@pytest.fixture
-def groups():
-    """Two groups of multi-turn episodes of unequal length."""
-    return [
-        build_group(
-            [
-                [(4, 5, 0.0), (3, 2, 1.0)],
-                [(4, 3, 0.0)],
-                [(4, 7, 0.5), (2, 4, 0.0), (1, 1, 0.25)],
-            ],
-            seed=1,
-        ),
-        build_group([[(6, 2, 1.0)], [(6, 9, 0.0)]], seed=2),
-    ]

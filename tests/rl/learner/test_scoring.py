@@ -17,7 +17,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from agents.segment import Segment
 from rl.credit.batch import Batch
-from rl.learner.module import ScoringModule
+from rl.learner.scoring import ScoringModule
 
 dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=0, world_size=1)
 torch.manual_seed(0)

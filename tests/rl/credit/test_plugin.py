@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from rl.credit.advantages import Gae, GroupOutcome
 from rl.credit.algorithm import Algorithm
 from rl.credit.algorithms import ALGORITHMS, find_algorithm, register_algorithm
-from rl.credit.estimators import Gae, GroupOutcome
 from rl.credit.plugin import ADVANTAGES, SURROGATES, Advantage, Surrogate, SurrogateLoss, register
 from rl.credit.surrogates import Clip, Gspo
 from rl.errors import RunFailure
-from rl.learner.learner import Learner
 from rl.learner.settings import OptimizerConfig
+from rl.learner.updater import Updater
 from tools.registry import UnknownNameError
 
 GRPO = ALGORITHMS["grpo"]
@@ -85,7 +85,7 @@ def test_a_registered_surrogate_trains_as_the_clip_does_where_nothing_is_clipped
     weights = []
     for row in rows:
         model = make_model()
-        Learner(model, row, config).update(groups)
+        Updater(model, row, config).update(groups)
         weights.append(model.state_dict())
     assert all(weights[0][name].equal(weights[1][name]) for name in weights[0])
     assert "test-unclipped" in SURROGATES.names()
@@ -176,7 +176,7 @@ def test_a_loss_of_another_shape_is_refused(make_model, groups):
 
     row = GRPO.changed({"surrogate": Sum()})
     with pytest.raises(RunFailure, match=r"algo.surrogate=test-sum gave losses of shape \(\), exp"):
-        Learner(make_model(), row, OptimizerConfig(lr=1e-3)).update(groups)
+        Updater(make_model(), row, OptimizerConfig(lr=1e-3)).update(groups)
 
 
 def test_every_plug_in_has_a_sentence_and_a_docstring_for_each_option():

@@ -15,7 +15,7 @@ from transformers import (
 from agents.completion import Completion, FinishReason
 from agents.segment import Segment
 from rl.learner.checkpoint import save_checkpoint
-from rl.learner.reward_model import RewardModel
+from rl.preferences.reward_model import RewardModel
 
 
 def answer(read, said):

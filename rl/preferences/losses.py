@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from rl.credit.choices import Reduction
+from rl.credit.options import Reduction
+from rl.data.comparisons import ranked_pairs
 
 
 def bradley_terry(
@@ -33,16 +34,6 @@ def bradley_terry(
     """
     difference = better - worse
     return -label * logsigmoid(difference - margin) - (1 - label) * logsigmoid(-difference - margin)
-
-
-def ranked_pairs(ranking: Sequence[float]) -> list[tuple[int, int]]:
-    """Every pair (better, worse) of answers with these grades, ties left out.
-
-    Args:
-        ranking: a grade for each answer; the greater, the better.
-    """
-    places = range(len(ranking))
-    return [(i, j) for i in places for j in places if ranking[i] > ranking[j]]
 
 
 def ranking_loss(rewards: Tensor, ranking: Sequence[float]) -> Tensor:

@@ -11,23 +11,23 @@ from transformers import PreTrainedModel
 
 from agents.segment import Segment
 from rl.credit.batch import Batch
-from rl.credit.choices import Reduction
-from rl.credit.preferences import answer_log_ratios
-from rl.learner.model import ScoringModel
+from rl.credit.options import Reduction
+from rl.learner.scoring import ScoringModel
+from rl.preferences.losses import answer_log_ratios
 
 
 class PolicyReward:
     """``beta log pi(answer)``; counted from a reference's, it is DPO's implicit reward.
 
     Rafailov et al., arXiv 2305.18290, section 4: ``beta log(pi / pi_ref)``. The reference's part
-    never changes: :meth:`rl.learner.preferences.PreferenceLearner.anchored` takes it once, so that
+    never changes: :meth:`rl.preferences.updater.PreferenceUpdater.anchored` takes it once, so that
     no second model is kept.
 
     Args:
         model: a causal language model, which is trained in place.
         beta: how closely the reference is kept.
         reduction: from an answer's tokens to the answer;
-            :func:`rl.credit.preferences.answer_log_ratios`.
+            :func:`rl.preferences.losses.answer_log_ratios`.
 
     Raises:
         ValueError: the learner cannot score this kind of model.

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from agents.segment import Segment
-from rl.credit.preferences import bradley_terry
 from rl.data.comparisons import TokenComparison
 from rl.errors import RunFailure
 from rl.learner.optimizer import Optimizer
 from rl.learner.seam import BrokenWeights
 from rl.learner.settings import OptimizerConfig
+from rl.preferences.losses import bradley_terry
 
 
 class Rewarder(Protocol):
@@ -59,7 +59,7 @@ class Judged:
         return agreements
 
 
-class PreferenceLearner:
+class PreferenceUpdater:
     """Trains a rewarder in place.
 
     Args:

@@ -11,12 +11,12 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from agents.segment import Segment
 from rl.data.steps import TokenSteps
 from rl.learner.optimizer import Optimizer
-from rl.learner.preferences import checked_step, cut
-from rl.learner.reward_model import RewardModel
 from rl.learner.settings import OptimizerConfig
+from rl.preferences.reward_model import RewardModel
+from rl.preferences.updater import checked_step, cut
 
 
-class ProcessLearner:
+class ProcessUpdater:
     """Trains a reward model to give each step's last token the log-odds of its label.
 
     Math-Shepherd (arXiv 2312.08935, equation 4): cross-entropy at every step; labels may be soft.

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-import rl.learner.learner
+import rl.learner.updater
 from rl.credit.algorithms import ALGORITHMS
-from rl.learner.learner import Learner
 from rl.learner.seam import BrokenWeights, NonFiniteLoss
 from rl.learner.settings import OptimizerConfig
+from rl.learner.updater import Updater
 from rl.rollout.trajectory import TrajectoryGroup
 
 GRPO = ALGORITHMS["grpo"]
@@ -19,7 +19,7 @@ FREE = OptimizerConfig(lr=1e-3, max_grad_norm=1e9)
 
 def test_a_loss_that_is_not_finite_stops_before_the_step(make_model, groups):
     model = make_model()
-    learner = Learner(model, GRPO, FREE)
+    learner = Updater(model, GRPO, FREE)
     with torch.no_grad():
         model.model.norm.weight[3] = float("inf")
     before = copy.deepcopy(model.state_dict())
@@ -32,7 +32,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_step(make_model, groups):
 
 
 def test_a_gradient_that_is_not_finite_stops_before_the_step(make_model, groups):
-    learner = Learner(make_model(), GRPO, FREE)
+    learner = Updater(make_model(), GRPO, FREE)
     learner.model.parameters()[0].register_hook(lambda grad: grad * float("inf"))
     with pytest.raises(NonFiniteLoss, match=r"has loss -?\d.* and gradient norm nan"):
         learner.update(groups)
@@ -46,7 +46,7 @@ def test_broken_weights_that_no_forward_pass_reads_stop_it_too(make_model, group
     prompt = constant.trajectories[0].segments[0].token_ids
     prompt[0] = (set(range(1, 23)) - read).pop()
     model = make_model()
-    learner = Learner(model, GRPO, FREE)
+    learner = Updater(model, GRPO, FREE)
     with torch.no_grad():
         model.model.embed_tokens.weight[prompt[0]] = float("nan")
     with pytest.raises(BrokenWeights, match="gave weights that are not finite"):
@@ -66,11 +66,11 @@ def test_an_update_of_several_steps_is_made_wholly_or_not_at_all(
 ):
     """The loss of its third optimizer step is nan: the two before it are undone."""
     row = replace(ALGORITHMS[name], epochs=2, minibatches=2)
-    failing, sound = (Learner(make_model(dtype=dtype), row, FREE, seed=5) for _ in range(2))
+    failing, sound = (Updater(make_model(dtype=dtype), row, FREE, seed=5) for _ in range(2))
     for learner in (failing, sound):
         for _ in range(updates_before):
             learner.update(groups)
-    objective = rl.learner.learner.policy_objective
+    objective = rl.learner.updater.policy_objective
     steps = failing.optimizer.num_steps
 
     def poisoned(*args, **kwargs):
@@ -79,7 +79,7 @@ def test_an_update_of_several_steps_is_made_wholly_or_not_at_all(
         return replace(terms, loss=terms.loss * float("nan")) if broken else terms
 
     with monkeypatch.context() as patch:
-        patch.setattr(rl.learner.learner, "policy_objective", poisoned)
+        patch.setattr(rl.learner.updater, "policy_objective", poisoned)
         with pytest.raises(NonFiniteLoss, match=rf"optimizer step {steps + 3} has loss nan"):
             failing.update(groups)
     torch.testing.assert_close(states(failing), states(sound), rtol=0, atol=0)
@@ -94,7 +94,7 @@ def test_weights_that_a_step_breaks_are_noticed_at_once(
 ):
     model = make_model()
     before = copy.deepcopy(model.state_dict())
-    learner = Learner(model, replace(GRPO, epochs=epochs), FREE)
+    learner = Updater(model, replace(GRPO, epochs=epochs), FREE)
     monkeypatch.setattr(type(learner.optimizer), "_schedule", float("inf"))
     with pytest.raises(BrokenWeights, match=r"optimizer step 1 gave weights that are not finite"):
         learner.update(groups)
@@ -103,7 +103,7 @@ def test_weights_that_a_step_breaks_are_noticed_at_once(
 
 
 def test_a_step_in_which_nothing_is_live_has_a_gradient_of_zero(make_model, groups):
-    learner = Learner(make_model(), GRPO, FREE)
+    learner = Updater(make_model(), GRPO, FREE)
     learner.update(groups)
     state = learner.optimizer.state_dict()["adamw"]["state"]
     before = [moments["exp_avg"].clone() for moments in state.values()]
@@ -116,7 +116,7 @@ def test_a_step_in_which_nothing_is_live_has_a_gradient_of_zero(make_model, grou
 def test_nothing_to_train_is_skipped_and_counted(make_model, make_trajectory):
     model = make_model()
     before = copy.deepcopy(model.state_dict())
-    learner = Learner(model, GRPO, FREE)
+    learner = Updater(model, GRPO, FREE)
     failed = TrajectoryGroup([make_trajectory([(2, 3, 1.0)], failure="sandbox died")])
     for count in (1, 2):
         metrics = learner.update([failed])
@@ -135,4 +135,4 @@ def test_nothing_to_train_is_skipped_and_counted(make_model, make_trajectory):
 @pytest.mark.parametrize("bound", [0, -3])
 def test_a_micro_batch_holds_at_least_a_token(make_model, bound):
     with pytest.raises(ValueError, match=rf"max_tokens_per_micro_batch \({bound}\) must be >= 1"):
-        Learner(make_model(), GRPO, FREE, max_tokens_per_micro_batch=bound)
+        Updater(make_model(), GRPO, FREE, max_tokens_per_micro_batch=bound)

@@ -11,12 +11,12 @@ import torch
 
 from agents.completion import Completion, FinishReason
 from agents.segment import Segment
-from rl.credit.preferences import bradley_terry, ranking_loss
 from rl.data.comparisons import Pair, TokenComparison
 from rl.errors import RunFailure
-from rl.learner.preferences import PreferenceLearner, cut
-from rl.learner.reward_model import RewardModel
 from rl.learner.settings import OptimizerConfig
+from rl.preferences.losses import bradley_terry, ranking_loss
+from rl.preferences.reward_model import RewardModel
+from rl.preferences.updater import PreferenceUpdater, cut
 
 OPTIMIZER = OptimizerConfig(lr=1e-2, max_grad_norm=1e9)
 
@@ -59,7 +59,7 @@ def rewarder(make_model):
 def gradients(rewarder, comparisons, max_tokens):
     """Of one step, from the step of plain gradient descent that it makes."""
     rewarder = RewardModel(copy.deepcopy(rewarder.model))
-    learner = PreferenceLearner(rewarder, OPTIMIZER, max_tokens)
+    learner = PreferenceUpdater(rewarder, OPTIMIZER, max_tokens)
     kept = []
     learner.optimizer.step = lambda: kept.extend(p.grad.clone() for p in rewarder.parameters())
     told = learner.update(comparisons)
@@ -96,7 +96,7 @@ def test_micro_batches_and_order_change_nothing(rewarder, comparisons, max_token
 
 def test_an_answers_reward_is_its_last_tokens_alone_and_in_company(rewarder, comparisons):
     segments = [s for c in comparisons for s in c.segments]
-    together = PreferenceLearner(rewarder, OPTIMIZER, 30).rewards(segments)
+    together = PreferenceUpdater(rewarder, OPTIMIZER, 30).rewards(segments)
     for segment, reward in zip(segments, together, strict=True):
         ids = torch.tensor([segment.token_ids])
         with torch.no_grad():
@@ -118,7 +118,7 @@ def test_what_follows_an_answers_last_word_is_not_read(rewarder, comparisons):
 
 def test_rewards_counted_from_where_they_are_begin_at_log_2(rewarder, comparisons):
     plain = [comparisons[i] for i in (0, 1, 3)]
-    learner = PreferenceLearner(rewarder, OPTIMIZER)
+    learner = PreferenceUpdater(rewarder, OPTIMIZER)
     anchored = learner.anchored(plain)
     told = learner.update(anchored)
     assert told["margin"] == pytest.approx(0, abs=1e-12)
@@ -129,7 +129,7 @@ def test_rewards_counted_from_where_they_are_begin_at_log_2(rewarder, comparison
 
 def test_a_new_head_gives_nothing_and_learns(make_model, comparisons):
     rewarder = RewardModel.from_causal(make_model(dtype=torch.float64))
-    learner = PreferenceLearner(rewarder, OPTIMIZER)
+    learner = PreferenceUpdater(rewarder, OPTIMIZER)
     assert learner.rewards(comparisons[1].segments) == [0, 0, 0]
     plain = comparisons[:2]
     told = [learner.update(plain) for _ in range(40)]
@@ -141,7 +141,7 @@ def test_a_new_head_gives_nothing_and_learns(make_model, comparisons):
 
 
 def test_a_loss_that_is_not_finite_leaves_the_weights_alone(rewarder, comparisons):
-    learner = PreferenceLearner(rewarder, OPTIMIZER)
+    learner = PreferenceUpdater(rewarder, OPTIMIZER)
     before = [p.clone() for p in rewarder.parameters()]
     broken = TokenComparison(comparisons[0].segments, (Pair(0, 1, margin=math.inf),))
     with pytest.raises(RunFailure, match="optimizer step 1 has loss nan"):
@@ -150,7 +150,7 @@ def test_a_loss_that_is_not_finite_leaves_the_weights_alone(rewarder, comparison
         assert torch.equal(parameter, old)
         assert parameter.grad is None
     with pytest.raises(ValueError, match=r"max_tokens_per_micro_batch \(0\) must be >= 1"):
-        PreferenceLearner(rewarder, OPTIMIZER, 0)
+        PreferenceUpdater(rewarder, OPTIMIZER, 0)
 
 
 def test_cutting():

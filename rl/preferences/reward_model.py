@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel
 
 from agents.segment import Segment
-from rl.learner.module import needs_mask
+from rl.learner.scoring import needs_mask
 
 BIAS = "reward_bias"
 """The key of the model's configuration that holds what is added to every score."""

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from rl.learner import head
-from rl.learner.head import token_head
+import rl.credit.logprobs
+from rl.credit.logprobs import token_head
 
 
 def naive(hidden, weight, bias, targets, temperature):
@@ -25,7 +25,7 @@ def inputs(dtype, n=11, width=6, vocabulary=17):
 
 @pytest.fixture(params=[1, 40, 10**6], ids=["row by row", "two rows", "at once"])
 def chunks(request, monkeypatch):
-    monkeypatch.setattr(head, "CHUNK_ELEMENTS", request.param)
+    monkeypatch.setattr(rl.credit.logprobs, "CHUNK_ELEMENTS", request.param)
 
 
 @pytest.mark.parametrize("parts", ["logprobs", "entropy", "both"])

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from rl.credit.algorithms import ALGORITHMS
-from rl.learner.learner import Learner
 from rl.learner.settings import OptimizerConfig
+from rl.learner.updater import Updater
 from rl.rollout.trajectory import TrajectoryGroup
 
 GRPO = ALGORITHMS["grpo"]
@@ -85,7 +85,7 @@ def direct_loss(model, groups, row, temperature=1.0):
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_the_gradient_is_the_direct_one(make_model, groups, row, temperature):
     model = make_model(dtype=torch.float64)
-    learner = Learner(model, row, FREE, temperature=temperature, max_tokens_per_micro_batch=24)
+    learner = Updater(model, row, FREE, temperature=temperature, max_tokens_per_micro_batch=24)
     got, metrics = gradients_of(learner, lambda: learner.update(groups))
     loss = direct_loss(model, groups, row, temperature)
     expected = torch.autograd.grad(loss, learner.model.parameters())
@@ -98,7 +98,7 @@ def test_the_gradient_is_the_direct_one(make_model, groups, row, temperature):
 def test_one_turn_is_the_three_line_policy_gradient(make_model, make_group):
     model = make_model(dtype=torch.float64)
     group = make_group([[(3, 4, 1.0)], [(3, 4, 0.0)]])
-    learner = Learner(model, GRPO.changed({"advantage.std": "none"}), FREE)
+    learner = Updater(model, GRPO.changed({"advantage.std": "none"}), FREE)
     got, _ = gradients_of(learner, lambda: learner.update([group]))
     good, bad = (direct_scores(model, t)[0].mean() for t in group.trajectories)
     loss = -(0.5 * good - 0.5 * bad) / 2
@@ -114,7 +114,7 @@ def test_the_cut_into_micro_batches_changes_nothing(make_model, groups, name, ma
         row = replace(row, old_logprobs="sampling")
     results = []
     for bound in (10_000, max_tokens):
-        learner = Learner(
+        learner = Updater(
             make_model(dtype=torch.float64), row, FREE, max_tokens_per_micro_batch=bound
         )
         results.append(
@@ -137,7 +137,7 @@ def test_a_correction_weighs_by_what_the_sampler_recorded(make_model, groups):
     results = {}
     for kind, high in (("none", 2.0), ("tis", 2.0), ("tis", 1.1)):
         row = GRPO.changed({"correction.kind": kind, "correction.high": high})
-        learner = Learner(make_model(dtype=torch.float64), row, FREE)
+        learner = Updater(make_model(dtype=torch.float64), row, FREE)
         results[kind, high] = gradients_of(learner, lambda learner=learner: learner.update(groups))
     plain, _ = results["none", 2.0]
     for high, weight in ((2.0, math.exp(0.3)), (1.1, 1.1)):
@@ -150,7 +150,7 @@ def test_a_correction_weighs_by_what_the_sampler_recorded(make_model, groups):
 def test_the_mean_of_prompts(make_model, groups):
     """Each group's token mean counts the same, whatever the group's tokens are."""
     row = replace(GRPO, aggregation="prompt-mean")
-    learner = Learner(make_model(dtype=torch.float64), row, FREE)
+    learner = Updater(make_model(dtype=torch.float64), row, FREE)
     got, _ = gradients_of(learner, lambda: learner.update(groups))
     model, loss, advantages = make_model(dtype=torch.float64), 0.0, iter(ADVANTAGES["unbiased"])
     for group in groups:
@@ -168,16 +168,16 @@ def test_the_weight_of_the_divergence_is_adapted_and_saved(make_model, groups, p
     name = "grpo" if place == "loss" else "ppo"
     chosen = {"kl.coef": 0.5, "kl.place": place, "kl.target": 1.0, "kl.horizon": 10}
     row = ALGORITHMS[name].changed(chosen)
-    learner = Learner(make_model(dtype=torch.float64), row, FREE)
+    learner = Updater(make_model(dtype=torch.float64), row, FREE)
     metrics = learner.update(groups)
     assert (metrics["kl_coef"], metrics["kl"]) == (0.5, pytest.approx(0, abs=1e-12))
     assert learner.algorithm.kl.coef == pytest.approx(0.45)
     # The next step of the optimizer uses it, and so does a learner that goes on from here.
-    resumed = Learner(make_model(dtype=torch.float64), row, FREE)
+    resumed = Updater(make_model(dtype=torch.float64), row, FREE)
     resumed.load_state_dict(copy.deepcopy(learner.state_dict()))
     assert resumed.algorithm == learner.algorithm
     assert learner.update(groups)["kl_coef"] == pytest.approx(0.45)
-    greedy = Learner(make_model(dtype=torch.float64), row.changed({"kl.target": 1e-9}), FREE)
+    greedy = Updater(make_model(dtype=torch.float64), row.changed({"kl.target": 1e-9}), FREE)
     greedy.update(groups)
     # Of k1 a few tokens' estimate may be negative.
     change = 1.1 if greedy.update(groups)["kl"] > 0 else 0.9
@@ -187,7 +187,7 @@ def test_the_weight_of_the_divergence_is_adapted_and_saved(make_model, groups, p
 
 def test_the_reference_is_refreshed(make_model, groups):
     row = GRPO.changed({"kl.coef": 0.04, "kl.ref_every": 2})
-    learner = Learner(make_model(), row, OptimizerConfig(lr=1e-2))
+    learner = Updater(make_model(), row, OptimizerConfig(lr=1e-2))
     kls = [learner.update(groups)["kl"] for _ in range(4)]
     # Each estimate is made before the update's own step.
     assert [kl == pytest.approx(0, abs=1e-9) for kl in kls] == [True, False, True, False]
@@ -198,7 +198,7 @@ def test_an_optimizer_that_forgets_takes_its_first_step_again(make_model, groups
     for forgets in (False, True):
         model = make_model()
         row = replace(GRPO, forget_optimizer=forgets)
-        learner = Learner(model, row, OptimizerConfig(lr=1e-3))
+        learner = Updater(model, row, OptimizerConfig(lr=1e-3))
         learner.update(groups)
         before = [p.detach().clone() for p in model.parameters()]
         learner.update([TrajectoryGroup(groups[0].trajectories[1:])])
@@ -218,7 +218,7 @@ def test_an_episode_without_advantage_is_still_pulled_back(make_model, make_grou
     weights = []
     for given in (groups, groups[1:]):
         model = make_model()
-        Learner(model, row, OptimizerConfig(lr=1e-2, max_grad_norm=1e9)).update(given)
+        Updater(model, row, OptimizerConfig(lr=1e-2, max_grad_norm=1e9)).update(given)
         weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
     assert not torch.allclose(*weights, atol=1e-6)
 
@@ -227,14 +227,14 @@ def test_the_order_of_episodes_changes_nothing(make_model, groups):
     turned = [TrajectoryGroup(g.trajectories[::-1]) for g in groups[::-1]]
     results = []
     for given in (groups, turned):
-        learner = Learner(make_model(dtype=torch.float64), GRPO, FREE)
+        learner = Updater(make_model(dtype=torch.float64), GRPO, FREE)
         results.append(gradients_of(learner, lambda learner=learner, g=given: learner.update(g)))
     assert_gradients(results[0][0], results[1][0], atol=1e-7)
 
 
 def test_observation_tokens_have_exactly_no_gradient(make_model, groups):
     """Of the last hidden states, those that predict no sampled token get a gradient of 0."""
-    learner = Learner(make_model(), GRPO, FREE)
+    learner = Updater(make_model(), GRPO, FREE)
     hidden = []
     score_hidden = learner.model.root._hidden
 
@@ -266,11 +266,11 @@ def test_without_a_mask_observations_are_trained_like_actions(make_model, groups
                 turn.num_tokens = record.turn_ids[first:].count(number)
     gradients, metrics = [], []
     for row, given in ((replace(GRPO, mask_observations=False), groups), (GRPO, spoken)):
-        learner = Learner(make_model(), row, FREE)
+        learner = Updater(make_model(), row, FREE)
         gradients.append(gradients_of(learner, lambda g=given, it=learner: it.update(g)))
     assert_gradients(gradients[0][0], gradients[1][0])
     for row in (replace(GRPO, mask_observations=False), GRPO):
-        metrics.append(Learner(make_model(), row, FREE).update(groups))
+        metrics.append(Updater(make_model(), row, FREE).update(groups))
     assert metrics[0]["num_tokens"] == metrics[1]["num_tokens"] + 6 == NUM_TOKENS + 6
     compared = "sampling/logp_difference_mean"
     assert metrics[0][compared] == pytest.approx(metrics[1][compared], rel=1e-6)
@@ -284,7 +284,7 @@ def test_what_follows_the_last_action_is_not_even_read(make_model, groups):
     weights = []
     for given in (groups, longer):
         model = make_model()
-        Learner(model, GRPO, OptimizerConfig(lr=1e-3)).update(given)
+        Updater(model, GRPO, OptimizerConfig(lr=1e-3)).update(given)
         weights.append(model.state_dict())
     for name, weight in weights[0].items():
         assert torch.equal(weight, weights[1][name])
@@ -292,7 +292,7 @@ def test_what_follows_the_last_action_is_not_even_read(make_model, groups):
 
 def test_metrics_of_the_sampler_and_of_entropy(make_model, groups):
     model = make_model()
-    learner = Learner(model, GRPO, FREE, max_tokens_per_micro_batch=20)
+    learner = Updater(model, GRPO, FREE, max_tokens_per_micro_batch=20)
     members = [t for group in groups for t in group.trajectories]
     scores = [direct_scores(model, t) for t in members]
     logprobs, entropy = (torch.cat(x).detach() for x in zip(*scores, strict=True))
@@ -310,7 +310,7 @@ def test_metrics_of_the_sampler_and_of_entropy(make_model, groups):
 def test_ratios_to_the_sampler_are_clipped(make_model, groups):
     """``old_logprobs="sampling"``: the recorded -3.0 is far from most of the model's."""
     model = make_model()
-    learner = Learner(model, replace(GRPO, old_logprobs="sampling"), FREE)
+    learner = Updater(model, replace(GRPO, old_logprobs="sampling"), FREE)
     members = [t for group in groups for t in group.trajectories]
     low = high = 0
     total = 0.0
@@ -338,7 +338,7 @@ def test_one_step_leaves_out_sequences_that_the_sampler_would_not_say_any_more(m
         divergence = (-3.0 - direct_scores(model, trajectory)[0].detach()).mean().item()
         gone.append(bool(advantage < 0 and divergence > 0.1))
     assert 0 < sum(gone) < len(gone)
-    learner = Learner(model, GRPO.changed({"correction.drop_divergence": 0.1}), FREE)
+    learner = Updater(model, GRPO.changed({"correction.drop_divergence": 0.1}), FREE)
     lengths = [sum(t.segments[0].loss_mask) for t in members]
     metrics = learner.update(groups)
     dropped = sum(n for n, left in zip(lengths, gone, strict=True) if left)
@@ -349,7 +349,7 @@ def test_divergence_from_the_initial_model(make_model, groups):
     model = make_model()
     before = copy.deepcopy(model)
     row, config = GRPO.changed({"kl.coef": 0.04}), OptimizerConfig(lr=1e-2)
-    learner = Learner(model, row, config, temperature=0.6)
+    learner = Updater(model, row, config, temperature=0.6)
     assert learner.update(groups)["kl"] == pytest.approx(0, abs=1e-9)
     members = [t for group in groups for t in group.trajectories]
     d = torch.cat(
@@ -364,24 +364,24 @@ def test_divergence_from_the_initial_model(make_model, groups):
 
 
 def test_no_reference_is_kept_without_a_divergence(make_model):
-    assert Learner(make_model(), GRPO, FREE).reference is None
+    assert Updater(make_model(), GRPO, FREE).reference is None
 
 
 def test_old_logprobs_are_those_at_the_start_of_the_update(make_model, groups):
     """The second epoch's ratios are to the weights before the first, and leave the clip range."""
-    metrics = Learner(make_model(), replace(GRPO, epochs=3), OptimizerConfig(lr=3e-2)).update(
+    metrics = Updater(make_model(), replace(GRPO, epochs=3), OptimizerConfig(lr=3e-2)).update(
         groups
     )
     assert metrics["optimizer_steps"] == 3
     assert metrics["clip_ratio/region_mean"] > 0.1
-    one = Learner(make_model(), GRPO, OptimizerConfig(lr=3e-2)).update(groups)
+    one = Updater(make_model(), GRPO, OptimizerConfig(lr=3e-2)).update(groups)
     assert one["clip_ratio/region_mean"] == 0
     for name in ("sampling/logp_difference_mean", "sampling/logp_difference_max"):
         assert metrics[name] == pytest.approx(one[name])
 
 
 def test_each_episode_is_in_one_minibatch_of_each_epoch(make_model, groups):
-    learner = Learner(make_model(), replace(GRPO, epochs=2, minibatches=3), FREE)
+    learner = Updater(make_model(), replace(GRPO, epochs=2, minibatches=3), FREE)
     seen = []
     score = learner.model.score
 
@@ -397,14 +397,14 @@ def test_each_episode_is_in_one_minibatch_of_each_epoch(make_model, groups):
 
 
 def test_shaped_rewards_replace_the_episodes_own(make_model, groups):
-    metrics = Learner(make_model(), GRPO, FREE).update(groups, rewards=[1.0] * 5)
+    metrics = Updater(make_model(), GRPO, FREE).update(groups, rewards=[1.0] * 5)
     assert metrics["frac_reward_zero_std"] == 1.0
     assert metrics["grad_norm"] == 0.0
 
 
 def test_imitation_is_the_models_own_cross_entropy(make_model, groups):
     model = make_model(dtype=torch.float64)
-    learner = Learner(model, GRPO, FREE, max_tokens_per_micro_batch=30)
+    learner = Updater(model, GRPO, FREE, max_tokens_per_micro_batch=30)
     segments = [t.segments[0] for group in groups for t in group.trajectories]
     got, metrics = gradients_of(learner, lambda: learner.supervised_update(segments))
     width = max(len(s) for s in segments)
@@ -422,7 +422,7 @@ def test_imitation_is_the_models_own_cross_entropy(make_model, groups):
 
 
 def test_imitation_learns_a_text_by_heart(make_model, make_trajectory):
-    learner = Learner(make_model(), GRPO, OptimizerConfig(lr=1e-2))
+    learner = Updater(make_model(), GRPO, OptimizerConfig(lr=1e-2))
     segment = make_trajectory([(4, 10, 0.0)]).segments[0]
     losses = [learner.supervised_update([segment])["loss"] for _ in range(40)]
     assert losses[0] > 2
@@ -434,7 +434,7 @@ def test_episodes_without_an_advantage_cost_no_forward_pass(make_model, groups, 
     """A constant group changes the loss's denominator, and the metrics say that they lack it."""
     constant = make_group([[(3, 6, 1.0)], [(3, 2, 1.0)]], seed=5)
     model = make_model(dtype=torch.float64)
-    learner = Learner(model, ALGORITHMS["dapo-loss"], FREE)
+    learner = Updater(model, ALGORITHMS["dapo-loss"], FREE)
     passes = []
     score = learner.model.score
 
@@ -457,7 +457,7 @@ def test_episodes_without_an_advantage_cost_no_forward_pass(make_model, groups, 
 def test_a_step_without_an_advantage_is_one_with_a_gradient_of_zero(make_model, groups):
     """No pass of the learner's; the optimizer's averages decay as with any gradient of 0."""
     row = replace(GRPO, epochs=1)
-    learner = Learner(make_model(), row, OptimizerConfig(lr=1e-3, weight_decay=0.0))
+    learner = Updater(make_model(), row, OptimizerConfig(lr=1e-3, weight_decay=0.0))
     learner.update(groups)
     before = copy.deepcopy(learner.optimizer.state_dict()["adamw"]["state"])
     score = learner.model.score
@@ -481,7 +481,7 @@ def test_a_stale_sampler_is_seen_where_no_episode_has_a_gradient(make_model, mak
     few = [make_group([[(3, 4, 0.0)], [(3, 2, 0.0)], [(2, 5, 0.0)]], seed=5)]
     for groups, count in ((many, 8), (few, 3)):
         model = make_model()
-        learner = Learner(model, GRPO, FREE)
+        learner = Updater(model, GRPO, FREE)
         seen = []
         score = learner.model.score
 
@@ -516,7 +516,7 @@ def test_what_else_is_in_the_loss_reaches_episodes_without_an_advantage(
     make_model, groups, make_group, row
 ):
     nothing = make_group([[(3, 6, 0.0)], [(3, 2, 0.0)]], seed=5)
-    learner = Learner(make_model(), row, FREE)
+    learner = Updater(make_model(), row, FREE)
     trained = []
     score = learner.model.score
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rl.credit.preferences import (
+from rl.preferences.losses import (
     answer_log_ratios,
     bradley_terry,
     dpo_loss,

@@ -1,0 +1,276 @@
+"""Scoring: log-probabilities, entropies and values of tokens, by the policy or its reference.
+
+The learner computes through one root module. A sharded learner needs one: FSDP2 gathers a module's
+parameters when its ``forward`` begins, so weights that are read from outside of the root's
+``forward`` are empty shards.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from rl.credit.algorithm import Algorithm
+from rl.credit.batch import Batch, MicroBatch
+from rl.credit.logprobs import token_head
+from rl.credit.losses import TokenScores
+from rl.learner.lora import is_adapted, without_adapter
+
+PLAIN_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
+"""Layer types in which a position reads only positions to its left, padded or not."""
+
+
+class Scores(NamedTuple):
+    """The scores of n tokens. A tuple, so that FSDP2 finds the tensors whose gradients begin."""
+
+    logprobs: Tensor
+    """``[n]``, under the sampling temperature."""
+    entropy: Tensor
+    """``[n]``, of each token's distribution, in nats."""
+    values: Tensor | None
+    """``[n]``; None without a value head."""
+
+
+class ScoringModule(nn.Module):
+    """A causal language model and its critic, which score the tokens of micro-batches.
+
+    Args:
+        model: used in place, not copied.
+        with_values: whether there is a value head: one linear layer on the last hidden state, 0 at
+            the start, in float32 (float64 for a float64 model).
+        own_trunk: whether values come from a copy of the model's trunk, which is trained apart.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, *, with_values: bool = False, own_trunk: bool = False
+    ) -> None:
+        super().__init__()
+        self.model = model
+        head = model.get_output_embeddings()
+        assert isinstance(head, nn.Linear), "a causal language model ends in a linear layer"
+        self.value_head: nn.Linear | None = None
+        self.value_trunk: nn.Module | None = None
+        if with_values:
+            self.value_head = nn.Linear(
+                head.in_features, 1, device=head.weight.device, dtype=self.dtype
+            )
+            nn.init.zeros_(self.value_head.weight)
+            nn.init.zeros_(self.value_head.bias)
+        if with_values and own_trunk:
+            self.value_trunk = copy.deepcopy(self.trunk)
+        self._needs_mask = needs_mask(model)
+
+    @property
+    def trunk(self) -> nn.Module:
+        """The model without its head."""
+        trunk: nn.Module = self.model.base_model
+        return trunk
+
+    @property
+    def head(self) -> nn.Linear:
+        """From the last hidden state to logits."""
+        head = self.model.get_output_embeddings()
+        assert isinstance(head, nn.Linear)
+        return head
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of scores: float32, or float64 for a float64 model."""
+        return torch.promote_types(self.head.weight.dtype, torch.float32)
+
+    def forward(self, micro: MicroBatch, temperature: float) -> Scores:
+        """Score the micro-batch's tokens; the head is run only at positions that predict one.
+
+        Where top-k or top-p cut the distribution that a token was sampled from, its distribution
+        here is cut equally.
+
+        Args:
+            micro: on the model's device.
+            temperature: logits are divided by it.
+        """
+        hidden = self._sources(micro, self.trunk)
+        head = self.head
+        logprobs, entropy = token_head(
+            hidden, head.weight, head.bias, micro.targets, temperature, micro.support
+        )
+        values = None
+        if self.value_head is not None:
+            if self.value_trunk is not None:
+                hidden = self._sources(micro, self.value_trunk)
+            values = self.value_head(hidden.to(self.dtype))[:, 0]
+        return Scores(logprobs, entropy, values)
+
+    def logits(self, input_ids: Tensor) -> Tensor:
+        """The head's output at each position: ``[B, T, V]``."""
+        logits: Tensor = self.head(self._hidden(self.trunk, input_ids, None))
+        return logits
+
+    def _sources(self, micro: MicroBatch, trunk: nn.Module) -> Tensor:
+        """The last hidden state that predicts each token: ``[n, H]``."""
+        lengths = micro.lengths if self._needs_mask else None
+        hidden = self._hidden(trunk, micro.input_ids, lengths)
+        return hidden.flatten(0, 1).index_select(0, micro.source)
+
+    def _hidden(self, trunk: nn.Module, input_ids: Tensor, lengths: Tensor | None) -> Tensor:
+        mask = None
+        if lengths is not None:
+            positions = torch.arange(input_ids.shape[1], device=input_ids.device)
+            mask = (positions < lengths[:, None]).long()
+        output = trunk(input_ids=input_ids, attention_mask=mask, use_cache=False)
+        hidden: Tensor = output.last_hidden_state
+        return hidden
+
+
+def needs_mask(model: PreTrainedModel) -> bool:
+    """Whether padding on the right is announced to the model.
+
+    Not to plain causal attention, where the mask would only choose a slower kernel. Announced to
+    everything else: state-space, convolution and linear-attention layers are causal too, but may
+    carry a state over the whole row.
+    """
+    config = model.config.to_dict()
+    layer_types = config.get("layer_types")
+    if layer_types is not None:
+        return not set(layer_types) <= PLAIN_LAYERS
+    return "num_attention_heads" not in config and "n_head" not in config
+
+
+class ScoringModel:
+    """Scores sampled tokens with the weights of ``model``, which is used in place, not copied.
+
+    Args:
+        model: the very object that the local policy samples from.
+        temperature: that tokens are sampled at; 0 (greedy) scores at 1, as policies do.
+        own_trunk: whether values come from a copy of the model, which is trained apart.
+        with_values: whether there is a value head.
+
+    Raises:
+        ValueError: the model does something between its last hidden state and its logits (capping,
+            scaling) that the head here does not do.
+    """
+
+    value_trunk: nn.Module | None = None
+    """Computes the hidden states of values, where that is not the model's own trunk."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        temperature: float = 1.0,
+        own_trunk: bool = False,
+        *,
+        with_values: bool = False,
+    ) -> None:
+        if temperature < 0:
+            raise ValueError(f"temperature ({temperature}) must be >= 0")
+        self.model = model
+        self.temperature = temperature or 1.0
+        self.root = ScoringModule(model, with_values=with_values, own_trunk=own_trunk)
+        """All forward passes go through this module."""
+        self.value_head = self.root.value_head
+        self.value_trunk = self.root.value_trunk
+        self.on_score: Callable[[], None] = lambda: None
+        """Called as each micro-batch begins."""
+        self._check_head()
+
+    @property
+    def context_window(self) -> int:
+        """The most tokens of one sequence."""
+        window: int = self.model.config.max_position_embeddings
+        return window
+
+    @property
+    def device(self) -> torch.device:
+        """Where the head's weights are."""
+        return self.root.head.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of scores: float32, or float64 for a float64 model."""
+        return self.root.dtype
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Everything that is trained: the model's parameters, then the critic's."""
+        return [p for p in self.model.parameters() if p.requires_grad] + self.critic_parameters()
+
+    def critic_parameters(self) -> list[nn.Parameter]:
+        """What is trained to tell values alone; none without values."""
+        parts = [part for part in (self.value_head, self.value_trunk) if part is not None]
+        return [p for part in parts for p in part.parameters() if p.requires_grad]
+
+    def score(self, micro: MicroBatch) -> TokenScores:
+        """Score the micro-batch's tokens, at the temperature; see :meth:`ScoringModule.forward`.
+
+        Args:
+            micro: on the model's device.
+        """
+        self.on_score()
+        scores: Scores = self.root(micro, self.temperature)
+        return TokenScores(*scores)
+
+    @torch.no_grad()
+    def score_batch(self, batch: Batch, max_tokens: int) -> tuple[Tensor, Tensor | None]:
+        """Log-probabilities, and values where there is a head, of every token of ``batch``.
+
+        Args:
+            batch: of N tokens.
+            max_tokens: most tokens, padding counted, in one forward pass.
+
+        Returns:
+            ``[N]`` float64 on the CPU, each.
+        """
+        logprobs = torch.empty(batch.num_tokens, dtype=torch.float64)
+        values = torch.empty_like(logprobs) if self.value_head is not None else None
+        for micro in batch.micro_batches(max_tokens):
+            scores = self.score(micro.to(self.device))
+            logprobs[micro.tokens] = scores.logprobs.double().cpu()
+            if values is not None and scores.values is not None:
+                values[micro.tokens] = scores.values.double().cpu()
+        return logprobs, values
+
+    @torch.no_grad()
+    def _check_head(self) -> None:
+        """Compare the head here with the model's own on a few tokens."""
+        ids = torch.arange(4, device=self.device)[None] % self.root.head.out_features
+        theirs = self.model(input_ids=ids, use_cache=False).logits
+        ours = self.root.logits(ids)
+        tolerance = 1e-5 if theirs.dtype in (torch.float32, torch.float64) else 2e-2
+        if not torch.allclose(ours, theirs, rtol=tolerance, atol=tolerance, equal_nan=True):
+            raise ValueError(
+                f"model_type ({self.model.config.model_type}) changes its logits after the last "
+                f"linear layer (capping or scaling), which the learner does not: use a model "
+                f"whose logits are that layer's output (Qwen, Llama, Mistral, GPT-2, ...)"
+            )
+
+
+class BaseModel(ScoringModel):
+    """Scores with the model's adapter switched off: the model before training, without a copy."""
+
+    def score(self, micro: MicroBatch) -> TokenScores:
+        """As :meth:`ScoringModel.score`, by the base model."""
+        with without_adapter(self.model):
+            return super().score(micro)
+
+
+def make_reference(
+    model: PreTrainedModel, algorithm: Algorithm, temperature: float
+) -> ScoringModel | None:
+    """The model as it is now; None where the algorithm does not refer to it.
+
+    A copy, but where an adapter alone is trained: then it is the base model, unless the reference
+    is to be renewed (``kl.ref_every``), which needs the copy.
+    """
+    if algorithm.kl.coef <= 0:
+        return None
+    if is_adapted(model) and not algorithm.kl.ref_every:
+        return BaseModel(model, temperature)
+    return ScoringModel(copy.deepcopy(model).requires_grad_(False), temperature)
+
+
+def copied(reference: ScoringModel | None) -> PreTrainedModel | None:
+    """The reference's own weights; None where it has none."""
+    return None if reference is None or isinstance(reference, BaseModel) else reference.model
