@@ -209,7 +209,7 @@ HOLD_MODELS = (
     "rl/learner/",
     "agents/local/",
     # Commands that train or average a model without the learner's verbs.
-    *("rl/imitation/training.py", "rl/preferences/training.py", "rl/merge.py"),
+    *("rl/imitation/training.py", "rl/preferences/", "rl/merge.py"),
     # A judge's own model, which is only asked.
     "rl/judging/local.py",
 )

@@ -1,7 +1,7 @@
-"""Advantages: how much better than expected each sampled token was.
+"""Formulas of advantages: baselines of groups, sums over time, GAE, whitening.
 
 Shapes: ``[N]`` one entry per episode or per turn, ``[B, T]`` one row per episode. ``loss_mask`` is
-1 at sampled tokens; whatever stands elsewhere (observations, padding, even NaN) is never read.
+1 at sampled tokens; values at other positions (observations, padding, even NaN) are never read.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ WHITEN_EPSILON = 1e-8
 
 @dataclass(frozen=True, slots=True)
 class GroupAdvantages:
-    """Advantages relative to a group, and what the groups were like."""
+    """Advantages relative to a group, and counts of the groups."""
 
     advantages: Tensor
     """``[N]``; 0 for members that failed and for groups of one."""
     num_groups: int
     """Groups with at least one finished member."""
     num_singletons: int
-    """Groups with exactly one finished member: nothing to compare it with."""
+    """Groups with exactly one finished member, which have nothing to compare."""
     num_constant: int
-    """Groups of two or more whose rewards are all equal: nothing to learn from."""
+    """Groups of two or more whose rewards are all equal, which give no gradient."""
 
 
 def group_advantages(
@@ -43,22 +43,22 @@ def group_advantages(
     baseline: Baseline = "mean",
     lengths: Tensor | None = None,
 ) -> GroupAdvantages:
-    """Rewards minus their group's baseline, over their group's deviation or mean, plus 1e-6.
+    """Rewards minus their group's baseline, divided by the group's deviation or mean plus 1e-6.
 
-    With the mean it is the outcome supervision of GRPO (DeepSeekMath, section 4.1.2);
-    ``std="none"`` is Dr. GRPO (Understanding R1-Zero-Like Training, section 3.2). Over the rewards
-    of turns instead of episodes it is the normalisation of process supervision (DeepSeekMath,
-    section 4.1.3). ``std="mean"`` is MaxRL. ``leave-one-out`` is the mean of the *other* members,
-    RLOO (Ahmadian et al. 2024, equation 8): n / (n - 1) times the centred reward.
-    ``length-weighted`` is the mean weighted by lengths, OPO (Hao et al. 2025, equation 8).
+    Baseline ``mean`` is the outcome supervision of GRPO (DeepSeekMath, section 4.1.2). For the
+    rewards of turns, it is the normalisation of process supervision (DeepSeekMath, section 4.1.3).
+    ``std="none"`` is Dr. GRPO (Understanding R1-Zero-Like Training, section 3.2), ``std="mean"`` is
+    MaxRL. ``leave-one-out`` is the mean of the *other* members, RLOO (Ahmadian et al. 2024,
+    equation 8): n / (n - 1) times the centred reward. ``length-weighted`` is the mean weighted by
+    lengths, OPO (Hao et al. 2025, equation 8).
 
     Args:
         rewards: ``[N]``.
         group_ids: ``[N]`` integers >= 0; equal ones form a group.
         std: the divisor.
-        finished: ``[N]``, false where an episode failed: it enters no baseline. None: all did.
+        finished: ``[N]``, False for failed episodes, which enter no baseline. None: all finished.
         baseline: what is subtracted.
-        lengths: ``[N]``, sampled tokens; needed for ``length-weighted``.
+        lengths: ``[N]``, sampled tokens; required for ``length-weighted``.
 
     Raises:
         ValueError: ``lengths`` is missing, or ``std="mean"`` and a reward is negative.
@@ -70,7 +70,7 @@ def group_advantages(
     size = counts.to(rewards.dtype)
     zeros = torch.zeros_like(size)
     lowest = zeros.scatter_reduce(0, index, kept, "amin", include_self=False)
-    # Measured from the group's lowest reward, a constant group is exactly 0 and not a rounding.
+    # Relative to the group's lowest reward, a constant group is exactly 0, without rounding.
     above = kept - lowest[index]
     highest_above = zeros.scatter_reduce(0, index, above, "amax", include_self=False)
     scale = zeros.scatter_reduce(0, index, kept.abs(), "amax", include_self=False)
@@ -111,12 +111,12 @@ def _baseline(
     lengths: Tensor | None,
     finished: Tensor,
 ) -> Tensor:
-    """The mean of each group's rewards, by length or not; ``index`` is each reward's group."""
+    """The baseline of each group; ``index`` is each reward's group."""
     zeros = torch.zeros_like(size)
     if baseline != "length-weighted":
         return zeros.index_add(0, index, rewards) / size
     if lengths is None:
-        raise ValueError("baseline 'length-weighted' weighs by lengths: give them")
+        raise ValueError("baseline 'length-weighted' needs lengths: give them")
     length = lengths[finished].to(rewards.dtype)
     # A group without a token has no weights, and nothing to train either.
     total = zeros.index_add(0, index, length).clamp_min(1)
@@ -124,7 +124,7 @@ def _baseline(
 
 
 def dense_advantages(rewards: Tensor, loss_mask: Tensor, group_ids: Tensor) -> Tensor:
-    """Token rewards against the mean of the other members' mean token rewards.
+    """Token rewards minus the mean over the other members of their mean token reward.
 
     ``r n / (n - 1) - sum_j mean_j / (n - 1)`` over the n members with a token: leave-one-out for
     rewards of tokens (PRIME, arXiv 2502.01456, equation 5, as in its code). With one member, 0.
@@ -158,7 +158,7 @@ def suffix_sums(x: Tensor, loss_mask: Tensor, decay: float = 1.0) -> Tensor:
     Args:
         x: ``[B, T]``.
         loss_mask: ``[B, T]``.
-        decay: weight of the future, from 0 to 1.
+        decay: discount per sampled token, from 0 to 1.
 
     Returns:
         ``[B, T]``, 0 where loss_mask is 0.
@@ -173,13 +173,13 @@ def gae(
     """Generalised advantage estimates and returns over sampled tokens only.
 
     ``delta_t = r_t + gamma V_next - V_t`` and ``A_t = delta_t + gamma lam A_next`` (Schulman et al.
-    2016, equation 16), where next is the next *sampled* token: an observation is part of the
-    transition, not a step of the policy, and the value at it is never read. After the last token
-    the value is 0. ``return_t = A_t + V_t``.
+    2016, equation 16), where next is the next *sampled* token. An observation is part of the
+    transition, not a step of the policy, and its value is never read. The value after the last
+    token is 0. ``return_t = A_t + V_t``.
 
     Args:
-        rewards: ``[B, T]``; a turn's reward stands at the last sampled token of the turn.
-        values: ``[B, T]``, the value of the state in which token t was sampled.
+        rewards: ``[B, T]``; a turn's reward is at the last sampled token of the turn.
+        values: ``[B, T]``, the value of the state before token t.
         loss_mask: ``[B, T]``.
         gamma: discount per sampled token.
         lam: from 0 (one-step) to 1 (Monte Carlo); or ``[B, 1]``, one for each row.
@@ -189,14 +189,14 @@ def gae(
     """
     columns = _columns(loss_mask)
     reward, value = _compact(rewards, columns), _compact(values, columns)
-    # Beyond a row's last sampled token the compact rows hold zeros: the terminal value.
+    # After a row's last sampled token the compact rows have zeros: the terminal value.
     next_value = torch.nn.functional.pad(value[:, 1:], (0, 1))
     advantage = _scan(reward + gamma * next_value - value, gamma * lam)
     return _spread(advantage, columns), _spread(advantage + value, columns)
 
 
 def adaptive_lambda(lengths: Tensor, alpha: float) -> Tensor:
-    """``1 - 1 / (alpha L)``, at least 0: the longer an episode, the nearer to Monte Carlo.
+    """``1 - 1 / (alpha L)``, at least 0: longer episodes are nearer to Monte Carlo.
 
     Length-adaptive GAE (VAPO, arXiv 2504.05118, section 4.2), which sets alpha to 0.05.
 
@@ -228,18 +228,18 @@ def whiten(x: Tensor, loss_mask: Tensor) -> Tensor:
 
 
 def _columns(loss_mask: Tensor) -> Tensor:
-    """Where each position goes when a row's sampled tokens move left; the others share a last."""
+    """Each position's column when sampled tokens move left; the others share the last column."""
     mask = loss_mask.bool()
     return torch.where(mask, mask.cumsum(1) - 1, mask.shape[1])
 
 
 def _compact(x: Tensor, columns: Tensor) -> Tensor:
-    """A row's sampled tokens moved to its left end, zeros behind them."""
+    """Each row's sampled tokens moved to its left end, followed by zeros."""
     return x.new_zeros(x.shape[0], x.shape[1] + 1).scatter(1, columns, x)[:, :-1]
 
 
 def _spread(compact: Tensor, columns: Tensor) -> Tensor:
-    """The inverse of :func:`_compact`, with zeros where nothing was sampled."""
+    """The inverse of :func:`_compact`, with zeros at positions that were not sampled."""
     return torch.nn.functional.pad(compact, (0, 1)).gather(1, columns)
 
 

@@ -1,7 +1,7 @@
-"""The advantages: one plug-in for each ``advantage``.
+"""Built-in advantages: one plug-in for each value of ``advantage``.
 
-:mod:`rl.credit.advantage_math` has the arithmetic. :class:`rl.credit.assignment.CreditInputs` has
-what an update knows of its tokens. Nothing here imports torch: a command line is read without it.
+:mod:`rl.credit.advantage_math` has the formulas; :class:`rl.credit.assignment.CreditInputs` has the
+inputs. This module does not import torch, because command lines are parsed without it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class GroupOutcome(Advantage):
     name = "group-outcome"
     token_rewards = ("none", "head")
     baseline: Baseline = "mean"
-    """What the return is compared with; ``leave-one-out`` and ``length-weighted`` with std=none."""
+    """Baseline of the return; ``leave-one-out`` and ``length-weighted`` require std=none."""
     std: Std = "unbiased"
-    """What a group's centred returns are divided by."""
+    """Divisor of a group's centred returns."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -38,11 +38,11 @@ class GroupOutcome(Advantage):
 
     @property
     def needs_nonnegative_rewards(self) -> bool:
-        """It does where it divides by a group's mean."""
+        """True for ``std=mean``, which divides by a group's mean."""
         return self.std == "mean"
 
     def credit(self, inputs: CreditInputs) -> Credit:
-        """Each token has that of its episode; ``token_rewards.kind=head`` weighs it by belief."""
+        """Each token has its episode's advantage; ``token_rewards.kind=head`` weights it."""
         grouped = inputs.against_group(self.std, self.baseline)
         advantages = grouped.advantages[inputs.batch.episode_ids]
         if inputs.token_scores is not None:
@@ -51,10 +51,10 @@ class GroupOutcome(Advantage):
 
 
 def _belief(inputs: CreditInputs, advantages: Tensor, scores: Tensor) -> Tensor:
-    """What a token's advantage weighs: how far scores up to it bear the outcome out.
+    """Weight of each token's advantage: how strongly the scores up to it predict the outcome.
 
-    ``max(2 sigmoid(w) - 1, 0)`` of right episodes and ``max(1 - 2 sigmoid(w), 0)`` of wrong ones, w
-    being the mean score up to the token (OREAL, section 3.3, as in its code).
+    ``max(2 sigmoid(w) - 1, 0)`` in right episodes and ``max(1 - 2 sigmoid(w), 0)`` in wrong ones,
+    where w is the mean score up to the token (OREAL, section 3.3, as in its code).
     """
     rows, mask = inputs.batch.per_episode(scores)
     so_far = (rows.cumsum(1) / mask.cumsum(1).clamp_min(1))[mask]
@@ -70,11 +70,11 @@ class BatchOutcome(Advantage):
     name = "batch-outcome"
     over_batch = True
     std: Std = "unbiased"
-    """What the update's centred returns are divided by."""
+    """Divisor of the update's centred returns."""
 
     @property
     def needs_nonnegative_rewards(self) -> bool:
-        """It does where it divides by the update's mean."""
+        """True for ``std=mean``, which divides by the update's mean."""
         return self.std == "mean"
 
     def credit(self, inputs: CreditInputs) -> Credit:
@@ -94,7 +94,7 @@ class GroupProcess(Advantage):
 
     name = "group-process"
     std: TurnStd = "unbiased"
-    """What the centred rewards of a group's turns are divided by."""
+    """Divisor of the centred rewards of a group's turns."""
 
     def credit(self, inputs: CreditInputs) -> Credit:
         """DeepSeekMath, section 4.1.3: process supervision."""
@@ -108,18 +108,15 @@ class GroupProcess(Advantage):
 @register
 @dataclass(frozen=True, kw_only=True)
 class GroupInGroup(Advantage):
-    """``group-outcome`` plus a comparison of turns that answered the same observation (GiGPO).
-
-    answered the same observation (GiGPO).
-    """
+    """``group-outcome`` plus a comparison of turns that answered the same observation (GiGPO)."""
 
     name = "group-in-group"
     std: TurnStd = "none"
-    """What centred rewards are divided by."""
+    """Divisor of centred rewards."""
     gamma_turn: float = 0.95
     """Discount per turn."""
     turn_weight: float = 1.0
-    """Weight of the turns' part of the advantage."""
+    """Weight of the turn's part of the advantage."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -127,7 +124,7 @@ class GroupInGroup(Advantage):
         require("turn_weight", self.turn_weight, self.turn_weight >= 0, ">= 0")
 
     def credit(self, inputs: CreditInputs) -> Credit:
-        """A = A^E + w A^S (GiGPO, section 4): of the episode, and of the turn among its like."""
+        """A = A^E + w A^S (GiGPO, section 4): A^E of the episode, A^S of the turn."""
         batch = inputs.batch
         episodes = inputs.against_group(self.std)
         owners, rewards = batch.episode_ids[batch.turn_ends], batch.turn_rewards
@@ -144,23 +141,20 @@ class GroupInGroup(Advantage):
 @register
 @dataclass(frozen=True, kw_only=True)
 class GroupDense(Advantage):
-    """Token rewards and returns with leave-one-out baselines, summed from the token on (PRIME).
-
-    the token on (PRIME; token_rewards.kind=implicit).
-    """
+    """Token rewards and returns with leave-one-out baselines, summed from the token on (PRIME)."""
 
     name = "group-dense"
     token_rewards = ("implicit",)
     over_batch = True
     token_coef: float = 1.0
-    """Weight of the token rewards beside the return."""
+    """Weight of the token rewards; the return has weight 1."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require("token_coef", self.token_coef, self.token_coef >= 0, ">= 0")
 
     def credit(self, inputs: CreditInputs) -> Credit:
-        """Of returns and of token scores, each leave-one-out, the sum of what follows (PRIME)."""
+        """Returns and sums of later token scores, both minus a leave-one-out baseline (PRIME)."""
         assert inputs.token_scores is not None
         grouped = inputs.against_group("none", "leave-one-out")
         dense = inputs.dense(inputs.token_scores)
@@ -190,14 +184,11 @@ class RewardToGo(Advantage):
 @register
 @dataclass(frozen=True, kw_only=True)
 class Vine(Advantage):
-    """A turn's reward plus the next state's value minus its own, by Monte Carlo (VinePPO).
-
-    what the policy earns in continuations from a copy of the episode (VinePPO).
-    """
+    """A turn's reward plus the next state's value minus its own, by Monte Carlo (VinePPO)."""
 
     name = "vine"
     rollouts: int = 9
-    """Continuations that are played from the beginning of each turn."""
+    """Continuations that are played from the start of each turn."""
     gamma_turn: float = 1.0
     """Discount per turn."""
 
@@ -208,12 +199,12 @@ class Vine(Advantage):
 
     @property
     def turn_rollouts(self) -> int:
-        """The continuations that it asks for."""
+        """``rollouts``."""
         return self.rollouts
 
     @property
     def turn_discount(self) -> float:
-        """Its own discount."""
+        """``gamma_turn``."""
         return self.gamma_turn
 
     def credit(self, inputs: CreditInputs) -> Credit:
@@ -232,27 +223,27 @@ class Vine(Advantage):
 
 @dataclass(frozen=True, kw_only=True)
 class _FromValues(Advantage):
-    """What the advantages with a value head share."""
+    """Base class of the advantages with a value head."""
 
     needs_values = True
     lam: float = 1.0
     """Lambda of gae: 0 one-step, 1 Monte Carlo."""
     whiten_rewards: bool = False
-    """Whether the rewards of the update's sampled tokens are divided by their deviation, which
-    scales value targets too."""
+    """Whether the rewards of the update's sampled tokens are divided by their standard deviation,
+    which also scales the value targets."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _share("lam", self.lam)
 
     def credit(self, inputs: CreditInputs) -> Credit:
-        """Advantages and value targets of rewards, from which a divergence may be taken."""
+        """Advantages and value targets; ``kl.place=reward`` subtracts a divergence from rewards."""
         assert inputs.values is not None
         values, rewards = inputs.values, inputs.at_turn_ends(inputs.batch.turn_rewards)
         if inputs.penalties is not None:
             rewards = rewards - inputs.penalties
         if self.whiten_rewards:
-            # Without a shift, as in lm-human-preferences: it would pay for long episodes.
+            # Without a shift, as in lm-human-preferences: a shift would reward long episodes.
             rewards = inputs.whitened(rewards) + rewards.mean()
         advantages, returns = self.estimate(inputs, rewards, values)
         spread = (returns - returns.mean()).square().sum()
@@ -277,7 +268,7 @@ class Gae(_FromValues):
     gamma: float = 1.0
     """Discount per sampled token."""
     lam_alpha: float | None = None
-    """Of episodes with L sampled tokens lambda is 1 - 1 / (lam_alpha L); None: lam."""
+    """Lambda of an episode with L sampled tokens is 1 - 1 / (lam_alpha L); None: lam."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -288,7 +279,7 @@ class Gae(_FromValues):
     def estimate(
         self, inputs: CreditInputs, rewards: Tensor, values: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """An episode is a row of tokens."""
+        """GAE over the sampled tokens of each episode."""
         lam: float | Tensor = self.lam
         if self.lam_alpha is not None:
             lam = inputs.adaptive_lambda(self.lam_alpha)
@@ -311,7 +302,7 @@ class TurnGae(_FromValues):
     def estimate(
         self, inputs: CreditInputs, rewards: Tensor, values: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """A turn's value is that of the state in which its first token was sampled."""
+        """GAE over turns; a turn's value is the value at its first sampled token."""
         turns, ends = inputs.turns(), inputs.batch.turn_ends
         starts = ends.roll(1) + 1
         starts[:1] = 0
@@ -340,11 +331,11 @@ class BilevelGae(_FromValues):
     def estimate(
         self, inputs: CreditInputs, rewards: Tensor, values: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """A turn's return is the reward at its end, and nothing beyond it is bootstrapped."""
+        """GAE over turns gives each turn's return; GAE within the turn starts from that return."""
         turns, ends = inputs.turns(), inputs.batch.turn_ends
         owners = inputs.batch.episode_ids[ends]
-        # What a divergence takes from a turn's other tokens is not its end's: it is between the end
-        # before and this one, and within the turn it is paid where it stands.
+        # A divergence is subtracted at every token. Over turns, the part before a turn's last token
+        # counts with the turn before it; within the turn, it counts at its own token.
         within = rewards.index_fill(0, ends, 0.0)
         paid = rewards[ends]
         before = paid.new_zeros(len(ends)).index_add(0, turns, within)[1:]

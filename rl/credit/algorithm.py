@@ -1,4 +1,4 @@
-"""What an algorithm is: an advantage, a surrogate and groups of settings, each with its meaning."""
+"""Settings of an algorithm: an advantage, a surrogate, and groups of options."""
 
 from __future__ import annotations
 
@@ -35,18 +35,19 @@ class KL:
     estimator: KLEstimator = "k3"
     """k1, k2, k3 or k3+; :func:`rl.credit.losses.kl_penalty`."""
     ratio: bool = False
-    """Whether a divergence in the loss is multiplied by pi / pi_old, which makes the gradient of k1
-    and k3 that of the divergence (DeepSeek-V3.2, section 3.1); k2 and k3+ have it without."""
+    """Whether a divergence in the loss is multiplied by pi / pi_old. The gradient of k1 and k3 then
+    equals the gradient of the divergence (DeepSeek-V3.2, section 3.1); k2 and k3+ do not need it.
+    """
     place: KLPlace = "loss"
-    """``loss``: added to the token's loss. ``reward``: taken from the token's reward (advantages
-    with values only)."""
+    """``loss``: added to the token's loss. ``reward``: subtracted from the token's reward
+    (advantages with values only)."""
     target: float | None = None
-    """Nats per episode that coef is adapted to after each update; None: coef stays."""
+    """Nats per episode that coef is adapted towards after each update; None: coef is constant."""
     horizon: int = 10_000
-    """Episodes after which an adapted coef may have changed by a fifth."""
+    """Episodes over which an adapted coef changes by at most a fifth."""
     ref_every: int = 0
-    """Updates after which the reference becomes the policy as it is then; 0: it stays the initial
-    model."""
+    """The current policy becomes the reference every ref_every updates; 0: the reference is always
+    the initial model."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -70,11 +71,11 @@ class Value:
     coef: float = 0.0
     """Weight of the value loss (advantages with values only)."""
     clip: float | None = None
-    """How far a value may move in one update; None: unbounded."""
+    """Maximum change of a value in one update; None: unbounded."""
     critic: Critic = "head"
-    """Where values come from. ``head``: a linear layer on the policy's last hidden state, whose
-    gradient goes into the policy. ``model``: the same on a copy of the policy's model as it is
-    initially, trained apart, which takes as much memory again."""
+    """The source of values. ``head``: a linear layer on the policy's last hidden state, whose
+    gradient changes the policy too. ``model``: a linear layer on a separately trained copy of the
+    initial model, which needs the memory of a second model."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -84,17 +85,17 @@ class Value:
 
 @dataclass(frozen=True, kw_only=True)
 class Correction:
-    """What tokens weigh that the policy would not have sampled quite so."""
+    """Importance weights for the mismatch of sampler and learner."""
 
     kind: CorrectionKind = "none"
-    """How; :mod:`rl.credit.corrections` has the formulas (old_logprobs=update only)."""
+    """The weights; :mod:`rl.credit.corrections` has the formulas (old_logprobs=update only)."""
     low: float = 0.5
-    """The least ratio that counts (all but tis and seq-tis)."""
+    """Lower bound of the ratio (all kinds except tis and seq-tis)."""
     high: float = 2.0
-    """The greatest."""
+    """Upper bound of the ratio."""
     drop_divergence: float | None = None
-    """Sequences with a negative advantage whose mean log(pi_sampler / pi) exceeds it teach nothing;
-    None: all do. DeepSeek-V3.2's mask (arXiv 2512.02556, section 3.1)."""
+    """Sequences with a negative advantage and a mean log(pi_sampler / pi) above this value are not
+    trained; None: all are. DeepSeek-V3.2's mask (arXiv 2512.02556, section 3.1)."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -106,15 +107,15 @@ class Correction:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenRewardModel:
-    """A model that learns from outcomes what each token is worth."""
+    """A model that learns token rewards from outcomes."""
 
     kind: TokenRewardsKind = "none"
-    """PRIME's ``implicit`` one pays the tokens of advantage=group-dense, OREAL's ``head`` weighs
-    those of group-outcome."""
+    """``implicit`` (PRIME) rewards the tokens of advantage=group-dense; ``head`` (OREAL) weights
+    the tokens of group-outcome."""
     beta: float = 0.05
-    """By which the model's log-ratios are multiplied where it is trained (implicit only)."""
+    """Factor of the model's log-ratios in its own loss (implicit only)."""
     lr_ratio: float = 2.0
-    """Its learning rate, in units of the policy's."""
+    """Learning rate of the model, as a multiple of the policy's."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -124,55 +125,55 @@ class TokenRewardModel:
 
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
-    """One row of choices.
+    """One row of the table of algorithms.
 
     Raises:
-        ValueError: a choice is out of range, or two contradict each other.
+        ValueError: an option is out of range, or two options contradict each other.
     """
 
     advantage: Advantage = field(
         default=GroupOutcome(), metadata={"choice": ADVANTAGES.choice("group-outcome")}
     )
-    """How much better than expected each token was; its options follow as
-    algo.advantage.KEY."""
+    """How much better than expected each token was; algo.advantage.KEY sets its options."""
     whiten: bool = False
     """Whether advantages are whitened over all sampled tokens of the update."""
     surrogate: Surrogate = field(default=Clip(), metadata={"choice": SURROGATES.choice("clip")})
-    """The loss made of the ratio pi / pi_old and the advantage; its options follow as
-    algo.surrogate.KEY."""
+    """The policy's loss, from the ratio pi / pi_old and the advantage; algo.surrogate.KEY sets its
+    options."""
     old_logprobs: OldLogprobs = "update"
-    """pi_old. ``update``: the learner's weights as the update starts. ``sampling``: what the
-    sampler recorded, so that the ratio also corrects for stale weights and sampler mismatch
-    (refused for reinforce and oreal, whose losses have no ratio, or none where A > 0)."""
+    """pi_old. ``update``: the learner's weights at the start of the update. ``sampling``: the
+    sampler's recorded log-probabilities, so that the ratio also corrects for stale weights and
+    sampler mismatch (refused for reinforce and oreal, whose losses have no ratio, or none where
+    A > 0)."""
     correction: Correction = field(default_factory=Correction)
-    """What tokens weigh that the policy would not have sampled quite so."""
+    """Importance weights for the mismatch of sampler and learner."""
     aggregation: Aggregation = "token-mean"
-    """How token losses become the step's loss; :func:`rl.credit.losses.token_weights`."""
+    """How the step's loss sums token losses; :func:`rl.credit.losses.token_weights`."""
     max_tokens: int | None = None
-    """The constant of ``seq-mean-token-sum-norm``: the most tokens an episode may sample."""
+    """The constant of ``seq-mean-token-sum-norm``: the maximum sampled tokens of an episode."""
     kl: KL = field(default_factory=KL)
     """The divergence from the reference model."""
     token_rewards: TokenRewardModel = field(default_factory=TokenRewardModel)
-    """A model that learns from outcomes what each token is worth."""
+    """A model that learns token rewards from outcomes."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus."""
     value: Value = field(default_factory=Value)
     """The value head and its loss."""
     mask_observations: bool = True
-    """False also trains on what environments and tools said, as if the policy had sampled it:
+    """False also trains on the text of environments and tools, as if the policy had sampled it:
     Search-R1 without its mask (arXiv 2503.09516, section 3.1), for comparison only."""
     mask_truncated: bool = False
-    """Whether episodes that were cut for their length are not trained on; their returns stay in
+    """Whether training skips episodes that were cut for their length; their returns still count in
     their groups' baselines. DAPO's overlong filtering (arXiv 2503.14476, section 3.4)."""
     ptx_coef: float = 0.0
-    """Weight of the mean cross-entropy of texts that are imitated in each update: PPO-ptx
+    """Weight of the mean cross-entropy of the texts that each update imitates: PPO-ptx
     (InstructGPT, arXiv 2203.02155, equation 2)."""
     forget_optimizer: bool = False
-    """Whether each update begins with an optimizer that remembers no gradient."""
+    """Whether each update starts with empty optimizer averages."""
     epochs: int = 1
     """Passes over the update's episodes."""
     minibatches: int = 1
-    """Optimizer steps in one pass; each takes an equal share of the episodes."""
+    """Optimizer steps in one pass; each trains an equal share of the episodes."""
 
     def __post_init__(self) -> None:
         for key, plug_ins in _PLUG_INS.items():
@@ -211,7 +212,7 @@ class Algorithm:
         )
 
     def _check_sampler(self) -> None:
-        """Check what is chosen for tokens that other weights sampled."""
+        """Check the options for tokens that other weights sampled."""
         mask, of_sampler = self.mask_observations, self.old_logprobs == "sampling"
         require("old_logprobs", self.old_logprobs, mask or not of_sampler, "update without a mask")
         drop, kind = self.correction.drop_divergence, self.correction.kind
@@ -222,7 +223,7 @@ class Algorithm:
         require("correction.kind", kind, fine, expected)
 
     def _check_advantage(self) -> None:
-        """Check what the advantage needs, and what needs it."""
+        """Check the requirements of the advantage, and the options that require values."""
         advantage, kind = self.advantage, self.token_rewards.kind
         allowed = advantage.token_rewards
         expected = f"{' or '.join(allowed)} for advantage={advantage.name}"
@@ -238,17 +239,17 @@ class Algorithm:
         require("kl.place", place, place == "loss", f"loss for advantage={advantage.name}")
 
     def changed(self, options: Mapping[str, Any]) -> Algorithm:
-        """The same with other choices, by the keys of the command line.
+        """A copy with other options, by the keys of the command line.
 
-        ``{"surrogate": "gspo", "surrogate.clip_high": 1e-3, "kl.coef": 0.01}``. An advantage or a
-        surrogate that is named begins with its own defaults.
+        ``{"surrogate": "gspo", "surrogate.clip_high": 1e-3, "kl.coef": 0.01}``. A new advantage or
+        surrogate starts with its own defaults.
 
         Args:
-            options: from key to value.
+            options: values by key.
 
         Raises:
-            UnknownNameError: there is no advantage or surrogate of a name.
-            ValueError: there is no such option, or a value is out of range.
+            UnknownNameError: no advantage or surrogate has the name.
+            ValueError: an option does not exist, or a value is out of range.
         """
         own: dict[str, Any] = {k: v for k, v in options.items() if "." not in k}
         inner: dict[str, dict[str, Any]] = {}
@@ -266,7 +267,7 @@ class Algorithm:
 
     @property
     def uses_outcomes(self) -> bool:
-        """Whether it must be told which episodes were right."""
+        """Whether updates need the outcome of each episode."""
         return self.token_rewards.kind != "none" or self.aggregation == "outcome-mean"
 
     @property
@@ -276,7 +277,7 @@ class Algorithm:
 
     @property
     def uses_values(self) -> bool:
-        """Whether it needs a value head."""
+        """Whether a value head is trained."""
         return self.advantage.needs_values
 
     @property
@@ -300,7 +301,7 @@ class Algorithm:
 
 
 def _replaced(group: str, value: Any, given: Mapping[str, Any]) -> Any:
-    """A group of settings, or a plug-in, with some of its options changed."""
+    """A copy of a group of settings, or of a plug-in, with other options."""
     known = [f.name for f in fields(value)] if dataclasses.is_dataclass(value) else []
     what = f"{group}={value.name}" if isinstance(value, PlugIn) else group
     check_names(what, given, known)

@@ -1,8 +1,8 @@
-"""The table of algorithms: each is a row of choices, so that a reader sees how two differ.
+"""The table of algorithms, one row of options each.
 
-A choice is changed with ``ALGORITHMS["grpo"].changed({"surrogate.clip_high": 0.28})``, by the keys
-of the command line. A package adds a row under the entry-point group ``turnwise.algorithms``, a
-program by :func:`register_algorithm`.
+``ALGORITHMS["grpo"].changed({"surrogate.clip_high": 0.28})`` changes options, by the keys of the
+command line. A package adds a row in the entry-point group ``turnwise.algorithms``, a program by
+:func:`register_algorithm`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         max_tokens=3000,
     ),
     # The loss of DAPO, arXiv 2503.14476: clip-higher and the token mean. Its dynamic sampling and
-    # overlong rewards are choices of the rollout and of the reward.
+    # overlong rewards are settings of the rollout and of the reward.
     "dapo-loss": Algorithm(
         advantage=GroupOutcome(std="unbiased"),
         surrogate=Clip(clip_high=0.28),
@@ -58,15 +58,15 @@ ALGORITHMS: dict[str, Algorithm] = {
         aggregation="seq-mean-token-mean",
         minibatches=4,
     ),
-    # MiniMax-M1, arXiv 2506.13585, section 3.1: no token's gradient is dropped, its weight is
-    # bounded instead, from above only. The bound is not in the paper; 5 is SkyRL's.
+    # MiniMax-M1, arXiv 2506.13585, section 3.1: every token has a gradient; its weight is bounded,
+    # from above only. The bound is not in the paper; 5 is SkyRL's.
     "cispo": Algorithm(
         advantage=GroupOutcome(),
         surrogate=Cispo(clip_low=1.0, clip_high=4.0),
         aggregation="token-mean",
     ),
-    # Soft Adaptive Policy Optimization, arXiv 2511.20347: a gate that closes gradually, in place of
-    # the clip. It is open while pi is pi_old, hence the optimizer steps of GSPO.
+    # Soft Adaptive Policy Optimization, arXiv 2511.20347: a gate that closes gradually instead of
+    # the clip. It is open while pi equals pi_old, hence the optimizer steps of GSPO.
     "sapo": Algorithm(
         advantage=GroupOutcome(),
         surrogate=Sapo(),
@@ -94,7 +94,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         aggregation="token-mean",
     ),
     # Kimi k1.5, arXiv 2501.12599, section 2.3.2: mirror descent from the policy that sampled, the
-    # group's mean, an optimizer that begins anew. It does not give tau.
+    # group's mean, an optimizer that is reset in each update. The paper does not give tau.
     "kimi": Algorithm(
         advantage=GroupOutcome(std="none"),
         surrogate=MirrorDescent(),
@@ -102,14 +102,14 @@ ALGORITHMS: dict[str, Algorithm] = {
         forget_optimizer=True,
         minibatches=4,
     ),
-    # MaxRL: centred rewards over the group's success rate, which weighs rare successes more.
+    # MaxRL: centred rewards over the group's success rate, which gives rare successes more weight.
     "maxrl": Algorithm(
         advantage=GroupOutcome(std="mean"),
         surrogate=Reinforce(),
         aggregation="token-mean",
     ),
-    # OREAL, arXiv 2502.06781: imitate right episodes, drive wrong ones off, each token by how far a
-    # model of tokens believes the outcome; constants of its code.
+    # OREAL, arXiv 2502.06781: imitate right episodes, make wrong ones less likely; a token
+    # reward model weights the tokens. Constants of its code.
     "oreal": Algorithm(
         advantage=GroupOutcome(baseline="leave-one-out", std="none"),
         surrogate=Oreal(loss_coef=0.5),
@@ -117,8 +117,8 @@ ALGORITHMS: dict[str, Algorithm] = {
         token_rewards=TokenRewardModel(kind="head", lr_ratio=4.0),
         kl=KL(coef=0.01),
     ),
-    # PRIME, arXiv 2502.01456: rewards of tokens from a model that learns from outcomes alone. Their
-    # weight and the model's rate are ours (docs/algorithms.md).
+    # PRIME, arXiv 2502.01456: token rewards from a model that learns from outcomes only. The weight
+    # of the rewards and the model's learning rate are ours (docs/algorithms.md).
     "prime": Algorithm(
         advantage=GroupDense(token_coef=1.0),
         whiten=True,
@@ -131,7 +131,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         aggregation="token-mean",
     ),
     # VinePPO, arXiv 2410.01679, without its KL term (there 1e-4, k3 in the loss) and with one
-    # optimizer step in the place of its two passes over eight minibatches.
+    # optimizer step instead of its two passes over eight minibatches.
     "vineppo": Algorithm(
         advantage=Vine(rollouts=9),
         whiten=True,
@@ -151,14 +151,14 @@ ALGORITHMS: dict[str, Algorithm] = {
         whiten=True,
         aggregation="token-mean",
     ),
-    # Its form for groups: the group's mean first, then whitened over the batch.
+    # REINFORCE++ for groups: the group's mean is subtracted before the batch is whitened.
     "reinforce-pp-baseline": Algorithm(
         advantage=GroupOutcome(std="none"),
         whiten=True,
         aggregation="token-mean",
     ),
-    # PPO with Open-Reasoner-Zero's choices (arXiv 2503.24290): gamma = lambda = 1, one on-policy
-    # update, no KL term. With lambda 0.95 and 4 epochs it fell back (docs/algorithms.md).
+    # PPO with Open-Reasoner-Zero's options (arXiv 2503.24290): gamma = lambda = 1, one on-policy
+    # update, no KL term. With lambda 0.95 and 4 epochs, success dropped (docs/algorithms.md).
     "ppo": Algorithm(
         advantage=Gae(gamma=1.0, lam=1.0),
         whiten=True,
@@ -166,7 +166,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         kl=KL(estimator="k1", place="reward"),
         value=Value(coef=0.1, clip=0.2),
     ),
-    # Open-Reasoner-Zero, arXiv 2503.24290: the same without a bound on values.
+    # Open-Reasoner-Zero, arXiv 2503.24290: ppo without a bound on values.
     "orz": Algorithm(
         advantage=Gae(gamma=1.0, lam=1.0),
         whiten=True,
@@ -174,8 +174,8 @@ ALGORITHMS: dict[str, Algorithm] = {
         kl=KL(estimator="k1", place="reward"),
         value=Value(coef=0.1),
     ),
-    # One value and one advantage for each turn, as in AReaL and verl-agent; lambda and discount are
-    # those of turns.
+    # One value and one advantage for each turn, as in AReaL and verl-agent; lambda and discount
+    # apply per turn.
     "turn-ppo": Algorithm(
         advantage=TurnGae(lam=0.95),
         whiten=True,
@@ -183,7 +183,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         kl=KL(estimator="k1", place="reward"),
         value=Value(coef=0.1, clip=0.2),
     ),
-    # VAGEN's bi-level estimator with explicit ends of turns, and its discount of turns.
+    # VAGEN's bi-level estimator with explicit ends of turns, and its discount per turn.
     "bilevel-ppo": Algorithm(
         advantage=BilevelGae(gamma_turn=0.95),
         whiten=True,
@@ -192,18 +192,18 @@ ALGORITHMS: dict[str, Algorithm] = {
         value=Value(coef=0.1, clip=0.2),
     ),
 }
-"""The rows that are built in; :func:`find_algorithm` knows those of plug-ins as well."""
+"""The built-in rows; :func:`find_algorithm` also finds rows of plug-ins."""
 _registry = Registry("algorithm", "turnwise.algorithms")
 for _name, _row in ALGORITHMS.items():
     _registry.register(_name, _row)
 
 
 def register_algorithm(name: str, row: Algorithm) -> None:
-    """Give a row a name in this process.
+    """Register a row in this process.
 
     Raises:
-        TypeError: it is no row.
-        ValueError: the name belongs to another.
+        TypeError: ``row`` is not an Algorithm.
+        ValueError: another row has the name.
     """
     if not isinstance(row, Algorithm):
         raise TypeError(
@@ -213,16 +213,16 @@ def register_algorithm(name: str, row: Algorithm) -> None:
 
 
 def algorithm_names() -> list[str]:
-    """Every name: those of the table in its order, then those of plug-ins."""
+    """All names: the table's in its order, then those of plug-ins."""
     return [*ALGORITHMS, *(name for name in _registry.names() if name not in ALGORITHMS)]
 
 
 def find_algorithm(name: str) -> Algorithm:
-    """The row of a name.
+    """The row with this name.
 
     Raises:
-        UnknownNameError: there is none.
-        PluginImportError: it cannot be imported, or is no row.
+        UnknownNameError: no row has the name.
+        PluginImportError: the row cannot be imported, or is not an Algorithm.
     """
     row = _registry.get(name)
     if not isinstance(row, Algorithm):

@@ -1,4 +1,4 @@
-"""From an update's rewards to the advantage of each of its tokens, as the algorithm chooses."""
+"""Credit assignment: from an update's rewards to the advantage of each sampled token."""
 
 from __future__ import annotations
 
@@ -31,33 +31,33 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CreditInputs:
-    """What an advantage is made of: an update's M episodes, K turns and N sampled tokens."""
+    """Inputs of an advantage: an update's M episodes, K turns and N sampled tokens."""
 
     batch: Batch
-    """Rewards, turns and groups, all on the CPU."""
+    """Rewards, turns and groups, on the CPU."""
     values: Tensor | None = None
-    """``[N]`` float64, of the state in which each token was sampled (``needs_values``)."""
+    """``[N]`` float64, the value of the state before each token (``needs_values``)."""
     token_scores: Tensor | None = None
-    """``[N]`` float64, what the model of ``token_rewards.kind`` says that tokens are worth."""
+    """``[N]`` float64, scores of the token reward model (``token_rewards.kind``)."""
     penalties: Tensor | None = None
-    """``[N]`` float64, what ``kl.place=reward`` takes from each token's reward."""
+    """``[N]`` float64, subtracted from each token's reward (``kl.place=reward``)."""
 
     def compare(
         self, rewards: Tensor, groups: Tensor, std: Std, baseline: Baseline = "mean"
     ) -> GroupAdvantages:
-        """Rewards ``[n]`` against those of their group ``[n]``, of episodes or of turns."""
+        """Advantages of rewards ``[n]`` relative to their groups ``[n]``, of episodes or turns."""
         lengths = self.lengths() if baseline == "length-weighted" else None
         return group_advantages(rewards, groups, std, baseline=baseline, lengths=lengths)
 
     def against_group(self, std: Std, baseline: Baseline = "mean") -> GroupAdvantages:
-        """Each episode's return against its group's, ``[M]``."""
+        """Each episode's return relative to its group, ``[M]``."""
         return self.compare(self.batch.rewards, self.batch.group_ids, std, baseline)
 
     def group_metrics(self, grouped: GroupAdvantages, member: str) -> dict[str, float]:
-        """What the groups were like; a warning names how many had nothing to compare.
+        """Metrics of the groups; warns of groups with one member.
 
         Args:
-            grouped: from :meth:`compare`.
+            grouped: result of :meth:`compare`.
             member: "episode" or "turn", for the warning.
         """
         singletons, groups = grouped.num_singletons, grouped.num_groups
@@ -83,12 +83,12 @@ class CreditInputs:
         return torch.searchsorted(self.batch.turn_ends, torch.arange(self.batch.num_tokens))
 
     def at_turn_ends(self, per_turn: Tensor) -> Tensor:
-        """Turn numbers ``[K]`` as token numbers ``[N]``, each at its turn's last sampled token."""
+        """Numbers per turn ``[K]``, each at its turn's last sampled token: ``[N]``."""
         zeros = per_turn.new_zeros(self.batch.num_tokens)
         return zeros.index_add(0, self.batch.turn_ends, per_turn)
 
     def to_go(self, per_token: Tensor, decay: float = 1.0) -> Tensor:
-        """The discounted sum from each token to its episode's end, ``[N]``."""
+        """Discounted sum from each token to its episode's end, ``[N]``."""
         rows, loss_mask = self.batch.per_episode(per_token)
         return suffix_sums(rows, loss_mask, decay)[loss_mask]
 
@@ -103,20 +103,20 @@ class CreditInputs:
         return advantages[mask], returns[mask]
 
     def adaptive_lambda(self, alpha: float) -> Tensor:
-        """Lambda of each episode by its length, ``[M, 1]``."""
+        """Lambda of each episode, by its length: ``[M, 1]``."""
         return adaptive_lambda(self.lengths(), alpha)[:, None]
 
     def dense(self, scores: Tensor) -> Tensor:
-        """Token scores against those of the other members, the sum of what follows. ``[N]``.
+        """Sums of later token scores, minus a leave-one-out baseline: ``[N]``.
 
-        They are divided by the largest sum of what follows a token, over the batch (PRIME).
+        Scores are first divided by the largest such sum of the batch (PRIME).
         """
         rows, mask = self.batch.per_episode(scores)
         rows = rows / (suffix_sums(rows, mask).abs().max() + GROUP_EPSILON)
         return suffix_sums(dense_advantages(rows, mask, self.batch.group_ids), mask)[mask]
 
     def whitened(self, x: Tensor) -> Tensor:
-        """Token numbers ``[N]`` with mean 0 and variance 1."""
+        """Numbers per token ``[N]``, shifted and scaled to mean 0 and variance 1."""
         return whiten(x, torch.ones_like(x))
 
 
@@ -131,17 +131,17 @@ def assign_credit(
     """The advantage of each token of ``batch``.
 
     Args:
-        algorithm: the row of choices.
+        algorithm: the algorithm's settings.
         batch: the episodes of the update.
-        values: ``[N]`` float64, needed where there is a value head.
-        old_logprobs: ``[N]`` float64, needed for a divergence in the reward.
-        ref_logprobs: ``[N]`` float64, likewise.
-        token_scores: ``[N]`` float64, needed where a model says what tokens are worth.
+        values: ``[N]`` float64, required with a value head.
+        old_logprobs: ``[N]`` float64, required for a divergence in the reward.
+        ref_logprobs: ``[N]`` float64, required for a divergence in the reward.
+        token_scores: ``[N]`` float64, required with a token reward model.
 
     Raises:
-        ValueError: the row needs values of turns, and one has none.
-        RunFailure: it needs returns of 0 and more, and one is negative; or a plug-in returned
-            something else than one number for each token.
+        ValueError: the advantage needs values of turns, and a turn has none.
+        RunFailure: the advantage needs returns of 0 or more, and a return is negative; or a plug-in
+            did not return one number for each token.
     """
     advantage = algorithm.advantage
     if advantage.needs_nonnegative_rewards and (batch.rewards < 0).any():
@@ -177,23 +177,23 @@ def fixed_terms(
     ref_logprobs: Tensor | None = None,
     token_scores: Tensor | None = None,
 ) -> tuple[FixedTerms, dict[str, float]]:
-    """What stays fixed while an update lasts, from scores by the weights that it begins with.
+    """The terms that are constant during an update, from scores at its start.
 
     Args:
-        algorithm: the row of choices.
+        algorithm: the algorithm's settings.
         batch: the episodes of the update.
-        values: as for :func:`assign_credit`, like all that follows.
-        old_logprobs: also needed for a correction. None: the update is a single optimizer step,
-            whose log-probabilities are the old ones.
-        ref_logprobs: needed for a divergence.
-        token_scores: of the model that says what tokens are worth.
+        values: ``[N]`` float64; see :func:`assign_credit`.
+        old_logprobs: ``[N]`` float64; also required for a correction. None: the update is a single
+            optimizer step, in which the current log-probabilities are the old ones.
+        ref_logprobs: ``[N]`` float64, required for a divergence.
+        token_scores: ``[N]`` float64; see :func:`assign_credit`.
 
     Returns:
-        The terms, and the metrics that they give.
+        The terms, and their metrics.
 
     Raises:
-        ValueError: as :func:`assign_credit`.
-        RunFailure: likewise.
+        ValueError: see :func:`assign_credit`.
+        RunFailure: see :func:`assign_credit`.
     """
     credit = assign_credit(algorithm, batch, values, old_logprobs, ref_logprobs, token_scores)
     metrics, corrections = dict(credit.metrics), None

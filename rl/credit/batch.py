@@ -1,14 +1,14 @@
-"""From trajectories to tensors: the table of trained tokens, and micro-batches of padded rows.
+"""Batches: from trajectories to a table of trained tokens and micro-batches of padded rows.
 
 A batch is two tables. *Rows* are the sequences that the model reads, one for each segment of each
-episode. *Tokens* are what is trained: the sampled tokens of all rows, N in number, ordered by
-episode and then by time. Losses and advantages see tokens only; rows exist for the model.
+episode. *Tokens* are the N sampled tokens of all rows, ordered by episode and then by time. Losses
+and advantages read tokens only; rows exist for the model.
 
-The token at position t is predicted at position t - 1. That shift is made here, in
-:meth:`_Tables.add_segment`, and nowhere else: everything downstream uses ``source``, the position
-whose hidden state predicts the token (and values the state in which it was sampled).
+Position t - 1 predicts the token at position t. Only :meth:`_Tables.add_segment` makes this shift.
+All other code uses ``source``, the position whose hidden state predicts the token and gives the
+value of the state before it.
 
-Without ``mask_observations`` the table also holds the observations between sampled tokens, and
+With ``mask_observations=False`` the table also has the observations between sampled tokens, and
 "sampled" below means trained.
 """
 
@@ -32,24 +32,24 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """Rows that go through the model together, padded on the right.
+    """Rows of one forward pass, padded on the right.
 
-    Nothing masks the padding. In a causal model a position reads only what stands to its left, so
-    padding on the right cannot reach a real position, and only real positions are read.
+    The padding needs no mask. In a causal model a position reads only positions to its left, so
+    padding on the right cannot change a real position, and only real positions are used.
     """
 
     input_ids: Tensor
     """``[B, T]``."""
     lengths: Tensor
-    """``[B]``, real tokens of each row."""
+    """``[B]``, tokens of each row, without padding."""
     source: Tensor
-    """``[n]``, indices into the flattened ``[B * T]``: where each token is predicted."""
+    """``[n]``, indices into the flattened ``[B * T]``: the position that predicts each token."""
     targets: Tensor
     """``[n]``, the sampled token ids."""
     tokens: Tensor
     """``[n]``, indices into the batch's table of tokens."""
     support: Support | None = None
-    """What each token was sampled from; None where nothing was cut."""
+    """Sampling support of each token; None: the whole vocabulary."""
 
     @property
     def num_tokens(self) -> int:
@@ -58,11 +58,11 @@ class MicroBatch:
 
     @property
     def rows(self) -> Tensor:
-        """``[n]``, the row of each token, from 0 to B - 1."""
+        """The row of each token, from 0 to B - 1: ``[n]``."""
         return self.source // self.input_ids.shape[1]
 
     def to(self, device: torch.device) -> MicroBatch:
-        """The same, on another device."""
+        """A copy on another device."""
         return MicroBatch(
             input_ids=self.input_ids.to(device),
             lengths=self.lengths.to(device),
@@ -75,20 +75,20 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The episodes of one update; M episodes, K turns with a token, N sampled tokens.
+    """The episodes of one update: M episodes, K turns with a token, N sampled tokens.
 
-    An episode of several roles is one episode for each: with the role's own conversation and
-    rewards, in a group with the same role of the other members. A turn earns what it is paid and
-    what is paid after it, before the role's next turn with a token. What is paid before a role's
-    first token belongs to its first turn.
+    Each role of an episode counts as an episode of its own, with the role's conversation and
+    rewards, grouped with the same role of the other members. A turn's reward is the sum of the
+    rewards from the turn to the role's next turn with a token. Rewards before a role's first token
+    belong to its first turn.
     """
 
     rows: list[Integers]
-    """What the model reads: each row up to, but without, its last sampled token."""
+    """Token ids that the model reads: each row up to, but without, its last sampled token."""
     row_starts: Integers
-    """``[len(rows) + 1]``: row i owns the tokens from row_starts[i] to row_starts[i + 1]."""
+    """``[len(rows) + 1]``: row i has the tokens from row_starts[i] to row_starts[i + 1]."""
     source: Integers
-    """``[N]``, position in the token's row whose hidden state predicts it."""
+    """``[N]``, the position in the token's row whose hidden state predicts the token."""
     targets: Integers
     """``[N]``, the sampled token ids."""
     episode_ids: Tensor
@@ -96,31 +96,31 @@ class Batch:
     sampling_logprobs: Tensor
     """``[N]``, float64; 0 for a token that was not sampled."""
     versions: Tensor
-    """``[N]``, of the weights that sampled the token; -1 for one that was not sampled."""
+    """``[N]``, version of the weights that sampled the token; -1 for a token not sampled."""
     support: Support | None
-    """What each token was sampled from; None where top-k and top-p cut nothing."""
+    """Sampling support of each token; None: the whole vocabulary."""
     sampled: Tensor
-    """``[N]`` booleans, whether the policy sampled it: all, but for ``mask_observations=False``."""
+    """``[N]`` booleans, whether the policy sampled the token: all, unless observations train."""
     turn_ends: Tensor
     """``[K]``, the last sampled token of each turn."""
     turn_rewards: Tensor
-    """``[K]``, float64; of one episode they add up to its return."""
+    """``[K]``, float64; the rewards of an episode's turns add up to its return."""
     turn_values: Tensor
-    """``[K]``, float64, of the state in which the turn began; NaN where the state has no value."""
+    """``[K]``, float64, value of the state before the turn; NaN: the state has no value."""
     turn_anchors: Tensor
-    """``[K]`` integers >= 0, equal where turns of one group answer the same observation."""
+    """``[K]`` integers >= 0, equal for turns of one group that answer the same observation."""
     rewards: Tensor
     """``[M]``, float64, each episode's return."""
     outcomes: Tensor
-    """``[M]``, float64, how far each episode was right, from 0 to 1; 0 where nobody said."""
+    """``[M]``, float64, success of each episode, from 0 to 1; 0 if unknown."""
     group_ids: Tensor
     """``[M]``."""
     num_failed: int
-    """Episodes left out because they failed."""
+    """Failed episodes, which are not in the batch."""
     num_empty: int
-    """Episodes without a sampled token: they count in their group's baseline only."""
+    """Episodes without a sampled token, which count in their group's baseline only."""
     num_masked: int
-    """Episodes that ``mask_truncated`` left untrained: likewise."""
+    """Episodes that ``mask_truncated`` dropped, which count in their group's baseline only."""
 
     @property
     def num_tokens(self) -> int:
@@ -141,18 +141,18 @@ class Batch:
 
         Args:
             groups: the groups of one update.
-            rewards: shaped returns, one for each finished episode in order; what they add to the
-                episode's own return, by its ``reward_weight``, is earned at its last turn, by each
-                of its roles. None: the episodes' own.
-            outcomes: how far each finished episode was right, from 0 to 1; None: nobody said.
-            mask_observations: False trains on the observations between sampled tokens as well.
-            mask_truncated: whether the tokens of episodes that were cut for their length are left
-                out; their returns are not.
+            rewards: shaped returns, one for each finished episode in order. The difference to the
+                episode's own weighted return (``reward_weight``) is added to the last turn of each
+                of its roles. None: the episodes' own returns.
+            outcomes: success of each finished episode, from 0 to 1; None: unknown.
+            mask_observations: False also trains on the observations between sampled tokens.
+            mask_truncated: whether to drop the tokens of episodes that were cut for their length;
+                their returns still count.
 
         Raises:
             AssertionError: a trajectory's record contradicts itself.
-            ValueError: ``rewards`` or ``outcomes`` has another length, or a sampled token has
-                nothing before it.
+            ValueError: ``rewards`` or ``outcomes`` does not have one entry for each finished
+                episode, or no token precedes a sampled token.
         """
         finished = [(i, t) for i, group in enumerate(groups) for t in group.finished]
         own = [trajectory.reward_weight * trajectory.reward for _, trajectory in finished]
@@ -188,17 +188,17 @@ class Batch:
         )
 
     def whole_vocabulary(self) -> Batch:
-        """The same, as if nothing had been cut where its tokens were sampled."""
+        """A copy whose tokens have the whole vocabulary as support."""
         return replace(self, support=None)
 
     @classmethod
     def from_segments(cls, segments: Sequence[Segment]) -> Batch:
-        """The batch of texts to imitate: each segment is a sequence of its own, without reward.
+        """The batch of texts to imitate: each segment is an episode without reward.
 
-        Whoever sampled their tokens, they are to be said by the whole distribution.
+        The support of every token is the whole vocabulary.
 
         Raises:
-            ValueError: a trained token has nothing before it.
+            ValueError: no token precedes a trained token.
         """
         tables = _Tables()
         for segment in segments:
@@ -211,7 +211,7 @@ class Batch:
         ).whole_vocabulary()
 
     def per_episode(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Token numbers ``[N]`` as one row for each episode, and their loss_mask: ``[M, L]``."""
+        """Numbers per token ``[N]`` as one row per episode, and their loss_mask: ``[M, L]``."""
         loss_mask = self._loss_mask()
         return x.new_zeros(loss_mask.shape).masked_scatter(loss_mask, x), loss_mask
 
@@ -225,13 +225,13 @@ class Batch:
     ) -> list[MicroBatch]:
         """Cut rows into micro-batches of at most ``max_tokens`` tokens, padding counted.
 
-        Rows of like length go together, longest first, so that little is padded. A row (of
-        ``whole``, an episode) longer than ``max_tokens`` goes alone.
+        Rows are sorted by length, longest first, to save padding. A row (with ``whole``, an
+        episode) longer than ``max_tokens`` is a micro-batch of its own.
 
         Args:
-            max_tokens: the bound.
-            episodes: ``[M]`` booleans, which episodes to take. None: all.
-            whole: whether all rows of an episode go together.
+            max_tokens: maximum tokens of a micro-batch.
+            episodes: ``[M]`` booleans, the episodes to include. None: all.
+            whole: whether all rows of an episode are in one micro-batch.
         """
         owners = self.episode_ids.numpy()[self.row_starts[:-1]]
         chosen = np.arange(len(self.rows))
@@ -262,7 +262,7 @@ class Batch:
 
 
 def _cut(units: Iterable[list[int]], rows: list[Integers], max_tokens: int) -> Iterator[list[int]]:
-    """Parts of ``units`` (those with the longest rows first) padded to at most ``max_tokens``."""
+    """Parts of ``units`` (longest rows first), each of at most ``max_tokens`` padded tokens."""
     part: list[int] = []
     for unit in units:
         if part and (len(part) + len(unit)) * len(rows[part[0]]) > max_tokens:
@@ -275,7 +275,7 @@ def _cut(units: Iterable[list[int]], rows: list[Integers], max_tokens: int) -> I
 
 @dataclass(slots=True)
 class _Tables:
-    """A batch in the making."""
+    """Builder of a batch."""
 
     mask_observations: bool = True
     mask_truncated: bool = False
@@ -291,19 +291,19 @@ class _Tables:
     sampling_logprobs: list[NDArray[np.float64]] = field(default_factory=list)
     versions: list[Integers] = field(default_factory=list)
     supports: list[tuple[int, list[list[int]]]] = field(default_factory=list)
-    """Of the spans of tokens for which something was cut: the first's number, and each one's."""
+    """For each span of tokens with a cut support: its first token, and each token's support."""
     sampled: list[NDArray[np.bool_]] = field(default_factory=list)
     turn_ends: list[Integers] = field(default_factory=list)
     turn_rewards: list[float] = field(default_factory=list)
     turn_values: list[float] = field(default_factory=list)
     turn_anchors: list[int] = field(default_factory=list)
     anchors: dict[tuple[int, str | None], int] = field(default_factory=dict)
-    """The number of a group's observation; None is what its episodes begin with."""
+    """Number of each observation of a group; None is the first observation of its episodes."""
 
     def add_role(
         self, trajectory: Trajectory, role: str, extra_reward: float, group_id: int
     ) -> None:
-        """Append a role's part of an episode; ``extra_reward`` is earned at its last turn."""
+        """Append a role's part of an episode; ``extra_reward`` is added to its last turn."""
         start = self.num_tokens
         if self.mask_truncated and trajectory.cut_for_length:
             self.num_episodes += 1
@@ -330,7 +330,7 @@ class _Tables:
             self.turn_anchors.append(self.anchors.setdefault((group_id, seen), len(self.anchors)))
 
     def add_segment(self, segment: Segment) -> Integers:
-        """Append a segment's row and its trained tokens; returns the turns of these."""
+        """Append a segment's row and its trained tokens; returns the turn of each token."""
         loss_mask = np.asarray(segment.loss_mask, dtype=np.bool_)
         positions = np.flatnonzero(loss_mask)
         if len(positions) and not self.mask_observations:
@@ -340,7 +340,7 @@ class _Tables:
             return turn_ids
         if positions[0] == 0:
             raise ValueError(
-                "loss_mask is 1 at the first token of a segment, which nothing precedes that could "
+                "loss_mask is 1 at the first token of a segment, but no token precedes it to "
                 "predict it: start the segment with a prompt token"
             )
         token_ids = np.asarray(segment.token_ids, dtype=np.int64)

@@ -1,8 +1,8 @@
-"""Corrections for tokens that the learner's weights would not have sampled quite so.
+"""Importance weights for the mismatch of sampler and learner.
 
-The sampler may run older weights, or round otherwise. Its tokens are then weighted by rho, the
-probability under the policy as the update starts over that under which they were sampled. The
-weights enter the loss alone: advantages and denominators are what they are without.
+The sampler may run older weights or round differently. rho is a token's probability under the
+policy at the start of the update, divided by the probability with which it was sampled. The weights
+multiply the surrogate only; advantages and denominators do not change.
 
 ================ ============================================================================
 ``tis``          min(rho, high) of each token: truncated importance sampling

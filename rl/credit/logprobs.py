@@ -1,6 +1,6 @@
-"""Log-probabilities of sampled tokens, over what top-k and top-p left of the vocabulary.
+"""Log-probabilities of sampled tokens over their sampling support, what top-k and top-p kept.
 
-:func:`token_head` never holds the whole table of logits in memory.
+:func:`token_head` computes them without holding all logits in memory at once.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ import torch
 from torch import Tensor
 
 CHUNK_ELEMENTS = 2**24
-"""Logits held at once: 64 MiB in float32, 110 positions of a vocabulary of 152k."""
+"""Maximum logits in memory: 64 MiB in float32, 110 positions of a vocabulary of 152k."""
 FAR_BELOW = -1e30
-"""The logit of what cannot be sampled: its probability is 0, and 0 times it is 0."""
+"""Logit of a token outside of the support: its probability is 0, and 0 times the logit is 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """The sampling support of n tokens; a token without entries was sampled from all.
+    """The sampling support of n tokens; no entries mean the whole vocabulary.
 
-    The sampler renormalises over it, so whatever is compared with the sampler must as well: a ratio
-    of probabilities from two distributions of which one is cut is biased.
+    The sampler renormalises over the support, so the learner must too: a ratio of probabilities is
+    biased if only one of the two distributions is cut.
     """
 
     ids: Tensor
-    """Token ids, those of one token after those of another."""
+    """Token ids of all supports, concatenated."""
     starts: Tensor
-    """``[n + 1]``: token i owns the ids from starts[i] to starts[i + 1]."""
+    """``[n + 1]``: token i has the ids from starts[i] to starts[i + 1]."""
 
     @classmethod
     def of(cls, parts: Sequence[tuple[int, Sequence[Sequence[int]]]], num_tokens: int) -> Support:
         """The support of ``num_tokens``.
 
         Args:
-            parts: of some spans of tokens, in order: the number of the first, and the ids of each.
-            num_tokens: how many tokens there are.
+            parts: spans of tokens in order: the first token's number, and the ids of each token.
+            num_tokens: number of tokens.
         """
         counts = torch.zeros(num_tokens, dtype=torch.int64)
         for first, supports in parts:
@@ -47,19 +47,19 @@ class Support:
         return cls(torch.tensor(list(ids), dtype=torch.int64), _starts(counts))
 
     def of_tokens(self, tokens: Tensor) -> Support:
-        """That of the tokens with these numbers, ``[m]``."""
+        """The support of the tokens with these numbers, ``[m]``."""
         counts = self.starts.diff()[tokens]
         starts = _starts(counts)
-        # Where each id stands here: as far behind its token's first as it will stand there.
+        # Each id keeps its offset from the first id of its token.
         shift = (self.starts[tokens] - starts[:-1]).repeat_interleave(counts)
         return Support(self.ids[shift + torch.arange(len(shift))], starts)
 
     def to(self, device: torch.device) -> Support:
-        """The same, on another device."""
+        """A copy on another device."""
         return Support(self.ids.to(device), self.starts.to(device))
 
     def outside(self, first: int, stop: int, vocabulary: int) -> Tensor:
-        """``[stop - first, vocabulary]`` booleans: what the tokens first to stop could not be."""
+        """Ids outside of the supports of tokens first to stop: ``[stop - first, vocabulary]``."""
         starts = self.starts[first : stop + 1]
         counts = starts.diff()
         outside = (counts > 0)[:, None].repeat(1, vocabulary)
@@ -82,8 +82,8 @@ def token_head(
 ) -> tuple[Tensor, Tensor]:
     """Log-probability of each target and entropy of its distribution, under the temperature.
 
-    The logits of a chunk of positions are made, used and dropped, and made again in the backward
-    pass. Softmax and logarithm are float32 (float64 for a float64 model) whatever the model's type.
+    Logits are computed in chunks of positions, and computed again in the backward pass. Softmax and
+    logarithm are float32 (float64 for a float64 model), whatever the model's type.
 
     Args:
         hidden: ``[n, H]``.
@@ -91,8 +91,8 @@ def token_head(
         bias: ``[V]`` or None.
         targets: ``[n]`` token ids.
         temperature: logits are divided by it.
-        support: of the targets: the distribution is over what they were sampled from. None: over
-            the vocabulary.
+        support: sampling support of the targets, which the distribution is over. None: the
+            vocabulary.
 
     Returns:
         ``logprobs`` and ``entropy``, both ``[n]``; both are differentiable.
@@ -181,7 +181,7 @@ class _TokenHead(torch.autograd.Function):
 
 
 def _parts(count: int, rows: int) -> list[slice]:
-    """Spans of at most so many rows, one at least: an empty table has log-probabilities too."""
+    """Spans of at most ``rows`` rows; at least one span, so that an empty table works too."""
     return [slice(i, min(i + rows, count)) for i in range(0, max(count, 1), rows)]
 
 
@@ -192,7 +192,7 @@ def _outside(support: Support | None, part: slice, weight: Tensor) -> Tensor | N
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """``total += a @ b``, without a second matrix of that size where the types allow it."""
+    """``total += a @ b``; without a temporary matrix if the types are equal."""
     if total.dtype == a.dtype:
         total.addmm_(a, b)
     else:
@@ -208,7 +208,7 @@ def _grad_logits(
 ) -> Tensor:
     """``g (onehot - p) - g_entropy p (log p + entropy)``, the gradient of the scaled logits.
 
-    It takes the place of ``log_p``.
+    The result overwrites ``log_p``.
     """
     slope = torch.zeros_like(entropy)[:, None]
     if grad_logprobs is not None:

@@ -1,13 +1,13 @@
 """Losses: from the scores of sampled tokens to the loss of a micro-batch, which is minimised.
 
-Pure functions, each with one number for each sampled token; :func:`policy_objective` adds them up
-as an algorithm chooses.
+Pure functions that return one number for each sampled token; :func:`policy_objective` adds them up
+by the settings of an algorithm.
 
-Shapes: ``[N]`` is the sampled tokens of a step, in any order; prompt, observation and padding
-tokens never come here. A step's loss is ``weighted_sum(per_token, token_weights(...))``. The
-weights hold the denominator and are computed over the whole optimizer step, so a step cut into
-micro-batches adds up to the same loss and the same gradient however it is cut. ``[n]`` is the
-tokens of one micro-batch.
+Shapes: ``[N]`` is the sampled tokens of a step, in any order, without prompt, observation and
+padding tokens; ``[n]`` is the tokens of one micro-batch. A step's loss is
+``weighted_sum(per_token, token_weights(...))``. The weights contain the denominator and are
+computed over the whole optimizer step, so the losses and gradients of micro-batches add up to those
+of the step, however the step is cut.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rl.credit.plugin import SurrogateLoss
 from rl.errors import RunFailure
 
 MAX_LOG_RATIO = 20.0
-"""Log-ratios are clamped to plus or minus this: e^20 is finite, and far outside of any clip."""
+"""Log-ratios are clamped to plus or minus this value: e^20 is finite and outside of any clip."""
 
 
 def log_ratio(logprobs: Tensor, other: Tensor) -> Tensor:
@@ -48,8 +48,8 @@ def clipped_surrogate(
     Args:
         ratio: ``[N]``, pi / pi_old.
         advantages: ``[N]``.
-        clip_low: how far below 1 the ratio still earns.
-        clip_high: how far above 1 the ratio still earns.
+        clip_low: lower bound of the ratio, as a distance from 1.
+        clip_high: upper bound of the ratio, as a distance from 1.
         dual_clip: c > 1, or None for plain clipping.
     """
     plain = -advantages * ratio
@@ -78,12 +78,12 @@ def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, clip: float 
         values: ``[N]``, current.
         old_values: ``[N]``, at the start of the update.
         returns: ``[N]``.
-        clip: how far a value may move in one update; None: as far as it likes.
+        clip: maximum change of a value in one update; None: unbounded.
     """
     error = (values - returns).square()
     if clip is not None:
-        moved = (values - old_values).clamp(-clip, clip)
-        error = torch.maximum(error, (old_values + moved - returns).square())
+        change = (values - old_values).clamp(-clip, clip)
+        error = torch.maximum(error, (old_values + change - returns).square())
     return 0.5 * error
 
 
@@ -91,9 +91,9 @@ def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, estimator: KLEstimator) -
     """An estimate of KL(pi || reference) at each token; d is ``logprobs - ref_logprobs``.
 
     k1 is ``d``; k2 is ``d^2 / 2``; k3 is ``exp(-d) - 1 + d``, never negative. On tokens that the
-    policy itself sampled, k1 and k3 are unbiased *values*; as a loss only k2 has the expected
-    gradient of the divergence, k1's is 0 on average and k3's is that of KL(reference || pi).
-    ``k3+`` has the value of k3 and the gradient of k2.
+    policy itself sampled, the *values* of k1 and k3 are unbiased. As a loss, only k2 has the
+    expected gradient of the divergence: k1's expected gradient is 0, and k3's is the gradient of
+    KL(reference || pi). ``k3+`` has the value of k3 and the gradient of k2.
     """
     d = log_ratio(logprobs, ref_logprobs)
     if estimator == "k1":
@@ -107,19 +107,19 @@ def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, estimator: KLEstimator) -
 def adapted_kl_coef(
     kl_coef: float, kl: float, target: float, num_episodes: int, horizon: int
 ) -> float:
-    """The next weight of the divergence: larger where it was above its target, else smaller.
+    """The next weight of the divergence: larger if the divergence was above its target.
 
     ``kl_coef (1 + clip(kl / target - 1, -0.2, 0.2) num_episodes / horizon)``, lm-human-preferences'
-    controller (Ziegler et al. 2019, section 2.2). An update of more episodes than the horizon moves
-    it by a fifth at most: five times as many would make the formula's weight 0, and more a negative
-    one.
+    controller (Ziegler et al. 2019, section 2.2). An update of more episodes than the horizon
+    changes the weight by at most a fifth: by the formula, five times as many episodes could make
+    the weight 0, and more episodes negative.
 
     Args:
-        kl_coef: the weight so far.
-        kl: the divergence, nats per episode.
-        target: nats per episode.
-        num_episodes: of the update.
-        horizon: episodes after which the weight may have changed by a fifth.
+        kl_coef: the current weight.
+        kl: the divergence, in nats per episode.
+        target: the target, in nats per episode.
+        num_episodes: episodes of the update.
+        horizon: episodes over which the weight changes by at most a fifth.
     """
     error = min(max(kl / target - 1, -0.2), 0.2)
     return kl_coef * (1 + error * min(1.0, num_episodes / horizon))
@@ -128,24 +128,24 @@ def adapted_kl_coef(
 def token_weights(
     sequence_ids: Tensor, aggregation: Aggregation, max_tokens: int | None = None
 ) -> Tensor:
-    """The weight of each token of one whole optimizer step; its inverse is the denominator.
+    """The weight of each token of one whole optimizer step: the inverse of the denominator.
 
     With L_s the number of sampled tokens of sequence s, and S the number of sequences:
 
     ==========================  =====================  ==================================
     ``token-mean``              1 / (sum of all L_s)   DAPO, section 3.3
     ``seq-mean-token-mean``     1 / (S L_s)            GRPO (DeepSeekMath, equation 3)
-    ``prompt-mean``             1 / (S L_s)            the same, of all tokens of a prompt's group
-    ``outcome-mean``            1 / L_s                the same, of all tokens of right and of wrong
+    ``prompt-mean``             1 / (S L_s)            a sequence is a prompt's whole group
+    ``outcome-mean``            1 / L_s                the sequences are all right and all wrong
                                                        episodes (OREAL, as in its code)
     ``seq-mean-token-sum-norm`` 1 / (S max_tokens)     Dr. GRPO, a constant for all lengths
     ==========================  =====================  ==================================
 
     Args:
-        sequence_ids: ``[N]`` integers; equal ones belong to one sequence (one episode; of
-            ``prompt-mean`` one group, of ``outcome-mean`` one outcome).
-        aggregation: which row of the table.
-        max_tokens: the constant of the last row, needed there only.
+        sequence_ids: ``[N]`` integers; equal ones belong to one sequence (an episode; for
+            ``prompt-mean`` a group, for ``outcome-mean`` an outcome).
+        aggregation: a row of the table.
+        max_tokens: the constant of the last row, required only there.
 
     Returns:
         ``[N]``, float64.
@@ -169,7 +169,7 @@ def token_weights(
 
 
 def weighted_sum(per_token: Tensor, weights: Tensor) -> Tensor:
-    """``sum(per_token * weights)``: a part of the step's loss; the parts add up. A scalar."""
+    """``sum(per_token * weights)``: a scalar part of the step's loss; the parts add up."""
     return (per_token * weights).sum()
 
 
@@ -184,10 +184,10 @@ class Ratios:
     advantages: Tensor
     """``[n]``."""
     rows: Tensor
-    """``[n]`` integers >= 0; equal ones are tokens of one sequence, which is here as a whole where
-    the surrogate is ``by_sequence``: an episode, or a role's part of it."""
+    """``[n]`` integers >= 0; equal ones are tokens of one sequence (an episode, or a role's part of
+    it). With ``by_sequence`` all tokens of a sequence are here."""
     of_sampler: bool = False
-    """Whether pi_old is what the sampler recorded (``old_logprobs=sampling``)."""
+    """Whether pi_old is the sampler's recorded log-probability (``old_logprobs=sampling``)."""
 
     def log_ratio(self) -> Tensor:
         """``log(pi / pi_old)``, clamped so that its exponential stays finite. ``[n]``."""
@@ -219,55 +219,55 @@ def row_means(x: Tensor, rows: Tensor) -> Tensor:
     return row_sums(x, rows) / row_sums(torch.ones_like(x), rows)
 
 
-def diverged(moved: Tensor, advantages: Tensor, rows: Tensor, most: float) -> Tensor:
-    """Tokens with a negative advantage in sequences that the policy has moved away from. ``[n]``.
+def diverged(log_ratios: Tensor, advantages: Tensor, rows: Tensor, limit: float) -> Tensor:
+    """Whether to drop each token: negative advantage, in a sequence far from the sampler. ``[n]``.
 
     Off-policy sequence masking (DeepSeek-V3.2, section 3.1).
 
     Args:
-        moved: ``[n]``, log(pi / pi_sampler).
+        log_ratios: ``[n]``, log(pi / pi_sampler).
         advantages: ``[n]``.
         rows: ``[n]``, the sequence of each token.
-        most: nats by which the mean of log(pi_sampler / pi) over a sequence may exceed 0.
+        limit: maximum mean of log(pi_sampler / pi) over a kept sequence, in nats.
     """
-    return (advantages < 0) & (-row_means(moved.detach(), rows) > most)
+    return (advantages < 0) & (-row_means(log_ratios.detach(), rows) > limit)
 
 
 @dataclass(frozen=True, slots=True)
 class TokenScores:
-    """What the model says, now, of n sampled tokens."""
+    """The model's current scores of n sampled tokens."""
 
     logprobs: Tensor
     """``[n]``, under the sampling temperature."""
     entropy: Tensor
-    """``[n]``, of the distribution that each token was sampled from, in nats."""
+    """``[n]``, entropy of the distribution that each token was sampled from, in nats."""
     values: Tensor | None = None
-    """``[n]``, of the state in which each token was sampled; None without a value head."""
+    """``[n]``, value of the state before each token; None without a value head."""
 
 
 @dataclass(frozen=True, slots=True)
 class FixedTerms:
-    """What stays as it is during an update, for each of its N sampled tokens; ``[N]`` each."""
+    """The terms that are constant during an update, ``[N]`` each, one per sampled token."""
 
     advantages: Tensor
     old_logprobs: Tensor | None = None
-    """None: the current ones, which is exact while the update is a single optimizer step."""
+    """None: the current ones, which is exact if the update is a single optimizer step."""
     ref_logprobs: Tensor | None = None
-    """Set when the divergence from the reference is part of the loss."""
+    """Set if the divergence from the reference is part of the loss."""
     old_values: Tensor | None = None
-    """Set, like ``returns``, when there is a value loss."""
+    """Set, like ``returns``, if there is a value loss."""
     returns: Tensor | None = None
     corrections: Tensor | None = None
     """Weights of the surrogate; None: all 1."""
     sampling_logprobs: Tensor | None = None
-    """What the sampler recorded, set for ``drop_divergence``; None: the sampler was pi_old."""
+    """Set for ``drop_divergence``; None: the sampler was pi_old."""
 
     def at(self, tokens: Tensor) -> FixedTerms:
-        """The terms of some tokens, ``[n]`` indices."""
+        """The terms of the tokens with these indices, ``[n]``."""
         return self._map(lambda x: x.index_select(0, tokens))
 
     def to(self, device: torch.device, dtype: torch.dtype) -> FixedTerms:
-        """The terms on a device, in a type."""
+        """The terms on a device, converted to a type."""
         return self._map(lambda x: x.to(device=device, dtype=dtype))
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> FixedTerms:
@@ -282,11 +282,11 @@ class Terms:
     loss: Tensor
     """A scalar; the parts of a step add up to the step's loss."""
     sums: dict[str, Tensor]
-    """Sums over tokens of what metrics are the token means of; detached scalars."""
+    """Detached sums over tokens, by metric; the metrics are token means."""
 
 
 class Surrogates(NamedTuple):
-    """The policy's loss at each token, and which tokens a bound touched: ``[n]`` each."""
+    """The policy's loss at each token, and the tokens that a bound changed: ``[n]`` each."""
 
     loss: Tensor
     below: Tensor
@@ -296,17 +296,17 @@ class Surrogates(NamedTuple):
 def surrogate(
     algorithm: Algorithm, logprobs: Tensor, old: Tensor, advantages: Tensor, rows: Tensor
 ) -> Surrogates:
-    """The surrogate that ``algorithm`` names, of a micro-batch's tokens.
+    """The algorithm's surrogate of a micro-batch's tokens.
 
     Args:
-        algorithm: the row of choices.
+        algorithm: the algorithm's settings.
         logprobs: ``[n]``, log pi.
         old: ``[n]``, log pi_old.
         advantages: ``[n]``.
         rows: ``[n]`` integers >= 0; equal ones are tokens of one sequence.
 
     Raises:
-        RunFailure: a plug-in gave something else than one number for each token.
+        RunFailure: a plug-in did not return one number for each token.
     """
     of_sampler = algorithm.old_logprobs == "sampling"
     made = algorithm.surrogate.loss(Ratios(logprobs, old, advantages, rows, of_sampler))
@@ -328,21 +328,20 @@ def policy_objective(
     value_weight: float,
     rows: Tensor,
 ) -> Terms:
-    """The surrogate, plus divergence, minus entropy, plus value loss, as the algorithm chooses.
+    """The surrogate, plus divergence, minus entropy, plus value loss, by the algorithm's settings.
 
     Args:
-        algorithm: the row of choices.
-        scores: of the micro-batch's n tokens.
-        fixed: of the same tokens.
+        algorithm: the algorithm's settings.
+        scores: scores of the micro-batch's n tokens.
+        fixed: constant terms of the same tokens.
         weights: ``[n]``, from :func:`rl.credit.losses.token_weights` over the whole step.
         value_weight: 1 / (sampled tokens of the whole step): the value loss is a token mean.
-        rows: ``[n]`` integers >= 0, the sequence of each token; a sequence's are all here.
+        rows: ``[n]`` integers >= 0, the sequence of each token; all tokens of a sequence are here.
     """
     logprobs = scores.logprobs
     old = logprobs.detach() if fixed.old_logprobs is None else fixed.old_logprobs
     made = surrogate(algorithm, logprobs, old, fixed.advantages, rows)
     per_token = made.loss if fixed.corrections is None else fixed.corrections * made.loss
-    moved = log_ratio(logprobs, old)
     drop = algorithm.correction.drop_divergence
     sums = {
         "entropy": scores.entropy.detach().sum(),
@@ -352,14 +351,15 @@ def policy_objective(
     }
     if drop is not None:
         sampler = old if fixed.sampling_logprobs is None else fixed.sampling_logprobs
-        since = log_ratio(logprobs, sampler)
-        dropped = diverged(since, fixed.advantages, rows, drop)
+        dropped = diverged(log_ratio(logprobs, sampler), fixed.advantages, rows, drop)
         per_token = per_token.masked_fill(dropped, 0.0)
         sums["clip_ratio/diverged_mean"] = dropped.sum()
     if fixed.ref_logprobs is not None:
         kl = kl_penalty(logprobs, fixed.ref_logprobs, algorithm.kl.estimator)
         sums["kl"] = kl.detach().sum()
-        per_token = per_token + algorithm.kl.coef * (moved.exp() * kl if algorithm.kl.ratio else kl)
+        if algorithm.kl.ratio:
+            kl = log_ratio(logprobs, old).exp() * kl
+        per_token = per_token + algorithm.kl.coef * kl
     if algorithm.entropy_coef:
         per_token = per_token - algorithm.entropy_coef * scores.entropy
     loss = weighted_sum(per_token, weights)
@@ -374,10 +374,10 @@ def policy_objective(
 
 
 def imitation_objective(scores: TokenScores, weights: Tensor) -> Terms:
-    """Cross-entropy of the trained tokens: supervised learning of what they say.
+    """Cross-entropy of the trained tokens, for supervised learning.
 
     Args:
-        scores: of the micro-batch's n tokens.
+        scores: scores of the micro-batch's n tokens.
         weights: ``[n]``, from :func:`rl.credit.losses.token_weights` over the whole step.
     """
     loss = weighted_sum(-scores.logprobs, weights)

@@ -1,4 +1,4 @@
-"""Options of an algorithm: the names that they choose among, and checks of their values."""
+"""Names that an algorithm's options choose among, and checks of the options' values."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any, Literal
 from tools.registry import closest
 
 Std = Literal["unbiased", "biased", "mean", "none"]
-"""What centred rewards are divided by: their standard deviation (over n - 1, or over n), their
-group's mean, or 1."""
+"""Divisor of centred rewards: their standard deviation (over n - 1, or over n), their group's mean,
+or 1."""
 TurnStd = Literal["unbiased", "biased", "none"]
-"""The same for the rewards of turns, whose mean may be below 0."""
+"""Divisor of centred turn rewards, whose mean may be below 0."""
 Baseline = Literal["mean", "leave-one-out", "length-weighted"]
-"""What a group's rewards are compared with; :func:`rl.credit.advantage_math.group_advantages`."""
+"""Baseline of a group's rewards; :func:`rl.credit.advantage_math.group_advantages`."""
 KLEstimator = Literal["k1", "k2", "k3", "k3+"]
 """Estimators of the divergence from the reference (Schulman, Approximating KL Divergence, 2020)."""
 KLPlace = Literal["loss", "reward"]
 Aggregation = Literal[
     "token-mean", "seq-mean-token-mean", "prompt-mean", "outcome-mean", "seq-mean-token-sum-norm"
 ]
-"""How a step's token losses become one number; ``rl.credit.losses`` has the denominators."""
+"""How a step's loss sums token losses; ``rl.credit.losses`` has the denominators."""
 OldLogprobs = Literal["update", "sampling"]
 CorrectionKind = Literal[
     "none",
@@ -36,29 +36,29 @@ CorrectionKind = Literal[
     "seq-mask",
     "geo-mask",
 ]
-"""How tokens that other weights sampled are weighted; :mod:`rl.credit.corrections`."""
+"""Importance weights of tokens that other weights sampled; :mod:`rl.credit.corrections`."""
 Critic = Literal["head", "model"]
 TokenRewardsKind = Literal["none", "implicit", "head"]
-"""Models that are trained beside the policy; :mod:`rl.learner.token_rewards` has them."""
+"""Token reward models, which are trained with the policy; :mod:`rl.learner.token_rewards`."""
 Reduction = Literal["sum", "mean", "turn-mean"]
-"""How an answer's token log-ratios become one; :func:`rl.preferences.losses.answer_log_ratios`."""
+"""How token log-ratios become an answer's; :func:`rl.preferences.losses.answer_log_ratios`."""
 
 
 def require(key: str, value: Any, fine: bool, expected: str) -> None:
-    """Refuse a value.
+    """Raise ValueError unless ``fine``; the message has the key, the value and what was expected.
 
     Raises:
-        ValueError: it is not ``fine``; names the key, the value and what was expected.
+        ValueError: ``fine`` is False.
     """
     if not fine:
         raise ValueError(f"{key} ({value}) must be {expected}")
 
 
 def check_fields(settings: Any) -> None:
-    """Refuse numbers that are not finite, and names that a ``Literal`` does not list.
+    """Check that numbers are finite and that each ``Literal`` field has one of its values.
 
     Raises:
-        ValueError: names the field.
+        ValueError: a field is not; the message names it.
     """
     hints = typing.get_type_hints(type(settings))
     for field in fields(settings):
@@ -70,10 +70,15 @@ def check_fields(settings: Any) -> None:
 
 
 def check_names(what: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse options that do not exist.
+    """Check that every given option exists.
+
+    Args:
+        what: the owner of the options, for the message.
+        given: option names to check.
+        known: all option names.
 
     Raises:
-        ValueError: names the option, the one most like it, and all there are.
+        ValueError: an option does not exist; the message names the closest one and all there are.
     """
     known = list(known)
     for name in given:

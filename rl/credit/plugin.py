@@ -1,8 +1,9 @@
-"""Advantages and surrogates as plug-ins: what each must be, and how it gets a name.
+"""Advantages and surrogates as plug-ins: their base classes and their registration.
 
-A plug-in is a frozen dataclass with a ``name``. Its fields are its options, class variables say
-what it needs, and one method computes. :func:`register` names it in this process; a package
-advertises it under the entry-point group ``turnwise.advantages`` or ``turnwise.surrogates``.
+A plug-in is a frozen dataclass with a ``name``. Its fields are its options, its class variables
+declare its requirements, and one method does the computation. :func:`register` registers it in this
+process; a package declares it in the entry-point group ``turnwise.advantages`` or
+``turnwise.surrogates``.
 """
 
 from __future__ import annotations
@@ -34,29 +35,29 @@ class Credit:
     advantages: Tensor
     """``[N]``."""
     returns: Tensor | None = None
-    """``[N]``, what values are trained towards; None without values."""
+    """``[N]``, targets of the values; None without values."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """Numbers for the step's metrics, by name."""
+    """Metrics of the step, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class SurrogateLoss:
-    """The policy's loss at each token, and what its bounds did."""
+    """The policy's loss at each token, and the tokens that a bound changed."""
 
     loss: Tensor
     """``[n]``, minimised."""
     below: Tensor | None = None
-    """``[n]`` booleans: where the lower bound stops (of ``cispo``: bounds) the gradient; None:
+    """``[n]`` booleans: where the lower bound stops the gradient (``cispo``: bounds it); None:
     nowhere."""
     above: Tensor | None = None
-    """``[n]`` booleans: where the upper bound does."""
+    """``[n]`` booleans: the same for the upper bound."""
 
 
 class PlugIn:
-    """What advantages and surrogates share."""
+    """Base class of advantages and surrogates."""
 
     name: ClassVar[str] = ""
-    """On the command line and in the tables; the entry point has the same name."""
+    """Name on the command line and in the tables; the entry point has the same name."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -66,25 +67,25 @@ class Advantage(PlugIn, ABC):
     """How much better than expected each sampled token was."""
 
     needs_values: ClassVar[bool] = False
-    """Whether it reads values; the learner then trains a value head (``value.coef``)."""
+    """Whether ``credit`` reads values; the learner then trains a value head (``value.coef``)."""
     token_rewards: ClassVar[tuple[TokenRewardsKind, ...]] = ("none",)
-    """The kinds of ``token_rewards.kind`` that it works with."""
+    """Supported values of ``token_rewards.kind``."""
     over_batch: ClassVar[bool] = False
-    """Whether an episode's advantage depends on other groups than its own."""
+    """Whether an episode's advantage depends on episodes of other groups."""
 
     @property
     def needs_nonnegative_rewards(self) -> bool:
-        """Whether every episode must earn 0 or more."""
+        """Whether every return must be 0 or more."""
         return False
 
     @property
     def turn_rollouts(self) -> int:
-        """Continuations that are played from the beginning of each turn to value it."""
+        """Continuations that are played from the start of each turn to estimate its value."""
         return 0
 
     @property
     def turn_discount(self) -> float:
-        """Discount per turn of these continuations."""
+        """Discount per turn of the continuations."""
         return 1.0
 
     @abstractmethod
@@ -93,19 +94,19 @@ class Advantage(PlugIn, ABC):
 
 
 class Surrogate(PlugIn, ABC):
-    """The policy's loss at a token, made of the ratio pi / pi_old and the advantage."""
+    """The policy's loss at a token, from the ratio pi / pi_old and the advantage."""
 
     by_sequence: ClassVar[bool] = False
-    """Whether a token's loss depends on the other tokens of its sequence: a micro-batch then holds
+    """Whether a token's loss depends on the other tokens of its sequence. Micro-batches then hold
     whole sequences."""
     gradient_at_zero: ClassVar[bool] = False
-    """Whether a token whose advantage is 0 has a gradient; else the learner leaves out episodes
-    whose advantages are all 0."""
+    """Whether a token with advantage 0 has a gradient. If not, the learner skips episodes whose
+    advantages are all 0."""
     has_ratio: ClassVar[bool] = True
-    """Whether a ratio corrects for stale tokens wherever A is not 0; else ``old_logprobs=sampling``
-    is refused."""
+    """Whether a ratio corrects for stale tokens wherever A is not 0. If not,
+    ``old_logprobs=sampling`` is refused."""
     aggregation: ClassVar[Aggregation | None] = None
-    """The only aggregation that it is defined for; None: any."""
+    """The only valid aggregation; None: any."""
 
     @abstractmethod
     def loss(self, ratios: Ratios) -> SurrogateLoss:
@@ -116,11 +117,11 @@ P = TypeVar("P", bound=PlugIn)
 
 
 class PlugIns(Generic[P]):
-    """The plug-ins of one kind, by name.
+    """Registry of the plug-ins of one kind.
 
     Args:
         kind: "advantage" or "surrogate".
-        base: the class that all of them derive from.
+        base: base class of the plug-ins.
     """
 
     def __init__(self, kind: str, base: type[P]) -> None:
@@ -128,25 +129,25 @@ class PlugIns(Generic[P]):
         self._registry = Registry(kind, f"turnwise.{kind}s", _NAME)
 
     def add(self, plugin: type[P]) -> None:
-        """Give a plug-in its name in this process.
+        """Register a plug-in by its ``name`` in this process.
 
         Raises:
-            TypeError: it is no such plug-in.
-            ValueError: the name belongs to another.
+            TypeError: the class is not a valid plug-in of this kind.
+            ValueError: another plug-in has the name.
         """
         self._check(plugin)
         self._registry.register(plugin.name, plugin)
 
     def names(self) -> list[str]:
-        """Every name, sorted."""
+        """All names, sorted."""
         return self._registry.names()
 
     def find(self, name: str) -> type[P]:
-        """The plug-in of a name.
+        """The plug-in with this name.
 
         Raises:
-            UnknownNameError: there is none.
-            PluginImportError: it cannot be imported, or is not of this kind.
+            UnknownNameError: no plug-in has the name.
+            PluginImportError: the plug-in cannot be imported, or is not valid.
         """
         found = self._registry.get(name)
         try:
@@ -158,16 +159,16 @@ class PlugIns(Generic[P]):
         return found  # type: ignore[no-any-return]
 
     def make(self, name: str) -> P:
-        """The plug-in of a name, with its default options.
+        """An instance of the plug-in with this name, with default options.
 
         Raises:
-            UnknownNameError: there is none.
-            PluginImportError: it cannot be imported, or is not of this kind.
+            UnknownNameError: no plug-in has the name.
+            PluginImportError: the plug-in cannot be imported, or is not valid.
         """
         return self.find(name)()
 
     def choice(self, default: str) -> Choice:
-        """The setting that chooses one of them."""
+        """The command-line setting that selects a plug-in by name."""
 
         def resolve(name: str) -> tuple[type[P], Mapping[str, Any], Any]:
             plugin = self.find(name)
@@ -199,11 +200,11 @@ Kind = TypeVar("Kind", bound=type[PlugIn])
 
 
 def register(plugin: Kind) -> Kind:
-    """Give an advantage or a surrogate its name in this process; also a class decorator.
+    """Register an advantage or a surrogate in this process; also a class decorator.
 
     Raises:
-        TypeError: it is neither, no frozen dataclass, or has no name.
-        ValueError: the name belongs to another.
+        TypeError: the class is neither, is not a frozen dataclass, or has no name.
+        ValueError: another plug-in has the name.
     """
     if isinstance(plugin, type) and issubclass(plugin, Surrogate):
         SURROGATES.add(plugin)

@@ -1,11 +1,10 @@
-"""The policy's losses: one plug-in for each ``surrogate``.
+"""Built-in surrogates, the losses of the policy: one plug-in for each value of ``surrogate``.
 
 Shapes: ``[n]`` is the sampled tokens of a micro-batch; r is pi / pi_old of a token, A its
-advantage, [.] what no gradient passes. Each is minimised, and tells which tokens a bound touched.
-Where pi is pi_old, summed over sequences with the weights of ``seq-mean-token-mean``, all of them
-have the same gradient.
+advantage, and [.] stops the gradient. Losses are minimised. Where pi equals pi_old, all surrogates
+have the same gradient, summed over sequences with the weights of ``seq-mean-token-mean``.
 
-Nothing here imports torch: a command line is read without it.
+This module does not import torch, because command lines are parsed without it.
 """
 
 from __future__ import annotations
@@ -22,20 +21,21 @@ if TYPE_CHECKING:
     from rl.credit.losses import Ratios
 
 SAMPLING_DUAL_CLIP = 3.0
-"""The dual clip with old_logprobs=sampling, where a ratio may be as large as e^20."""
+"""Default dual clip with old_logprobs=sampling, where a ratio can be as large as e^20."""
 SAPO_TAU = (1.0, 1.05)
-"""Temperatures of its gate, for A > 0 and for A < 0: a higher one closes sooner (section 3)."""
+"""Temperatures of SAPO's gate for A > 0 and A < 0; a higher one closes sooner (section 3)."""
 DPPO_MAX_RATIO = 20.0
+"""Upper bound of the weight of a token in dppo-tv."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Bounded(Surrogate):
-    """Options of the surrogates that bound a ratio."""
+    """Options of surrogates that bound a ratio."""
 
     clip_low: float = 0.2
-    """How far below 1 the ratio still earns."""
+    """Lower bound of the ratio, as a distance from 1."""
     clip_high: float = 0.2
-    """How far above 1 the ratio still earns."""
+    """Upper bound of the ratio, as a distance from 1."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,7 +45,7 @@ class _Bounded(Surrogate):
 
 @dataclass(frozen=True, kw_only=True)
 class _Clipped(_Bounded):
-    """Options of those that clip as PPO does."""
+    """Options of surrogates with PPO's clip."""
 
     dual_clip: float | None = None
     """Bound on ratio times a negative advantage, in units of the advantage; 0: unbounded. None: 3
@@ -71,7 +71,7 @@ class Clip(_Clipped):
     name = "clip"
 
     def loss(self, ratios: Ratios) -> SurrogateLoss:
-        """As :func:`rl.credit.losses.clipped_surrogate`."""
+        """:func:`rl.credit.losses.clipped_surrogate`."""
         return self._clip(ratios, ratios.log_ratio().exp())
 
 
@@ -98,12 +98,12 @@ class Cispo(_Bounded):
 
     name = "cispo"
     clip_low: float = 1.0
-    """How far below 1 the weight of a token may be."""
+    """Lower bound of a token's weight, as a distance from 1."""
     clip_high: float = 4.0
-    """How far above 1 the weight of a token may be."""
+    """Upper bound of a token's weight, as a distance from 1."""
 
     def loss(self, ratios: Ratios) -> SurrogateLoss:
-        """No token's gradient is dropped; its weight is bounded."""
+        """Every token has a gradient; only its weight is bounded."""
         low, high = 1 - self.clip_low, 1 + self.clip_high
         ratio = ratios.log_ratio().detach().exp()
         loss = -ratio.clamp(low, high) * ratios.advantages * ratios.logprobs
@@ -118,7 +118,7 @@ class Sapo(Surrogate):
     name = "sapo"
 
     def loss(self, ratios: Ratios) -> SurrogateLoss:
-        """A gate that closes gradually around r = 1."""
+        """The gate closes gradually as r leaves 1."""
         advantages = ratios.advantages
         for_gain, for_loss = (advantages.new_full(advantages.shape, tau) for tau in SAPO_TAU)
         tau = for_gain.where(advantages > 0, for_loss)
@@ -131,17 +131,17 @@ class Sapo(Surrogate):
 class DppoTV(_Bounded):
     """-[min(r, 20)] A log pi, while pi has moved less than clip_low or clip_high: DPPO, as in verl.
 
-    It moves in probability, to where A drives it.
+    Only a change of probability in the direction of A counts.
     """
 
     name = "dppo-tv"
     clip_low: float = 0.2
-    """By how much the probability of a token with A < 0 may fall."""
+    """Maximum decrease of the probability of a token with A < 0."""
     clip_high: float = 0.2
-    """By how much the probability of a token with A > 0 may rise."""
+    """Maximum increase of the probability of a token with A > 0."""
 
     def loss(self, ratios: Ratios) -> SurrogateLoss:
-        """A token that has moved too far is dropped."""
+        """Tokens beyond a bound have loss 0."""
         logprobs, advantages = ratios.logprobs, ratios.advantages
         change = logprobs.detach().exp() - ratios.old.exp()
         above = (change > self.clip_high) & (advantages > 0)
@@ -152,8 +152,8 @@ class DppoTV(_Bounded):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _DrawnBack(Surrogate):
-    """Options of those that draw the policy back to pi_old, wherever A is."""
+class _PulledBack(Surrogate):
+    """Options of surrogates that pull the policy back to pi_old, for every A."""
 
     gradient_at_zero = True
     tau: float = 0.1
@@ -166,20 +166,20 @@ class _DrawnBack(Surrogate):
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class Dro(_DrawnBack):
+class Dro(_PulledBack):
     """-A log pi + (tau / 2) (log r)^2: DRO, arXiv 2405.19107."""
 
     name = "dro"
 
     def loss(self, ratios: Ratios) -> SurrogateLoss:
-        """Each token is drawn back by itself."""
-        drawn_back = self.tau / 2 * ratios.log_ratio().square()
-        return SurrogateLoss(-ratios.advantages * ratios.logprobs + drawn_back)
+        """Each token is pulled back by its own log-ratio."""
+        pull = self.tau / 2 * ratios.log_ratio().square()
+        return SurrogateLoss(-ratios.advantages * ratios.logprobs + pull)
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class MirrorDescent(_DrawnBack):
+class MirrorDescent(_PulledBack):
     """``dro`` of a whole sequence, with the product of its r: Kimi k1.5, arXiv 2501.12599, eq. 3.
 
     The paper does not give tau.
@@ -189,10 +189,10 @@ class MirrorDescent(_DrawnBack):
     by_sequence = True
 
     def loss(self, ratios: Ratios) -> SurrogateLoss:
-        """Over a sequence's tokens the second part adds up to the square of its log-ratio."""
-        moved = ratios.log_ratio()
-        drawn_back = self.tau / 2 * ratios.sums(moved) * moved
-        return SurrogateLoss(-ratios.advantages * ratios.logprobs + drawn_back)
+        """The pull of a sequence's tokens adds up to the square of the sequence's log-ratio."""
+        log_ratio = ratios.log_ratio()
+        pull = self.tau / 2 * ratios.sums(log_ratio) * log_ratio
+        return SurrogateLoss(-ratios.advantages * ratios.logprobs + pull)
 
 
 @register
@@ -210,22 +210,22 @@ class Oreal(Surrogate):
         require("loss_coef", self.loss_coef, self.loss_coef >= 0, ">= 0")
 
     def loss(self, ratios: Ratios) -> SurrogateLoss:
-        """Right episodes are imitated, wrong ones driven off."""
+        """Tokens with A > 0 are imitated; tokens with A < 0 become less likely."""
         advantages = ratios.advantages
-        driven_off = self.loss_coef * ratios.log_ratio().exp()
-        return SurrogateLoss(-advantages * ratios.logprobs.where(advantages > 0, driven_off))
+        unlikely = self.loss_coef * ratios.log_ratio().exp()
+        return SurrogateLoss(-advantages * ratios.logprobs.where(advantages > 0, unlikely))
 
 
 @dataclass(frozen=True, kw_only=True)
 class _OfSequences(_Clipped):
-    """Bounds of the ratio of a whole sequence (GSPO, section 5.1)."""
+    """Options of surrogates that clip the ratio of a whole sequence (GSPO, section 5.1)."""
 
     by_sequence = True
     aggregation = "seq-mean-token-mean"
     clip_low: float = 3e-4
-    """How far below 1 the ratio still earns."""
+    """Lower bound of the ratio, as a distance from 1."""
     clip_high: float = 4e-4
-    """How far above 1 the ratio still earns."""
+    """Upper bound of the ratio, as a distance from 1."""
 
 
 @register
@@ -236,7 +236,7 @@ class Gspo(_OfSequences):
     name = "gspo"
 
     def loss(self, ratios: Ratios) -> SurrogateLoss:
-        """All tokens of a sequence have its ratio."""
+        """All tokens of a sequence have the sequence's ratio."""
         return self._clip(ratios, ratios.means(ratios.log_ratio()).exp())
 
 
@@ -248,9 +248,9 @@ class GspoToken(_OfSequences):
     name = "gspo-token"
 
     def loss(self, ratios: Ratios) -> SurrogateLoss:
-        """The value is the sequence's ratio, the gradient the token's."""
-        moved = ratios.log_ratio()
-        return self._clip(ratios, (ratios.means(moved).detach() + moved - moved.detach()).exp())
+        """The ratio has the sequence's value and the token's gradient."""
+        own = ratios.log_ratio()
+        return self._clip(ratios, (ratios.means(own).detach() + own - own.detach()).exp())
 
 
 @register
@@ -262,17 +262,17 @@ class Gmpo(_Bounded):
     by_sequence = True
     aggregation = "seq-mean-token-mean"
     clip_low: float = 0.4
-    """How far below 0 the log of a ratio counts."""
+    """Lower bound of the log of a ratio, as a distance from 0."""
     clip_high: float = 0.4
-    """How far above 0 it does."""
+    """Upper bound of the log of a ratio, as a distance from 0."""
 
     def loss(self, ratios: Ratios) -> SurrogateLoss:
-        """Each ratio is bounded before the mean."""
-        moved, advantages = ratios.log_ratio(), ratios.advantages
+        """Each log-ratio is bounded before the mean."""
+        log_ratio, advantages = ratios.log_ratio(), ratios.advantages
         low, high, sign = self.clip_low, self.clip_high, advantages.sign()
-        bounded = sign * (sign * moved).minimum(sign * moved.clamp(-low, high))
-        # Where A is 0 its sign is no direction; nothing is learned there either.
-        bounded = moved.detach().where(sign == 0, bounded)
-        now = moved.detach()
+        bounded = sign * (sign * log_ratio).minimum(sign * log_ratio.clamp(-low, high))
+        now = log_ratio.detach()
+        # A = 0 has no direction, and its tokens have no gradient.
+        bounded = now.where(sign == 0, bounded)
         below, above = (now < -low) & (sign < 0), (now > high) & (sign > 0)
         return SurrogateLoss(-advantages * ratios.means(bounded).exp(), below, above)

@@ -1,8 +1,8 @@
-"""Checkpoints: a folder in the Hugging Face layout, with the learner's state beside the weights.
+"""Checkpoints: folders in the Hugging Face layout, with the learner's state beside the weights.
 
-``AutoModelForCausalLM.from_pretrained(folder)`` reads one. Of a model with an adapter it is the
-adapter's folder, in PEFT's layout, which names the base model. It appears under its name complete
-or not at all: it is written to a hidden sibling, flushed to the disk, and renamed.
+``AutoModelForCausalLM.from_pretrained(folder)`` reads a checkpoint. The checkpoint of a model with
+an adapter is an adapter's folder in PEFT's layout, which names the base model. A checkpoint appears
+complete or not at all: it is written to a hidden sibling, flushed to the disk, and renamed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from rl.learner.lora import is_adapted, read_adapter, save_adapter
 from rl.learner.model import load_model
 
 TRAINER_STATE = "trainer_state.pt"
-"""The file beside the weights: what :func:`load_trainer_state` returns."""
+"""The file beside the weights that :func:`load_trainer_state` reads."""
 _HIDDEN = (".tmp", ".old")
-"""How the names of hidden siblings end: of what is written, and of what it replaces."""
+"""Name endings of the hidden siblings: the new folder being written, and the replaced folder."""
 
 
 def save_checkpoint(
@@ -37,18 +37,18 @@ def save_checkpoint(
 ) -> None:
     """Write ``folder``: weights, configuration, tokenizer and the trainer's state.
 
-    A folder of that name is moved to a hidden sibling ending in ``.old`` just before the new one
-    takes its name, and is deleted after. A process that dies leaves a hidden sibling behind, which
-    :func:`recover` and the next save of this name clear away.
+    An existing folder is moved to a hidden sibling ending in ``.old`` just before the new one takes
+    its name, and is then deleted. A process that dies leaves a hidden sibling, which
+    :func:`recover` and the next save to this folder remove.
 
     Args:
-        folder: the checkpoint; its parents are made.
-        model: its weights, configuration and generation configuration.
-        tokenizer: its files; None: none.
-        trainer_state: plain values and tensors, nested at will; None: no trainer state.
+        folder: the checkpoint; missing parents are created.
+        model: the model whose weights and configurations are saved.
+        tokenizer: the tokenizer to save; None: none.
+        trainer_state: plain values and tensors, nested as needed; None: no trainer state.
 
     Raises:
-        RunFailure: it cannot be written; what was there before stays, and nothing half-made.
+        RunFailure: the checkpoint cannot be written; an existing folder stays unchanged.
     """
     partial, previous = _siblings(folder)
     try:
@@ -80,9 +80,9 @@ def save_checkpoint(
 
 
 def recover(folder: Path) -> None:
-    """Clear away what a process left that died while it saved ``folder``.
+    """Remove what a process left that died while saving ``folder``.
 
-    Where it died between the two renames, the folder that was to be replaced gets its name back.
+    If the process died between the two renames, the replaced folder gets its name back.
     """
     partial, previous = _siblings(folder)
     if previous.exists() and not folder.exists():
@@ -92,9 +92,9 @@ def recover(folder: Path) -> None:
 
 
 def tidy(parent: Path, old: Sequence[Path]) -> None:
-    """Delete the checkpoints ``old``, and do for all in ``parent`` what :func:`recover` does.
+    """Delete the checkpoints ``old``, and :func:`recover` all checkpoints in ``parent``.
 
-    A process that dies meanwhile leaves no part of one under its name.
+    A process that dies during the call leaves no partial checkpoint.
     """
     for path in sorted(parent.glob(".*")):
         if path.suffix in _HIDDEN:
@@ -106,9 +106,9 @@ def tidy(parent: Path, old: Sequence[Path]) -> None:
 
 
 def load_trainer_state(folder: Path) -> dict[str, Any]:
-    """The ``trainer_state`` that ``folder`` was saved with, its tensors on the CPU.
+    """The ``trainer_state`` that ``folder`` was saved with, with tensors on the CPU.
 
-    Only plain values and tensors are read: a checkpoint cannot run code.
+    Only plain values and tensors are read, so a checkpoint cannot run code.
 
     Raises:
         ValueError: the folder has no trainer state, or a damaged one.
@@ -128,10 +128,10 @@ def load_trainer_state(folder: Path) -> dict[str, Any]:
 
 
 def read_trained_state(folder: Path, model: PreTrainedModel) -> dict[str, Tensor]:
-    """What :func:`~rl.learner.lora.trained_state` gave of ``model`` as ``folder`` was saved.
+    """The :func:`~rl.learner.lora.trained_state` of ``model`` that is saved in ``folder``.
 
     Raises:
-        ValueError: it cannot be read, or is that of another model.
+        ValueError: the weights cannot be read, or belong to another model.
     """
     if is_adapted(model):
         return read_adapter(folder, model)
@@ -139,19 +139,19 @@ def read_trained_state(folder: Path, model: PreTrainedModel) -> dict[str, Tensor
 
 
 def _siblings(folder: Path) -> tuple[Path, Path]:
-    """Where a save writes, and where what it replaces waits until it is done."""
+    """The hidden siblings of a checkpoint: the folder being written, and the replaced folder."""
     partial, previous = (folder.with_name(f".{folder.name}{ending}") for ending in _HIDDEN)
     return partial, previous
 
 
 def _about_writing(error: Exception) -> bool:
-    """Whether a library says, each in its own way, that the disk is full or refuses to write."""
-    # The last is how tokenizers says it.
+    """Whether an error of a library means that the disk is full or cannot be written."""
+    # tokenizers raises a plain Exception.
     return isinstance(error, OSError | SafetensorError | RuntimeError) or type(error) is Exception
 
 
 def _room(folder: Path) -> str:
-    """How much can be written there still: what torch says of a full disk does not tell."""
+    """The free space of a disk for an error message, which torch's message lacks."""
     try:
         return f" ({shutil.disk_usage(folder).free / 2**20:.1f} MiB are free there)"
     except OSError:
@@ -159,7 +159,7 @@ def _room(folder: Path) -> str:
 
 
 def _flush(path: Path) -> None:
-    """Have the system write a file or a folder's entries to the disk now."""
+    """Write a file, or a folder's entries, to the disk now."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

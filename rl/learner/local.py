@@ -1,4 +1,4 @@
-"""The learner in this process: it alone holds the model, trains it and writes its checkpoints."""
+"""The learner in this process, which owns the model, trains it and writes its checkpoints."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from rl.rollout.trajectory import TrajectoryGroup
 
 
 async def open_local(spec: LearnerSpec, host: Host) -> LocalLearner:
-    """Load the model on the host's thread and make it a learner; see ``seam.OpenLearner``."""
+    """Open a learner whose model is loaded on the host's thread; see ``seam.OpenLearner``."""
     return await host.thread.do(LocalLearner, spec, host)
 
 
 def load_policy_model(spec: LearnerSpec) -> PreTrainedModel:
-    """The model of ``spec`` with its initial weights: a learner's, or a copy to sample from.
+    """The model of ``spec`` with its initial weights, for a learner or for a policy.
 
     Raises:
         ValueError: the model cannot be loaded.
@@ -38,9 +38,9 @@ def load_policy_model(spec: LearnerSpec) -> PreTrainedModel:
 
 
 class LocalWeights:
-    """The weights of a model in this process, as they are: nothing is copied.
+    """The current weights of a model in this process, without a copy.
 
-    A local policy that computes on the learner's thread samples from ``model`` itself.
+    A local policy on the learner's thread samples from ``model`` itself.
     """
 
     def __init__(self, model: PreTrainedModel, version: int) -> None:
@@ -56,7 +56,7 @@ class LocalLearner:
     """See ``seam.Learner``. Updates, scores and checkpoints are computed on the host's thread.
 
     Raises:
-        ValueError: the model cannot be loaded, or not be trained as the spec says.
+        ValueError: the model cannot be loaded, or cannot be trained with the spec's settings.
     """
 
     def __init__(self, spec: LearnerSpec, host: Host) -> None:
@@ -66,7 +66,7 @@ class LocalLearner:
         self._spec = spec
         self._thread = host.thread
         self._metrics: dict[str, float] | None = None
-        """Of the update that made the current version; None where no update made it."""
+        """Metrics of the update that made the current version; None: no update made it."""
         self._updater: Updater | None = None
         if spec.training is not None:
             self._updater = Updater(
@@ -77,7 +77,7 @@ class LocalLearner:
                 max_tokens_per_micro_batch=spec.training.micro_batch_tokens,
                 seed=spec.seed,
             )
-            self._updater.tell(host.on_progress)
+            self._updater.report_progress(host.on_progress)
 
     async def update(self, experience: Experience, version: int) -> dict[str, float]:
         """See ``seam.Learner.update``."""
@@ -110,23 +110,23 @@ class LocalLearner:
         return await self._thread.do(self._load, folder, version)
 
     async def offload(self) -> None:
-        """Free the memory that torch keeps for its next forward passes.
+        """Free the memory that torch caches for the next forward passes.
 
-        The weights stay, because the policy's weights are checked against them; so does the
-        optimizer's state.
+        The weights stay, because the policy's weights are verified against them; the optimizer's
+        state stays too.
         """
         if self.model.device.type == "cuda":
             await self._thread.do(torch.cuda.empty_cache)
 
     async def onload(self) -> None:
-        """Nothing to do: the next forward pass takes its memory itself."""
+        """No-op: the next forward pass allocates its memory."""
 
     async def close(self) -> None:
-        """Wait until the calls under way are done; the host owns the thread."""
+        """Wait until running calls are done; the host owns the thread."""
         await self._thread.settle()
 
     def trained_elsewhere(self) -> None:
-        """Count a new version: a command trained ``model`` in place, past the seam."""
+        """Count a new version, after a command trained ``model`` without :meth:`update`."""
         self.version += 1
         self._metrics = None
 
@@ -200,7 +200,7 @@ def facts_of(model: PreTrainedModel) -> ModelFacts:
 
 
 def _end_tokens(model: PreTrainedModel) -> tuple[int, ...]:
-    """The tokens that end a message by the model's generation config."""
+    """The tokens that end a message, by the model's generation config."""
     config = model.generation_config
     named = None if config is None else config.eos_token_id
     if named is None:
@@ -214,14 +214,13 @@ def note_advantages(
     """Write the advantage of each trained token into its trajectory.
 
     Args:
-        groups: the groups of the update, dropped ones among them.
-        credit: of each token its row and its advantage, as :attr:`Updater.credit`;
-            None: the update trained nothing.
+        groups: the groups of the update, including dropped ones.
+        credit: :attr:`Updater.credit`; None: the update trained nothing.
     """
     if credit is None:
         return
     finished = [t for group in groups if not group.dropped for t in group.finished]
-    # An episode has a row for each of its roles, and tokens are ordered by row.
+    # The batch has an episode for each role, and tokens are ordered by episode.
     rows = sum(len(trajectory.roles) for trajectory in finished)
     ids, advantages = credit
     parts = iter(advantages.split(ids.bincount(minlength=rows).tolist()))

@@ -1,8 +1,8 @@
 """Low-rank adapters (LoRA, Hu et al. 2021, arXiv 2106.09685), by PEFT.
 
-PEFT puts its layers into the model, which stays an object of its own class: whatever calls the
-model's modules calls the adapter. The base model's weights are never changed. A checkpoint is an
-adapter's folder, which names the base model, and transformers reads it where PEFT is installed.
+PEFT replaces layers inside of the model, whose class stays the same, so code that calls the model
+also calls the adapter. The base model's weights never change. A checkpoint is an adapter's folder,
+which names the base model; transformers reads it if PEFT is installed.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from transformers import PreTrainedModel
 from rl.settings.lora import ADAPTER_CONFIG, LoraConfig, is_adapter
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
-"""The file of an adapter, as PEFT calls it."""
+"""PEFT's name of an adapter's file."""
 NOT_INSTALLED = "needs PEFT: pip install 'turnwise[lora]'"
 _PREFIX = "base_model.model."
-"""Before each name in an adapter's file: those that PEFT's own model has around the model."""
+"""Prefix of each name in an adapter's file, from the models that PEFT wraps around the model."""
 _ADAPTER = "default"
-"""What PEFT calls an adapter that has no name; it is no part of the names in a file."""
+"""PEFT's name of an unnamed adapter, which is not part of the names in a file."""
 
 
 def check_lora(settings: LoraConfig, model: str) -> None:
-    """Find out whether an adapter can be trained, before anything takes time.
+    """Check that an adapter can be trained, before the model is loaded.
 
     Raises:
         ValueError: PEFT is not installed, or the model is an adapter itself.
@@ -50,18 +50,18 @@ def check_lora(settings: LoraConfig, model: str) -> None:
 
 
 def add_adapter(model: PreTrainedModel, settings: LoraConfig, base: str, seed: int) -> None:
-    """Give ``model``, in place, an adapter that changes nothing yet, and freeze all else.
+    """Add an adapter without effect to ``model``, in place, and freeze all other weights.
 
-    The adapter is in float32 whatever the model's own type: steps are small.
+    The adapter is float32 whatever the model's type, because steps are small.
 
     Args:
-        model: as it was loaded.
-        settings: rank and all.
-        base: where it was loaded from; checkpoints name it.
-        seed: of the initial values of A; those of B are 0.
+        model: the loaded model.
+        settings: the adapter's settings.
+        base: folder or hub id of the model, which checkpoints name.
+        seed: seed of the initial values of A; B starts at 0.
 
     Raises:
-        ValueError: a target is no linear layer of the model.
+        ValueError: a target is not a linear layer of the model.
     """
     from peft import LoraConfig as PeftLoraConfig
     from peft.tuners.tuners_utils import cast_adapter_dtype
@@ -73,10 +73,10 @@ def add_adapter(model: PreTrainedModel, settings: LoraConfig, base: str, seed: i
         target_modules=targets,
         task_type="CAUSAL_LM",
     )
-    # PEFT initialises from torch's global generator: borrowed here and given back.
+    # PEFT initialises from torch's global generator, whose state is restored here.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        # It freezes all that is not the adapter's.
+        # add_adapter freezes all other weights.
         model.add_adapter(adapter, _ADAPTER)
     cast_adapter_dtype(model, _ADAPTER)
     local = Path(base).expanduser()
@@ -85,15 +85,15 @@ def add_adapter(model: PreTrainedModel, settings: LoraConfig, base: str, seed: i
 
 
 def is_adapted(model: PreTrainedModel) -> bool:
-    """Whether an adapter is all of the model that is trained."""
+    """Whether only an adapter of the model is trained."""
     return any(_is_adapters(name) for name, _ in model.named_parameters())
 
 
 def trained_state(model: PreTrainedModel) -> dict[str, Tensor]:
-    """What tells the model's weights from those it was loaded with.
+    """The weights that training changes, by name.
 
-    Without an adapter its ``state_dict``; with one the matrices A and B alone, by the names that
-    they have in an adapter's file. The tensors are the model's own.
+    Without an adapter the model's ``state_dict``; with an adapter the matrices A and B, by their
+    names in an adapter's file. The tensors are the model's own, not copies.
     """
     if not is_adapted(model):
         return dict(model.state_dict())
@@ -117,10 +117,11 @@ def load_trained_state(model: PreTrainedModel, weights: Mapping[str, Tensor]) ->
 def save_adapter(folder: Path, model: PreTrainedModel) -> None:
     """Write the adapter of ``model`` into ``folder``, in PEFT's layout.
 
-    By ourselves: PEFT asks the hub for the base model's configuration each time.
+    PEFT's own function is not used, because it requests the base model's configuration from the
+    hub each time.
 
     Raises:
-        OSError, SafetensorError: it cannot be written.
+        OSError, SafetensorError: the folder cannot be written.
     """
     folder.mkdir(parents=True)
     weights = {name: w.cpu().contiguous() for name, w in trained_state(model).items()}
@@ -135,7 +136,7 @@ def read_adapter(folder: Path, model: PreTrainedModel) -> dict[str, Tensor]:
     """The :func:`trained_state` of an adapted ``model`` that is saved in ``folder``.
 
     Raises:
-        ValueError: it cannot be read, or is that of another model.
+        ValueError: the adapter cannot be read, or belongs to another model.
     """
     path = folder / ADAPTER_WEIGHTS
     try:
@@ -151,17 +152,17 @@ def read_adapter(folder: Path, model: PreTrainedModel) -> dict[str, Tensor]:
 
 
 def adapter_config(model: PreTrainedModel) -> dict[str, Any] | None:
-    """The content of ``adapter_config.json``; None where there is no adapter."""
+    """The content of ``adapter_config.json``; None: there is no adapter."""
     if not is_adapted(model):
         return None
     configs: Any = model.peft_config
-    told = configs[_ADAPTER].to_dict()
-    return {key: sorted(v) if isinstance(v, set) else v for key, v in told.items()}
+    config = configs[_ADAPTER].to_dict()
+    return {key: sorted(v) if isinstance(v, set) else v for key, v in config.items()}
 
 
 @contextlib.contextmanager
 def without_adapter(model: PreTrainedModel) -> Iterator[None]:
-    """While the context lasts ``model`` is the base model, bit for bit; nobody may train it."""
+    """Context in which ``model`` is the base model, bit for bit; do not train in it."""
     model.disable_adapters()
     try:
         yield
@@ -170,10 +171,10 @@ def without_adapter(model: PreTrainedModel) -> Iterator[None]:
 
 
 def base_of(path: str) -> str:
-    """The model that an adapter's folder is for; any other path as it is.
+    """The base model that an adapter's folder names; any other path unchanged.
 
     Raises:
-        ValueError: the folder does not say.
+        ValueError: the adapter's folder names no base model.
     """
     if not is_adapter(path):
         return path
@@ -185,10 +186,11 @@ def base_of(path: str) -> str:
 
 
 def merged(base: PreTrainedModel, folder: str) -> PreTrainedModel:
-    """``base`` with the adapter in ``folder`` added to its weights: a model without adapter.
+    """``base`` with the adapter in ``folder`` merged into its weights.
 
     Raises:
-        ValueError: PEFT is not installed, or the adapter cannot be read or is of another model.
+        ValueError: PEFT is not installed, or the adapter cannot be read, or belongs to another
+            model.
     """
     if importlib.util.find_spec("peft") is None:
         raise ValueError(f"model ({folder}) is an adapter, which {NOT_INSTALLED}")
@@ -198,7 +200,7 @@ def merged(base: PreTrainedModel, folder: str) -> PreTrainedModel:
     home = Path(folder).expanduser()
     try:
         config = PeftConfig.from_pretrained(str(home))
-        # Its first values are drawn, from torch's global generator, before the saved ones are read.
+        # PEFT draws initial values from torch's global generator before the saved ones are read.
         with torch.random.fork_rng(devices=[]):
             tuner = LoraModel(base, config, _ADAPTER)
         load_trained_state(base, read_adapter(home, base))
@@ -220,7 +222,7 @@ def _name_in_file(name: str) -> str:
 
 
 def _targets(model: PreTrainedModel, settings: LoraConfig) -> list[str]:
-    """The last parts of the names of the layers that get an adapter."""
+    """Last parts of the names of the layers with an adapter."""
     head = model.get_output_embeddings()
     linear = {
         name.rpartition(".")[2]

@@ -1,4 +1,4 @@
-"""The metrics of one update, summed on the device and read once."""
+"""Metrics of one update, summed on the device and read once."""
 
 from __future__ import annotations
 
@@ -12,30 +12,29 @@ from rl.credit.losses import Terms
 from rl.learner.scoring import ScoringModel
 
 COMPARED_EPISODES = 8
-"""Episodes that are compared with the sampler in an update in which none has a gradient."""
+"""Episodes compared with the sampler in an update without a gradient."""
 NEAR = (0.9, 1.1)
-"""Ratios inside are those of kernels that round otherwise."""
+"""Ratios inside differ only by the rounding of other kernels."""
 
 
 class UpdateMetrics:
-    """Sums of an update's metrics; names are TRL's where TRL has one.
+    """Sums of an update's metrics, named as in TRL where TRL has the metric.
 
-    Token means are over the tokens of every optimizer step of the update that were scored, those
-    of episodes with a gradient; ``unscored_tokens`` counts the others. ``loss`` and ``grad_norm``
-    are means over optimizer steps. No number leaves the device before
-    :meth:`means`, except the two that each step is checked by.
+    Token means are over the scored tokens of all optimizer steps: those of episodes with a
+    gradient. ``unscored_tokens`` counts the others. ``loss`` and ``grad_norm`` are means over
+    optimizer steps. Only each step's loss and gradient norm leave the device before :meth:`means`.
 
     Args:
-        version: of the weights that the update began with; None: those of its newest token.
+        version: version of the weights before the update; None: the version of its newest token.
     """
 
     def __init__(self, version: int | None = None) -> None:
         self.values: dict[str, float] = {}
-        """Numbers that are known already and only passed on."""
+        """Metrics that are already final."""
         self.step_loss = torch.zeros(())
-        """The loss of the optimizer step under way, so far."""
+        """The loss of the current optimizer step so far."""
         self.num_unscored = 0
-        """Tokens, over the optimizer steps, of episodes without a gradient."""
+        """Tokens of episodes without a gradient, over all optimizer steps."""
         self._num_tokens = 0
         self._sums: dict[str, Tensor] = {}
         self._losses: list[float] = []
@@ -53,29 +52,29 @@ class UpdateMetrics:
             self._sums[name] = self._sums[name] + value if name in self._sums else value
 
     def add_imitation(self, terms: Terms, weight: float) -> None:
-        """Add a micro-batch of texts to imitate, as it enters the step's loss."""
+        """Add a micro-batch of texts to imitate; its loss has the factor ``weight``."""
         self.step_loss = terms.loss.detach() + self.step_loss.to(terms.loss.device)
         self._ptx_losses.append(terms.loss.detach() / weight)
 
     def compare(self, logprobs: Tensor, sampling_logprobs: Tensor, versions: Tensor) -> None:
-        """Record how far the learner's log-probabilities are from the sampler's, ``[n]`` each.
+        """Record the learner's and the sampler's log-probabilities of tokens, ``[n]`` each.
 
         Args:
-            logprobs: the learner's, with the weights that the update began with.
+            logprobs: the learner's, with the weights before the update.
             sampling_logprobs: the sampler's.
-            versions: of the weights that sampled the tokens.
+            versions: versions of the weights that sampled the tokens.
         """
         self._log_ratios.append(logprobs.detach() - sampling_logprobs)
         self._versions.append(versions)
 
     def end_step(self, loss: float, grad_norm: float) -> None:
-        """An optimizer step has been made."""
+        """Record the end of an optimizer step."""
         self._losses.append(loss)
         self._norms.append(grad_norm)
         self.step_loss = torch.zeros(())
 
     def means(self) -> dict[str, float]:
-        """Every metric of the update."""
+        """All metrics of the update."""
         result = dict(self.values)
         if self._losses:
             result["loss"] = sum(self._losses) / len(self._losses)
@@ -97,39 +96,39 @@ class UpdateMetrics:
 
 @torch.no_grad()
 def compare_few(model: ScoringModel, batch: Batch, metrics: UpdateMetrics, max_tokens: int) -> None:
-    """Compare a few episodes of an update, evenly spaced, with what their sampler said.
+    """Compare a few evenly spaced episodes of an update with their sampler.
 
-    Without it a sampler with stale weights would go unnoticed while no episode has a gradient.
+    Without this, an update without a gradient would not detect a sampler with stale weights.
 
     Args:
-        model: with the weights that the update begins with.
+        model: the model with the weights before the update.
         batch: the update's episodes.
-        metrics: where the comparison goes.
-        max_tokens: most tokens, padding counted, in one forward pass.
+        metrics: the metrics to add to.
+        max_tokens: maximum tokens of one forward pass, padding included.
     """
     present = batch.episode_ids.unique()
-    places = torch.linspace(0, len(present) - 1, min(COMPARED_EPISODES, len(present)))
+    positions = torch.linspace(0, len(present) - 1, min(COMPARED_EPISODES, len(present)))
     few = torch.zeros(len(batch.rewards), dtype=torch.bool)
-    few[present[places.round().long()]] = True
+    few[present[positions.round().long()]] = True
     for micro in batch.micro_batches(max_tokens, few):
         logprobs = model.score(micro.to(model.device)).logprobs.cpu()
-        mine = batch.sampled[micro.tokens]
-        own = micro.tokens[mine]
-        metrics.compare(logprobs[mine], batch.sampling_logprobs[own], batch.versions[own])
+        sampled = batch.sampled[micro.tokens]
+        own = micro.tokens[sampled]
+        metrics.compare(logprobs[sampled], batch.sampling_logprobs[own], batch.versions[own])
 
 
 def mismatch(log_ratios: Tensor, ages: Tensor) -> dict[str, float]:
-    """How far the learner's probabilities of sampled tokens are from the sampler's, in numbers.
+    """Metrics of the mismatch between the learner's and the sampler's probabilities of tokens.
 
-    They differ where the kernels do, where the weights are others (stale tokens, an update that did
-    not arrive), and where the sampler's log-probabilities are not those that it sampled by. With
-    ``r`` the ratio of the learner's probability to the sampler's, and tokens drawn from the
-    sampler, the divergence KL(sampler || learner) is the mean of k1 = -log r, and that of k3 = r -
-    1 - log r, which is never negative (Schulman, "Approximating KL divergence", 2020).
+    Probabilities differ if kernels or weights differ (stale tokens, an update that did not arrive),
+    or if the sampler reports log-probabilities of another distribution than it samples from. r is
+    the ratio of the learner's probability to the sampler's. For tokens drawn from the sampler, the
+    divergence KL(sampler || learner) is the mean of k1 = -log r, and also of k3 = r - 1 - log r,
+    which is never negative (Schulman, "Approximating KL divergence", 2020).
 
     Args:
-        log_ratios: ``[n]``, the learner's log-probability less the sampler's.
-        ages: ``[n]``, how many versions older the weights were that sampled each.
+        log_ratios: ``[n]``, the learner's log-probability minus the sampler's.
+        ages: ``[n]``, by how many versions the sampling weights were older.
     """
     logs = log_ratios.double().cpu()
     ratios = logs.exp()
@@ -155,8 +154,8 @@ def mismatch(log_ratios: Tensor, ages: Tensor) -> dict[str, float]:
 def effective_share(log_ratios: Tensor) -> float:
     """The effective sample size of weighted tokens, as a share of their number ``n``.
 
-    ``(sum w)^2 / (n sum w^2)`` (Kish 1965, Survey Sampling, section 11.7): 1 where all ratios ``w``
-    are equal.
+    ``(sum w)^2 / (n sum w^2)`` (Kish 1965, Survey Sampling, section 11.7), which is 1 if all ratios
+    ``w`` are equal.
     """
     first, second = log_ratios.logsumexp(0), (2 * log_ratios).logsumexp(0)
     return torch.exp(2 * first - second).item() / len(log_ratios) if len(log_ratios) else math.nan

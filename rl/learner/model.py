@@ -30,20 +30,20 @@ def load_model(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> PreTrainedModel:
-    """A causal language model in evaluation mode, from a folder, a hub id or as it stands.
+    """A causal language model in evaluation mode, from a folder, a hub id or a loaded model.
 
-    It stays in evaluation mode while it is trained: dropout would make the learner's
-    log-probabilities differ from the sampler's.
+    Training keeps evaluation mode: with dropout, the learner's log-probabilities would differ from
+    the sampler's.
 
     Args:
         path_or_model: a folder in the Hugging Face layout, a hub id, or a model, which is moved.
-            Of an adapter's folder the base model is loaded and the adapter added to its weights.
-        device: where the weights go.
-        dtype: of the weights. The optimizer keeps float32 copies of narrower ones.
+            For an adapter's folder, the base model is loaded with the adapter merged into it.
+        device: device of the weights.
+        dtype: type of the weights. The optimizer keeps float32 copies of narrower weights.
 
     Raises:
-        ValueError: there is no model at the path, it is a classifier (a reward model, say), or its
-            files are incomplete: weights that they lack would be random.
+        ValueError: there is no model at the path, the model is a classifier (such as a reward
+            model), or its files lack weights, which would be random.
     """
     if isinstance(path_or_model, PreTrainedModel):
         model = path_or_model
@@ -66,7 +66,7 @@ def _from_folder_or_hub(path: str, dtype: torch.dtype) -> PreTrainedModel:
 
 
 def check_model(path: str) -> None:
-    """Find out whether there is a model at a path, without its weights.
+    """Check that there is a model at a path, without loading its weights.
 
     Raises:
         ValueError: there is none.
@@ -75,7 +75,7 @@ def check_model(path: str) -> None:
 
 
 def _name_and_kind(path: str) -> tuple[str, str]:
-    """How transformers names the model at ``path``, and the class that saved it."""
+    """The path or id of the model for transformers, and the class that saved the model."""
     local = Path(path).expanduser()
     if path == "tiny" and not local.is_dir():
         raise ValueError(
@@ -110,15 +110,15 @@ def _from_pretrained(path: str, dtype: torch.dtype) -> PreTrainedModel:
     except (OSError, ValueError, SafetensorError) as error:
         raise _unloadable(path, error) from error
     model: PreTrainedModel
-    told: dict[str, set[str]]
-    model, told = loaded
-    # Transformers drops a classifier's head, or makes up a missing one, and goes on.
+    info: dict[str, set[str]]
+    model, info = loaded
+    # Transformers drops a classifier's head, and fills missing weights at random, without an error.
     if kind.endswith("Classification"):
         raise ValueError(
             f"model ({path}) is a {kind}, as reward models are: give a causal language model"
         )
-    if told["missing_keys"]:
-        missing = ", ".join(sorted(told["missing_keys"])[:3])
+    if info["missing_keys"]:
+        missing = ", ".join(sorted(info["missing_keys"])[:3])
         raise ValueError(
             f"model ({path}) lacks weights, which would be random ({missing}): give a causal "
             f"language model with all of them"
@@ -133,20 +133,20 @@ def score_tokens(
     temperature: float,
     supports: Sequence[Sequence[int]] = (),
 ) -> list[float]:
-    """The log-probability of each token but the first, given those before it.
+    """The log-probability of each token but the first, given the tokens before it.
 
     Args:
         model: a causal language model.
         token_ids: one sequence.
-        temperature: that logits are divided by; 0 (greedy) is scored at 1, as policies do.
-        supports: what the last tokens were sampled from; none for the whole vocabulary.
+        temperature: logits are divided by it; 0 (greedy) is scored at 1, as by policies.
+        supports: sampling supports of the last tokens; empty: the whole vocabulary.
     """
     ids = torch.tensor(token_ids, device=model.device)
     logits = model(input_ids=ids[None], use_cache=False).logits[0, :-1]
     logits = logits.float() / (temperature or 1.0)
     if supports:
-        told = Support.of([(0, supports)], len(supports)).to(model.device)
-        outside = told.outside(0, len(supports), logits.shape[-1])
+        support = Support.of([(0, supports)], len(supports)).to(model.device)
+        outside = support.outside(0, len(supports), logits.shape[-1])
         logits[-len(supports) :].masked_fill_(outside, -torch.inf)
     logprobs = logits.log_softmax(-1)
     scores: list[float] = logprobs.gather(1, ids[1:, None])[:, 0].tolist()
@@ -154,16 +154,16 @@ def score_tokens(
 
 
 def tolerance_of(model: PreTrainedModel, seed: int = 0) -> float:
-    """The largest difference of a log-probability that the same weights may show, in nats.
+    """Largest difference of a log-probability, in nats, that rounding can explain.
 
-    The same weights give the same tokens other log-probabilities where sums are rounded in another
-    order. By how much depends on a model's size, depth, vocabulary and type, and is measured once:
-    the learner scores the same tokens alone, in a batch, and token by token through the cache, as a
-    server generates. A server's kernels differ from each other about as much.
+    Equal weights give different log-probabilities if sums are rounded in another order. The
+    difference depends on the model's size, depth, vocabulary and type, and is measured once: the
+    learner scores the same tokens alone, in a batch, and token by token through the cache, as a
+    server generates. A server's kernels differ about as much.
 
     Args:
-        model: the learner's.
-        seed: of the tokens that are scored.
+        model: the learner's model.
+        seed: seed of the scored tokens.
     """
     return max(
         LEAST_TOLERANCE.get(model.dtype, COARSE_TOLERANCE),
@@ -173,7 +173,7 @@ def tolerance_of(model: PreTrainedModel, seed: int = 0) -> float:
 
 @torch.no_grad()
 def scoring_noise(model: PreTrainedModel, seed: int = 0) -> float:
-    """The largest difference between three ways to score the same random tokens, in nats."""
+    """Largest difference between three ways to score the same random tokens, in nats."""
     drawn = random.Random(seed)
     count = model.get_output_embeddings().out_features
     rows = [[drawn.randrange(count) for _ in range(NOISE_TOKENS)] for _ in range(NOISE_ROWS)]
@@ -186,7 +186,7 @@ def scoring_noise(model: PreTrainedModel, seed: int = 0) -> float:
 
 
 def _token_by_token(model: PreTrainedModel, ids: Tensor) -> Tensor:
-    """Logits of ``ids`` (``[rows, n]``): half of them in one pass, then each from the cache."""
+    """Logits of ``ids``, ``[rows, n]``: half in one pass, the rest one by one with the cache."""
     half = ids.shape[1] // 2
     logits, cache = [], None
     for part in (ids[:, :half], *ids[:, half:].split(1, dim=1)):

@@ -15,7 +15,7 @@ from rl.learner.settings import OptimizerConfig
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The weights and the optimizer's state at one time, in the host's memory."""
+    """A copy of the weights and the optimizer's state, in the host's memory."""
 
     weights: list[Tensor]
     state: dict[str, Any]
@@ -24,16 +24,16 @@ class Snapshot:
 class Optimizer:
     """AdamW over ``parameters``, which change in place.
 
-    A weight in bfloat16 has 8 bits: a step of 1e-6 is lost in its rounding. Parameters narrower
-    than float32 therefore have a float32 copy, which is stepped and then rounded into them.
+    A bfloat16 weight has 8 bits, so rounding would lose a step of 1e-6. Parameters narrower than
+    float32 therefore have a float32 copy: the copy is stepped, then rounded into the parameter.
 
     Args:
-        parameters: all that change.
-        config: how.
-        critic: those of them that have ``config.critic_lr``, where it is above 0.
+        parameters: all trained parameters.
+        config: the settings.
+        critic: the parameters whose rate is ``config.critic_lr``, if it is above 0.
 
     Raises:
-        ValueError: there is a rate for a critic, and no critic.
+        ValueError: ``config.critic_lr`` is above 0, but there is no critic.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Optimizer:
         in_critic = [id(p) in apart for p in self._parameters]
         groups: list[dict[str, Any]] = []
         self._rates: list[float] = []
-        """Of each group, after the warm-up."""
+        """Rate of each parameter group after the warm-up."""
         for of_critic in (False, True) if apart else (False,):
             members = [
                 p for p, mine in zip(self._stepped, in_critic, strict=True) if mine == of_critic
@@ -69,12 +69,12 @@ class Optimizer:
 
     @property
     def learning_rate(self) -> float:
-        """The rate of the next step; the critic's may be another."""
+        """The rate of the next step, except the critic's."""
         return self.config.lr * self._schedule
 
     @property
     def _schedule(self) -> float:
-        """The next step's share of the full rate."""
+        """The rate of the next step, as a share of the full rate."""
         config = self.config
         step = self.num_steps + 1
         warmed = min(1.0, step / config.warmup_steps) if config.warmup_steps else 1.0
@@ -83,13 +83,13 @@ class Optimizer:
         return warmed * max(0.0, 1 - (step - 1) / config.decay_steps)
 
     def add_zero_gradient(self) -> None:
-        """Take the next step with a gradient of 0 where there is none: its averages still decay."""
+        """Set missing gradients to 0, so that the next step still decays the averages."""
         for parameter in self._parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
 
     def clip_gradients(self) -> Tensor:
-        """Scale the gradient down to ``max_grad_norm``; returns the norm that it had."""
+        """Scale the gradient down to ``max_grad_norm``; returns its norm before."""
         for parameter, stepped in zip(self._parameters, self._stepped, strict=True):
             if stepped is not parameter and parameter.grad is not None:
                 stepped.grad = parameter.grad.to(stepped.dtype)
@@ -98,7 +98,7 @@ class Optimizer:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Change the weights by one step and drop the gradient."""
+        """Make one step and drop the gradient."""
         for group, rate in zip(self._adamw.param_groups, self._rates, strict=True):
             group["lr"] = rate * self._schedule
         self._adamw.step()
@@ -109,7 +109,7 @@ class Optimizer:
         self.zero_grad()
 
     def forget(self) -> None:
-        """Drop the averages of past gradients; the rate's warm-up is not begun again."""
+        """Drop the averages of past gradients; the warm-up continues."""
         self._adamw.state.clear()
 
     def zero_grad(self) -> None:
@@ -118,13 +118,13 @@ class Optimizer:
             parameter.grad = None
 
     def weights_are_finite(self) -> bool:
-        """Whether no weight is infinite or no number."""
-        # The largest magnitude, which nan survives: one number leaves the device.
+        """Whether all weights are finite."""
+        # The maximum keeps nan, and only one number leaves the device.
         largest = nn.utils.get_total_norm([p.detach() for p in self._parameters], math.inf)
         return math.isfinite(largest.item())
 
     def snapshot(self) -> Snapshot:
-        """Copies of all that a step changes, for :meth:`restore`."""
+        """Copies of everything that a step changes, for :meth:`restore`."""
         state = self.state_dict()
         moments = {
             i: {name: _copy(value) for name, value in of_one.items()}
@@ -141,14 +141,14 @@ class Optimizer:
 
     @torch.no_grad()
     def restore(self, snapshot: Snapshot) -> None:
-        """Undo every step since ``snapshot``, which is used up, and drop the gradient."""
+        """Undo every step since ``snapshot``, which cannot be used again, and drop the gradient."""
         for parameter, weights in zip(self._parameters, snapshot.weights, strict=True):
             parameter.copy_(weights)
         self.load_state_dict(snapshot.state)
         self.zero_grad()
 
     def state_dict(self) -> dict[str, Any]:
-        """Moments, the count of steps, and the float32 copies (by position) where there are any."""
+        """Moments, number of steps, and the float32 copies by position, if there are any."""
         return {
             "adamw": self._adamw.state_dict(),
             "num_steps": self.num_steps,

@@ -14,10 +14,10 @@ _registry = Registry("learner", "turnwise.learners")
 
 
 def register(name: str, target: OpenLearner | str) -> None:
-    """Give a learner a name in this process; ``"module:attribute"`` is imported when it is used.
+    """Register a learner in this process; ``"module:attribute"`` is imported on first use.
 
     Raises:
-        ValueError: the name belongs to another learner.
+        ValueError: another learner has the name.
     """
     _registry.register(name, target)
 

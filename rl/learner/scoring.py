@@ -1,7 +1,7 @@
 """Scoring: log-probabilities, entropies and values of tokens, by the policy or its reference.
 
-The learner computes through one root module. A sharded learner needs one: FSDP2 gathers a module's
-parameters when its ``forward`` begins, so weights that are read from outside of the root's
+All forward passes go through one root module, which a sharded learner needs: FSDP2 gathers a
+module's parameters when its ``forward`` begins, so weights that are read outside of the root's
 ``forward`` are empty shards.
 """
 
@@ -22,16 +22,16 @@ from rl.credit.losses import TokenScores
 from rl.learner.lora import is_adapted, without_adapter
 
 PLAIN_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
-"""Layer types in which a position reads only positions to its left, padded or not."""
+"""Layer types in which a position reads only positions to its left, with or without padding."""
 
 
 class Scores(NamedTuple):
-    """The scores of n tokens. A tuple, so that FSDP2 finds the tensors whose gradients begin."""
+    """Scores of n tokens; a tuple, in which FSDP2 finds the tensors with gradients."""
 
     logprobs: Tensor
     """``[n]``, under the sampling temperature."""
     entropy: Tensor
-    """``[n]``, of each token's distribution, in nats."""
+    """``[n]``, entropy of each token's distribution, in nats."""
     values: Tensor | None
     """``[n]``; None without a value head."""
 
@@ -41,9 +41,9 @@ class ScoringModule(nn.Module):
 
     Args:
         model: used in place, not copied.
-        with_values: whether there is a value head: one linear layer on the last hidden state, 0 at
-            the start, in float32 (float64 for a float64 model).
-        own_trunk: whether values come from a copy of the model's trunk, which is trained apart.
+        with_values: whether there is a value head: a linear layer on the last hidden state with
+            zero weights, in float32 (float64 for a float64 model).
+        own_trunk: whether values come from a separately trained copy of the model's trunk.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class ScoringModule(nn.Module):
 
     @property
     def head(self) -> nn.Linear:
-        """From the last hidden state to logits."""
+        """The linear layer from the last hidden state to logits."""
         head = self.model.get_output_embeddings()
         assert isinstance(head, nn.Linear)
         return head
@@ -84,13 +84,12 @@ class ScoringModule(nn.Module):
         return torch.promote_types(self.head.weight.dtype, torch.float32)
 
     def forward(self, micro: MicroBatch, temperature: float) -> Scores:
-        """Score the micro-batch's tokens; the head is run only at positions that predict one.
+        """Score the micro-batch's tokens; the head runs only at positions that predict one.
 
-        Where top-k or top-p cut the distribution that a token was sampled from, its distribution
-        here is cut equally.
+        A token's distribution is over its sampling support.
 
         Args:
-            micro: on the model's device.
+            micro: a micro-batch on the model's device.
             temperature: logits are divided by it.
         """
         hidden = self._sources(micro, self.trunk)
@@ -111,7 +110,7 @@ class ScoringModule(nn.Module):
         return logits
 
     def _sources(self, micro: MicroBatch, trunk: nn.Module) -> Tensor:
-        """The last hidden state that predicts each token: ``[n, H]``."""
+        """The last hidden state at the position that predicts each token: ``[n, H]``."""
         lengths = micro.lengths if self._needs_mask else None
         hidden = self._hidden(trunk, micro.input_ids, lengths)
         return hidden.flatten(0, 1).index_select(0, micro.source)
@@ -127,11 +126,11 @@ class ScoringModule(nn.Module):
 
 
 def needs_mask(model: PreTrainedModel) -> bool:
-    """Whether padding on the right is announced to the model.
+    """Whether the model needs an attention mask for padding on the right.
 
-    Not to plain causal attention, where the mask would only choose a slower kernel. Announced to
-    everything else: state-space, convolution and linear-attention layers are causal too, but may
-    carry a state over the whole row.
+    Plain causal attention needs none; a mask would only select a slower kernel. State-space,
+    convolution and linear-attention layers need one: they are causal too, but may carry a state
+    over the whole row.
     """
     config = model.config.to_dict()
     layer_types = config.get("layer_types")
@@ -144,18 +143,18 @@ class ScoringModel:
     """Scores sampled tokens with the weights of ``model``, which is used in place, not copied.
 
     Args:
-        model: the very object that the local policy samples from.
-        temperature: that tokens are sampled at; 0 (greedy) scores at 1, as policies do.
-        own_trunk: whether values come from a copy of the model, which is trained apart.
+        model: the object that the local policy samples from.
+        temperature: sampling temperature; 0 (greedy) scores at 1, as policies do.
+        own_trunk: whether values come from a separately trained copy of the model's trunk.
         with_values: whether there is a value head.
 
     Raises:
-        ValueError: the model does something between its last hidden state and its logits (capping,
-            scaling) that the head here does not do.
+        ValueError: the model changes its logits after the last linear layer (capping, scaling),
+            which :func:`rl.credit.logprobs.token_head` does not.
     """
 
     value_trunk: nn.Module | None = None
-    """Computes the hidden states of values, where that is not the model's own trunk."""
+    """Computes the hidden states of values; None: the model's own trunk does."""
 
     def __init__(
         self,
@@ -174,18 +173,18 @@ class ScoringModel:
         self.value_head = self.root.value_head
         self.value_trunk = self.root.value_trunk
         self.on_score: Callable[[], None] = lambda: None
-        """Called as each micro-batch begins."""
+        """Called at the start of each micro-batch."""
         self._check_head()
 
     @property
     def context_window(self) -> int:
-        """The most tokens of one sequence."""
+        """Maximum tokens of one sequence."""
         window: int = self.model.config.max_position_embeddings
         return window
 
     @property
     def device(self) -> torch.device:
-        """Where the head's weights are."""
+        """The device of the head's weights."""
         return self.root.head.weight.device
 
     @property
@@ -194,11 +193,11 @@ class ScoringModel:
         return self.root.dtype
 
     def parameters(self) -> list[nn.Parameter]:
-        """Everything that is trained: the model's parameters, then the critic's."""
+        """All trained parameters: the model's, then the critic's."""
         return [p for p in self.model.parameters() if p.requires_grad] + self.critic_parameters()
 
     def critic_parameters(self) -> list[nn.Parameter]:
-        """What is trained to tell values alone; none without values."""
+        """Trained parameters that only values use; empty without values."""
         parts = [part for part in (self.value_head, self.value_trunk) if part is not None]
         return [p for part in parts for p in part.parameters() if p.requires_grad]
 
@@ -206,7 +205,7 @@ class ScoringModel:
         """Score the micro-batch's tokens, at the temperature; see :meth:`ScoringModule.forward`.
 
         Args:
-            micro: on the model's device.
+            micro: a micro-batch on the model's device.
         """
         self.on_score()
         scores: Scores = self.root(micro, self.temperature)
@@ -214,14 +213,14 @@ class ScoringModel:
 
     @torch.no_grad()
     def score_batch(self, batch: Batch, max_tokens: int) -> tuple[Tensor, Tensor | None]:
-        """Log-probabilities, and values where there is a head, of every token of ``batch``.
+        """Log-probabilities, and values if there is a value head, of all N tokens of ``batch``.
 
         Args:
-            batch: of N tokens.
-            max_tokens: most tokens, padding counted, in one forward pass.
+            batch: the batch to score.
+            max_tokens: maximum tokens of one forward pass, padding included.
 
         Returns:
-            ``[N]`` float64 on the CPU, each.
+            Each ``[N]``, float64, on the CPU.
         """
         logprobs = torch.empty(batch.num_tokens, dtype=torch.float64)
         values = torch.empty_like(logprobs) if self.value_head is not None else None
@@ -234,7 +233,7 @@ class ScoringModel:
 
     @torch.no_grad()
     def _check_head(self) -> None:
-        """Compare the head here with the model's own on a few tokens."""
+        """Compare our logits with the model's on a few tokens."""
         ids = torch.arange(4, device=self.device)[None] % self.root.head.out_features
         theirs = self.model(input_ids=ids, use_cache=False).logits
         ours = self.root.logits(ids)
@@ -248,10 +247,10 @@ class ScoringModel:
 
 
 class BaseModel(ScoringModel):
-    """Scores with the model's adapter switched off: the model before training, without a copy."""
+    """Scores with the model's adapter disabled: the initial model, without a copy."""
 
     def score(self, micro: MicroBatch) -> TokenScores:
-        """As :meth:`ScoringModel.score`, by the base model."""
+        """Scores of the base model; see :meth:`ScoringModel.score`."""
         with without_adapter(self.model):
             return super().score(micro)
 
@@ -259,10 +258,10 @@ class BaseModel(ScoringModel):
 def make_reference(
     model: PreTrainedModel, algorithm: Algorithm, temperature: float
 ) -> ScoringModel | None:
-    """The model as it is now; None where the algorithm does not refer to it.
+    """A reference with the model's current weights; None: the algorithm has no divergence.
 
-    A copy, but where an adapter alone is trained: then it is the base model, unless the reference
-    is to be renewed (``kl.ref_every``), which needs the copy.
+    The reference is a copy. If only an adapter is trained, it is the base model without a copy,
+    unless ``kl.ref_every`` renews the reference.
     """
     if algorithm.kl.coef <= 0:
         return None
@@ -272,5 +271,5 @@ def make_reference(
 
 
 def copied(reference: ScoringModel | None) -> PreTrainedModel | None:
-    """The reference's own weights; None where it has none."""
+    """The reference's own copy of the model; None: it has no copy."""
     return None if reference is None or isinstance(reference, BaseModel) else reference.model

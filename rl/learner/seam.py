@@ -1,15 +1,15 @@
-"""The seam between a run and its learner: a few versioned verbs, facts and handles.
+"""The protocol between a run and its learner: versioned verbs, facts and handles.
 
-A run never holds the model. It opens a :class:`Learner` by a :class:`LearnerSpec`, reads its
-:class:`ModelFacts`, and hands its weights to the policy by a :class:`WeightHandle`. Where the model
-is (this process, another one, several GPUs) is the learner's business alone.
+A run never holds the model. It opens a :class:`Learner` with a :class:`LearnerSpec`, reads its
+:class:`ModelFacts`, and gives its weights to the policy as a :class:`WeightHandle`. Only the
+learner knows where the model is: in this process, in another one, or on several GPUs.
 
-Every set of weights has a version. The initial weights are version 0, and an update makes version
-``n + 1`` from version ``n``. A caller that does not know whether a call arrived repeats it: the
-learner recognises the version and does nothing twice.
+Weights have versions. The initial weights are version 0, and an update makes version ``n + 1`` from
+version ``n``. A caller that does not know whether a call arrived can repeat it: the learner
+recognises the version and does nothing twice.
 
-A learner is chosen by name: ``learner=NAME``, where NAME is an entry point of the group
-``turnwise.learners``. See :mod:`rl.learner.registration`.
+``learner=NAME`` selects a learner, where NAME is an entry point of the group
+``turnwise.learners``; see :mod:`rl.learner.registration`.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 class NonFiniteLoss(RunFailure):
     """Raised instead of an optimizer step whose loss or gradient is not finite.
 
-    The weights are those that the update began with.
+    The weights are the same as before the update.
     """
 
 
 class BrokenWeights(RunFailure):
-    """Raised after a step that spoilt the weights although its loss and gradient were finite."""
+    """Raised after a step with a finite loss and gradient that made weights not finite."""
 
 
 class LearnerLost(RunFailure):
@@ -50,7 +50,7 @@ class LearnerLost(RunFailure):
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """Properties of the learner's model; none of them changes."""
+    """Constant properties of the learner's model."""
 
     family: str
     """The architecture, as Hugging Face's ``model_type`` names it: ``qwen3``."""
@@ -84,7 +84,7 @@ class TrainingSpec:
 
 @dataclass(frozen=True, slots=True)
 class LearnerSpec:
-    """Everything a learner is made of. It can be pickled and opened in another process."""
+    """Everything needed to open a learner; it can be pickled and opened in another process."""
 
     model: str
     """A folder in the Hugging Face layout, or a hub id."""
@@ -100,18 +100,18 @@ class LearnerSpec:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What the run's process offers to a learner. It cannot be pickled."""
+    """Resources of the run's process for a learner; it cannot be pickled."""
 
     thread: TorchThread
     """Computes with torch on several cores, one job after the other."""
     on_progress: Callable[[], None]
-    """Call it at least once for each micro-batch, from any thread: the watchdog ends a run without
+    """Call it at least once for each micro-batch, from any thread; the watchdog ends a run without
     progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class Experience:
-    """What one update learns from."""
+    """Input of one update."""
 
     groups: Sequence[TrajectoryGroup]
     rewards: Sequence[float] | None = None
@@ -119,7 +119,7 @@ class Experience:
     outcomes: Sequence[float] | None = None
     """Success of each finished episode, from 0 to 1. Some algorithms need it."""
     texts: Sequence[Segment] = ()
-    """Texts to imitate beside (``algo.ptx_coef``)."""
+    """Texts to imitate in the same update (``algo.ptx_coef``)."""
 
 
 class WeightHandle(Protocol):
@@ -141,9 +141,9 @@ class WeightHandle(Protocol):
 
 
 class Learner(Protocol):
-    """Owns the model: trains it, scores with it, hands its weights over and saves it.
+    """Owner of the model: trains it, scores with it, hands over its weights and saves it.
 
-    Calls come one after the other, except ``score``, which may come at any time. Any call may raise
+    Calls are sequential, except ``score``, which may come at any time. Any call may raise
     :class:`LearnerLost`.
     """
 
@@ -154,7 +154,7 @@ class Learner(Protocol):
 
     @property
     def version(self) -> int:
-        """The version of the weights as they are now."""
+        """The version of the current weights."""
         ...
 
     async def update(self, experience: Experience, version: int) -> dict[str, float]:
@@ -165,7 +165,7 @@ class Learner(Protocol):
 
         Raises:
             NonFiniteLoss: the loss is not finite; the weights are as before.
-            BrokenWeights: the update spoilt the weights; load others.
+            BrokenWeights: the update made weights that are not finite; load others.
             ValueError: ``version`` is neither the current version nor the next one, or the
                 experience contradicts the algorithm.
         """
@@ -188,7 +188,7 @@ class Learner(Protocol):
         """Largest difference of a log-probability, in nats, that equal weights may show elsewhere.
 
         Args:
-            seed: of the tokens that the learner's own rounding is measured with.
+            seed: seed of the tokens that the learner measures its rounding with.
         """
         ...
 
@@ -206,22 +206,22 @@ class Learner(Protocol):
         """Write a checkpoint, which appears complete or not at all.
 
         Args:
-            folder: the checkpoint; one of that name is replaced.
+            folder: the checkpoint; an existing one is replaced.
             state: plain values and tensors of the caller, which :meth:`load` returns; None: none.
-            resumable: whether the optimizer's state and the version are saved too.
+            resumable: whether to save the optimizer's state and the version too.
 
         Raises:
-            RunFailure: the checkpoint cannot be written; the former one of that name stays.
+            RunFailure: the checkpoint cannot be written; an existing one stays.
         """
         ...
 
     async def load(self, folder: Path, version: int | None = None) -> dict[str, Any]:
-        """Go on from a checkpoint; returns the ``state`` that it was saved with.
+        """Continue from a checkpoint; returns the ``state`` that it was saved with.
 
         Args:
             folder: the checkpoint.
-            version: only the weights are loaded, and are this version from now on. None: the
-                checkpoint is resumable, and its own version and optimizer state are in force again.
+            version: loads only the weights, as this version. None: loads a resumable checkpoint
+                with its own version and optimizer state.
 
         Raises:
             UsageError: the checkpoint belongs to an algorithm with other parts.
@@ -230,11 +230,11 @@ class Learner(Protocol):
         ...
 
     async def offload(self) -> None:
-        """Free device memory that only updates need; a policy on the same device takes it."""
+        """Free device memory that only updates need, for a policy on the same device."""
         ...
 
     async def onload(self) -> None:
-        """Take the memory again, before the next update. Repeating the call does nothing."""
+        """Allocate the memory again, before the next update. Repeating the call does nothing."""
         ...
 
     async def close(self) -> None:
@@ -245,5 +245,5 @@ class Learner(Protocol):
 OpenLearner = Callable[[LearnerSpec, Host], Awaitable[Learner]]
 """A plug-in's entry point: opens a learner whose weights are version 0.
 
-It raises ValueError where the model does not exist, cannot be trained or contradicts the spec.
+It raises ValueError if the model does not exist, cannot be trained or contradicts the spec.
 """

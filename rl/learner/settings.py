@@ -1,4 +1,4 @@
-"""The optimizer's settings: plain values, without torch, for the command line."""
+"""The optimizer's settings, which the command line reads without torch."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerConfig:
-    """How weights change.
+    """Settings of AdamW.
 
     Raises:
-        ValueError: a value is outside its range.
+        ValueError: a value is out of range.
     """
 
     lr: float = 1e-6
-    """Learning rate after the warm-up; 0 leaves the choice to the run."""
+    """Learning rate after the warm-up; 0: the run chooses."""
     critic_lr: float = 0.0
-    """Learning rate of the critic (the value head; its trunk with algo.value.critic=model), with
-    the same warm-up and decay; 0: lr."""
+    """Learning rate of the critic (the value head, and its trunk with algo.value.critic=model),
+    with the same warm-up and decay; 0: lr."""
     warmup_steps: int = 0
     """Optimizer step k has the rate lr * k / warmup_steps until k reaches warmup_steps."""
     decay_steps: int = 0
-    """Optimizer steps over which the rate falls linearly to 0, the warm-up included; 0: never."""
+    """Optimizer steps until the rate has fallen linearly to 0, warm-up included; 0: no decay."""
     betas: tuple[float, float] = (0.9, 0.95)
-    """AdamW's averaging of the gradient and of its square."""
+    """Decay of AdamW's averages of the gradient and of its square."""
     weight_decay: float = 0.0
-    """Applied to matrices; not to biases and norms."""
+    """Weight decay of matrices; biases and norms have none."""
     max_grad_norm: float = 1.0
-    """The gradient's norm over all parameters is scaled down to this."""
+    """Maximum norm of the gradient over all parameters; larger gradients are scaled down."""
 
     def __post_init__(self) -> None:
-        # Within these bounds a step moves no weight far enough to overflow, whatever the gradient.
+        # Within these bounds, no gradient makes a step large enough to overflow a weight.
         for key, value, fine, expected in (
             ("lr", self.lr, 0 <= self.lr <= 1, "from 0 to 1"),
             ("critic_lr", self.critic_lr, 0 <= self.critic_lr <= 1, "from 0 to 1"),

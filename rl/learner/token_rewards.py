@@ -1,9 +1,9 @@
-"""Rewards of single tokens from a model that is trained beside the policy, on outcomes alone.
+"""Token rewards from a model phi that is trained with the policy, on outcomes only.
 
 ``implicit`` is PRIME's implicit process reward model (arXiv 2502.01456, section 3.2): a token's
-score is q = log(phi / initial), and an episode is right with the probability sigmoid(beta sum q).
+score is q = log(phi / initial), and an episode is right with probability sigmoid(beta sum q).
 ``head`` is OREAL's token reward model (arXiv 2502.06781, section 3.3): a token's score w comes from
-a linear head, and an episode is right with the probability sigmoid(mean w).
+a linear head, and an episode is right with probability sigmoid(mean w).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from rl.learner.settings import OptimizerConfig
 
 
 class TokenRewards:
-    """The model phi, which begins as a copy of the policy's.
+    """The token reward model phi, which starts as a copy of the policy's model.
 
     Args:
-        model: the policy's, as it is initially.
-        algorithm: its ``token_rewards``.
-        optimizer: the policy's settings; phi's rate is ``lr_ratio`` times as high.
-        temperature: that episodes are sampled at.
-        max_tokens: most tokens, padding counted, in one forward pass.
+        model: the policy's initial model.
+        algorithm: the settings; only ``token_rewards`` is read.
+        optimizer: the policy's optimizer settings; phi's rate is ``lr_ratio`` times the policy's.
+        temperature: sampling temperature of the episodes.
+        max_tokens: maximum tokens of one forward pass, padding included.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class TokenRewards:
     def scores(self, batch: Batch) -> Tensor:
         """The score of each token, ``[N]`` float64 on the CPU.
 
-        How it was sampled does not matter to what it is worth: nothing is cut here.
+        Scores are over the whole vocabulary, because they do not depend on how tokens were sampled.
         """
         batch = batch.whole_vocabulary()
         logprobs, values = self.model.score_batch(batch, self._max_tokens)
@@ -70,21 +70,21 @@ class TokenRewards:
         return logprobs - self._initial.score_batch(batch, self._max_tokens)[0]
 
     def accumulate(self, batch: Batch, scores: Tensor) -> dict[str, float]:
-        """Take the gradient of the outcomes' mean cross-entropy; :meth:`step` makes use of it.
+        """Compute the gradient of the outcomes' mean cross-entropy; :meth:`step` applies it.
 
-        The cross-entropy depends on an episode's scores through their sum alone, so its gradient is
-        theirs, each by a number that is the same for the whole episode.
+        The cross-entropy depends on an episode's scores only through their sum. Its gradient is
+        therefore the scores' gradient times one factor per episode.
 
         Args:
-            batch: with outcomes.
-            scores: ``[N]``, what :meth:`scores` said of it.
+            batch: a batch with outcomes.
+            scores: ``[N]``, the result of :meth:`scores`.
 
         Returns:
             ``token_rewards/loss``, in nats per episode, and ``token_rewards/accuracy``, the share
-            of episodes whose outcome phi says rightly.
+            of episodes whose outcome phi predicts.
 
         Raises:
-            RunFailure: loss or gradient is not finite; nothing has changed.
+            RunFailure: the loss or gradient is not finite; nothing has changed.
         """
         lengths = batch.episode_ids.bincount(minlength=len(batch.rewards))
         scale = torch.full_like(batch.outcomes, self._algorithm.token_rewards.beta)
@@ -97,9 +97,9 @@ class TokenRewards:
         slopes = (torch.sigmoid(scale * sums) - batch.outcomes) * scale / len(logits)
         for micro in batch.whole_vocabulary().micro_batches(self._max_tokens):
             scored = self.model.score(micro.to(self.model.device))
-            theirs = scored.logprobs if scored.values is None else scored.values
-            slope = slopes[batch.episode_ids[micro.tokens]].to(theirs.device, theirs.dtype)
-            (theirs * slope).sum().backward()
+            trained = scored.logprobs if scored.values is None else scored.values
+            slope = slopes[batch.episode_ids[micro.tokens]].to(trained.device, trained.dtype)
+            (trained * slope).sum().backward()
         norm = self.optimizer.clip_gradients().item()
         if not (math.isfinite(loss) and math.isfinite(norm)):
             self.optimizer.zero_grad()
@@ -111,15 +111,15 @@ class TokenRewards:
         return {"token_rewards/loss": loss, "token_rewards/accuracy": right}
 
     def step(self) -> None:
-        """Change phi by the gradient that :meth:`accumulate` took."""
+        """Make one optimizer step with the gradient of :meth:`accumulate`."""
         self.optimizer.step()
 
     def drop_gradient(self) -> None:
-        """Undo :meth:`accumulate`, where the update failed that it was part of."""
+        """Undo :meth:`accumulate`, after a failed update."""
         self.optimizer.zero_grad()
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a resumed run needs; the initial model is phi's own start and goes along."""
+        """State of a resumable run, including phi's initial model."""
         head = self.model.value_head
         return {
             "model": self.model.model.state_dict(),

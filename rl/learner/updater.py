@@ -1,8 +1,8 @@
-"""The updater: from groups of episodes to new weights, one update at a time.
+"""The updater: from groups of episodes to new weights.
 
-:meth:`Updater.update` reads from top to bottom: a batch; what stays fixed during the update (old
-and reference log-probabilities, values, advantages); then optimizer steps, each over one minibatch
-and summed over its micro-batches.
+:meth:`Updater.update` reads from top to bottom: the batch; the terms that are constant during the
+update (old and reference log-probabilities, values, advantages); the optimizer steps, each over one
+minibatch and summed over its micro-batches.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from rl.learner.token_rewards import TokenRewards
 from rl.rollout.trajectory import Segment, TrajectoryGroup
 
 ZERO_ADVANTAGE = 1e-6
-"""An advantage up to this is the rounding of a 0."""
+"""Advantages up to this magnitude count as 0."""
 
 
 class Updater:
     """Trains ``model`` in place.
 
     Args:
-        model: the very object that the local policy samples from.
-        algorithm: the row of choices; ``rl.credit.algorithms.ALGORITHMS`` has some.
-        optimizer: how weights change.
-        temperature: that episodes are sampled at.
-        max_tokens_per_micro_batch: most tokens, padding counted, in one forward pass; bounds
-            memory and changes nothing else.
-        seed: of the order of episodes where an update has several minibatches.
+        model: the object that the local policy samples from.
+        algorithm: the algorithm's settings, such as a row of ``rl.credit.algorithms.ALGORITHMS``.
+        optimizer: the optimizer's settings.
+        temperature: sampling temperature of the episodes.
+        max_tokens_per_micro_batch: maximum tokens of one forward pass, padding included. Results do
+            not depend on it.
+        seed: seed of the order of episodes, if an update has several minibatches.
 
     Raises:
-        ValueError: a number is outside its range, or the learner cannot score this kind of model.
+        ValueError: a number is out of range, or the learner cannot score this kind of model.
     """
 
     def __init__(
@@ -69,20 +69,20 @@ class Updater:
                 f"max_tokens_per_micro_batch ({max_tokens_per_micro_batch}) must be >= 1"
             )
         self.algorithm = algorithm
-        """The row in force: with ``kl.target`` its ``kl.coef`` changes after each update."""
+        """The current settings: with ``kl.target``, ``kl.coef`` changes after each update."""
         self.max_tokens_per_micro_batch = max_tokens_per_micro_batch
         self.num_updates = 0
         self.num_skipped_updates = 0
-        """Updates without a single token to train."""
+        """Updates that had no token to train."""
         self.credit: tuple[Tensor, Tensor] | None = None
-        """Of each token of the last update: its row of the batch's episodes, its advantage."""
+        """The episode and the advantage of each token of the last update; None: it had none."""
         own = algorithm.value.critic == "model"
         self.model = ScoringModel(model, temperature, own, with_values=algorithm.uses_values)
         self.reference = make_reference(model, algorithm, temperature)
-        """The model as it was at the start, or at the last refresh; kept only where the algorithm
-        refers to it."""
+        """The initial model, or the model at the last refresh; None: the algorithm has no
+        divergence."""
         self.token_rewards: TokenRewards | None = None
-        """What says how much single tokens are worth, where the algorithm asks."""
+        """The token reward model; None: the algorithm has none."""
         if algorithm.token_rewards.kind != "none":
             self.token_rewards = TokenRewards(
                 model, algorithm, optimizer, temperature, max_tokens_per_micro_batch
@@ -99,26 +99,27 @@ class Updater:
         outcomes: Sequence[float] | None = None,
         version: int | None = None,
     ) -> dict[str, float]:
-        """Train on the finished episodes of ``groups``, wholly or not at all.
+        """Train on the finished episodes of ``groups``, completely or not at all.
 
         An update of several optimizer steps keeps a copy of the weights and of the optimizer's
-        state in the host's memory; where a later step fails, the earlier ones are undone.
+        state in the host's memory. If a later step fails, the earlier ones are undone.
 
         Args:
             groups: the episodes of one update.
             rewards: shaped returns, one for each finished episode in order; None: their own.
-            outcomes: how right each finished episode was, 0 to 1; needed with ``uses_outcomes``.
-            texts: what is imitated beside (``ptx_coef``); each optimizer step takes an equal share.
-            version: of the weights at its start, for the ages of tokens; None: the newest token's.
+            texts: texts to imitate (``ptx_coef``); each optimizer step trains an equal share.
+            outcomes: success of each finished episode, 0 to 1; required with ``uses_outcomes``.
+            version: version of the current weights, for the ages of tokens; None: the version of
+                the newest token.
 
         Returns:
-            The update's metrics. Without any sampled token nothing is trained, which is counted.
+            The update's metrics. An update without a sampled token trains nothing and is counted.
 
         Raises:
-            NonFiniteLoss: before the weights would have been spoilt.
-            BrokenWeights: they were, by the update's only step.
-            ValueError: ``rewards`` or ``outcomes`` has another length than there are finished
-                episodes, or outcomes are missing.
+            NonFiniteLoss: the loss or gradient is not finite; the weights have not changed.
+            BrokenWeights: the update's only step made weights that are not finite.
+            ValueError: ``rewards`` or ``outcomes`` does not have one entry for each finished
+                episode, or outcomes are missing.
         """
         if self.algorithm.uses_outcomes and outcomes is None:
             raise ValueError("outcomes are missing: give one from 0 to 1 for each finished episode")
@@ -146,14 +147,14 @@ class Updater:
             raise
         return self._finish(batch, metrics)
 
-    def tell(self, scored: Callable[[], None]) -> None:
-        """Have ``scored`` called as each micro-batch begins, in the thread that learns."""
+    def report_progress(self, on_progress: Callable[[], None]) -> None:
+        """Call ``on_progress`` at the start of each micro-batch, in the learner's thread."""
         for model in (self.model, self.reference):
             if model is not None:
-                model.on_score = scored
+                model.on_score = on_progress
 
     def _train(self, batch: Batch, metrics: UpdateMetrics, texts: Sequence[Segment]) -> None:
-        """The optimizer steps of an update."""
+        """Make the optimizer steps of an update."""
         if self.algorithm.forget_optimizer:
             self.optimizer.forget()
         token_scores = None
@@ -168,15 +169,15 @@ class Updater:
         self.credit = batch.episode_ids, fixed.advantages.cpu()
         zero = fixed.advantages.abs() <= ZERO_ADVANTAGE
         metrics.values["frac_zero_advantage"] = zero.double().mean().item()
-        live = self._live_episodes(batch, fixed.advantages)
-        if not live.any():
+        has_gradient = self._has_gradient(batch, fixed.advantages)
+        if not has_gradient.any():
             compare_few(self.model, batch, metrics, self.max_tokens_per_micro_batch)
         steps_before = self.optimizer.num_steps
         minibatches = list(self._minibatches(batch))
         for number, episodes in enumerate(minibatches):
             weights, num_tokens = self._weights(batch, episodes, self.algorithm.aggregation)
-            trained = episodes & live
-            metrics.num_unscored += int((episodes & ~live)[batch.episode_ids].sum())
+            trained = episodes & has_gradient
+            metrics.num_unscored += int((episodes & ~has_gradient)[batch.episode_ids].sum())
             for micro in self._micro_batches(batch, trained):
                 scores = self.model.score(micro)
                 terms = policy_objective(
@@ -203,24 +204,24 @@ class Updater:
     def _fixed_terms(
         self, batch: Batch, token_scores: Tensor | None
     ) -> tuple[FixedTerms, dict[str, float]]:
-        """What stays fixed while the update lasts, on the model's device, and its metrics."""
-        row, most = self.algorithm, self.max_tokens_per_micro_batch
+        """The constant terms of the update, on the model's device, and their metrics."""
+        row, max_tokens = self.algorithm, self.max_tokens_per_micro_batch
         old, values, ref = None, None, None
         if row.uses_old_scores:
-            old, values = self.model.score_batch(batch, most)
+            old, values = self.model.score_batch(batch, max_tokens)
         if self.reference is not None:
-            ref, _ = self.reference.score_batch(batch, most)
+            ref, _ = self.reference.score_batch(batch, max_tokens)
         fixed, metrics = fixed_terms(row, batch, values, old, ref, token_scores)
         return fixed.to(self.model.device, self.model.dtype), metrics
 
     def _imitate(self, texts: Sequence[Segment], metrics: UpdateMetrics) -> None:
-        """Add the gradient of the texts' mean cross-entropy, by ``ptx_coef``."""
+        """Add the gradient of the texts' mean cross-entropy, times ``ptx_coef``."""
         if not texts or not self.algorithm.ptx_coef:
             return
         batch = Batch.from_segments(texts)
-        everyone = torch.ones(len(batch.rewards), dtype=torch.bool)
-        weights, _ = self._weights(batch, everyone, "token-mean")
-        for micro in self._micro_batches(batch, everyone):
+        all_episodes = torch.ones(len(batch.rewards), dtype=torch.bool)
+        weights, _ = self._weights(batch, all_episodes, "token-mean")
+        for micro in self._micro_batches(batch, all_episodes):
             terms = imitation_objective(
                 self.model.score(micro), self.algorithm.ptx_coef * weights[micro.tokens]
             )
@@ -228,26 +229,26 @@ class Updater:
             metrics.add_imitation(terms, self.algorithm.ptx_coef)
 
     def supervised_update(self, segments: Sequence[Segment]) -> dict[str, float]:
-        """Train to say the tokens with loss_mask 1: one optimizer step on their mean cross-entropy.
+        """Make one optimizer step on the mean cross-entropy of the tokens with loss_mask 1.
 
         Args:
             segments: texts to imitate; only ``token_ids`` and ``loss_mask`` matter.
 
         Returns:
-            The update's metrics. Without any trained token nothing is trained, which is counted.
+            The update's metrics. An update without such a token trains nothing and is counted.
 
         Raises:
-            NonFiniteLoss: before the weights would have been spoilt.
-            BrokenWeights: they were.
-            ValueError: a trained token has nothing before it.
+            NonFiniteLoss: the loss or gradient is not finite; the weights have not changed.
+            BrokenWeights: the step made weights that are not finite.
+            ValueError: no token precedes a trained token.
         """
         batch = Batch.from_segments(segments)
         metrics = UpdateMetrics()
         if batch.num_tokens == 0:
             return self._skip(batch, metrics)
-        everyone = torch.ones(len(batch.rewards), dtype=torch.bool)
-        weights, _ = self._weights(batch, everyone, "token-mean")
-        for micro in self._micro_batches(batch, everyone):
+        all_episodes = torch.ones(len(batch.rewards), dtype=torch.bool)
+        weights, _ = self._weights(batch, all_episodes, "token-mean")
+        for micro in self._micro_batches(batch, all_episodes):
             terms = imitation_objective(self.model.score(micro), weights[micro.tokens])
             terms.loss.backward()
             metrics.add(terms, micro.num_tokens)
@@ -255,7 +256,7 @@ class Updater:
         return self._finish(batch, metrics)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a resumed run needs beside the model's own weights, to go on bit for bit."""
+        """State of a resumable run, besides the model's weights; resuming is exact bit for bit."""
         return {
             "optimizer": self.optimizer.state_dict(),
             "generator": self._generator.get_state(),
@@ -266,10 +267,10 @@ class Updater:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The inverse of :meth:`state_dict`, for a learner of the same model and algorithm.
+        """The inverse of :meth:`state_dict`, for the same model and algorithm.
 
         Raises:
-            ValueError: the state is of an algorithm with other parts.
+            ValueError: the state belongs to an algorithm with other parts.
         """
         for name, part in self._parts().items():
             if (part is None) != ((saved := state.get(name)) is None):
@@ -286,7 +287,7 @@ class Updater:
         self.num_skipped_updates = state["num_skipped_updates"]
 
     def _parts(self) -> dict[str, Any]:
-        """What has a state beside the model's; None where the algorithm has no such part."""
+        """The parts with a state of their own; None: the algorithm has no such part."""
         parts = {"value_head": self.model.value_head, "value_trunk": self.model.value_trunk}
         return {**parts, "reference": copied(self.reference), "token_rewards": self.token_rewards}
 
@@ -305,7 +306,7 @@ class Updater:
     def _weights(
         self, batch: Batch, episodes: Tensor, aggregation: Aggregation
     ) -> tuple[Tensor, int]:
-        """Each token's weight in the step of these episodes (``[N]``), and the step's tokens."""
+        """Each token's weight in the step of these episodes, ``[N]``, and the step's tokens."""
         chosen = episodes[batch.episode_ids]
         ids = batch.episode_ids[chosen]
         if aggregation == "prompt-mean":
@@ -316,15 +317,15 @@ class Updater:
         weights[chosen] = token_weights(ids, aggregation, self.algorithm.max_tokens)
         return self._on_device(weights), int(chosen.sum())
 
-    def _live_episodes(self, batch: Batch, advantages: Tensor) -> Tensor:
-        """Episodes with a gradient: ``[M]`` booleans.
+    def _has_gradient(self, batch: Batch, advantages: Tensor) -> Tensor:
+        """Whether each episode has a gradient: ``[M]`` booleans.
 
-        Only metrics need the forward pass of the others, which are left out, but for a few episodes
-        of an update in which none has a gradient.
+        Episodes without a gradient get no forward pass, which only metrics would need. If no
+        episode has a gradient, a few are scored for the metrics.
         """
-        live = torch.full((len(batch.rewards),), self.algorithm.gradient_at_zero)
-        live[batch.episode_ids[advantages.cpu() != 0]] = True
-        return live
+        episodes = torch.full((len(batch.rewards),), self.algorithm.gradient_at_zero)
+        episodes[batch.episode_ids[advantages.cpu() != 0]] = True
+        return episodes
 
     def _micro_batches(self, batch: Batch, episodes: Tensor) -> Iterator[MicroBatch]:
         """The micro-batches of these episodes, on the model's device."""
@@ -340,7 +341,7 @@ class Updater:
             self.optimizer.zero_grad()
             raise NonFiniteLoss(
                 f"optimizer step {self.optimizer.num_steps + 1} has loss {loss} and gradient norm "
-                f"{grad_norm}: the weights are still those that the update began with"
+                f"{grad_norm}: the weights have not changed"
             )
         metrics.values["learning_rate"] = self.optimizer.learning_rate
         self.optimizer.step()
@@ -374,7 +375,7 @@ class Updater:
         return {**means, **counts}
 
     def _adapt(self, kl: float, batch: Batch) -> None:
-        """Move the weight of the divergence, ``kl`` nats per token, towards its target."""
+        """Adapt the divergence's weight to its target; ``kl`` is in nats per token."""
         target = self.algorithm.kl.target
         if target is not None:
             episodes = len(batch.rewards)

@@ -1,4 +1,4 @@
-"""The settings of what learns from preferences."""
+"""Settings of the commands that train on preferences."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from rl.settings.tracking import TrackingConfig
 
 @dataclass(frozen=True, kw_only=True)
 class PreferenceConfig(TrackingConfig, ModelConfig):
-    """What learning from a file of preferences must know."""
+    """Settings shared by the commands that train on a file of preferences."""
 
     data: str
     """JSON lines: {"prompt", "chosen", "rejected"} or {"prompt", "completions", "scores"}."""
     chat: ChatConfig = field(default_factory=left_out)
     """How messages become a prompt."""
     held_out: float = 0.1
-    """The share of prompts that are not learned from, and that accuracy is measured on."""
+    """The share of prompts that accuracy is measured on, and that are not trained."""
     steps: int = 0
     """Optimizer steps; 0: one pass over the prompts."""
     batch_size: int = 64
     """Comparisons per step; all answers of one are in the same step."""
     micro_batch_tokens: int = 4096
-    """Padded tokens per forward; nothing depends on it."""
+    """Padded tokens per forward pass; results do not depend on it."""
     max_seconds: float = 0.0
     """Stop after this many seconds of training; 0 for no limit."""
 
@@ -44,15 +44,15 @@ class PreferenceConfig(TrackingConfig, ModelConfig):
 @from_python
 @dataclass(frozen=True, kw_only=True)
 class RewardModelConfig(PreferenceConfig):
-    """Train a reward model: a policy's architecture that gives an answer a number."""
+    """Train a reward model: a language model that gives each answer a score."""
 
     model: str
-    """The language model to begin with, a folder or a Hugging Face id: most often SFT's."""
+    """The initial language model, a folder or a Hugging Face id: usually SFT's."""
     process: bool = False
-    """Whether data is of solutions with labelled steps, and each step gets a score:
+    """Whether data has solutions with labelled steps, and each step gets a score:
     {"prompt", "completions", "labels"} or {"messages", "labels"}."""
     center: str = ""
-    """A file of {"messages": [...]} whose answers get reward 0 on average; empty: all answers."""
+    """A file of {"messages": [...]} whose answers have mean reward 0; empty: all answers."""
     optimizer: OptimizerConfig = field(
         default_factory=left_out, metadata={"defaults": {"lr": 1e-5, "warmup_steps": 5}}
     )
@@ -72,12 +72,12 @@ class RewardModelConfig(PreferenceConfig):
 @from_python
 @dataclass(frozen=True, kw_only=True)
 class DPOConfig(PreferenceConfig):
-    """Train a policy on preferences directly, against itself as it was."""
+    """Train a policy on preferences directly, relative to its initial weights."""
 
     beta: float = 0.1
-    """How closely the policy keeps to what it was: the weight of its log-ratio."""
+    """Weight of the log-ratio: higher values keep the policy nearer to its initial weights."""
     reduction: Reduction = "sum"
-    """Of an answer's log-ratio: sum over tokens (DPO), mean over them, or turn-mean (SWEET-RL)."""
+    """Of an answer's log-ratio: sum or mean over tokens (DPO: sum), or turn-mean (SWEET-RL)."""
     optimizer: OptimizerConfig = field(
         default_factory=left_out, metadata={"defaults": {"lr": 1e-6, "warmup_steps": 5}}
     )

@@ -1,4 +1,4 @@
-"""Preferences: losses of reward models and of DPO, and the labels that they are trained on.
+"""Losses of reward models and of DPO, and the labels that they are trained on.
 
 Pure functions. Shapes: ``[P]`` one entry per pair of answers, ``[K]`` one per answer of a prompt or
 per turn, ``[N]`` one per token.
@@ -23,13 +23,13 @@ def bradley_terry(
     """``-log sigma(better - worse - margin)``, per pair: the cross-entropy of a preference.
 
     InstructGPT (arXiv 2203.02155, equation 1); the margin is Llama 2's (arXiv 2307.09288, equation
-    2). A soft label p is the probability that "better" is the better one (RLAIF, arXiv 2309.00267):
+    2). A soft label p is the probability that "better" is better (RLAIF, arXiv 2309.00267):
     ``-p log sigma(d - margin) - (1 - p) log sigma(-d - margin)``, with ``d = better - worse``.
 
     Args:
         better: ``[P]``, rewards of the preferred answers.
         worse: ``[P]``, rewards of the others.
-        margin: by how much the first is to exceed the second; ``[P]`` or one number.
+        margin: required lead of the first over the second; ``[P]`` or one number.
         label: from 0 to 1; ``[P]`` or one number.
     """
     difference = better - worse
@@ -46,11 +46,11 @@ def ranking_loss(rewards: Tensor, ranking: Sequence[float]) -> Tensor:
         ranking: a grade for each answer; the greater, the better.
 
     Raises:
-        ValueError: there are fewer than two answers, or another count of grades.
+        ValueError: there are fewer than two answers, or not one grade for each.
     """
     count = len(rewards)
     if count < 2 or len(ranking) != count:
-        raise ValueError(f"{count} rewards and {len(ranking)} grades: give two or more, of each")
+        raise ValueError(f"{count} rewards and {len(ranking)} grades: give two or more of each")
     pairs = torch.tensor(ranked_pairs(ranking), dtype=torch.int64, device=rewards.device)
     better, worse = rewards[pairs.reshape(-1, 2)].unbind(1)
     return bradley_terry(better, worse).sum() / (count * (count - 1) / 2)
@@ -59,19 +59,19 @@ def ranking_loss(rewards: Tensor, ranking: Sequence[float]) -> Tensor:
 def answer_log_ratios(
     log_ratios: Tensor, answer_ids: Tensor, turn_ids: Tensor, reduction: Reduction
 ) -> Tensor:
-    """``log(pi / pi_ref)`` of whole answers, from that of their tokens.
+    """``log(pi / pi_ref)`` of whole answers, from the log-ratios of their tokens.
 
     ===============  ==============================================  ============================
     ``sum``          over the answer's tokens                        DPO, arXiv 2305.18290
-    ``mean``         the same over its length                        length-averaged DPO
+    ``mean``         ``sum`` divided by the answer's length           length-averaged DPO
     ``turn-mean``    the sum over turns of the mean over a turn      SWEET-RL, arXiv 2503.15478
     ===============  ==============================================  ============================
 
     Args:
         log_ratios: ``[N]``.
         answer_ids: ``[N]`` integers from 0 to K - 1; every answer has a token.
-        turn_ids: ``[N]`` integers, which turn of its answer a token is of.
-        reduction: which row of the table.
+        turn_ids: ``[N]`` integers, the turn of its answer that a token belongs to.
+        reduction: a row of the table.
 
     Returns:
         ``[K]``.
@@ -90,8 +90,8 @@ def answer_log_ratios(
 def turn_advantages(logprobs: Tensor, ref_logprobs: Tensor, turn_ids: Tensor) -> Tensor:
     """The mean of ``log(pi / pi_ref)`` over each turn's tokens.
 
-    SWEET-RL's advantage of a turn (arXiv 2503.15478): pi has read what only training
-    knows. Without the mean over length it fails (its ablation).
+    SWEET-RL's advantage of a turn (arXiv 2503.15478), where pi reads information that is available
+    in training only. SWEET-RL's ablation fails without the mean over length.
 
     Args:
         logprobs: ``[N]``.
@@ -113,21 +113,21 @@ def dpo_loss(better: Tensor, worse: Tensor, beta: float, label: Tensor | float =
     Args:
         better: ``[P]``, ``log(pi / pi_ref)`` of the preferred answers.
         worse: ``[P]``, of the others.
-        beta: how closely the reference is kept.
-        label: as in :func:`bradley_terry`.
+        beta: how strongly the policy is kept near the reference.
+        label: see :func:`bradley_terry`.
     """
     return bradley_terry(beta * better, beta * worse, label=label)
 
 
 def step_labels(right: Tensor, estimate: Literal["hard", "soft"]) -> Tensor:
-    """Labels of a solution's steps, from completions that went on from each.
+    """Labels of a solution's steps, from completions that continue after each step.
 
-    Math-Shepherd (arXiv 2312.08935, section 3.3): ``hard`` is 1 where any completion is right,
-    ``soft`` the share that is.
+    Math-Shepherd (arXiv 2312.08935, section 3.3): ``hard`` is 1 if any completion is right,
+    ``soft`` is the share of right completions.
 
     Args:
-        right: ``[S, N]``, whether completion n from step s came out right.
-        estimate: which of the two.
+        right: ``[S, N]``, whether completion n from step s is right.
+        estimate: hard or soft.
 
     Returns:
         ``[S]`` float64.
@@ -142,13 +142,13 @@ def step_labels(right: Tensor, estimate: Literal["hard", "soft"]) -> Tensor:
 
 
 def solution_score(step_scores: Tensor, by: Literal["min", "product"]) -> Tensor:
-    """A solution's score from those of its steps, ``[S]`` from 0 to 1. A scalar.
+    """A solution's score from the scores of its steps, ``[S]`` from 0 to 1. A scalar.
 
-    Math-Shepherd (section 3.4) takes the least; the product is Lightman et al.'s (arXiv
-    2305.20050).
+    Math-Shepherd (section 3.4) takes the minimum; Lightman et al. (arXiv 2305.20050) take the
+    product.
 
     Raises:
-        ValueError: neither is asked for.
+        ValueError: ``by`` is neither.
     """
     if by not in ("min", "product"):
         raise ValueError(f"by ({by}) must be min or product")
@@ -160,26 +160,26 @@ def long2short_pairs(
 ) -> list[tuple[int, int]]:
     """Pairs (preferred, other) of answers to one task that teach a model to be short.
 
-    Kimi k1.5 (arXiv 2501.12599, section 2.4): the shortest right answer, against wrong ones that
-    are longer and right ones of at least ``longer`` times its length.
+    Kimi k1.5 (arXiv 2501.12599, section 2.4): the shortest right answer is preferred to longer
+    wrong answers, and to right answers of at least ``longer`` times its length.
 
     Args:
-        lengths: in tokens.
-        right: whether each answer is.
-        longer: how many times as long a right answer has to be.
+        lengths: length of each answer, in tokens.
+        right: whether each answer is right.
+        longer: minimum length of another right answer, as a multiple of the shortest.
 
     Returns:
-        Pairs of places; none where no answer is right.
+        Pairs of positions; empty if no answer is right.
     """
-    correct = [place for place, fine in enumerate(right) if fine]
+    correct = [i for i, is_right in enumerate(right) if is_right]
     if not correct:
         return []
-    best = min(correct, key=lambda place: lengths[place])
+    best = min(correct, key=lambda i: lengths[i])
     shortest = lengths[best]
     return [
-        (best, place)
-        for place, (length, fine) in enumerate(zip(lengths, right, strict=True))
-        if place != best and (length >= longer * shortest if fine else length > shortest)
+        (best, i)
+        for i, (length, is_right) in enumerate(zip(lengths, right, strict=True))
+        if i != best and (length >= longer * shortest if is_right else length > shortest)
     ]
 
 

@@ -1,4 +1,4 @@
-"""The reward that a policy is of itself: its log-probability of an answer, times beta (DPO)."""
+"""DPO's implicit reward: a policy's log-probability of an answer, times beta."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from rl.preferences.losses import answer_log_ratios
 
 
 class PolicyReward:
-    """``beta log pi(answer)``; counted from a reference's, it is DPO's implicit reward.
+    """``beta log pi(answer)``; relative to a reference, it is DPO's implicit reward.
 
     Rafailov et al., arXiv 2305.18290, section 4: ``beta log(pi / pi_ref)``. The reference's part
-    never changes: :meth:`rl.preferences.updater.PreferenceUpdater.anchored` takes it once, so that
+    is constant, so :meth:`rl.preferences.updater.PreferenceUpdater.anchored` computes it once, and
     no second model is kept.
 
     Args:
         model: a causal language model, which is trained in place.
-        beta: how closely the reference is kept.
-        reduction: from an answer's tokens to the answer;
+        beta: how strongly the policy is kept near the reference.
+        reduction: how token log-ratios become an answer's;
             :func:`rl.preferences.losses.answer_log_ratios`.
 
     Raises:
@@ -39,7 +39,7 @@ class PolicyReward:
         self.reduction = reduction
 
     def parameters(self) -> list[nn.Parameter]:
-        """Everything that is trained."""
+        """The trained parameters."""
         return self.model.parameters()
 
     def score(self, segments: Sequence[Segment]) -> Tensor:
@@ -61,7 +61,7 @@ class PolicyReward:
         )
         (micro,) = batch.micro_batches(sys.maxsize)
         logprobs = self.model.score(micro.to(self.model.device)).logprobs.cpu().double()
-        # From the reference they are counted by whoever asks, which sums and means allow.
+        # The caller subtracts the reference's part, which sums and means allow.
         return self.beta * answer_log_ratios(
             logprobs, batch.episode_ids[micro.tokens], turns[micro.tokens], self.reduction
         )

@@ -1,4 +1,4 @@
-"""Learning what each step of a solution is worth: a process reward model, one update at a time."""
+"""Process reward models: training on labelled steps of solutions, and scores of steps."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from rl.preferences.updater import checked_step, cut
 
 
 class ProcessUpdater:
-    """Trains a reward model to give each step's last token the log-odds of its label.
+    """Trains a reward model to score each step's last token with the log-odds of its label.
 
     Math-Shepherd (arXiv 2312.08935, equation 4): cross-entropy at every step; labels may be soft.
 
     Args:
-        rewarder: what is trained.
-        optimizer: how weights change.
-        max_tokens_per_micro_batch: most tokens, padding counted, in one forward pass; nothing else
-            depends on it.
+        rewarder: the reward model to train.
+        optimizer: the optimizer's settings.
+        max_tokens_per_micro_batch: maximum tokens of one forward pass, padding included. Results do
+            not depend on it.
 
     Raises:
-        ValueError: the bound is below 1.
+        ValueError: ``max_tokens_per_micro_batch`` is below 1.
     """
 
     def __init__(
@@ -46,15 +46,15 @@ class ProcessUpdater:
         self.max_tokens_per_micro_batch = max_tokens_per_micro_batch
 
     def update(self, solutions: Sequence[TokenSteps]) -> dict[str, float]:
-        """One optimizer step on the mean over all steps of all solutions.
+        """Make one optimizer step on the mean over all steps of all solutions.
 
         Returns:
             ``loss``, ``accuracy`` over the steps, ``grad_norm`` before clipping and
             ``learning_rate``.
 
         Raises:
-            RunFailure: the loss or the gradient is not finite; the weights are as before.
-            BrokenWeights: the step spoilt them.
+            RunFailure: the loss or gradient is not finite; the weights have not changed.
+            BrokenWeights: the step made weights that are not finite.
         """
         count = sum(len(solution.ends) for solution in solutions)
         total, right = 0.0, 0.0
@@ -76,7 +76,7 @@ class ProcessUpdater:
 
     @torch.no_grad()
     def agreements(self, solutions: Sequence[TokenSteps]) -> list[float]:
-        """Of every step, whether it is put on the side of 0.5 that its label is on: 1 or 0."""
+        """Whether each step's score and label are on the same side of 0.5: 1 or 0."""
         found = []
         for part in self._parts(solutions):
             logits = self.rewarder.score_steps([s.segment for s in part], [s.ends for s in part])
@@ -86,8 +86,8 @@ class ProcessUpdater:
 
     def _parts(self, solutions: Sequence[TokenSteps]) -> Iterator[list[TokenSteps]]:
         widths = [len(solution.segment) for solution in solutions]
-        for places in cut(widths, self.max_tokens_per_micro_batch):
-            yield [solutions[i] for i in places]
+        for part in cut(widths, self.max_tokens_per_micro_batch):
+            yield [solutions[i] for i in part]
 
 
 @torch.no_grad()
@@ -100,18 +100,18 @@ def step_scores(
     """The probability of each step of each solution, from 0 to 1.
 
     Args:
-        rewarder: who gives it.
+        rewarder: the process reward model.
         segments: the solutions, each with its prompt.
-        ends: the place of each step's last token; at least one step for each solution.
-        max_tokens: most tokens, padding counted, in one forward pass.
+        ends: the position of each step's last token; at least one step for each solution.
+        max_tokens: maximum tokens of one forward pass, padding included.
 
     Returns:
-        For each solution ``[S]`` float64.
+        ``[S]`` float64 for each solution.
     """
     found = [torch.empty(0)] * len(segments)
-    for places in cut([len(segment) for segment in segments], max_tokens):
-        logits = rewarder.score_steps([segments[i] for i in places], [ends[i] for i in places])
-        parts = logits.sigmoid().split([len(ends[i]) for i in places])
-        for place, scores in zip(places, parts, strict=True):
-            found[place] = scores
+    for part in cut([len(segment) for segment in segments], max_tokens):
+        logits = rewarder.score_steps([segments[i] for i in part], [ends[i] for i in part])
+        split = logits.sigmoid().split([len(ends[i]) for i in part])
+        for i, scores in zip(part, split, strict=True):
+            found[i] = scores
     return found

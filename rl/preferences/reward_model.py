@@ -1,4 +1,4 @@
-"""The reward model: a policy's architecture with a scalar in the place of its vocabulary."""
+"""The reward model: a language model with a scalar head instead of its vocabulary head."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from agents.segment import Segment
 from rl.learner.scoring import needs_mask
 
 BIAS = "reward_bias"
-"""The key of the model's configuration that holds what is added to every score."""
+"""Key in the model's configuration: a constant that is added to every score."""
 STEPS = "reward_steps"
-"""The key that says whether scores are the log-odds of steps, at the last token of each."""
+"""Key in the model's configuration: whether scores are log-odds of steps, at their last tokens."""
 
 
 class RewardModel:
-    """Gives an answer the score of its last token: a linear head on that token's hidden state.
+    """Scores an answer by a linear head on the hidden state of its last token.
 
-    It is transformers' sequence classifier with one label, so that it reads what TRL and others
-    saved, and they read it. The head is computed in float32 whatever the model's type.
+    The model is transformers' sequence classifier with one label, a format shared with TRL and
+    other libraries. The head is computed in float32, whatever the model's type.
 
     Args:
-        model: a sequence classifier of one label, which is used in place.
+        model: a sequence classifier with one label, which is used in place.
 
     Raises:
-        ValueError: it has another number of labels, or a head that is no linear layer.
+        ValueError: the model has another number of labels, or a head that is not a linear layer.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -47,10 +47,10 @@ class RewardModel:
 
     @classmethod
     def from_causal(cls, causal: PreTrainedModel) -> Self:
-        """A language model's body, used in place, under a new head that gives 0 to everything.
+        """A reward model from a language model's body, used in place, and a new head of zeros.
 
         Raises:
-            ValueError: transformers knows no classifier of this architecture.
+            ValueError: transformers has no classifier of this architecture.
         """
         config = copy.deepcopy(causal.config)
         config.num_labels = 1
@@ -70,7 +70,7 @@ class RewardModel:
 
     @classmethod
     def load(cls, path: str | Path, device: torch.device | str = "cpu") -> Self:
-        """A saved reward model: a folder, or a hub id.
+        """A saved reward model, from a folder or a hub id.
 
         Raises:
             ValueError: there is none.
@@ -92,7 +92,7 @@ class RewardModel:
 
     @property
     def bias(self) -> float:
-        """What is added to every score."""
+        """Constant that is added to every score."""
         return float(self.model.config.to_dict().get(BIAS, 0.0))
 
     @bias.setter
@@ -101,7 +101,7 @@ class RewardModel:
 
     @property
     def of_steps(self) -> bool:
-        """Whether scores are the log-odds of steps: a process reward model."""
+        """Whether this is a process reward model, whose scores are log-odds of steps."""
         return bool(self.model.config.to_dict().get(STEPS, False))
 
     @of_steps.setter
@@ -125,17 +125,17 @@ class RewardModel:
 
         Args:
             segments: K answers.
-            ends: the places of the tokens, at least one for each answer.
+            ends: the positions of the tokens, at least one for each answer.
 
         Returns:
-            ``[S]`` float64 on the CPU, those of the first answer first.
+            ``[S]`` float64 on the CPU, in the order of the answers.
         """
-        lengths = torch.tensor([max(places) + 1 for places in ends])
+        lengths = torch.tensor([max(positions) + 1 for positions in ends])
         width = int(lengths.max())
         input_ids = torch.zeros(len(segments), width, dtype=torch.int64)
         for row, (segment, length) in enumerate(zip(segments, lengths.tolist(), strict=True)):
             input_ids[row, :length] = torch.tensor(segment.token_ids[:length])
-        # Padding on the right: a causal model's position reads only what stands to its left.
+        # In a causal model, padding on the right cannot change a position to its left.
         mask = (torch.arange(width) < lengths[:, None]).long() if self._needs_mask else None
         device = self.head.weight.device
         hidden = self.trunk(
@@ -143,7 +143,7 @@ class RewardModel:
             attention_mask=None if mask is None else mask.to(device),
             use_cache=False,
         ).last_hidden_state
-        flat = [row * width + place for row, places in enumerate(ends) for place in places]
+        flat = [row * width + end for row, positions in enumerate(ends) for end in positions]
         hidden = hidden.flatten(0, 1)[torch.tensor(flat, device=device)]
         precise = torch.promote_types(hidden.dtype, torch.float32)
         scores = nn.functional.linear(hidden.to(precise), self.head.weight.to(precise))[:, 0]
@@ -163,8 +163,8 @@ def _head(model: PreTrainedModel) -> nn.Linear:
 
 
 def _last(loss_mask: Sequence[int]) -> int:
-    """The last place with a 1."""
-    for place in reversed(range(len(loss_mask))):
-        if loss_mask[place]:
-            return place
+    """The last position with a 1."""
+    for position in reversed(range(len(loss_mask))):
+        if loss_mask[position]:
+            return position
     raise ValueError("an answer has no token of its own: there is nothing to reward")

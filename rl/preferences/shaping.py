@@ -1,7 +1,7 @@
 """Reward models as shapings: ``shaping=reward_model(path='runs/rm/checkpoints/last')``.
 
-One reads an episode's tokens as they were sampled, so its vocabulary must be the policy's. It is
-loaded when the first step is shaped.
+A reward model reads an episode's sampled tokens, so its vocabulary must be the policy's. The model
+is loaded when the first step is shaped.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 def reward_model(path: str, device: str = "auto") -> Shaping:
-    """What a reward model gives the last words of an episode; 0 where nothing was said.
+    """A reward model's score of an episode's last action; 0 for an episode without an action.
 
     Args:
         path: a folder that ``python -m rl.reward_model`` saved, or a hub id.
-        device: where it runs; auto: the GPU where there is one.
+        device: device of the model; auto: the GPU if there is one.
 
     Raises:
         ValueError: the folder holds no reward model.
@@ -43,14 +43,14 @@ def reward_model(path: str, device: str = "auto") -> Shaping:
 def process_model(
     path: str, by: Literal["min", "product"] = "min", device: str = "auto"
 ) -> Shaping:
-    """What a process reward model gives an episode's turns, as one number; 0 where none spoke.
+    """A process reward model's score of an episode's turns; 0 for an episode without an action.
 
-    Each turn gets the probability that it leads to a right answer, at its last token.
+    A turn's score is the probability that it leads to a right answer, at its last token.
 
     Args:
         path: a folder that ``python -m rl.reward_model process=true`` saved, or a hub id.
-        by: the least of the turns' scores (Math-Shepherd), or their product.
-        device: where it runs; auto: the GPU where there is one.
+        by: the minimum of the turns' scores (Math-Shepherd), or their product.
+        device: device of the model; auto: the GPU if there is one.
 
     Raises:
         ValueError: the folder holds no reward model, or ``by`` is neither.
@@ -74,30 +74,30 @@ Score = Callable[["RewardModel", Sequence["Segment"]], list[float]]
 
 def _judge(name: str, path: str, device: str, score: Score) -> Shaping:
     _check_folder(path)
-    # The reward model and its tokenizer are heavy, and a command line is only being read now.
+    # Loading the model takes time, and this function runs while the command line is parsed.
     load = cache(lambda: _load(name, path, device))
 
     def contribute(members: Sequence[Member]) -> list[float]:
         rewarder, renderer = load()
-        spoken = [_spoken(member) for member in members]
-        for member, segment in zip(members, spoken, strict=True):
+        segments = [_last_segment(member) for member in members]
+        for member, segment in zip(members, segments, strict=True):
             if member.episode is not None and segment is not None:
                 _check_tokens(member.episode, segment, renderer)
-        rewards = iter(score(rewarder, [s for s in spoken if s is not None]))
-        return [0.0 if segment is None else next(rewards) for segment in spoken]
+        rewards = iter(score(rewarder, [s for s in segments if s is not None]))
+        return [0.0 if segment is None else next(rewards) for segment in segments]
 
     return Shaping(name, contribute, judges=True, by_group=False)
 
 
 def _check_folder(path: str) -> None:
-    """Refuse a folder without a reward model before the run begins, not at its first step."""
+    """Raise ValueError for a folder without a reward model, before the run starts."""
     local = Path(path).expanduser()
     if not local.is_dir():
-        return  # A hub id, or what a stage before this one will have made.
-    told = local / "config.json"
-    if not told.is_file():
+        return  # A hub id, or a folder that an earlier stage of the pipeline will write.
+    config = local / "config.json"
+    if not config.is_file():
         raise ValueError(f"path ({path}) has no config.json: give a reward model's folder")
-    made = (json.loads(told.read_text(encoding="utf-8")).get("architectures") or [""])[0]
+    made = (json.loads(config.read_text(encoding="utf-8")).get("architectures") or [""])[0]
     if not made.endswith("ForSequenceClassification"):
         raise ValueError(
             f"path ({path}) holds a {made or 'model of no kind'}: give a folder that python -m "
@@ -121,25 +121,25 @@ def _load(name: str, path: str, device: str) -> tuple[RewardModel, Renderer]:
     return rewarder, Renderer(tokenizer)
 
 
-def _spoken(member: Member) -> Segment | None:
-    """The conversation as it was at the last words of an episode; None where none were said."""
+def _last_segment(member: Member) -> Segment | None:
+    """The last segment of an episode with sampled tokens; None: no segment has any."""
     if member.episode is None:
-        raise ValueError("a reward model reads episodes, and was given none")
+        raise ValueError("a reward model reads episodes, but this member has none")
     if len(member.episode.roles) > 1:
         raise ValueError(
             f"a reward model reads episodes of one role, not of {', '.join(member.episode.roles)}"
         )
-    spoken = [segment for segment in member.episode.segments if 1 in segment.loss_mask]
-    return spoken[-1] if spoken else None
+    sampled = [segment for segment in member.episode.segments if 1 in segment.loss_mask]
+    return sampled[-1] if sampled else None
 
 
 def _check_tokens(episode: Trajectory, segment: Segment, renderer: Renderer) -> None:
-    """Say so when the tokens mean something else to the reward model than to the policy."""
+    """Raise ValueError if the reward model's tokenizer decodes an action to another text."""
     last = max(t for t, m in zip(segment.turn_ids, segment.loss_mask, strict=True) if m)
     rows = zip(segment.token_ids, segment.loss_mask, segment.turn_ids, strict=True)
     said = renderer.text([token for token, mask, turn in rows if mask and turn == last])
     action = episode.turns[last].action
-    # What an environment sees ends at a stop string; the tokens may go on.
+    # The text that an environment sees ends before a stop string; the tokens may continue.
     if not said.startswith(action):
         raise ValueError(
             f"the reward model reads {said[:40]!r} where the policy said {action[:40]!r}: its "

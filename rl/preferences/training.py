@@ -1,4 +1,4 @@
-"""What training on a file of preferences or labels is: the data, the steps, the accuracy."""
+"""Training on a file of preferences or labels: data, optimizer steps, accuracy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rl.run.metrics import PassRate, pass_rate
 from rl.run.training_log import TrainingLog
 from rl.stage.model import device_of, dtype_of, load_tokenizer
 
-TOLD_EVERY = 50
+STEPS_PER_LINE = 50
 """Steps between two lines of progress."""
 
 
@@ -34,7 +34,7 @@ class Tokenized(Protocol):
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """Its texts."""
+        """The texts of the row."""
         ...
 
 
@@ -47,19 +47,19 @@ class Row(Prompted, Protocol[T_co]):
     """A row of data as text."""
 
     def tokenized(self, renderer: Renderer) -> T_co:
-        """The same in the renderer's tokens."""
+        """The row in the renderer's tokens."""
         ...
 
 
-class Learns(Protocol[T_contra]):
-    """What learns from rows, and can be asked how far it agrees with some."""
+class Trainable(Protocol[T_contra]):
+    """Learns from rows, and predicts their labels."""
 
     def update(self, rows: Sequence[T_contra], /) -> dict[str, float]:
-        """One optimizer step; ``loss`` and ``accuracy`` are among what it tells."""
+        """Make one optimizer step; the returned metrics include ``loss`` and ``accuracy``."""
         ...
 
     def agreements(self, rows: Sequence[T_contra], /) -> list[float]:
-        """Whether it agrees with each label, from 0 to 1."""
+        """Agreement with each label, from 0 to 1."""
         ...
 
 
@@ -80,12 +80,12 @@ def open_material(
     """Load the model and the data.
 
     Args:
-        config: names both.
-        read: from the data's path to its rows.
-        say: told how many there are.
+        config: the settings, which name both.
+        read: reads the rows of a file.
+        say: writes a line with the number of rows.
 
     Raises:
-        UsageError: the model or the data is not what the settings say.
+        UsageError: the model or the data cannot be used with the settings.
     """
     transformers_logging.disable_progress_bar()
     torch.set_num_threads(config.num_threads)
@@ -110,8 +110,8 @@ def open_comparisons(
     """Load the model and a file of preferences.
 
     Raises:
-        UsageError: the model or the data is not what the settings say, or accuracy could not be
-            measured when all is learned: every held-out pair is a toss-up.
+        UsageError: the model or the data cannot be used with the settings, or every held-out pair
+            has the label 0.5, so that accuracy could not be measured.
     """
     material = open_material(config, read_comparisons, say)
     if all(pair.label == 0.5 for row in material.held_out for pair in row.pairs):
@@ -120,19 +120,19 @@ def open_comparisons(
 
 
 def learn(
-    learner: Learns[T],
+    learner: Trainable[T],
     rows: Sequence[T],
     config: PreferenceConfig,
     screen: Screen,
     log: TrainingLog,
 ) -> dict[str, Any]:
-    """Make the optimizer steps that ``config`` asks for; each row is seen once per pass.
+    """Make ``config.steps`` optimizer steps; each row is used once per pass.
 
     Returns:
         ``steps``, ``seconds``, ``first_loss`` and ``last_loss``.
 
     Raises:
-        RunFailure: a step would have spoilt the weights, or did.
+        RunFailure: the loss, the gradient or the weights of a step are not finite.
     """
     order = TaskOrder(len(rows), config.seed)
     steps = config.steps or -(-len(rows) // config.batch_size)
@@ -140,13 +140,14 @@ def learn(
     started = time.monotonic()
     for step in range(1, steps + 1):
         chosen = order.take((step - 1) * config.batch_size, config.batch_size)
-        told = learner.update([rows[i] for i in chosen])
-        losses.append(told["loss"])
-        log.step({"step": step, **told})
+        metrics = learner.update([rows[i] for i in chosen])
+        losses.append(metrics["loss"])
+        log.step({"step": step, **metrics})
         screen.count("optimizer steps", step, steps)
-        if step % TOLD_EVERY == 0:
+        if step % STEPS_PER_LINE == 0:
             screen.say(
-                f"step {step}/{steps}  loss {told['loss']:.4f}  accuracy {told['accuracy']:.3f}"
+                f"step {step}/{steps}  loss {metrics['loss']:.4f}  "
+                f"accuracy {metrics['accuracy']:.3f}"
             )
         if 0 < config.max_seconds <= time.monotonic() - started:
             break
@@ -159,6 +160,6 @@ def learn(
     }
 
 
-def accuracy(learner: Learns[T], held_out: Sequence[T]) -> PassRate:
-    """How often the learner agrees with held-out labels, with the 95% interval of labels."""
+def accuracy(learner: Trainable[T], held_out: Sequence[T]) -> PassRate:
+    """Share of held-out labels that the learner agrees with, and its 95% interval."""
     return pass_rate(learner.agreements(held_out))

@@ -1,8 +1,7 @@
-"""Learning from comparisons: one optimizer step at a time, on whatever gives answers a reward.
+"""Training on comparisons of answers, of a reward model or of a policy (DPO).
 
-A reward model does, with its head; so does a policy, with its log-probability against that of a
-reference (DPO: "your language model is secretly a reward model"). The loss of both is
-Bradley-Terry's.
+A reward model rewards an answer with its head; a policy with its log-probability relative to a
+reference ("your language model is secretly a reward model", DPO). Both have Bradley-Terry's loss.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from rl.preferences.losses import bradley_terry
 
 
 class Rewarder(Protocol):
-    """What gives answers a reward, and can be trained to give another."""
+    """A trainable model that gives answers a reward."""
 
     def parameters(self) -> list[nn.Parameter]:
-        """What is trained."""
+        """The trained parameters."""
         ...
 
     def score(self, segments: Sequence[Segment]) -> Tensor:
@@ -37,25 +36,25 @@ class Rewarder(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """What a rewarder says of some comparisons."""
+class PairLosses:
+    """A rewarder's loss and reward differences on some comparisons."""
 
     loss: Tensor
     """The sum over comparisons of the mean over their pairs; a scalar."""
     differences: Tensor
-    """``[P]``, by how much the better answer of each pair is ahead."""
+    """``[P]``, reward of the better answer of each pair minus the reward of the worse."""
     labels: Tensor
-    """``[P]``, the probability that it is the better one."""
+    """``[P]``, probability that the first answer of the pair is better."""
 
     @property
     def agreements(self) -> list[float]:
-        """1 for each pair in the order of its label, 0 for the others, 0.5 for a tie.
+        """1 for each pair that the rewarder orders as its label does, 0 for others, 0.5 for ties.
 
-        Pairs that are labelled as a toss-up (0.5) are none of them.
+        Pairs with the label 0.5 are not counted.
         """
         decided = self.labels != 0.5
-        ahead = self.differences[decided] * (self.labels[decided] - 0.5).sign()
-        agreements: list[float] = (0.5 * (ahead.sign() + 1)).tolist()
+        lead = self.differences[decided] * (self.labels[decided] - 0.5).sign()
+        agreements: list[float] = (0.5 * (lead.sign() + 1)).tolist()
         return agreements
 
 
@@ -63,13 +62,13 @@ class PreferenceUpdater:
     """Trains a rewarder in place.
 
     Args:
-        rewarder: what is trained.
-        optimizer: how weights change.
-        max_tokens_per_micro_batch: most tokens, padding counted, in one forward pass. All answers
-            to a prompt go together, whatever their number; nothing else depends on it.
+        rewarder: the model to train.
+        optimizer: the optimizer's settings.
+        max_tokens_per_micro_batch: maximum tokens of one forward pass, padding included. All
+            answers to a prompt share a pass, whatever their number. Results do not depend on it.
 
     Raises:
-        ValueError: the bound is below 1.
+        ValueError: ``max_tokens_per_micro_batch`` is below 1.
     """
 
     def __init__(
@@ -84,23 +83,23 @@ class PreferenceUpdater:
         self.max_tokens_per_micro_batch = max_tokens_per_micro_batch
 
     def update(self, comparisons: Sequence[TokenComparison]) -> dict[str, float]:
-        """One optimizer step on the mean over comparisons.
+        """Make one optimizer step on the mean over comparisons.
 
         Returns:
             ``loss``, ``accuracy`` and mean ``margin`` of the pairs, ``grad_norm`` before clipping,
             ``learning_rate``.
 
         Raises:
-            RunFailure: the loss or the gradient is not finite; the weights are as before.
-            BrokenWeights: the step spoilt them.
+            RunFailure: the loss or gradient is not finite; the weights have not changed.
+            BrokenWeights: the step made weights that are not finite.
         """
         loss, agreements, margins = 0.0, list[float](), list[float]()
         for part in self._parts(comparisons):
-            judged = self._judge(part)
-            (judged.loss / len(comparisons)).backward()
-            loss += judged.loss.item() / len(comparisons)
-            agreements += judged.agreements
-            margins += judged.differences.tolist()
+            pairs = self._compare(part)
+            (pairs.loss / len(comparisons)).backward()
+            loss += pairs.loss.item() / len(comparisons)
+            agreements += pairs.agreements
+            margins += pairs.differences.tolist()
         rate, norm = self.optimizer.learning_rate, checked_step(self.optimizer, loss)
         return {
             "loss": loss,
@@ -112,8 +111,8 @@ class PreferenceUpdater:
 
     @torch.no_grad()
     def agreements(self, comparisons: Sequence[TokenComparison]) -> list[float]:
-        """Of every pair, whether the rewarder prefers the same answer: 1, 0, or 0.5 for a tie."""
-        parts = (self._judge(part).agreements for part in self._parts(comparisons))
+        """Whether the rewarder orders each pair as its label does: 1, 0, or 0.5 for a tie."""
+        parts = (self._compare(part).agreements for part in self._parts(comparisons))
         return [agreement for part in parts for agreement in part]
 
     def rewards(self, segments: Sequence[Segment]) -> list[float]:
@@ -121,16 +120,16 @@ class PreferenceUpdater:
         return rewards_of(self.rewarder, segments, self.max_tokens_per_micro_batch)
 
     def anchored(self, comparisons: Sequence[TokenComparison]) -> list[TokenComparison]:
-        """The same, with rewards counted from what they are now: now is the reference."""
+        """Copies with the current rewards as the reference, which later rewards are relative to."""
         rewards = iter(self.rewards([s for c in comparisons for s in c.segments]))
         return [replace(c, offsets=tuple(next(rewards) for _ in c.segments)) for c in comparisons]
 
     def _parts(self, comparisons: Sequence[TokenComparison]) -> Iterator[list[TokenComparison]]:
         sizes = [len(c.segments) for c in comparisons]
-        for places in cut([c.width for c in comparisons], self.max_tokens_per_micro_batch, sizes):
-            yield [comparisons[i] for i in places]
+        for part in cut([c.width for c in comparisons], self.max_tokens_per_micro_batch, sizes):
+            yield [comparisons[i] for i in part]
 
-    def _judge(self, comparisons: Sequence[TokenComparison]) -> Judged:
+    def _compare(self, comparisons: Sequence[TokenComparison]) -> PairLosses:
         rewards = self.rewarder.score([s for c in comparisons for s in c.segments])
         offsets = [x for c in comparisons for x in c.offsets or (0.0,) * len(c.segments)]
         rewards = rewards - torch.tensor(offsets, dtype=torch.float64)
@@ -144,15 +143,15 @@ class PreferenceUpdater:
         better, worse = (rewards[table[:, column].long()] for column in (0, 1))
         margins, labels, weights = table[:, 2], table[:, 3], table[:, 4]
         losses = bradley_terry(better, worse, margins, labels)
-        return Judged((weights * losses).sum(), (better - worse).detach(), labels)
+        return PairLosses((weights * losses).sum(), (better - worse).detach(), labels)
 
 
 def checked_step(optimizer: Optimizer, loss: float) -> float:
-    """An optimizer step, unless it would spoil the weights; returns the gradient's norm.
+    """Make an optimizer step if loss and gradient are finite; returns the gradient's norm.
 
     Raises:
-        RunFailure: the loss or the gradient is not finite; the weights are as before.
-        BrokenWeights: the step spoilt them.
+        RunFailure: the loss or gradient is not finite; the weights have not changed.
+        BrokenWeights: the step made weights that are not finite.
     """
     norm = optimizer.clip_gradients().item()
     number = optimizer.num_steps + 1
@@ -178,35 +177,35 @@ def rewards_of(
     """The reward of each answer.
 
     Args:
-        rewarder: who gives it.
+        rewarder: the model that gives the rewards.
         segments: the answers, each with its prompt.
-        max_tokens: most tokens, padding counted, in one forward pass.
+        max_tokens: maximum tokens of one forward pass, padding included.
     """
     found = [0.0] * len(segments)
-    for places in cut([len(s) for s in segments], max_tokens):
-        rewards = rewarder.score([segments[i] for i in places]).tolist()
-        for place, reward in zip(places, rewards, strict=True):
-            found[place] = reward
+    for part in cut([len(s) for s in segments], max_tokens):
+        rewards = rewarder.score([segments[i] for i in part]).tolist()
+        for i, reward in zip(part, rewards, strict=True):
+            found[i] = reward
     return found
 
 
 def cut(
     widths: Sequence[int], max_tokens: int, sizes: Sequence[int] | None = None
 ) -> Iterator[list[int]]:
-    """Places, longest first, in parts whose padded rows are at most ``max_tokens`` together.
+    """Positions, longest first, in parts of at most ``max_tokens`` padded tokens.
 
     Args:
-        widths: tokens of each one's longest row.
-        max_tokens: the bound; one that exceeds it goes alone.
-        sizes: rows of each; None: one.
+        widths: tokens of each item's longest row.
+        max_tokens: the bound; a longer item is a part of its own.
+        sizes: rows of each item; None: one each.
     """
     rows = [1] * len(widths) if sizes is None else sizes
     part: list[int] = []
-    for place in sorted(range(len(widths)), key=lambda i: -widths[i]):
-        held = sum(rows[i] for i in part) + rows[place]
-        if part and held * widths[part[0]] > max_tokens:
+    for item in sorted(range(len(widths)), key=lambda i: -widths[i]):
+        num_rows = sum(rows[i] for i in part) + rows[item]
+        if part and num_rows * widths[part[0]] > max_tokens:
             yield part
             part = []
-        part.append(place)
+        part.append(item)
     if part:
         yield part

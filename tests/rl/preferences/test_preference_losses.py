@@ -91,7 +91,7 @@ def test_a_ranking_of_two_is_a_pair():
 
 @pytest.mark.parametrize(("rewards", "ranking"), [([1.0], [1]), ([1.0, 2.0], [1])])
 def test_nothing_to_rank_is_refused(rewards, ranking):
-    with pytest.raises(ValueError, match="give two or more, of each"):
+    with pytest.raises(ValueError, match="give two or more of each"):
         ranking_loss(f64(rewards), ranking)
 
 

@@ -107,7 +107,7 @@ def test_what_it_cannot_read_is_refused(judge, renderer):
     with pytest.raises(ValueError, match="episodes of one role, not of , other"):
         contributions(judge, two)
     [weighted] = make_shapings(f"reward_model(path={str(judge)!r})")
-    with pytest.raises(ValueError, match="reads episodes, and was given none"):
+    with pytest.raises(ValueError, match="reads episodes, but this member has none"):
         weighted.contributions([Member(3, True, 1.0)])
 
 
