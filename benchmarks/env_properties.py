@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import envs
-from envs.loop import loop_thread
+from envs.base.loop import loop_thread
 from envs.properties import Lived, live_again
 
 AT_ONCE = 8

@@ -33,7 +33,7 @@ import gymnasium
 import numpy as np
 
 import envs
-from envs.spaces import Unicode
+from envs.base.spaces import Unicode
 
 TURNS = 10
 TASKS = 100

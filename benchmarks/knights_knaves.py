@@ -17,9 +17,9 @@ from itertools import product
 
 import reasoning_gym
 
-from envs.logic.knights.authors import answer
 from envs.logic.knights.puzzle import KnightsTasks
 from envs.logic.knights.reward import logic_rl_reward
+from envs.logic.knights.scripted_policies import answer
 
 ROUNDS, NUM_DRAWN, NUM_SCORED, NUM_PROVED = 9, 300, 2000, 10_000
 DEPTH = 2

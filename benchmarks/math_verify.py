@@ -17,7 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from envs.math.verifier import MathVerifier, Outcome
+from envs.math.verification.verifier import MathVerifier, Outcome
 
 Pair = tuple[str, str]
 THREADS = 8
@@ -72,7 +72,7 @@ def processor_seconds(verifier: MathVerifier) -> float:
 
 def directly(pairs: list[Pair]) -> int:
     """As the verifier's processes do, without what they remember."""
-    from envs.math import worker
+    from envs.math.verification import worker
 
     right = 0
     for gold, answer in pairs:

@@ -35,8 +35,8 @@ from envs.play import play
 from envs.search.protocol import PROTOCOLS
 from envs.search.rows import load_questions
 from tools.retrieval import BM25, HttpRetriever, Passage, index_passages
+from tools.retrieval.tokenizer import tokenize
 from tools.retrieval.wire import SEARCH_R1
-from tools.retrieval.words import tokenize
 
 VOCABULARY, WORDS_PER_PASSAGE, CONCURRENT = 100_000, 100, 256
 

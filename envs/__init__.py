@@ -5,13 +5,12 @@ twins ``areset`` and ``astep``.
 """
 
 # ruff: noqa: E402
-from envs.identity import check_tools
+from envs.name_clash import check_tools
 
 check_tools()
 
 from envs.adapters.reasoning_gym_tasks import TASKS
-from envs.card import Card
-from envs.checker import CheckFailed, CheckReport, check_env
+from envs.checks.checker import CheckFailed, CheckReport, check_env
 from envs.env import EnvOptions, Snapshot, Tasks, TextEnv
 from envs.episode import (
     Action,
@@ -26,6 +25,7 @@ from envs.episode import (
     finish,
     go_on,
 )
+from envs.options import Card
 from envs.registration import (
     env_type,
     ids,

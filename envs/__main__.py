@@ -2,7 +2,7 @@
 
 import sys
 
-from envs.identity import foreign
+from envs.name_clash import foreign
 
 # With an editable install this file is found even where a folder envs/ of the user's comes first.
 if told := foreign("envs"):

@@ -9,6 +9,7 @@ seeding, the choice of the task, order, the turn limit, snapshots, and both face
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import pickle
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -18,19 +19,19 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 import gymnasium
 import numpy as np
 
-from envs import calls
-from envs.budget import draw_budget, sentence_of
-from envs.card import Card
-from envs.deadlines import bounded
+from envs.base import author_calls
+from envs.base.deadlines import bounded
+from envs.base.loop import loop_thread
+from envs.base.progress import Progress, not_a_text
+from envs.base.services import ServiceLease, ServiceOpener
+from envs.base.spaces import Unicode
 from envs.episode import Action, NotForkable, OrderError, Reply, StepResult, as_action
 from envs.episode import Snapshot as Snapshot
-from envs.loop import loop_thread
+from envs.options import Card
 from envs.options import EnvOptions as EnvOptions
 from envs.options import Tasks as Tasks
-from envs.progress import Progress, not_a_text
-from envs.record import EpisodeId, Tape
-from envs.services import ServiceLease
-from envs.spaces import Unicode
+from envs.record import EpisodeId, ToolTap
+from envs.token_budget import draw_budget, sentence_of
 
 TaskT = TypeVar("TaskT")
 StateT = TypeVar("StateT")
@@ -84,7 +85,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
     """The most that an empty or random text may earn; ``check_env`` holds the env to it."""
     floor_waiver: str = ""
     """Why the floor lies above 30% of the range, where it does."""
-    tape: Tape = Tape()
+    tool_tap: ToolTap = ToolTap()
     """Hears what tools are asked and answer, or answers itself; see ``envs.record``."""
 
     _turn_waits: ClassVar[bool] = False
@@ -106,7 +107,9 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         self.observation_space = Unicode()
         self.action_space = Unicode()
         self._budget_rule = options.token_budget
-        self._lease = ServiceLease(type(self), options, services)
+        kind = type(self)
+        opener = ServiceOpener(kind.__name__, functools.partial(kind.open_services, options))
+        self._lease = ServiceLease(opener, services)
         self._progress: Progress | None = None
 
     def __init_subclass__(cls) -> None:
@@ -165,7 +168,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
 
     async def service(self, name: str) -> Any:
         """The shared service called ``name``; opened now if nobody injected it."""
-        return await self.tape.find(name, self._lease)
+        return await self.tool_tap.find(name, self._lease)
 
     @property
     def episode_id(self) -> EpisodeId:
@@ -216,7 +219,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         if self._lease.opened:
             loop_thread.run(self.aclose())
         else:
-            self._lease.forgo()
+            self._lease.release()
 
     # ---- the asynchronous face -------------------------------------------------------------
 
@@ -224,7 +227,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
         """As :meth:`reset`, on the caller's loop."""
-        answer = calls.call(self.begin, self._open(seed, options), self, self.blocking)
+        answer = author_calls.call(self.begin, self._open(seed, options), self, self.blocking)
         if not isinstance(answer, str) and inspect.isawaitable(answer):
             answer = await bounded(answer, self, self.options.step_timeout_s)
         return self._opened(answer)
@@ -239,7 +242,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         if self._turn_waits:
             answer = self.turn(said)
         else:
-            answer = calls.call(self.turn, said, self, self.blocking)
+            answer = author_calls.call(self.turn, said, self, self.blocking)
         if type(answer) is not Reply and inspect.isawaitable(answer):
             answer = await bounded(answer, self, self.options.step_timeout_s)
         return progress.settle(answer, self.options.max_turns, self)
@@ -262,8 +265,8 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         progress = self._running()
         if "state" not in vars(self):
             raise NotForkable(f"{type(self).__name__}.begin must set self.state: copies are its")
-        manner = (self.role, self.system_prompt, self.stop, self.continues, self.prefill)
-        frozen = (progress, self.state, self.np_random, manner)
+        dialogue = (self.role, self.system_prompt, self.stop, self.continues, self.prefill)
+        frozen = (progress, self.state, self.np_random, dialogue)
         try:
             return Snapshot(self.env_id, pickle.dumps(frozen))
         except (pickle.PicklingError, TypeError, AttributeError) as error:
@@ -280,8 +283,8 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         """
         if snapshot.env_id != self.env_id:
             raise ValueError(f"a snapshot of {snapshot.env_id!r} cannot go on as {self.env_id!r}")
-        self._progress, self.state, self.np_random, manner = pickle.loads(snapshot.payload)
-        self.role, self.system_prompt, self.stop, self.continues, self.prefill = manner
+        self._progress, self.state, self.np_random, dialogue = pickle.loads(snapshot.payload)
+        self.role, self.system_prompt, self.stop, self.continues, self.prefill = dialogue
 
     def fork(self, reseed: int | None = None) -> Self:
         """A second environment in the same state; ``reseed`` gives it another future."""
@@ -323,7 +326,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         twin.__dict__.update(self.__dict__)
         twin._progress = None
         twin._lease = self._lease.share()
-        twin.tape = self.tape.fork()
+        twin.tool_tap = self.tool_tap.fork()
         # The generator is an object: a shallow copy would share its stream.
         twin._np_random = copy.deepcopy(self._np_random)
         return twin

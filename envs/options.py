@@ -6,9 +6,8 @@ import math
 from dataclasses import dataclass, fields
 from typing import ClassVar, Protocol, TypeVar
 
-from envs.budget import budget_kinds
-from envs.datasets import SPLITS
-from envs.splits import ALL
+from envs.datasets.splits import ALL, SPLITS
+from envs.token_budget import budget_kinds
 
 TaskT_co = TypeVar("TaskT_co", covariant=True)
 
@@ -76,3 +75,17 @@ class EnvOptions:
             value = getattr(self, option.name)
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"{option.name} ({value}) must be finite")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """What a list says beside what the class tells itself; "" is derived from it."""
+
+    agent: str = ""
+    """What the agent does ("finds a secret code"); "": the first line of the class's docstring."""
+    turns: str = ""
+    """How many there are; "": the default of ``max_turns``."""
+    reward: str = ""
+    """What is paid for what; "": the range of an episode's return."""
+    needs: str = ""
+    """What must be there beside turnwise; "": nothing."""

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from envs.budget import without_budget
 from envs.env import TextEnv
 from envs.episode import StepResult
+from envs.token_budget import without_budget
 
 TextPolicy = Callable[[str], str]
 """From observation to action, for one episode."""

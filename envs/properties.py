@@ -12,9 +12,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from envs.checks.probe import AnyEnv
 from envs.episode import StepResult
 from envs.play import aplay, gold_of
-from envs.probe import AnyEnv
 
 JUNK = (
     "",

@@ -1,6 +1,6 @@
 """What makes an episode a story that can be played again: who it was, and what tools answered.
 
-A :class:`Tape` stands between an environment and its services. A :class:`Recorder` writes down
+A :class:`ToolTap` stands between an environment and its services. A :class:`Recorder` writes down
 every call of a tool, a :class:`Replayer` answers from what was written down. Other services (a
 sandbox that grades, a verifier) are no tools: they are asked again.
 """
@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from envs.base.services import ServiceLease
 from envs.options import EnvOptions
-from envs.services import ServiceLease
 from tools.tool import Tool, ToolContext, ToolFailure, ToolResult
 
 
@@ -65,20 +65,20 @@ class RecordedTool:
     parameters: dict[str, Any]
 
 
-class Tape:
+class ToolTap:
     """Hands an environment its services; this one neither hears nor says anything."""
 
     async def find(self, name: str, lease: ServiceLease) -> Any:
         """The service called ``name``."""
         return (await lease.get())[name]
 
-    def fork(self) -> Tape:
+    def fork(self) -> ToolTap:
         """That of a copy of the episode, which goes on for itself."""
         return self
 
 
 @dataclass
-class Recorder(Tape):
+class Recorder(ToolTap):
     """Writes down what tools are asked and answer in one episode."""
 
     turn: int = 0
@@ -92,7 +92,7 @@ class Recorder(Tape):
     """Calls that were not answered yet."""
 
     async def find(self, name: str, lease: ServiceLease) -> Any:
-        """As :meth:`Tape.find`; a tool's calls are written down."""
+        """As :meth:`ToolTap.find`; a tool's calls are written down."""
         service = await super().find(name, lease)
         if not isinstance(service, Tool):
             return service
@@ -119,7 +119,7 @@ class Recorder(Tape):
         return Recorder(self.turn, [*self.calls], {**self.tools})
 
 
-class Replayer(Tape):
+class Replayer(ToolTap):
     """Answers tools' calls from the record of an episode.
 
     Args:
@@ -136,7 +136,7 @@ class Replayer(Tape):
         self._tools = tools
 
     async def find(self, name: str, lease: ServiceLease) -> Any:
-        """As :meth:`Tape.find`; a tool answers from the record alone."""
+        """As :meth:`ToolTap.find`; a tool answers from the record alone."""
         if name in self._tools:
             return _Answered(self._tools[name], name, self)
         service = await super().find(name, lease)

@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import gymnasium
 
+from envs.datasets.options import check_all
 from envs.env import EnvOptions, TextEnv
-from envs.files import class_of, full_reference, is_reference
-from envs.rows import check_all
+from envs.user_files import class_of, full_reference, is_reference
 from tools.registry import PluginImportError, Registry, closest
 
 _ID = re.compile(r"(?P<name>([a-z0-9][a-z0-9_-]*/)?[a-z0-9][a-z0-9_-]*)-v(?P<version>\d+)")

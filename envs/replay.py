@@ -128,34 +128,34 @@ async def replay(
         env: of the record's id and options (:func:`env_of`); services that are no tools are its.
         rescored: whether ``env`` rewards something else: rewards and scores are not compared.
     """
-    tape = Replayer(episode.calls, episode.tools)
-    env.tape = tape
+    replayer = Replayer(episode.calls, episode.tools)
+    env.tool_tap = replayer
     steps: list[StepResult] = []
     found: list[Divergence] = []
     try:
         first, _ = await env.areset(seed=episode.seed, options={"task": episode.task})
         _differ(found, 0, {"observation": (episode.observation, first)})
-        for tape.turn, turn in enumerate(episode.turns, start=1):
+        for replayer.turn, turn in enumerate(episode.turns, start=1):
             # What follows a difference differs, too.
             if found:
                 break
             result = await env.astep(Action(turn.action, turn.finish_reason))
             steps.append(result)
-            last = tape.turn == len(episode.turns)
+            last = replayer.turn == len(episode.turns)
             compared = _compared(turn, result, _end(episode) if last else None)
             if episode.part:
                 _without_success(compared)
             if rescored:
                 compared = {k: v for k, v in compared.items() if k not in ("rewards", "scores")}
-            _differ(found, tape.turn, compared)
+            _differ(found, replayer.turn, compared)
     # An environment may raise anything, and a tool without an answer becomes its failure.
     except Exception as error:
         now = f"{type(error).__name__}: {error}"
-        asked = tape.unheard[0] if tape.unheard else now
-        field = "tool call" if tape.unheard else "failure"
-        found.append(Divergence(tape.turn, field, None, asked))
-    if not found and tape.left:
-        call = tape.left[0]
+        asked = replayer.unheard[0] if replayer.unheard else now
+        field = "tool call" if replayer.unheard else "failure"
+        found.append(Divergence(replayer.turn, field, None, asked))
+    if not found and replayer.left:
+        call = replayer.left[0]
         made = f"{call.service} {json.dumps(call.arguments, ensure_ascii=False)}"
         found.append(Divergence(call.turn, "tool call", made, None))
     return Replayed(episode, tuple(steps), tuple(found))

@@ -14,15 +14,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, Self, TypeVar, cast
 
-from envs.deadlines import bounded
+from envs.base.deadlines import bounded
+from envs.base.loop import loop_thread
+from envs.base.sessions import ToolSession
 from envs.env import EnvOptions, Snapshot, Tasks, TextEnv
 from envs.episode import EnvToolCall, NotForkable, StepResult, ToolResults
-from envs.loop import loop_thread
-from envs.sessions import ToolSession
 from tools.calls import schema_of, tool_rules, with_tools
 from tools.chat_calls import typed_call
-from tools.registration import replaced
-from tools.spec import make_tools
+from tools.registration import make_tools, replaced
 from tools.syntax import Call, Syntax
 from tools.tool import Tool, ToolFailure, ToolResult
 
@@ -34,7 +33,7 @@ def named_tools(text: str) -> Mapping[str, Tool]:
     """The tools of a text, for their names and schemas: none of them is opened, or to be called.
 
     Raises:
-        ValueError, UnknownNameError, PluginImportError: as ``tools.spec.make_tools``.
+        ValueError, UnknownNameError, PluginImportError: as ``tools.registration.make_tools``.
         ValueError: also where a tool cannot be made, of a server that does not start for example.
     """
     return _named_tools(text, replaced())

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from agents.completion import SamplingParams
-from envs.budget import budget_kinds
-from envs.files import short_name
+from envs.token_budget import budget_kinds
+from envs.user_files import short_name
 from rl.credit.algorithm import Algorithm
 from rl.credit.algorithms import algorithm_names, find_algorithm
 from rl.credit.options import CorrectionKind

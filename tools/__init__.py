@@ -20,8 +20,8 @@ __all__ = [
     "tool",
 ]
 
-register("calculator", "tools.calculator:calculator_tool")
+register("calculator", "tools.builtin.calculator:calculator_tool")
 register("mcp", "tools.mcp:mcp_tool")
-register("python", "tools.python:python_tool")
-register("search", "tools.search:search_tool")
-register("submit", "tools.submit:SubmitTool")
+register("python", "tools.builtin.python:python_tool")
+register("search", "tools.builtin.search:search_tool")
+register("submit", "tools.builtin.submit:SubmitTool")

@@ -26,7 +26,7 @@ from benchmarks.studies.worlds.reflective import KINDS, PLACES, TRIGGER, corrupt
 from benchmarks.train_runs import finished_run
 from envs.math.generated import GeneratedTasks
 from envs.math.task import MathTask
-from envs.math.verifier import MathVerifier, Outcome
+from envs.math.verification.verifier import MathVerifier, Outcome
 from envs.rewards.format import last_boxed
 from rl.cli import parse
 from rl.config import EvaluateConfig

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any, Self, cast
 
 from envs.adapters.foreign import ForeignOptions, library, seeds
+from envs.base.loop import loop_thread
 from envs.env import EnvOptions, TextEnv
 from envs.episode import Action, EnvFailure, Reply, finish, go_on
-from envs.loop import loop_thread
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from envs.card import Card
 from envs.env import EnvOptions
+from envs.options import Card
 from tools.registry import PluginImportError
 
 _NAMES = """

@@ -20,9 +20,9 @@ from typing import Any, ClassVar
 from envs.adapters.foreign import ForeignOptions
 from envs.adapters.trl_rows import described, functions, load_tasks
 from envs.datasets import Row
+from envs.datasets.splits import Dataset
 from envs.env import EnvOptions, TextEnv
 from envs.episode import Action, EnvFailure, EnvToolCall, Reply, StopReason, cut, finish, go_on
-from envs.splits import Dataset
 from tools.function import FunctionTool
 from tools.syntax import JSON_CALL, Call
 from tools.tool import ToolContext, ToolFailure

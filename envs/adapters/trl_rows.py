@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from envs.datasets import Row, load_rows
+from envs.datasets.splits import Dataset, arrange
 from envs.episode import EnvFailure
-from envs.splits import Dataset, arrange
 from tools.function import FunctionTool
 from tools.threads import in_thread
 from tools.tool import BadArguments, ToolFailure

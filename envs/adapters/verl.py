@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from envs.adapters.verl_code import json_of_tests
+from envs.datasets.verl_code import json_of_tests
 from envs.env import TextEnv
 from envs.registration import make
 

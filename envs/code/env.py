@@ -14,18 +14,18 @@ from typing import Any, cast
 
 import numpy as np
 
-from envs.card import Card
-from envs.code.authors import GoldAuthor, SloppyAuthor
 from envs.code.crosscheck import CrossCheck, can_cross_check, cross_check
 from envs.code.feedback import blank, feedback
 from envs.code.generated import GeneratedTasks
 from envs.code.grader import CachedGrader
 from envs.code.rows import load_tasks
+from envs.code.scripted_policies import GoldPolicy, SloppyPolicy
 from envs.code.task import CodeTask, extract_program
+from envs.datasets.options import GENERATED, RowOptions
+from envs.datasets.splits import Dataset
 from envs.env import EnvOptions, Tasks, TextEnv
 from envs.episode import Action, EnvFailure, Reply, finish, go_on
-from envs.rows import GENERATED, RowOptions
-from envs.splits import Dataset
+from envs.options import Card
 from tools.sandbox import Limits, Outcome, OutcomeKind, SandboxFailure, Test, Verdict
 
 
@@ -201,14 +201,14 @@ class CodeSandboxEnv(TextEnv[CodeTask, CodeState]):
         Rows: their own reference solution, which no agent sees; nothing else is sure to pass.
         """
         if self._chosen.tasks == GENERATED:
-            return GoldAuthor()
+            return GoldPolicy()
         return lambda _: _reference(self.state.task)
 
     def demonstrator(self, rng: np.random.Generator) -> Callable[[str], str]:
         """Generated tasks only: an author that forgets second steps and guesses."""
         if self._chosen.tasks != GENERATED:
             raise NotImplementedError("rows have no imperfect author")
-        return SloppyAuthor(rng)
+        return SloppyPolicy(rng)
 
     @property
     def _chosen(self) -> CodeSandboxOptions:

@@ -4,7 +4,7 @@ MBPP (``text`` or ``prompt``, ``test_list``; arXiv:2108.07732): the first assert
 prompt and is the public test; all of them grade. HumanEval (``prompt``, ``test``, ``entry_point``;
 arXiv:2107.03374): the prompt is the start of a program, which the answer completes or writes anew;
 the only thing public is whether the program loads. APPS:
-``envs.code.apps``; verl: ``envs.adapters.verl_rows``. The first test of both is public, shown only
+``envs.code.apps``; verl: ``envs.datasets.verl``. The first test of both is public, shown only
 as what an answer failed.
 """
 
@@ -16,12 +16,12 @@ import warnings
 from collections.abc import Iterable, Sequence
 from functools import cache
 
-from envs.adapters.verl_code import code_tests
-from envs.adapters.verl_rows import is_verl, plain_row
 from envs.code.apps import apps_task, is_apps
 from envs.code.task import CodeTask
 from envs.datasets import Row, load_rows, name_of
-from envs.splits import Dataset, arrange
+from envs.datasets.splits import Dataset, arrange
+from envs.datasets.verl import is_verl, plain_row
+from envs.datasets.verl_code import code_tests
 from tools.sandbox import AssertTest
 
 _HUMAN_EVAL = ("prompt", "test", "entry_point")

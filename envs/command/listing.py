@@ -12,8 +12,8 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 import envs
-from envs.card import Card
 from envs.env import TextEnv
+from envs.options import Card
 from envs.registration import owner
 from tools.registry import PluginImportError
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from envs.adapters.verl_rows import is_verl, plain_row
 from envs.datasets import Row, load_rows, name_of
-from envs.splits import Dataset, arrange
+from envs.datasets.splits import Dataset, arrange
+from envs.datasets.verl import is_verl, plain_row
 
 T = TypeVar("T")
 

@@ -1,8 +1,8 @@
 r"""``math-v0``: problems whose answers are checked, with or without a tool.
 
 The answer is what the last ``\boxed{...}`` of the agent's last action holds; a row whose own prompt
-asks for another form is answered in that one (:mod:`envs.math.asked`). With a tool an action
-may hold a call instead: generation halts at its end, the result is put in its place, and the
+asks for another form is answered in that one (:mod:`envs.math.answer_format`). With a tool an
+action may hold a call instead: generation halts at its end, the result is put in its place, and the
 message goes on. With ``syntax="chat"`` a message may hold several calls, in the format of the
 model's chat template, and their results are tool messages. An action without a call ends the
 episode, whether it answers or not.
@@ -19,19 +19,19 @@ from typing import Any, cast
 
 import numpy as np
 
-from envs.card import Card
+from envs.datasets.options import GENERATED, RowOptions
+from envs.datasets.splits import Dataset
 from envs.env import EnvOptions, Tasks
 from envs.episode import Action, EnvFailure, EnvToolCall, Reply, StopReason, cut, finish, go_on
-from envs.math.asked import asked_answer
-from envs.math.authors import BARE, CALLS, TAGGED, CarelessAuthor, GoldAuthor, Layout
+from envs.math.answer_format import asked_answer
 from envs.math.generated import LEVELS, TOPICS, GeneratedTasks
 from envs.math.rows import load_problems
+from envs.math.scripted_policies import BARE, CALLS, TAGGED, CarelessPolicy, GoldPolicy, Layout
 from envs.math.task import MathTask
-from envs.math.verifier import MathVerifier, Outcome, UnverifiableGold, VerifierFailure
+from envs.math.verification.verifier import MathVerifier, Outcome, UnverifiableGold, VerifierFailure
+from envs.options import Card
 from envs.rewards import Rubric, Transcript, make_rubric
 from envs.rewards.mathematics import MATH_REWARDS
-from envs.rows import GENERATED, RowOptions
-from envs.splits import Dataset
 from envs.tool_env import ToolEnv, ToolOptions, named_tools
 from tools.chat_calls import CHAT
 from tools.syntax import RE_TOOL, TAGS, Call, Syntax
@@ -247,7 +247,7 @@ class MathEnv(ToolEnv[MathTask, MathState]):
         Rows: their own gold answer, which no agent sees; nothing else is sure to be right.
         """
         if self._chosen.tasks == GENERATED:
-            return GoldAuthor(self._layout, self._author_tool, chat=self._chat)
+            return GoldPolicy(self._layout, self._author_tool, chat=self._chat)
         rows = cast("list[MathTask]", self.tasks)
         answers = {task.question: task.answer for task in rows}
         return lambda question: self._layout.opening + self._layout.answer(answers[question])
@@ -256,7 +256,7 @@ class MathEnv(ToolEnv[MathTask, MathState]):
         """Generated problems of level 1: an author that forgets steps and slips."""
         if self._chosen.tasks != GENERATED or self._chosen.level != 1:
             raise NotImplementedError("only generated problems of level 1 have an imperfect author")
-        return CarelessAuthor(self._layout, self._author_tool, rng, chat=self._chat)
+        return CarelessPolicy(self._layout, self._author_tool, rng, chat=self._chat)
 
     def _instructions(self, own_prompt: bool) -> str | None:
         """The system prompt: tools' rules and, unless the task says it itself, how to answer."""

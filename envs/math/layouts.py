@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from string import ascii_uppercase
 from typing import Any
 
-from envs.adapters.verl_rows import is_verl, plain_row
 from envs.datasets import Row
+from envs.datasets.verl import is_verl, plain_row
 from envs.math.choices import is_choice, options_and_letter
 from envs.math.task import MathTask
 from envs.rewards.format import last_boxed

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 
-from envs.adapters.verl_rows import is_verl, report_own_prompts
 from envs.datasets import Row, load_rows, name_of
-from envs.math.asked import asks_for_answer
-from envs.math.golds import unverifiable
+from envs.datasets.splits import Dataset, arrange
+from envs.datasets.verl import is_verl, report_own_prompts
+from envs.math.answer_format import asks_for_answer
+from envs.math.gold_answers import unverifiable
 from envs.math.layouts import NoGold, task_of, unwrapped
 from envs.math.task import MathTask
-from envs.splits import Dataset, arrange
 
 logger = logging.getLogger(__name__)
 OWN_INSTRUCTIONS = "question=prompt ground_truth=reward_model.ground_truth"

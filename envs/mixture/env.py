@@ -17,14 +17,13 @@ from typing import Any, Self, cast
 
 import numpy as np
 
-from envs.card import Card
+from envs.datasets.splits import ALL
 from envs.env import Snapshot, TextEnv
 from envs.episode import Action, Reply
 from envs.mixture.parts import MixOptions, MixTask, MixTasks
-from envs.options import EnvOptions
+from envs.options import Card, EnvOptions
 from envs.record import EpisodeId
 from envs.registration import env_type, make_from
-from envs.splits import ALL
 
 
 @dataclass(slots=True)
@@ -84,7 +83,7 @@ class MixEnv(TextEnv[MixTask, MixState]):
         """The beginning of a part's episode, whose manner of speaking holds until its end."""
         self.state = MixState(task.part)
         env = self._playing
-        env.tape = self.tape
+        env.tool_tap = self.tool_tap
         seed = int(self.np_random.integers(2**31))
         observation, _ = await env.areset(seed=seed, options={"task": task.index})
         self._speak_as(env)
@@ -156,14 +155,14 @@ class MixEnv(TextEnv[MixTask, MixState]):
         """As the base class's, with the part's."""
         super().restore(snapshot)
         self._playing.restore(self._inner())
-        self._playing.tape = self.tape
+        self._playing.tool_tap = self.tool_tap
 
     def fork(self, reseed: int | None = None) -> Self:
         """As the base class's, with a fork of the part: what tools keep is copied."""
         twin = super().fork(reseed)
         twin._playing.close()
         twin._envs[self.state.part] = self._playing.fork(reseed)
-        twin.tape = twin._playing.tape
+        twin.tool_tap = twin._playing.tool_tap
         return twin
 
     async def asnapshot(self) -> Snapshot:
@@ -176,14 +175,14 @@ class MixEnv(TextEnv[MixTask, MixState]):
         """As :meth:`restore`."""
         super().restore(snapshot)
         await self._playing.arestore(self._inner())
-        self._playing.tape = self.tape
+        self._playing.tool_tap = self.tool_tap
 
     async def afork(self, reseed: int | None = None) -> Self:
         """As :meth:`fork`."""
         twin = await super().afork(reseed)
         await twin._playing.aclose()
         twin._envs[self.state.part] = await self._playing.afork(reseed)
-        twin.tape = twin._playing.tape
+        twin.tool_tap = twin._playing.tool_tap
         return twin
 
     def close(self) -> None:

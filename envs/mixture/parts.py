@@ -11,10 +11,10 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, ClassVar
 
+from envs.datasets.options import split_to_evaluate
+from envs.datasets.splits import ALL
 from envs.options import EnvOptions, Tasks
 from envs.registration import env_type, options_of, resolve
-from envs.rows import split_to_evaluate
-from envs.splits import ALL
 
 MAX_PERIOD = 1000
 """Most tasks after which the sequence of parts repeats; bounds how odd weights may be."""

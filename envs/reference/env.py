@@ -14,15 +14,15 @@ from typing import Any, cast
 
 import numpy as np
 
-from envs.card import Card
+from envs.datasets.options import GENERATED, RowOptions
+from envs.datasets.splits import Dataset
 from envs.env import EnvOptions, Tasks, TextEnv
 from envs.episode import Action, EnvFailure, Reply, finish
+from envs.options import Card
 from envs.reference.judges import Judgement, ask, final_step, rule_judge
 from envs.reference.reports import CarelessReader, ReportTasks, read
 from envs.reference.rows import load_questions
 from envs.reference.task import ReferenceTask
-from envs.rows import GENERATED, RowOptions
-from envs.splits import Dataset
 from tools.limits import CallLimits
 from tools.tool import ToolFailure
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from functools import cache
 
 from envs.datasets import Row, load_rows, name_of
+from envs.datasets.splits import Dataset, arrange
 from envs.reference.task import ReferenceTask
-from envs.splits import Dataset, arrange
 
 REFERENCES = ("reference", "reference_answer", "answer")
 """Columns that may hold the reference; the first that a row has counts."""

@@ -1,4 +1,4 @@
-r"""``search-qa-v0``: answer a question by searching, in the manner of ReSearch or of four others.
+r"""``search-qa-v0``: answer a question by searching, in the style of ReSearch or of four others.
 
 In ReSearch's syntax one assistant message holds the whole episode (arXiv:2503.19470)::
 
@@ -25,21 +25,22 @@ from typing import Any, cast
 
 import numpy as np
 
-from envs.card import Card
+from envs.datasets.options import RowOptions
+from envs.datasets.splits import Dataset
 from envs.env import EnvOptions, Tasks
 from envs.episode import Action, EnvToolCall, Reply, StopReason, cut, finish, go_on
+from envs.options import Card
 from envs.rewards import Transcript, make_rubric
-from envs.rows import RowOptions
-from envs.search.authors import (
-    MANNERS,
-    CarelessAuthor,
-    Carelessness,
-    GoldAuthor,
-    Manner,
-    ReferenceAuthor,
-)
 from envs.search.protocol import PROTOCOLS, SEARCH_SCHEMA, find_pay
 from envs.search.rows import load_questions
+from envs.search.scripted_policies import (
+    STYLES,
+    CarelessPolicy,
+    ErrorRates,
+    GoldPolicy,
+    ReferencePolicy,
+    Style,
+)
 from envs.search.world import (
     DISTRACTORS,
     KINDS,
@@ -49,11 +50,10 @@ from envs.search.world import (
     has_years,
     make_world,
 )
-from envs.splits import Dataset
 from envs.tool_env import ToolEnv, ToolOptions
+from tools.builtin.search import search_tool
 from tools.retrieval import BM25, RankBM25, Retriever, index_passages, open_retriever
 from tools.retrieval.wire import WIRES
-from tools.search import search_tool
 from tools.syntax import SEARCH_R1, Call
 from tools.tool import ToolResult
 
@@ -265,15 +265,15 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
         Rows: searches for the pages that they name and gives their answer, which no agent sees.
         """
         if self._chosen.tasks == WORLD:
-            return GoldAuthor(self._manner)
-        author: ReferenceAuthor | None = None
+            return GoldPolicy(self._style)
+        author: ReferencePolicy | None = None
 
         def act(observation: str) -> str:
             nonlocal author
             if author is None:
                 questions = cast("Sequence[SearchTask]", self.tasks)
                 task = next(task for task in questions if task.question == observation)
-                author = ReferenceAuthor(task, self._manner, self.options.max_turns)
+                author = ReferencePolicy(task, self._style, self.options.max_turns)
             return author(observation)
 
         return act
@@ -285,15 +285,15 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
             raise NotImplementedError("rows have no imperfect author")
         years = has_years(chosen.hops)
         world = make_world(chosen.seed, years=years, distractors=chosen.distractors)
-        return CarelessAuthor(world, rng, Carelessness(), self._manner)
+        return CarelessPolicy(world, rng, ErrorRates(), self._style)
 
     @property
     def _chosen(self) -> SearchQAOptions:
         return cast(SearchQAOptions, self.options)
 
     @property
-    def _manner(self) -> Manner:
-        return MANNERS[self._protocol.syntax.name]
+    def _style(self) -> Style:
+        return STYLES[self._protocol.syntax.name]
 
     def _instructions(self, own_prompt: bool) -> str | None:
         """The system prompt: the syntax, unless the task's own prompt says it, and tools' rules."""

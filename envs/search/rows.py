@@ -4,7 +4,7 @@
   or as lists, also as JSON in a text; MuSiQue: ``paragraphs``, ``answer_aliases``.
 - NQ-open: ``answer`` is a list; TriviaQA: it has a ``value`` and ``aliases``; Bamboogle:
   ``Question`` and ``Answer``; FlashRAG: ``golden_answers``, and the rest under ``metadata``.
-- verl and Search-R1: ``prompt`` and ``reward_model``; see ``envs.adapters.verl_rows``.
+- verl and Search-R1: ``prompt`` and ``reward_model``; see ``envs.datasets.verl``.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from envs.adapters.verl_rows import answers, is_verl, plain_row, report_own_prompts
 from envs.datasets import Row, load_rows, name_of
+from envs.datasets.splits import Dataset, arrange
+from envs.datasets.verl import answers, is_verl, plain_row, report_own_prompts
 from envs.search.world import SearchTask
-from envs.splits import Dataset, arrange
 from tools.retrieval import Passage
 
 OWN_INSTRUCTIONS = "question=prompt golden_answers=reward_model.ground_truth"

@@ -13,7 +13,7 @@ import torch
 from agents.completion import FinishReason
 from envs.episode import Action
 from envs.math.env import MathOptions
-from envs.math.verifier import MathVerifier, Outcome, UnverifiableGold, VerifierFailure
+from envs.math.verification.verifier import MathVerifier, Outcome, UnverifiableGold, VerifierFailure
 from envs.rewards.mathematics import MATH_REWARDS
 from rl.command import say
 from rl.data.steps import SEPARATOR, Solution

@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from envs.card import Card
 from envs.datasets import load_rows
+from envs.datasets.splits import Dataset, arrange
 from envs.env import EnvOptions, TextEnv
 from envs.episode import Action, EnvFailure, Reply
-from envs.splits import Dataset, arrange
+from envs.options import Card
 from rl.external.program import open_program
 from tools.references import is_reference, load_function, takes
 

@@ -10,8 +10,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 import envs
-from envs.budget import without_budget
 from envs.env import EnvOptions
+from envs.token_budget import without_budget
 from rl.data.conversations import Conversation, Exchange
 from rl.run.activity import Count
 

@@ -18,7 +18,7 @@ class Attempt:
     env: TextEnv[Any, Any]
     trajectory: Trajectory
     recorder: Recorder
-    """The environment's tape; it writes into the trajectory."""
+    """The environment's tool tap; it writes into the trajectory."""
     agents: dict[str, TokenAgent] = field(default_factory=dict)
     """By role, in the order of their first words."""
 
@@ -33,7 +33,7 @@ class Attempt:
             EnvFailure, NotForkable: the environment cannot be copied.
         """
         env = await self.env.afork(reseed)
-        recorder = env.tape
+        recorder = env.tool_tap
         assert isinstance(recorder, Recorder)
         agents = {role: agent.fork() for role, agent in self.agents.items()}
         record.segments = [agent.segment for agent in agents.values()]

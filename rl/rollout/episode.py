@@ -182,7 +182,7 @@ class Episode:
     async def _open(self, trajectory: Trajectory) -> Attempt:
         """An attempt whose environment is there, and closed by the caller."""
         env = self.collector.make_env()
-        env.tape = recorder = Recorder(calls=trajectory.calls, tools=trajectory.tools)
+        env.tool_tap = recorder = Recorder(calls=trajectory.calls, tools=trajectory.tools)
         return Attempt(env, trajectory, recorder)
 
     async def _begin(self, attempt: Attempt) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from envs.env import TextEnv
-from envs.files import reference_to
+from envs.user_files import reference_to
 from rl.cli import resolve
 from rl.errors import UsageError
 from rl.run.plain import to_plain

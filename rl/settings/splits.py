@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import envs
+from envs.datasets.options import RowOptions, dataset_of
+from envs.datasets.splits import ALL, EmptySplit
 from envs.mixture.parts import MixOptions, Part
-from envs.rows import RowOptions, dataset_of
-from envs.splits import ALL, EmptySplit
 from rl.config import EvaluateConfig, RunConfig, SFTConfig, TrainConfig
 from rl.errors import UsageError
 from rl.settings.files import read_run

@@ -33,8 +33,8 @@ from agents.renderer import Renderer
 from agents.segment import NOT_SAMPLED, Segment
 from envs.datasets import SUFFIXES, name_of
 from envs.env import EnvOptions
-from envs.files import short_name, source_files
 from envs.mixture.parts import MixOptions
+from envs.user_files import short_name, source_files
 from rl.data.conversations import Conversation
 from rl.imitation.demonstrations import demonstrate
 from rl.imitation.training import imitate

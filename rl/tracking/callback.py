@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl.errors import RunFailure, UsageError
+from tools.registration import named
 from tools.registry import PluginImportError, Registry, UnknownNameError, build
-from tools.spec import named
 
 if TYPE_CHECKING:
     from rl.rollout.trajectory import TrajectoryGroup

@@ -14,8 +14,8 @@ import pytest
 
 import envs
 from envs import rewards
+from envs.checks.rules import RULES
 from envs.rewards.mathematics import MATH_REWARDS
-from envs.rules import RULES
 
 ROOT = Path(envs.__file__).parents[1]
 PAGE = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import pytest
 
 import envs
-from envs.loop import loop_thread
+from envs.base.loop import loop_thread
 from envs.properties import Lived, live_again
 
 ENVIRONMENTS = [

@@ -9,11 +9,11 @@ import pytest
 
 import envs
 import tools
+from envs.checks.probe import Probe
+from envs.checks.rules import RULES
 from envs.episode import EnvFailure, NotForkable
 from envs.play import aplay, gold_of, play
-from envs.probe import Probe
 from envs.record import Recorder
-from envs.rules import RULES
 from envs.search.protocol import PROTOCOLS
 from tools.registry import UnknownNameError
 from tools.syntax import TAGS
@@ -261,15 +261,15 @@ async def test_forks_and_snapshots_keep_what_a_tool_knows(asynchronous):
 )
 async def test_a_forks_calls_stand_in_its_own_record(name, options):
     env = envs.make(name, **options)
-    env.tape = Recorder()
+    env.tool_tap = Recorder()
     await env.areset(seed=0, options={"task": 0})
     await env.astep("<calculator>1 + 1</calculator>")
     twin = await env.afork()
     await twin.astep("<calculator>2 + 2</calculator>")
-    told = [[call.text for call in one.tape.calls] for one in (env, twin)]
+    told = [[call.text for call in one.tool_tap.calls] for one in (env, twin)]
     assert told == [["2"], ["2", "4"]]
     await env.astep("<calculator>3 + 3</calculator>")
-    assert [call.text for call in twin.tape.calls] == ["2", "4"]
+    assert [call.text for call in twin.tool_tap.calls] == ["2", "4"]
     for one in (env, twin):
         await one.aclose()
 

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import envs
-from envs.math.verifier import MathVerifier
+from envs.math.verification.verifier import MathVerifier
 
 TASK = 1
 """An equation whose answer is no plain number, so that math-verify itself has to compare."""

@@ -15,7 +15,7 @@ from agents.completion import Completion, FinishReason, SamplingParams
 from agents.policy import PolicyFailure
 from agents.renderer import Renderer
 from envs.math.env import MathOptions
-from envs.math.verifier import MathVerifier
+from envs.math.verification.verifier import MathVerifier
 from rl.data.steps import read_solutions, read_steps
 from rl.run.activity import Activities
 

@@ -6,8 +6,8 @@ import pytest
 
 import tools
 from tools import registration
+from tools.registration import make_tools
 from tools.registry import Registry, UnknownNameError
-from tools.spec import make_tools
 
 
 @pytest.fixture(autouse=True)

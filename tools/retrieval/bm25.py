@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from tools.retrieval.build import DONE, FORMAT, term_hashes
 from tools.retrieval.passage import Passage
 from tools.retrieval.shards import PASSAGES
-from tools.retrieval.words import tokenize
+from tools.retrieval.tokenizer import tokenize
 
 
 class BM25:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from rank_bm25 import BM25Plus
 
 from tools.retrieval.passage import Passage
-from tools.retrieval.words import tokenize
+from tools.retrieval.tokenizer import tokenize
 
 
 class RankBM25:

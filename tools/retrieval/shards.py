@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tools.retrieval.passage import Passage
-from tools.retrieval.words import tokenize
+from tools.retrieval.tokenizer import tokenize
 
 PASSAGES = "passages.jsonl"
 

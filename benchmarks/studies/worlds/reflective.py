@@ -24,9 +24,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from envs.math.authors import CarelessAuthor, expression
 from envs.math.env import MathEnv
-from tools.calculator import evaluate
+from envs.math.scripted_policies import CarelessPolicy, expression
+from tools.builtin.calculator import evaluate
 
 TRIGGER = "\nWait,"
 """After a chain that ends wrong: the model goes on from here."""
@@ -93,7 +93,7 @@ class ReflectiveMathEnv(MathEnv):
 
     def demonstrator(self, rng: np.random.Generator) -> Callable[[str], str]:
         """The careless author of ``math-v0``, who notices half of its wrong answers."""
-        careless = CarelessAuthor(self._layout, self._author_tool, rng)
+        careless = CarelessPolicy(self._layout, self._author_tool, rng)
 
         def say(question: str) -> str:
             said = careless(question)

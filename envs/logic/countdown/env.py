@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, cast
 
-from envs.card import Card
+from envs.datasets.options import GENERATED, RowOptions
+from envs.datasets.splits import Dataset
 from envs.env import EnvOptions, Tasks, TextEnv
 from envs.episode import Action, Reply, finish, go_on
 from envs.logic.answers import only_answer
@@ -27,8 +28,7 @@ from envs.logic.countdown.arithmetic import (
     made_of,
 )
 from envs.logic.countdown.rows import load_countdown
-from envs.rows import GENERATED, RowOptions
-from envs.splits import Dataset
+from envs.options import Card
 
 _OBSERVATION = re.compile(r"Numbers: ([\d ]+)\. Make (\d+)\.")
 

@@ -9,9 +9,9 @@ from functools import cache
 from typing import Any
 
 from envs.datasets import Row
+from envs.datasets.splits import Dataset
 from envs.logic.countdown.arithmetic import CountdownTask
 from envs.logic.rows import load_puzzles, need
-from envs.splits import Dataset
 
 
 @cache

@@ -16,10 +16,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from envs.card import Card
+from envs.datasets.options import GENERATED, RowOptions
+from envs.datasets.splits import Dataset
 from envs.env import EnvOptions, Tasks, TextEnv
 from envs.episode import Action, Reply, finish
-from envs.logic.knights.authors import GoldAuthor, HastyAuthor, answer_of
 from envs.logic.knights.puzzle import MAX_DEPTH, MAX_PEOPLE, MIN_PEOPLE, KnightsTasks, Puzzle
 from envs.logic.knights.reward import (
     ANSWER_MISSING,
@@ -29,8 +29,8 @@ from envs.logic.knights.reward import (
     logic_rl_reward,
 )
 from envs.logic.knights.rows import RowPuzzle, load_knights
-from envs.rows import GENERATED, RowOptions
-from envs.splits import Dataset
+from envs.logic.knights.scripted_policies import GoldPolicy, HastyPolicy, answer_of
+from envs.options import Card
 
 INSTRUCTIONS = (
     "Everybody is a knight or a knave. Knights always tell the truth, knaves always lie. Find out "
@@ -113,7 +113,7 @@ class KnightsKnavesEnv(TextEnv[Puzzle | RowPuzzle, Puzzle | RowPuzzle]):
     def gold_policy(self) -> Callable[[str], str]:
         """Solves the puzzle. Rows: their own answer, which no agent sees."""
         if cast(KnightsKnavesOptions, self.options).tasks == GENERATED:
-            return GoldAuthor()
+            return GoldPolicy()
         roles = {task.text(): task.roles for task in cast("Sequence[RowPuzzle]", self.tasks)}
         return lambda observation: f"<think> </think> {answer_of(roles[observation])}"
 
@@ -121,7 +121,7 @@ class KnightsKnavesEnv(TextEnv[Puzzle | RowPuzzle, Puzzle | RowPuzzle]):
         """Tries assignments in turn and overlooks contradictions."""
         if cast(KnightsKnavesOptions, self.options).tasks != GENERATED:
             raise NotImplementedError("rows have no imperfect author")
-        return HastyAuthor(rng)
+        return HastyPolicy(rng)
 
 
 def _tasks(options: KnightsKnavesOptions) -> Tasks[Puzzle | RowPuzzle]:

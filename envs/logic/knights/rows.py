@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import cache
 
 from envs.datasets import Row
+from envs.datasets.splits import Dataset
 from envs.logic.knights.statements import ROLES
 from envs.logic.rows import find, load_puzzles, need
-from envs.splits import Dataset
 
 _CLAIM = re.compile(r"(\w+) is a (knight|knave)\b")
 

@@ -17,10 +17,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from envs.card import Card
+from envs.datasets.options import GENERATED, RowOptions
+from envs.datasets.splits import Dataset
 from envs.env import EnvOptions, Tasks, TextEnv
 from envs.episode import Action, Reply, StopReason, cut, finish, go_on
-from envs.logic.mastermind.authors import GoldAuthor, PatientAuthor
 from envs.logic.mastermind.codes import (
     MAX_CODES,
     MAX_COLOURS,
@@ -35,8 +35,8 @@ from envs.logic.mastermind.codes import (
     parse_guess,
 )
 from envs.logic.mastermind.rows import load_codes
-from envs.rows import GENERATED, RowOptions
-from envs.splits import Dataset
+from envs.logic.mastermind.scripted_policies import GoldPolicy, PatientPolicy
+from envs.options import Card
 
 INSTRUCTIONS = (
     "Find the secret code. Write each guess between <guess> and </guess>. You are told how many of "
@@ -151,11 +151,11 @@ class MastermindEnv(TextEnv[str, MastermindState]):
 
     def gold_policy(self) -> Callable[[str], str]:
         """Narrows the codes down; five guesses suffice for the default code."""
-        return GoldAuthor()
+        return GoldPolicy()
 
     def demonstrator(self, rng: np.random.Generator) -> Callable[[str], str]:
         """Changes one digit after another, and overlooks much of what was said."""
-        return PatientAuthor(rng)
+        return PatientPolicy(rng)
 
     def _unreadable(self) -> Reply:
         self.state.invalid += 1

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cache
 
 from envs.datasets import Row
+from envs.datasets.splits import Dataset
 from envs.logic.mastermind.codes import Game
 from envs.logic.rows import load_puzzles, need
-from envs.splits import Dataset
 
 
 @cache

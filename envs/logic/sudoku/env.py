@@ -16,14 +16,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from envs.card import Card
+from envs.datasets.options import GENERATED, RowOptions
+from envs.datasets.splits import Dataset
 from envs.env import EnvOptions, Tasks, TextEnv
 from envs.episode import Action, Reply, finish, go_on
 from envs.logic.answers import only_answer
 from envs.logic.sudoku.grid import BOX, MAX_HOLES, Grid, SudokuTask, SudokuTasks, mistake, solve
 from envs.logic.sudoku.rows import load_grids
-from envs.rows import GENERATED, RowOptions
-from envs.splits import Dataset
+from envs.options import Card
 
 _DIGITS = re.compile(r"[1-9\s]*", re.ASCII)
 

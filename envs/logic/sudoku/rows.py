@@ -10,9 +10,9 @@ from functools import cache
 from typing import Any
 
 from envs.datasets import Row
+from envs.datasets.splits import Dataset
 from envs.logic.rows import find, load_puzzles, need
 from envs.logic.sudoku.grid import Grid, SudokuTask, mistake, solve
-from envs.splits import Dataset
 
 _EMPTY = str.maketrans("._", "00")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from envs.budget import budget_of
+from envs.token_budget import budget_of
 from rl.credit.shaping.shaping import Member, Weighted
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup
 from rl.run.metrics import ROUNDING, success_of

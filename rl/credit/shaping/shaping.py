@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from envs.budget import TokenBudget
 from envs.rewards.registration import find
 from envs.rewards.spec import parse_terms
+from envs.token_budget import TokenBudget
 from tools.registry import build
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pytest
 import envs
 from envs.adapters.foreign import ForeignOptions
 from envs.adapters.gem import GemEnv
-from envs.loop import loop_thread
+from envs.base.loop import loop_thread
 from envs.play import play
 from tools.registry import PluginImportError
 

@@ -12,7 +12,7 @@ from gymnasium.spaces import Text
 import envs
 from envs.adapters.foreign import ForeignOptions
 from envs.adapters.gymnasium import GymnasiumEnv
-from envs.loop import loop_thread
+from envs.base.loop import loop_thread
 from envs.play import aplay, play
 
 

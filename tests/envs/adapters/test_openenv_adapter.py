@@ -12,7 +12,7 @@ import pytest
 
 import envs
 from envs.adapters.openenv import OpenEnv, OpenEnvOptions
-from envs.loop import loop_thread
+from envs.base.loop import loop_thread
 from envs.play import aplay, gold_of, play
 
 pytest.importorskip("openenv.core")

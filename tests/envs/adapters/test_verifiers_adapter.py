@@ -8,7 +8,7 @@ import pytest
 
 import envs
 from envs.adapters.verifiers import VerifiersEnv
-from envs.loop import loop_thread
+from envs.base.loop import loop_thread
 from envs.play import aplay, play
 
 vf = pytest.importorskip("verifiers.v1")

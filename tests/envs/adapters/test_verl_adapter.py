@@ -8,8 +8,8 @@ import pytest
 
 import envs
 from envs.adapters.verl import compute_score, verl_rows, write_parquet
-from envs.adapters.verl_code import code_tests, json_of_tests
 from envs.datasets import Row, load_rows
+from envs.datasets.verl_code import code_tests, json_of_tests
 from envs.play import gold_of
 from tools.sandbox import AssertTest, CallTest, StdioTest
 

@@ -5,7 +5,6 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from envs.code.authors import SloppyAuthor
 from envs.code.generated import (
     NUM_TASKS,
     PROMPT,
@@ -13,6 +12,7 @@ from envs.code.generated import (
     draw_tests,
 )
 from envs.code.grammar import REDUCTIONS, Recipe, Step, parse
+from envs.code.scripted_policies import SloppyPolicy
 
 TRIVIAL = {
     "the list": list,
@@ -171,6 +171,6 @@ def test_the_sloppy_author_leaves_something_to_learn(drawn):
     right = []
     for task in drawn[0]:
         namespace = {}
-        exec(SloppyAuthor(rng)(PROMPT + task.description), namespace)
+        exec(SloppyPolicy(rng)(PROMPT + task.description), namespace)
         right.append(passes(namespace["f"], task))
     assert 0.2 < np.mean(right) < 0.5

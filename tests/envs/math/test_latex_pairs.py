@@ -7,8 +7,8 @@ import random
 import math_verify
 import pytest
 
-from envs.math import worker
-from envs.math.verifier import MathVerifier, Outcome
+from envs.math.verification import worker
+from envs.math.verification.verifier import MathVerifier, Outcome
 
 EQUAL = [
     # Numbers written in several ways.

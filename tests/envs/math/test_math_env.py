@@ -14,7 +14,7 @@ import pytest
 import envs
 import tools
 from envs.episode import Action, EnvFailure, StopReason
-from envs.math.verifier import MathVerifier
+from envs.math.verification.verifier import MathVerifier
 from envs.play import aplay, play
 from tools.sandbox import SandboxUnavailable, make_sandbox
 

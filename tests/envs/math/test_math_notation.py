@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from envs.math.notation import standard
+from envs.math.verification.notation import standard
 
 
 @pytest.mark.parametrize(

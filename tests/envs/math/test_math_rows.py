@@ -12,7 +12,7 @@ import pytest
 
 import envs
 from envs.datasets import load_rows
-from envs.math.golds import is_doubtful
+from envs.math.gold_answers import is_doubtful
 from envs.math.rows import load_problems, problems_from
 from envs.math.task import MathTask
 
@@ -198,7 +198,7 @@ def test_gold_answers_that_cannot_be_verified_are_found_at_load(caplog):
 
 
 def test_only_doubtful_gold_answers_cost_a_process(monkeypatch):
-    monkeypatch.setattr("envs.math.golds.MathVerifier", None)
+    monkeypatch.setattr("envs.math.gold_answers.MathVerifier", None)
     golds = ["7", "-3.5", r"\frac{1}{2}", r"\frac{\pi}{3}", r"3\sqrt{2}", "(1, 2)", "x^2 + 1", "B"]
     golds += [r"\text{Evelyn}", r"[0,1] \cup (2, \infty)", r"90^\circ", "10\\%", "Yes"]
     rows = [{"problem": f"p{i}", "answer": gold} for i, gold in enumerate(golds)]

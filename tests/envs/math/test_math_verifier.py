@@ -14,7 +14,7 @@ import pytest
 
 from envs.datasets import load_rows
 from envs.math.rows import problems_from
-from envs.math.verifier import (
+from envs.math.verification.verifier import (
     LONGEST,
     MathVerifier,
     Outcome,

@@ -96,11 +96,11 @@ async def test_parts_share_the_services_that_were_opened_for_all():
     async with MixEnv.open_services(options) as services:
         assert {name.split("/")[-1] for name in services} == {"search", "verifier", "calculator"}
         env = envs.make_from("mix-v0", options, services)
-        env.tape = tape = Recorder()
+        env.tool_tap = recorder = Recorder()
         for task in (0, 1):
             await aplay(env, gold_of(env), seed=0, task=task)
         await env.aclose()
-        assert {call.service for call in tape.calls} == {"search", "calculator"}, "by own names"
+        assert {call.service for call in recorder.calls} == {"search", "calculator"}, "by own names"
 
 
 async def test_forks_and_snapshots_in_mid_episode_go_on_alike_and_reseeded_ones_may_not():

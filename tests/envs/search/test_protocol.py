@@ -11,8 +11,8 @@ from envs.play import play
 from envs.search.env import SearchQAEnv, SearchQAOptions
 from envs.search.protocol import PROTOCOLS, SEARCH_R1_RETRY, find_pay
 from envs.search.world import SearchTask
+from tools.builtin.search import NOTHING_FOUND, search_tool
 from tools.retrieval import Passage
-from tools.search import NOTHING_FOUND, search_tool
 
 OBAMA = (Passage("1", "Obama was president.", "Obama"), Passage("2", "He is Barack.", "Barack"))
 VARIANTS = [

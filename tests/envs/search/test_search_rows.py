@@ -14,9 +14,9 @@ from envs.datasets import load_rows
 from envs.play import play
 from envs.search.protocol import PROTOCOLS
 from envs.search.rows import load_questions, questions_from
+from tools.builtin.search import search_tool
 from tools.retrieval import HttpRetriever, RankBM25, build_index
 from tools.retrieval.serve import serving
-from tools.search import search_tool
 
 PAIRS = [["Ann", ["Ann is a friend ", "of Bob."]], ["Bob", ["Bob was born in Rome."]]]
 COLUMNS = {"title": ["Ann", "Bob"], "sentences": [["Ann is a friend ", "of Bob."], PAIRS[1][1]]}

@@ -16,7 +16,7 @@ from envs.search.world import (
     SearchTasks,
     World,
 )
-from tools.retrieval.words import STOP_WORDS, tokenize
+from tools.retrieval.tokenizer import STOP_WORDS, tokenize
 
 SPLITS = tuple(SPLIT_SIZES)
 NAME = re.compile(r"[A-Z][a-z]+")

@@ -18,7 +18,7 @@ import pytest
 
 import envs
 import tools
-from envs.loop import loop_thread
+from envs.base.loop import loop_thread
 from tools import ToolContext, ToolFailure
 from tools.limits import CallLimits
 from tools.mcp import Address, McpServer, connection, server

@@ -11,8 +11,8 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
+from tools.builtin.python import PythonTool
 from tools.owner import acting_for
-from tools.python import PythonTool
 from tools.sandbox import (
     AssertTest,
     CallTest,

@@ -6,20 +6,20 @@ import numpy as np
 import pytest
 
 import envs
-from envs.logic.knights.authors import GoldAuthor, HastyAuthor
+from envs.logic.knights.scripted_policies import GoldPolicy, HastyPolicy
 from envs.play import play
 
 PUZZLE = "Zoey says: Zoey is a knight and Oliver is a knight.\nOliver says: Zoey is a knave."
 
 
 def test_the_gold_author_word_for_word():
-    assert GoldAuthor()(PUZZLE) == (
+    assert GoldPolicy()(PUZZLE) == (
         "<think> </think> <answer> (1) Zoey is a knave (2) Oliver is a knight </answer>"
     )
 
 
 def test_the_hasty_author_word_for_word():
-    seeing = HastyAuthor(np.random.default_rng(0), overlooks=0.0)
+    seeing = HastyPolicy(np.random.default_rng(0), overlooks=0.0)
     assert seeing(PUZZLE) == (
         "<think> Zoey knight knight Zoey knight true true and "
         "Zoey knight knight Oliver knight true true fits "
@@ -29,7 +29,7 @@ def test_the_hasty_author_word_for_word():
         "Oliver knave knight Zoey knave true true fits </think> "
         "<answer> (1) Zoey is a knave (2) Oliver is a knight </answer>"
     )
-    blind = HastyAuthor(np.random.default_rng(0), overlooks=1.0)
+    blind = HastyPolicy(np.random.default_rng(0), overlooks=1.0)
     assert blind(PUZZLE) == (
         "<think> Zoey knight knight Zoey knight true true and "
         "Zoey knight knight Oliver knight true true fits "
@@ -42,7 +42,7 @@ def test_the_hasty_author_word_for_word():
 @pytest.mark.parametrize("depth", [2, 4])
 def test_the_hasty_author_is_right_unless_it_overlooks(people, depth):
     env = envs.make("knights-knaves", people=people, depth=depth)
-    seeing = HastyAuthor(np.random.default_rng(0), overlooks=0.0)
+    seeing = HastyPolicy(np.random.default_rng(0), overlooks=0.0)
     assert all(play(env, seeing, task=task).reward == 3.0 for task in range(12))
 
 

@@ -10,8 +10,8 @@ import pytest
 
 import envs
 from envs import StopReason
-from envs.logic.mastermind.authors import GoldAuthor, PatientAuthor
 from envs.logic.mastermind.env import MastermindEnv, MastermindOptions
+from envs.logic.mastermind.scripted_policies import GoldPolicy, PatientPolicy
 from envs.play import play
 
 
@@ -116,7 +116,7 @@ def test_the_gold_policy_finds_every_code(options, most):
 
 
 def test_the_gold_author_does_not_repeat_what_it_knows():
-    author = GoldAuthor()
+    author = GoldPolicy()
     first = author("The code has 3 digits from 1 to 5. 10 guesses left.")
     second = author("0 black, 0 white. 5 guesses left.")
     digits = set(first) & set("12345")
@@ -126,7 +126,7 @@ def test_the_gold_author_does_not_repeat_what_it_knows():
 
 
 def test_the_patient_author_changes_one_digit_after_another():
-    author = PatientAuthor(np.random.default_rng(0), overlooks=0.0)
+    author = PatientPolicy(np.random.default_rng(0), overlooks=0.0)
     said = {
         "The code has 3 digits from 1 to 5. 10 guesses left.": "111",
         "1 black, 0 white. 9 guesses left.": "211",
@@ -145,7 +145,7 @@ def test_the_patient_author_changes_one_digit_after_another():
 def solved(overlooks: float, turns: int) -> float:
     env, rng = envs.make("mastermind", max_turns=turns), np.random.default_rng(0)
     return float(
-        np.mean([play(env, PatientAuthor(rng, overlooks), task=t).reward for t in range(200)])
+        np.mean([play(env, PatientPolicy(rng, overlooks), task=t).reward for t in range(200)])
     )
 
 

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from agents.segment import Segment
-from envs.budget import TokenBudget
 from envs.rewards import names, register, registration
+from envs.token_budget import TokenBudget
 from rl.credit.shaping import Member, Shaping, Weighted, make_shapings
 from rl.credit.shaping.record import shape
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup, Turn

@@ -1,0 +1,1 @@
+"""What TextEnv is built from: calls, deadlines, the loop thread, services, sessions, spaces."""

@@ -1,0 +1,103 @@
+"""What the base class knows of a running episode, and how an author's reply becomes a step.
+
+This runs once in each turn; ``benchmarks/env_steps.py`` measures it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from envs.episode import EnvToolCall, Reply, StepResult, StopReason
+from envs.token_budget import TokenBudget, scores_of
+
+_new = tuple.__new__
+"""Makes a StepResult in less time than its class does."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """An episode's task and turns; copied into snapshots with the state."""
+
+    task_index: int
+    seed: int | None
+    """What the reset was given."""
+    budget: TokenBudget | None = None
+    turns: int = 0
+    over: bool = True
+    """No action may be taken: it ended or failed, or is waiting for its begin or its turn."""
+    tool_cost: float = 0.0
+    """Of all calls so far."""
+
+    def settle(self, reply: Reply, max_turns: int, author: object) -> StepResult:
+        """The turn is over; ``author`` replied.
+
+        Raises:
+            TypeError: that is no reply, its observation no text, its rewards no named numbers, or
+                a call no EnvToolCall.
+        """
+        if type(reply) is not Reply:
+            raise _not_a_reply(author, reply)
+        observation, rewards, scores, tool_calls, terminated, stop_reason = reply
+        if type(observation) is not str and not isinstance(observation, str):
+            raise not_a_text(author, "turn", observation)
+        self.turns = turns = self.turns + 1
+        reward = 0.0
+        if rewards:
+            try:
+                for contribution in rewards.values():
+                    reward += contribution
+            except (AttributeError, TypeError) as error:
+                raise _not_rewards(author, rewards) from error
+        if tool_calls:
+            self._book(tool_calls)
+        if not terminated and stop_reason is None:
+            if turns < max_turns:
+                self.over = False
+            else:
+                stop_reason = StopReason.TURN_LIMIT
+        info: dict[str, Any] = {
+            "task": self.task_index,
+            "turn": turns,
+            "rewards": {**rewards} if rewards else {},
+            "scores": {**scores} if scores else {},
+            "stop_reason": stop_reason,
+            "tool_calls": [*tool_calls] if tool_calls else [],
+        }
+        if self.budget is not None or self.tool_cost:
+            info["scores"] |= self._scores()
+        truncated = stop_reason is not None
+        return _new(StepResult, (observation, reward, terminated, truncated, info))
+
+    def _book(self, tool_calls: Sequence[EnvToolCall]) -> None:
+        for call in tool_calls:
+            if not isinstance(call, EnvToolCall):
+                raise TypeError(f"tool_calls must hold EnvToolCalls, not {type(call).__name__}")
+            self.tool_cost += call.cost
+
+    def _scores(self) -> dict[str, float]:
+        """The token budget if there is one, and the calls' cost if there is some."""
+        return scores_of(self.budget) | ({"tool_cost": self.tool_cost} if self.tool_cost else {})
+
+
+def not_a_text(author: object, method: str, observation: object) -> TypeError:
+    """What to raise for an observation that is no text."""
+    return TypeError(
+        f"{type(author).__name__}.{method} must give its observation as a str, not as "
+        f"{type(observation).__name__}"
+    )
+
+
+def _not_rewards(author: object, rewards: object) -> TypeError:
+    return TypeError(
+        f"{type(author).__name__}.turn must name its rewards, each a number: "
+        f'envs.finish({{"right": 1.0}}), not {rewards!r}'
+    )
+
+
+def _not_a_reply(author: object, answer: object) -> TypeError:
+    return TypeError(
+        f"{type(author).__name__}.turn must return envs.go_on(...), envs.finish(...) or "
+        f"envs.cut(...), not {type(answer).__name__}"
+    )

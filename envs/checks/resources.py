@@ -1,0 +1,153 @@
+"""Rules of what an environment takes: the event loop's time, and what it leaves when closed."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from envs.base.loop import loop_thread
+from envs.checks.probe import Probe
+from envs.play import aplay
+
+BEAT_S = 0.005
+"""How often the heartbeat asks whether the loop is free, in seconds."""
+MOST_TRIES = 5
+"""Times that an episode is played before it counts as keeping the loop from others."""
+LEAVING_S = 5.0
+"""Seconds that what is closed may take to be gone."""
+_SCHEDULE = Path("/proc/thread-self/schedstat")
+_LASTING = ("turnwise-envs", "turnwise-watch", "asyncio_")
+"""Threads that a process keeps, whoever started them: the loop's, its watch, asyncio's pool."""
+
+
+def free_loop(probe: Probe) -> Iterator[str]:
+    """Nothing keeps the event loop from others for long."""
+    limit_s = probe.strength.max_block_s
+    worst, where = 0.0, ""
+    for name, task in probe.pairs():
+        block = math.inf
+        # Other threads, a collection of garbage and a virtual machine's host delay a heartbeat as
+        # well, but hardly in each of several tries of the same few milliseconds.
+        for _ in range(MOST_TRIES):
+            block = min(block, loop_thread.run(_longest_block(probe, task, name)))
+            if block <= limit_s:
+                break
+        if block > worst:
+            worst, where = block, f"task {task}, {name}"
+    probe.longest_block_s = worst
+    if worst > limit_s:
+        yield (
+            f"{where}: the event loop was not free for {worst * 1000:.0f} ms, in each of "
+            f"{MOST_TRIES} episodes: mark plain functions that take long with blocking = True, or "
+            f"await inside async ones"
+        )
+
+
+async def _longest_block(probe: Probe, task: int, name: str) -> float:
+    """The longest delay of a heartbeat during one episode, in seconds.
+
+    The time for which this thread was ready and another had the processor is not counted.
+    """
+    longest = 0.0
+
+    async def beat() -> None:
+        nonlocal longest
+        while True:
+            before, queued = time.perf_counter(), _queued_s()
+            await asyncio.sleep(BEAT_S)
+            late = time.perf_counter() - before - BEAT_S
+            longest = max(longest, late - (_queued_s() - queued))
+
+    env = probe.env.group(1)[0]
+    heart = asyncio.create_task(beat())
+    try:
+        # So that the heart beats before the episode and after it.
+        await asyncio.sleep(2 * BEAT_S)
+        await aplay(env, probe.policy(name), seed=probe.seed, task=task)
+        await asyncio.sleep(2 * BEAT_S)
+    finally:
+        heart.cancel()
+        await env.aclose()
+    return longest
+
+
+def _queued_s() -> float:
+    """Seconds for which this thread has waited for a processor; 0 where the kernel does not say."""
+    try:
+        return int(_SCHEDULE.read_text().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
+
+
+def close(probe: Probe) -> Iterator[str]:
+    """Closing twice is harmless, closes nothing for others, and leaves nothing behind."""
+    task = probe.tasks[0]
+    with probe.copies(1) as [env]:
+        env.reset(seed=probe.seed)
+        env.close()  # And again, as every copy is.
+    before = probe.play(probe.player, task)
+    if before != probe.reference(task):
+        yield "after one copy was closed twice, others play differently"
+    # The first time round a process makes what it keeps: caches, pools of threads.
+    _open_and_close(probe, task)
+    held = _held()
+    _open_and_close(probe, task)
+    deadline = time.monotonic() + LEAVING_S
+    while (left := _held() - held) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    if left:
+        yield (
+            f"after close there is still {', '.join(sorted(left.elements()))}: end it behind the "
+            f"yield of open_services, or in close and aclose"
+        )
+
+
+def _open_and_close(probe: Probe, task: int) -> None:
+    env = probe.build()
+    try:
+        observation, _ = env.reset(seed=probe.seed, options={"task": task})
+        policy, over = probe.policy(probe.player), False
+        while not over:
+            step = env.step(policy(observation))
+            observation, over = step.observation, step.done
+    finally:
+        env.close()
+
+
+def _held() -> Counter[str]:
+    """Child processes, threads, and open files and sockets of this process, in words.
+
+    Processes and files are those that ``/proc`` tells of; elsewhere threads alone are compared.
+    """
+    held: Counter[str] = Counter()
+    for thread in threading.enumerate():
+        if not thread.name.startswith(_LASTING):
+            held[f"thread {thread.name} ({thread.ident})"] += 1
+    for link in _entries(Path("/proc/self/fd")):
+        try:
+            target = link.readlink()
+        except OSError:
+            continue  # The listing's own, gone by now.
+        held[f"open file {target}"] += 1
+    for stat in _entries(Path("/proc")):
+        if stat.name.isdigit():
+            try:
+                command, _, fields = (stat / "stat").read_text().rpartition(")")
+            except OSError:
+                continue  # Ended while it was looked at.
+            if int(fields.split()[1]) == os.getpid():
+                held[f"process {stat.name} {command.partition('(')[2]}"] += 1
+    return held
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []

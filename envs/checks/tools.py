@@ -1,0 +1,32 @@
+"""Rule of tools: the model reads how each one is called."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from envs.checks.probe import Probe
+from envs.tool_env import ToolEnv, ToolOptions
+
+
+def tools(probe: Probe) -> Iterator[str]:
+    """The system prompt or the first observation names every tool that the model may call.
+
+    ``instructions=False`` leaves the rules out on purpose: then the rule tests nothing.
+    """
+    env = probe.env
+    if not isinstance(env, ToolEnv) or not isinstance(env.options, ToolOptions):
+        return
+    if not env.options.instructions:
+        return
+    for task in probe.tasks:
+        with probe.copies(1) as [copy]:
+            first, _ = copy.reset(seed=probe.seed, options={"task": task})
+            shown = f"{copy.system_prompt or ''}\n{first}\n{copy.tool_schemas or ''}"
+        for name in (*env.own_tools, *env.named_tools):
+            if not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", shown, re.IGNORECASE):
+                yield (
+                    f"task {task}: neither the system prompt nor the first observation names the "
+                    f"tool {name!r}: add self.tool_rules to self.system_prompt, or say there how "
+                    f"to call it"
+                )

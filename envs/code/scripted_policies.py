@@ -1,0 +1,91 @@
+"""Who can play: an author that reads everything, and the sloppy one that warm starts imitate."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from envs.code.generated import PROMPT
+from envs.code.grammar import CONSTANTS, Recipe, Step, parse
+
+LEAVES_OUT = 0.7
+"""How often the sloppy author leaves out a second filter, and a second map."""
+READS_FEEDBACK = 0.6
+"""How often the sloppy author looks a withheld constant up in the feedback, instead of guessing."""
+
+_RESULT = re.compile(r"f\(\[(-?\d+)\]\) .*, expected (?:\[(-?\d+)\]|(-?\d+))", re.DOTALL)
+
+
+def read_constant(recipe: Recipe, feedback: str) -> int | None:
+    """The withheld constant that a public test's result gives away; None where it shows none."""
+    result = _RESULT.fullmatch(feedback)
+    if result is None:
+        return None
+    inside, bare = result[2], result[3]
+    expected = int(bare) if inside is None else [int(inside)]
+    for constant in CONSTANTS:
+        if recipe.filled(constant).run([int(result[1])]) == expected:
+            return constant
+    return None
+
+
+class GoldPolicy:
+    """Writes what the description says; asks the tests for what it does not say."""
+
+    def __init__(self) -> None:
+        self._recipe: Recipe | None = None
+
+    def __call__(self, observation: str) -> str:
+        """The program for a description, or the repaired one for a test's result.
+
+        Raises:
+            ValueError: the observation is neither.
+        """
+        if self._recipe is None:
+            self._recipe = parse(observation.removeprefix(PROMPT))
+            return self._recipe.filled(CONSTANTS[0]).program()
+        constant = read_constant(self._recipe, observation)
+        if constant is None:
+            raise ValueError(f"{observation!r} does not show the withheld constant")
+        return self._recipe.filled(constant).program()
+
+
+class SloppyPolicy:
+    """Forgets second steps, guesses what is withheld, and does not always read the feedback.
+
+    Args:
+        rng: of its errors.
+    """
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._rng = rng
+        self._recipe: Recipe | None = None
+
+    def __call__(self, observation: str) -> str:
+        """A program."""
+        rng = self._rng
+        constant: int | None = None
+        if self._recipe is None:
+            self._recipe = leave_out(parse(observation.removeprefix(PROMPT)), rng)
+        elif rng.random() < READS_FEEDBACK:
+            constant = read_constant(self._recipe, observation)
+        if constant is None:
+            constant = int(rng.choice(CONSTANTS))
+        return self._recipe.filled(constant).program()
+
+
+def leave_out(recipe: Recipe, rng: np.random.Generator) -> Recipe:
+    """The recipe as a sloppy reader remembers it: second steps are often missing.
+
+    A step whose constant is withheld stays: it is the one that the reader thinks about.
+    """
+
+    def forgotten(step: Step) -> bool:
+        withheld = step.takes_constant and step.constant is None
+        return rng.random() < LEAVES_OUT and not withheld
+
+    for step in (*recipe.filters[1:], *recipe.maps[1:]):
+        if forgotten(step):
+            recipe = recipe.without(step)
+    return recipe

@@ -1,0 +1,20 @@
+"""Data sets whose rows become tasks."""
+
+from envs.datasets.files import SUFFIXES, DatasetUnavailable
+from envs.datasets.rows import Row, load_rows, name_of, parse_columns
+from envs.datasets.splits import ALL, SPLITS, Dataset, EmptySplit, arrange, split_of
+
+__all__ = [
+    "ALL",
+    "SPLITS",
+    "SUFFIXES",
+    "Dataset",
+    "DatasetUnavailable",
+    "EmptySplit",
+    "Row",
+    "arrange",
+    "load_rows",
+    "name_of",
+    "parse_columns",
+    "split_of",
+]

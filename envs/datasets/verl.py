@@ -1,0 +1,72 @@
+"""verl's rows in: ``prompt`` (messages), ``reward_model`` (``ground_truth``), ``extra_info``.
+
+math-v0, search-qa-v0 and code-sandbox-v0 read them wherever they read rows. verl's layout has no
+place for some of what ours know: a prompt's roles are lost (its messages are one text), and what
+``data_source`` chooses in verl, a reward, is an option of the environment here.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from envs.datasets.rows import Row
+
+logger = logging.getLogger(__name__)
+_SPLITS = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
+
+
+def is_verl(row: Row) -> bool:
+    """Whether a row is in verl's layout."""
+    return {"prompt", "reward_model"} <= set(row.columns)
+
+
+def plain_row(row: Row) -> Row:
+    """The row with columns ``question``, ``ground_truth`` and, where it says so, ``split``.
+
+    Raises:
+        ValueError: a column is not what verl has there.
+    """
+    columns, prompt = row.columns, row.columns["prompt"]
+    try:
+        texts = [prompt] if isinstance(prompt, str) else [str(m["content"]) for m in prompt]
+        gold, info = columns["reward_model"]["ground_truth"], columns.get("extra_info") or {}
+        told = columns.get("split", _SPLITS.get(str(info.get("split"))))
+    except (TypeError, LookupError, AttributeError) as error:
+        raise ValueError(
+            f"{row.where}: expected verl's prompt (messages), reward_model (with ground_truth) "
+            f"and extra_info ({type(error).__name__}: {error})"
+        ) from error
+    split = {} if told is None else {"split": told}
+    question = "\n\n".join(filter(None, texts))
+    if not question or gold is None:
+        raise ValueError(f"{row.where}: the prompt or reward_model's ground_truth is empty")
+    return Row(row.where, {"question": question, "ground_truth": gold, **split})
+
+
+def report_own_prompts(count: int, num_rows: int, source: str, env: str, columns: str) -> None:
+    """Log whose prompt is used, if rows bring their own.
+
+    Args:
+        count: rows whose prompt says how to answer.
+        num_rows: all rows.
+        source: where the rows come from.
+        env: name of the environment.
+        columns: the value of ``env.columns`` that brings the environment's prompt back.
+    """
+    if count:
+        logger.warning(
+            "%s: the prompts of %d of %d rows say how to answer, so %s adds no answer format of "
+            'its own to them; to add it: env.columns="%s"',
+            source,
+            count,
+            num_rows,
+            env,
+            columns,
+        )
+
+
+def answers(gold: Any) -> list[str]:
+    """The answers of a question: Search-R1's ``{"target": [...]}``, a list, or one text."""
+    found = gold.get("target") if isinstance(gold, dict) else gold
+    return [found] if isinstance(found, str) else [str(answer) for answer in found or ()]

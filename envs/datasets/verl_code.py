@@ -1,0 +1,76 @@
+"""Tests of programs as verl's rows hold them: a text of JSON, in and out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from envs.datasets.rows import Row
+from tools.sandbox import AssertTest, CallTest, StdioTest, Test
+
+
+def code_tests(row: Row) -> tuple[str, tuple[Test, ...]]:
+    """The function to write ("" for a program) and the tests of a plain row's ground truth.
+
+    Three layouts, in JSON: APPS' ``inputs`` and ``outputs``, with ``fn_name`` for a function's
+    arguments and values; ``asserts``, a list of test code, with ``entry_point``; or a bare list of
+    test code.
+
+    Raises:
+        ValueError: it is none of these, or has no tests.
+    """
+    gold = row.columns["ground_truth"]
+    try:
+        found = json.loads(gold) if isinstance(gold, str) else gold
+        if isinstance(found, list):
+            found = {"asserts": found}
+        name = str(found.get("fn_name") or found.get("entry_point") or "")
+        tests = tuple(_tests(found, name))
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise ValueError(
+            f"{row.where}, ground_truth: expected JSON with inputs and outputs, or asserts "
+            f"({type(error).__name__}: {error})"
+        ) from error
+    if not tests:
+        raise ValueError(f"{row.where}, ground_truth: has no tests")
+    return name, tests
+
+
+def _tests(found: dict[str, Any], name: str) -> Sequence[Test]:
+    if "asserts" in found:
+        return [AssertTest(str(code)) for code in found["asserts"]]
+    pairs = list(zip(found["inputs"], found["outputs"], strict=True))
+    if not name:
+        return [StdioTest(_lines(given), _lines(told)) for given, told in pairs]
+    return [CallTest(tuple(_values(given)), _value(told)) for given, told in pairs]
+
+
+def _lines(text: Any) -> str:
+    return text if isinstance(text, str) else "\n".join(map(str, text))
+
+
+def _values(given: Any) -> list[Any]:
+    """A call's arguments: a list of them, or a text with one in JSON on each line."""
+    return [json.loads(line) for line in given.splitlines()] if isinstance(given, str) else given
+
+
+def _value(told: Any) -> Any:
+    return json.loads(told) if isinstance(told, str) else told
+
+
+def json_of_tests(name: str, tests: Sequence[Test]) -> str:
+    """The same text, of tests that are all of one kind: what :func:`code_tests` reads."""
+    if all(isinstance(test, AssertTest) for test in tests):
+        codes = [f"{t.setup}\n{t.code}".strip() for t in tests if isinstance(t, AssertTest)]
+        return json.dumps({"entry_point": name, "asserts": codes})
+    if all(isinstance(test, StdioTest) for test in tests):
+        programs = [test for test in tests if isinstance(test, StdioTest)]
+        given, told = [test.stdin for test in programs], [test.stdout for test in programs]
+        return json.dumps({"inputs": given, "outputs": told})
+    calls = [test for test in tests if isinstance(test, CallTest)]
+    if len(calls) < len(tests) or any(test.kwargs or test.tolerance for test in calls):
+        raise ValueError(f"{name}: tests of several kinds, or with keywords or a tolerance")
+    texts = [json.dumps(test.expected) for test in calls]
+    given = ["\n".join(map(json.dumps, test.args)) for test in calls]
+    return json.dumps({"fn_name": name, "inputs": given, "outputs": texts})

@@ -1,0 +1,85 @@
+"""Who can play: an author that solves the puzzle, and the hasty one that warm starts imitate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from envs.logic.knights.puzzle import Puzzle, read
+from envs.logic.knights.statements import ROLES, joins, leaves, truth
+
+OVERLOOKS = 0.4
+"""How often the hasty author takes for true what a knight says, and for false what a knave says."""
+
+_SO = ("false", "true")
+
+
+def answer(names: tuple[str, ...], assignment: int) -> str:
+    """The answer that says so."""
+    return answer_of({name: ROLES[assignment >> i & 1] for i, name in enumerate(names)})
+
+
+def answer_of(roles: Mapping[str, str]) -> str:
+    """The answer that says who is what."""
+    told = (f"({place}) {name} is a {role}" for place, (name, role) in enumerate(roles.items(), 1))
+    return f"<answer> {' '.join(told)} </answer>"
+
+
+class GoldPolicy:
+    """Reads what everybody says, and knows."""
+
+    def __call__(self, observation: str) -> str:
+        """The answer.
+
+        Raises:
+            ValueError: the observation is no puzzle.
+        """
+        puzzle = read(observation)
+        return f"<think> </think> {answer(puzzle.names, puzzle.solution)}"
+
+
+class HastyPolicy:
+    """Thinks one assignment after another through, and takes the first that seems to fit.
+
+    A thought is about one part of what somebody says: who speaks, who would be what, what is said
+    of whom, whether that would be so, and whether the statement up to here would be true; then how
+    the statement goes on, or whether its end fits who speaks::
+
+        Boris knight knave knight Carl knave false false iff
+
+    Args:
+        rng: of its oversights.
+        overlooks: how often it does not notice that a statement does not fit.
+    """
+
+    def __init__(self, rng: np.random.Generator, overlooks: float = OVERLOOKS) -> None:
+        self._rng, self._overlooks = rng, overlooks
+
+    def __call__(self, observation: str) -> str:
+        """Thoughts and an answer."""
+        puzzle, thoughts = read(observation), list[str]()
+        for assignment in reversed(range(1 << len(puzzle.names))):
+            if self._fits(puzzle, assignment, thoughts):
+                break
+        return f"<think> {' '.join(thoughts)} </think> {answer(puzzle.names, assignment)}"
+
+    def _fits(self, puzzle: Puzzle, assignment: int, thoughts: list[str]) -> bool:
+        """Whether what everybody says seems to; what it thinks of that is added to ``thoughts``."""
+        people = len(puzzle.names)
+        roles = " ".join(ROLES[assignment >> place & 1] for place in range(people))
+        for speaker, statement in enumerate(puzzle.statements):
+            true = truth(statement, people) >> assignment & 1
+            fits = true == assignment >> speaker & 1 or self._rng.random() < self._overlooks
+            verdict = "fits" if fits else "not"
+            for part, then in zip(leaves(statement), [*joins(statement), verdict], strict=True):
+                so = truth(part, people) >> assignment & 1
+                so_far = true if then == verdict else so
+                role, place = part
+                thoughts.append(
+                    f"{puzzle.names[speaker]} {roles} {puzzle.names[place]} {role} "
+                    f"{_SO[so]} {_SO[so_far]} {then}"
+                )
+            if not fits:
+                return False
+        return True

@@ -1,0 +1,220 @@
+r"""Authors of whole episodes on generated problems: one that solves them, and a careless one.
+
+An author is a policy for one episode, from observation to action. It reads the question and, where
+there is a tool, its results, and no more.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+from envs.math.generated import COMPUTE, EXPAND, SOLVE, latex, polynomial
+from tools.builtin.calculator import evaluate
+
+FORGETS = 0.6
+"""How often the careless author forgets the last term of a sum, or to divide."""
+SLIPS = 0.05
+"""How often a number that it works out is off by one."""
+
+_TERM = re.compile(r"\s*([+-]?)\s*(\d*)(x?)")
+_NUMBER = re.compile(r"-?\d+(?:/\d+)?")
+_LAST_TERM = re.compile(r"(.*) [+-] \d+")
+_INTEGER = re.compile(r"\d+")
+
+
+class Layout(NamedTuple):
+    """What stands around a solution's working and its answer."""
+
+    opening: str
+    between: str
+    closing: str
+
+    def answer(self, answer: str) -> str:
+        """All that follows the working: the answer in its box."""
+        return rf"{self.between}\boxed{{{answer}}}{self.closing}"
+
+
+BARE = Layout("", "\n", "")
+TAGGED = Layout("<think>\n", "\n</think>\n<answer>\n", "\n</answer>")
+
+
+def linear(text: str) -> tuple[int, int]:
+    """``a`` and ``b`` of a text that reads ``ax + b``.
+
+    Raises:
+        ValueError: it does not.
+    """
+    a = b = at = 0
+    while at < len(text):
+        match = _TERM.match(text, at)
+        if match is None or match.end() == at or not (match[2] or match[3]):
+            raise ValueError(f"{text!r} is no sum of numbers and multiples of x")
+        size = int(match[2] or 1) * (-1 if match[1] == "-" else 1)
+        if match[3]:
+            a += size
+        else:
+            b += size
+        at = match.end()
+    return a, b
+
+
+def expression(question: str) -> str | None:
+    """The arithmetic whose value answers a question; None where the answer is no number.
+
+    Raises:
+        ValueError: it is no generated question.
+    """
+    if question.startswith(COMPUTE):
+        return question.removeprefix(COMPUTE).removesuffix(".")
+    if question.startswith(SOLVE):
+        left, _, right = question.removeprefix(SOLVE).removesuffix(".").partition(" = ")
+        (a, b), (c, d) = linear(left), linear(right)
+        return f"({d} - {b}) / ({a} - {c})"
+    if question.startswith(EXPAND):
+        return None
+    raise ValueError(f"{question!r} is no generated question")
+
+
+def expanded(question: str) -> str:
+    """The polynomial that answers a question of ``EXPAND``."""
+    left, _, right = question.removeprefix(EXPAND).removesuffix(".").partition(")(")
+    (a, b), (c, d) = linear(left.strip("(")), linear(right.strip(")"))
+    return polynomial(a * c, a * d + b * c, b * d)
+
+
+def python_code(wanted: str) -> str:
+    """Code that prints an expression's exact value."""
+    exact = _INTEGER.sub(lambda number: f"F({number[0]})", wanted)
+    return f"from fractions import Fraction as F\nprint({exact})"
+
+
+class ToolUse(NamedTuple):
+    """How the authors call one tool."""
+
+    argument: str
+    value: Callable[[str], str]
+    """The argument for an expression."""
+    tags: str
+    """A call between tags, around the value."""
+
+    def written(self, tool: str, wanted: str, *, chat: bool) -> str:
+        """The call that works an expression out: between tags, or as chat models write it."""
+        value = self.value(wanted)
+        if not chat:
+            return self.tags.format(value)
+        call = json.dumps({"name": tool, "arguments": {self.argument: value}})
+        return f"<tool_call>\n{call}\n</tool_call>"
+
+
+CALLS: Mapping[str, ToolUse] = {
+    "python": ToolUse("code", python_code, "<code>\n{}\n</code>"),
+    "calculator": ToolUse("expression", str, "<calculator> {} </calculator>"),
+}
+
+
+class GoldPolicy:
+    """Works the answer out, or has a tool work it out.
+
+    Args:
+        layout: the format that is rewarded.
+        tool: "none", or whose calls to write.
+        chat: write them as chat models do, instead of between tags.
+    """
+
+    def __init__(self, layout: Layout, tool: str, *, chat: bool = False) -> None:
+        self._layout, self._tool, self._chat = layout, tool, chat
+        self._calling = False
+
+    def __call__(self, observation: str) -> str:
+        """The next action.
+
+        Raises:
+            ValueError: the observation is neither a generated question nor a number.
+        """
+        if self._calling:
+            number = _NUMBER.search(observation)
+            if number is None:
+                raise ValueError(f"{observation!r} holds no number")
+            return self._layout.answer(latex(Fraction(number[0])))
+        wanted = expression(observation)
+        opening = self._layout.opening
+        if wanted is not None and self._tool in CALLS:
+            self._calling = True
+            called = CALLS[self._tool].written(self._tool, self._wanted(wanted), chat=self._chat)
+            return opening + called
+        if wanted is None:
+            working, answer = observation, expanded(observation)
+        else:
+            working, answer = self._solution(observation, wanted)
+        return opening + working + self._layout.answer(answer)
+
+    def _wanted(self, wanted: str) -> str:
+        """The expression that a tool is asked for."""
+        return wanted
+
+    def _solution(self, question: str, wanted: str) -> tuple[str, str]:
+        """The working and the answer."""
+        return wanted, latex(evaluate(wanted))
+
+
+class CarelessPolicy(GoldPolicy):
+    """Solves problems of the first level step by step; forgets last steps and slips.
+
+    With its errors some four answers in ten are right.
+
+    Args:
+        layout: as the gold author's.
+        tool: as the gold author's. Who has one does not slip.
+        rng: of its errors.
+        chat: as the gold author's.
+    """
+
+    def __init__(
+        self, layout: Layout, tool: str, rng: np.random.Generator, *, chat: bool = False
+    ) -> None:
+        super().__init__(layout, tool, chat=chat)
+        self._rng = rng
+
+    def _forgets(self) -> bool:
+        return bool(self._rng.random() < FORGETS)
+
+    def _slip(self, number: int) -> int:
+        if self._rng.random() >= SLIPS:
+            return number
+        return number + int(self._rng.choice((-1, 1)))
+
+    def _wanted(self, wanted: str) -> str:
+        if not self._forgets():
+            return wanted
+        shorter = _LAST_TERM.fullmatch(wanted)
+        return wanted.partition(" / ")[0] if shorter is None else shorter[1]
+
+    def _solution(self, question: str, wanted: str) -> tuple[str, str]:
+        return self._equation(question) if question.startswith(SOLVE) else self._sum(wanted)
+
+    def _sum(self, wanted: str) -> tuple[str, str]:
+        first, *rest = wanted.split(" ")
+        if self._forgets():
+            rest = rest[:-2]
+        total, lines = int(first), []
+        for sign, term in zip(rest[::2], rest[1::2], strict=True):
+            after = self._slip(total + int(term) if sign == "+" else total - int(term))
+            lines.append(f"{total} {sign} {term} = {after}")
+            total = after
+        return "\n".join(lines), str(total)
+
+    def _equation(self, question: str) -> tuple[str, str]:
+        left, _, right = question.removeprefix(SOLVE).removesuffix(".").partition(" = ")
+        (a, b), c = linear(left), int(right)
+        rest = self._slip(c - b)
+        line = f"{a}x = {c} {'-' if b > 0 else '+'} {abs(b)} = {rest}"
+        if self._forgets():
+            return line, str(rest)
+        root = self._slip(rest // a)
+        return f"{line}\nx = {rest} / {a} = {root}", str(root)

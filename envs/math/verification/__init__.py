@@ -1,0 +1,1 @@
+"""Answers compared by math-verify, in processes of their own."""

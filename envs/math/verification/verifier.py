@@ -1,0 +1,280 @@
+r"""Answers compared by math-verify, in warm processes that can be killed.
+
+math-verify's own time limit is an alarm signal, which works in a main thread only, and none of
+its parts yields: a tower of powers holds whoever asked. Here each of a few processes compares one
+pair at a time; any thread and any event loop may ask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from enum import StrEnum
+from importlib.util import find_spec
+from pathlib import Path
+
+from envs.math.verification.notation import standard
+from envs.math.verification.plain_numbers import plain_verdict
+
+LONGEST = 1000
+"""Characters of an answer that is read at all."""
+_SCRIPT = Path(__file__).with_name("worker.py")
+_START_S = 120.0
+"""Seconds in which a new process must be ready."""
+_WALL_S = 60.0
+"""Seconds in which a check must be over, beyond its processor time, on however busy a machine."""
+_BAD_GOLD = "bad-gold"
+"""What a process says of a gold answer; its other words are outcomes."""
+
+
+class Outcome(StrEnum):
+    """What is known of an answer."""
+
+    RIGHT = "right"
+    WRONG = "wrong"
+    UNVERIFIABLE = "unverifiable"
+    """It cannot be read as mathematics, or comparing it takes too much time or memory."""
+
+
+class UnverifiableGold(ValueError):
+    """Raised where the gold answer itself cannot be read, or does not equal itself."""
+
+
+class VerifierFailure(RuntimeError):
+    """Raised when no answer comes, for reasons that are not the answer's. Never a verdict."""
+
+
+class _Died(Exception):
+    """The process ended during a check; ``code`` is that of ``Popen.returncode``."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"exit code {code}")
+        self.code = code
+
+
+class _Worker:
+    """One process, and the pipes to it."""
+
+    def __init__(self, cpu_s: float, memory_mb: int) -> None:
+        self._wall_s = cpu_s + _WALL_S
+        self._process = subprocess.Popen(
+            # -P: the script's folder is no place to import from.
+            [sys.executable, "-P", str(_SCRIPT), str(cpu_s), str(memory_mb)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            # Not the terminal's: Ctrl-C is for whoever asked.
+            start_new_session=True,
+        )
+
+    def start(self) -> None:
+        """Wait until it is ready.
+
+        Raises:
+            VerifierFailure: it is not, in time.
+            _Died: it ended.
+        """
+        self._read(_START_S)
+
+    def ask(self, gold: str, answer: str) -> str:
+        """One of the words of ``envs.math.verification.worker``.
+
+        Raises:
+            VerifierFailure: none came in time.
+            _Died: it ended.
+        """
+        line = json.dumps([gold, answer]).encode() + b"\n"
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(line)
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise _Died(self._process.wait()) from None
+        return self._read(self._wall_s)
+
+    def kill(self) -> None:
+        """End it, whatever it is doing. From any thread; killing twice is harmless."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """End it and give back what it held."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                # What is left in a dead process's pipe was for nobody else.
+                try:
+                    pipe.close()
+                except BrokenPipeError:
+                    continue
+
+    def _read(self, limit_s: float) -> str:
+        assert self._process.stdout is not None
+        number = self._process.stdout.fileno()
+        poll = select.poll()
+        poll.register(number, select.POLLIN)
+        deadline, word = time.monotonic() + limit_s, b""
+        while not word.endswith(b"\n"):
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 or not poll.poll(left_s * 1000):
+                raise VerifierFailure(f"no answer within {limit_s:g} s: is the machine overloaded?")
+            read = os.read(number, 64)
+            if not read:
+                raise _Died(self._process.wait())
+            word += read
+        return word.decode().strip()
+
+
+class MathVerifier:
+    """Says whether answers are right.
+
+    Plain numbers are compared on the spot; all else goes to processes that are started when first
+    needed. Its methods may be called from any thread and any event loop.
+
+    Args:
+        workers: processes; None: one for each core, at most 4.
+        cpu_s: seconds of processor time that one check may take, from when it is begun. Not time
+            that passes: a verdict does not depend on what else the machine does.
+        memory_mb: MiB of address space that a process may have.
+
+    Raises:
+        ValueError: a limit is out of range.
+        ImportError: math-verify is not installed.
+    """
+
+    def __init__(
+        self, *, workers: int | None = None, cpu_s: float = 2.0, memory_mb: int = 1024
+    ) -> None:
+        if workers is not None and workers < 1:
+            raise ValueError(f"workers ({workers}) must be >= 1")
+        if not 0.01 <= cpu_s <= 3600:
+            raise ValueError(f"cpu_s ({cpu_s}) must be from 0.01 to 3600")
+        if memory_mb < 256:
+            raise ValueError(f"memory_mb ({memory_mb}) must be >= 256")
+        if find_spec("math_verify") is None:
+            raise ImportError("needs math-verify: pip install 'math-verify[antlr4_13_2]'")
+        self._cpu_s, self._memory_mb = cpu_s, memory_mb
+        count = workers or min(4, len(os.sched_getaffinity(0)))
+        # A thread waits for each process: what waits for a thread has not begun.
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix="turnwise-math")
+        self._idle: list[_Worker] = []
+        self._all: set[_Worker] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def check(self, gold: str, answer: str) -> Outcome:
+        r"""Compare an answer to the gold one, both as LaTeX without its ``\boxed``; blocks.
+
+        Raises:
+            UnverifiableGold: the gold answer is at fault.
+            VerifierFailure: no process answers.
+        """
+        outcome = self.quick(gold, answer)
+        return self._submit(gold, answer).result() if outcome is None else outcome
+
+    async def acheck(self, gold: str, answer: str) -> Outcome:
+        """As :meth:`check`, without blocking."""
+        outcome = self.quick(gold, answer)
+        if outcome is not None:
+            return outcome
+        return await asyncio.wrap_future(self._submit(gold, answer))
+
+    @staticmethod
+    def quick(gold: str, answer: str) -> Outcome | None:
+        """The outcome where it can be told at once: plain numbers, and texts beyond all bounds."""
+        verdict = plain_verdict(gold, answer)
+        if verdict is not None:
+            return Outcome.RIGHT if verdict else Outcome.WRONG
+        return Outcome.UNVERIFIABLE if len(answer) > LONGEST else None
+
+    def close(self) -> None:
+        """End every process; checks that wait for one fail. Closing twice is harmless."""
+        with self._lock:
+            self._closed = True
+            for worker in self._all:
+                worker.kill()
+        # What waits for a thread gets one, and is refused.
+        self._threads.shutdown(wait=True)
+        for worker in self._all:
+            worker.close()
+        self._all.clear()
+        self._idle.clear()
+
+    def _submit(self, gold: str, answer: str) -> Future[Outcome]:
+        with self._lock:
+            if self._closed:
+                raise VerifierFailure("the verifier is closed")
+            return self._threads.submit(self._compare, gold, answer)
+
+    def _compare(self, gold: str, answer: str) -> Outcome:
+        """On one of the threads."""
+        wanted = standard(gold)
+        word = self._ask(wanted, standard(answer))
+        # It died of this pair. Of the answer, if the gold can be compared with a number.
+        if word is None and self._ask(wanted, "1") not in (None, _BAD_GOLD):
+            word = Outcome.UNVERIFIABLE
+        if word is None or word == _BAD_GOLD:
+            raise UnverifiableGold(
+                f"the gold answer {gold!r} cannot be verified: math-verify cannot read it, or it "
+                f"takes more than {self._cpu_s:g} s or {self._memory_mb} MiB"
+            )
+        return Outcome(word)
+
+    def _ask(self, gold: str, answer: str) -> str | None:
+        """A process's word, or None where it died of this pair."""
+        for last_try in (False, True):
+            worker = self._take()
+            try:
+                word = worker.ask(gold, answer)
+            except _Died as error:
+                self._drop(worker)
+                if self._closed:
+                    raise VerifierFailure("the verifier was closed during a check") from None
+                if error.code == -signal.SIGPROF:
+                    return None
+                if not last_try:
+                    continue
+                if error.code == -signal.SIGKILL:
+                    raise VerifierFailure("its process was killed, twice: out of memory?") from None
+                return None
+            except BaseException:
+                self._drop(worker)
+                raise
+            self._idle.append(worker)
+            return word
+        raise AssertionError("the last try returns or raises")
+
+    def _take(self) -> _Worker:
+        """A process that is ready, begun now if none is idle."""
+        with self._lock:
+            if self._closed:
+                raise VerifierFailure("the verifier is closed")
+            if self._idle:
+                return self._idle.pop()
+            worker = _Worker(self._cpu_s, self._memory_mb)
+            self._all.add(worker)
+        try:
+            worker.start()
+        except _Died as error:
+            self._drop(worker)
+            raise VerifierFailure(
+                f"a process for math-verify does not start ({error}): try "
+                f"{sys.executable} -P {_SCRIPT} 1 1024"
+            ) from None
+        except BaseException:
+            self._drop(worker)
+            raise
+        return worker
+
+    def _drop(self, worker: _Worker) -> None:
+        worker.close()
+        with self._lock:
+            self._all.discard(worker)

@@ -1,0 +1,204 @@
+"""Authors of whole episodes: the gold one, and a careless one for warm starts.
+
+An author is a policy for one episode, from observation to action. It knows the question, what
+its searches returned, and no more.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from envs.search.world import YEAR, SearchTask, World
+
+_QUESTION = re.compile(r"The person is (\w+)\. Find the (\w+)((?: of the \w+)*)\.")
+_COMPARISON = re.compile(r"The people are (\w+) and (\w+)\. Find the (\w+) of the elder\.")
+_FACT = re.compile(r"The \w+ of \w+ is (\w+)\.")
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How an author writes in one syntax."""
+
+    search: Callable[[str], str]
+    """A query as an action."""
+    answer: Callable[[str], str]
+    """A value as the last action."""
+    lead: str = ""
+    """What separates an action from the result before it."""
+
+
+# The space before a value makes it the same tokens as in the passage it is copied from.
+STYLES: dict[str, Style] = {
+    "re-search": Style(
+        search=lambda query: f"<think> </think> <search> {query} </search>",
+        answer=lambda value: f"<think> </think> <answer> \\boxed{{ {value} }} </answer>",
+        lead=" ",
+    ),
+    "r1-searcher": Style(
+        search=lambda query: f"<|begin_of_query|> {query} <|end_of_query|>",
+        answer=lambda value: f"</think> <answer> {value} </answer>",
+    ),
+    "search-r1": Style(
+        search=lambda query: f"<think> </think> <search> {query} </search>",
+        answer=lambda value: f"<think> </think> <answer> {value} </answer>",
+    ),
+    "fenced": Style(
+        search=lambda query: f"```search\n {query}\n```\n",
+        answer=lambda value: f"<answer> {value} </answer>",
+    ),
+    "json": Style(
+        search=lambda query: (
+            "<tool_call>\n"
+            + json.dumps({"name": "search", "arguments": {"query": query}})
+            + "\n</tool_call>"
+        ),
+        answer=lambda value: f"<answer> {value} </answer>",
+    ),
+}
+STYLES["chat"] = STYLES["json"]
+"""By the name of the syntax."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRates:
+    """How often an author takes each short cut; every one leaves the format right.
+
+    With the defaults about four answers in ten are right.
+    """
+
+    guess: float = 0.05
+    """Answers at once, with some value of the right kind."""
+    name_only: float = 0.4
+    """A search is for the person alone: one of all passages about the person is found."""
+    one_hop: float = 0.5
+    """The second hop is left out: answers with the friend's or teacher's name."""
+
+
+class GoldPolicy:
+    """Reads the question, searches hop by hop, answers with the last value read.
+
+    Args:
+        style: how it writes.
+    """
+
+    def __init__(self, style: Style = STYLES["re-search"]) -> None:
+        self._style = style
+        self._relations: list[str] = []
+        """What is still to be looked up, in order."""
+        self._lead = ""
+        """What separates an action from the result before it."""
+        self._pair: tuple[str, ...] = ()
+        """Two people, of whom the elder is sought."""
+        self._years: list[int] = []
+        """Theirs, as far as they were read."""
+
+    def __call__(self, observation: str) -> str:
+        """The next action.
+
+        Raises:
+            ValueError: the observation is neither a question of this world nor a passage of it.
+        """
+        question, fact = _QUESTION.search(observation), _FACT.search(observation)
+        comparison = _COMPARISON.search(observation)
+        if question is not None:
+            person, attribute, links = question.groups()
+            # "the friend of the teacher": the teacher is looked up first.
+            self._relations = [*links.split()[::-3], attribute]
+            self._lead, self._pair = "", ()
+            return self._open(person)
+        if comparison is not None:
+            *pair, attribute = comparison.groups()
+            self._relations = [attribute]
+            self._lead, self._pair, self._years = "", tuple(pair), []
+            return self._look_up(YEAR, self._pair[0])
+        if fact is None:
+            raise ValueError(f"{observation!r} is neither a question of this world nor a passage")
+        self._lead = self._style.lead
+        if len(self._years) < len(self._pair):
+            return self._compare(fact[1])
+        return self._search(fact[1]) if self._relations else self._answer(fact[1])
+
+    def _open(self, person: str) -> str:
+        """The first action, ``_relations`` being known."""
+        return self._search(person)
+
+    def _query(self, relation: str, person: str) -> str:
+        return f"{relation} of {person}"
+
+    def _compare(self, year: str) -> str:
+        # A careless query finds some other fact: as if the person were the elder.
+        self._years.append(int(year) if year.isdigit() else 0)
+        if len(self._years) < len(self._pair):
+            return self._look_up(YEAR, self._pair[1])
+        return self._search(self._pair[self._years.index(min(self._years))])
+
+    def _search(self, person: str) -> str:
+        return self._look_up(self._relations.pop(0), person)
+
+    def _look_up(self, relation: str, person: str) -> str:
+        return self._lead + self._style.search(self._query(relation, person))
+
+    def _answer(self, value: str) -> str:
+        return self._lead + self._style.answer(value)
+
+
+class CarelessPolicy(GoldPolicy):
+    """As the gold author, with short cuts.
+
+    Args:
+        world: where guesses come from.
+        rng: draws the short cuts.
+        how: how often each is taken.
+        style: how it writes.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        rng: np.random.Generator,
+        how: ErrorRates,
+        style: Style = STYLES["re-search"],
+    ) -> None:
+        super().__init__(style)
+        self._world, self._rng, self._how = world, rng, how
+
+    def _open(self, person: str) -> str:
+        if self._rng.random() < self._how.guess:
+            values = self._world.inventory(self._relations[-1])
+            return self._answer(values[int(self._rng.integers(len(values)))])
+        if len(self._relations) > 1 and self._rng.random() < self._how.one_hop:
+            self._relations.pop()
+        return self._search(person)
+
+    def _query(self, relation: str, person: str) -> str:
+        careless = self._rng.random() < self._how.name_only
+        return person if careless else super()._query(relation, person)
+
+
+class ReferencePolicy:
+    """Searches for each page that an answer needs, as far as turns last, and gives the gold answer.
+
+    It knows both from the row, which no agent sees.
+
+    Args:
+        task: a row's question.
+        style: how it writes.
+        max_turns: actions that it may take.
+    """
+
+    def __init__(self, task: SearchTask, style: Style, max_turns: int) -> None:
+        self._task, self._style = task, style
+        self._queries = list(task.titles or (task.question,))[: max_turns - 1]
+        self._lead = ""
+
+    def __call__(self, observation: str) -> str:
+        """The next action, whatever was observed."""
+        lead, self._lead = self._lead, self._style.lead
+        if self._queries:
+            return lead + self._style.search(self._queries.pop(0))
+        return lead + self._style.answer(self._task.answers[0])
