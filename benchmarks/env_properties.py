@@ -22,7 +22,7 @@ from typing import Any
 
 import envs
 from envs.base.loop import loop_thread
-from envs.properties import Lived, live_again
+from envs.properties import PropertyReport, live_again
 
 AT_ONCE = 8
 BUILT_IN: list[tuple[str, dict[str, Any], int]] = [
@@ -72,14 +72,14 @@ def chosen(episodes: int) -> list[tuple[str, dict[str, Any], int]]:
     return built_in + gym
 
 
-async def live(name: str, options: dict[str, Any], count: int, seed: int) -> list[Lived]:
+async def live(name: str, options: dict[str, Any], count: int, seed: int) -> list[PropertyReport]:
     """Episodes that share services, some at a time."""
     env = envs.make(name, **options)
     # The library's own answers are no rule of play: a few tasks have none.
     has_gold = not env.env_id.startswith(UNSCORED)
     async with env.open_services(env.options) as services:
         shared = envs.make(name, services=services, **options)
-        lived: list[Lived] = []
+        lived: list[PropertyReport] = []
         for start in range(0, count, AT_ONCE):
             some = range(start, min(start + AT_ONCE, count))
             games = [

@@ -1,7 +1,7 @@
-"""Text environments in which an agent acts over one turn or many.
+"""Text environments in which an agent acts for one turn or more.
 
-``env = envs.make("search-qa-v0")``, then Gymnasium's ``reset`` and ``step``, or their asynchronous
-twins ``areset`` and ``astep``.
+``env = envs.make("search-qa-v0")``, then Gymnasium's ``reset`` and ``step``, or the asynchronous
+``areset`` and ``astep``.
 """
 
 # ruff: noqa: E402
@@ -32,8 +32,8 @@ from envs.registration import (
     make,
     make_from,
     register,
+    register_plugins_with_gymnasium,
     resolve,
-    tell_gymnasium_of_plugins,
 )
 from envs.tool_env import ToolEnv, ToolOptions
 
@@ -78,4 +78,4 @@ register("search-qa-v0", "envs.search.env:SearchQAEnv")
 register("sudoku-v0", "envs.logic.sudoku.env:SudokuEnv")
 for _task in TASKS:
     register(f"reasoning-gym/{_task}-v0", f"envs.adapters.reasoning_gym:{_task}")
-tell_gymnasium_of_plugins()
+register_plugins_with_gymnasium()

@@ -2,11 +2,11 @@
 
 import sys
 
-from envs.name_clash import foreign
+from envs.name_clash import describe_clash
 
-# With an editable install this file is found even where a folder envs/ of the user's comes first.
-if told := foreign("envs"):
-    sys.exit(f"error: {told}")
+# An editable install finds this file even if a user's folder envs/ comes first.
+if clash := describe_clash("envs"):
+    sys.exit(f"error: {clash}")
 
 from envs.command.main import main
 

@@ -1,9 +1,9 @@
-"""The contract of an environment: one text episode, written once, stepped in two faces.
+"""The contract of an environment: a text episode, written once, with two APIs.
 
-An author subclasses :class:`TextEnv`, gives it ``tasks`` and writes ``begin`` (a task's first
-observation) and ``turn`` (what an action leads to), plain or ``async``. The base class owns
-seeding, the choice of the task, order, the turn limit, snapshots, and both faces: Gymnasium's
-``reset``/``step``, and ``areset``/``astep`` that rollouts use. Tokens do not exist here.
+A subclass of :class:`TextEnv` has ``tasks`` and defines ``begin`` (a task's first observation) and
+``turn`` (the reply to an action), plain or ``async``. The base class provides seeding, task
+selection, call-order checks, the turn limit, snapshots, the synchronous API (Gymnasium's ``reset``
+and ``step``) and the asynchronous API (``areset`` and ``astep``). Environments see no tokens.
 """
 
 from __future__ import annotations
@@ -37,62 +37,62 @@ TaskT = TypeVar("TaskT")
 StateT = TypeVar("StateT")
 T = TypeVar("T")
 _plain = str.__new__
-"""Makes an :class:`Action` that carries no reason, in a third of the time."""
+"""Makes an :class:`Action` without a finish reason, in a third of the time."""
 
 
 class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
-    """Base class of every environment: text in, text out, over up to ``max_turns`` turns.
+    """Base class of every environment: text in, text out, for up to ``max_turns`` turns.
 
     Args:
-        options: plain values; a frozen dataclass derived from :class:`EnvOptions`.
-        tasks: what an episode is about; ``options={"task": i}`` of a reset picks one.
-        services: what episodes share and somebody else owns (a sandbox, a retriever). None: the
-            environment opens its own at the first asynchronous turn and closes it with itself.
+        options: a frozen dataclass of plain values, derived from :class:`EnvOptions`.
+        tasks: one per episode; ``options={"task": i}`` of a reset selects one.
+        services: shared services that the caller owns (a sandbox, a retriever). None: the
+            environment opens its own at first use and closes them in ``close``.
     """
 
     Options: ClassVar[type[EnvOptions]] = EnvOptions
-    """The options' type; ``envs.make`` and the command line read its fields."""
+    """Type of the options; ``envs.make`` and the command line read its fields."""
     env_id: str = ""
     """The registered id; set by ``envs.make``."""
     system_prompt: str | None = None
-    """Rules that hold for every task; rendered as the system message."""
+    """Rules for every task; rendered as the system message."""
     stop: tuple[str, ...] = ()
     """Stop strings: generation halts there, and the text that ``turn`` sees ends there."""
     continues: bool = False
-    """True: an observation continues the agent's own message (a result put back in place);
-    False: it is a message of its own."""
+    """True: an observation continues the agent's message (a result in place). False: an
+    observation is a separate message."""
     prefill: str = ""
-    """What each of the agent's messages begins with, given to it: a tag that a prompt opens. The
-    texts that ``turn`` sees begin behind it."""
+    """Start of each of the agent's messages, written for the agent: a tag that a prompt opens.
+    The texts that ``turn`` sees begin after the prefill."""
     tool_schemas: tuple[Mapping[str, Any], ...] = ()
-    """Tools that the model's chat template shows it, as APIs list them."""
+    """Tools that the model's chat template lists, in OpenAI's format."""
     role: str = ""
-    """Who takes the next action, where several do: each role is a conversation of its own, begun
-    with the ``system_prompt`` of then. ``begin`` and ``turn`` set it; the same policy speaks."""
+    """The role that acts next, in episodes of several roles. Each role is a conversation with the
+    ``system_prompt`` at its start. ``begin`` and ``turn`` set the role; one policy plays all."""
     blocking: ClassVar[bool] = False
-    """True: plain ``begin`` and ``turn`` block, so the asynchronous face runs them in a thread."""
+    """True: plain ``begin`` and ``turn`` block, so the asynchronous API runs them in a thread."""
     forkable: bool = True
-    """False where ``state`` cannot be copied (a live web service)."""
+    """False if ``state`` cannot be copied (a live web service)."""
     max_invalid_actions: int = 3
-    """For authors that count them; see StopReason.INVALID_ACTIONS."""
+    """For environments that count them; see StopReason.INVALID_ACTIONS."""
     card: ClassVar[Card] = Card()
-    """What ``python -m envs list`` says about it, where that does not follow from the class."""
+    """Row of ``python -m envs list``; the class supplies defaults."""
     success_score: ClassVar[str] = ""
-    """The score that says an episode succeeded (its mean is the pass rate); "": the return."""
+    """The score that measures success (its mean is the pass rate); "": the return."""
     reward_range: tuple[float, float] = (0.0, 1.0)
     """Least and greatest return of an episode."""
     reward_floor: float = 0.0
-    """The most that an empty or random text may earn; ``check_env`` holds the env to it."""
+    """The most that an empty or random text may earn; ``check_env`` tests it."""
     floor_waiver: str = ""
-    """Why the floor lies above 30% of the range, where it does."""
+    """Reason why the floor exceeds 30% of the range, if it does."""
     tool_tap: ToolTap = ToolTap()
-    """Hears what tools are asked and answer, or answers itself; see ``envs.record``."""
+    """Records the calls of tools, or answers them from a record; see ``envs.record``."""
 
-    _turn_waits: ClassVar[bool] = False
-    """Whether ``turn`` is async: then calling it does nothing yet that could block."""
+    _turn_is_async: ClassVar[bool] = False
+    """Whether ``turn`` is async: then the call itself cannot block."""
 
     state: StateT
-    """The author's episode state: set in ``begin``, changed in ``turn``, plain picklable data."""
+    """The episode's state: set in ``begin``, changed in ``turn``; plain data that pickles."""
 
     def __init__(
         self,
@@ -113,66 +113,66 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         self._progress: Progress | None = None
 
     def __init_subclass__(cls) -> None:
-        cls._turn_waits = inspect.iscoroutinefunction(cls.turn)
+        cls._turn_is_async = inspect.iscoroutinefunction(cls.turn)
 
-    # ---- what an author writes -------------------------------------------------------------
+    # ---- methods that a subclass defines ---------------------------------------------------
 
     def begin(self, task: TaskT) -> str | Awaitable[str]:
         """The first observation of ``task``; sets ``self.state``.
 
-        Randomness comes from ``self.np_random`` and from nowhere else.
+        Random numbers come only from ``self.np_random``.
         """
         raise NotImplementedError
 
     def turn(self, action: Action) -> Reply | Awaitable[Reply]:
-        """What ``action`` leads to: :func:`go_on`, :func:`finish` or :func:`cut`."""
+        """The reply to ``action``: :func:`go_on`, :func:`finish` or :func:`cut`."""
         raise NotImplementedError
 
     def gold_policy(self) -> Callable[[str], str]:
-        """A policy for one episode that earns the most: from observation to action, in order.
+        """A policy for one episode with the greatest return: a function of the observation.
 
-        It may use only what an agent could see.
+        The policy may use only what an agent could see.
         """
         raise NotImplementedError(f"{type(self).__name__} has no gold_policy: write one")
 
     def demonstrator(self, rng: np.random.Generator) -> Callable[[str], str]:
-        """An imperfect author for one episode, from observation to action: warm starts imitate it.
+        """An imperfect policy for one episode, which warm starts imitate.
 
-        It may use the task and ``self.state``; it errs often enough to leave something to learn.
+        The policy may use the task and ``self.state``. It errs often enough to leave room to learn.
         """
         raise NotImplementedError
 
     def best_return(self, task_index: int) -> float:
-        """The return of a right episode of a task: the greatest there is, unless overridden."""
+        """The return of a correct episode of a task; by default the end of ``reward_range``."""
         return self.reward_range[1]
 
     def difficulty(self, task_index: int) -> float:
-        """How hard a task is, 0 to 1; a curriculum sorts by it and does not draw the task."""
+        """A task's difficulty, 0 to 1, for curricula; computed without drawing the task."""
         raise NotImplementedError
 
     @classmethod
     @asynccontextmanager
     async def open_services(cls, options: EnvOptions) -> AsyncIterator[Mapping[str, Any]]:
-        """Start what all episodes with these options share; closed when the context ends.
+        """Open the services that all episodes with these options share, until the context ends.
 
         The same services serve every split.
         """
         yield {}
 
-    # ---- what an author may use ------------------------------------------------------------
+    # ---- methods that a subclass may call --------------------------------------------------
 
     @property
     def turns_left(self) -> int:
-        """Actions that may still be taken, the one being answered included."""
+        """Remaining actions, including the one in progress."""
         return self.options.max_turns - self._running().turns
 
     async def service(self, name: str) -> Any:
-        """The shared service called ``name``; opened now if nobody injected it."""
+        """The shared service called ``name``; opened at first use unless injected."""
         return await self.tool_tap.find(name, self._lease)
 
     @property
     def episode_id(self) -> EpisodeId:
-        """What begins the running episode once more; of a mixture, its part's own.
+        """What a replay needs to start the running episode; in a mixture, the part's episode.
 
         Raises:
             OrderError: no episode was started.
@@ -180,72 +180,73 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         progress = self._running()
         return EpisodeId(self.env_id, self.options, progress.task_index, progress.seed)
 
-    # ---- Gymnasium's face ------------------------------------------------------------------
+    # ---- the synchronous API: Gymnasium's --------------------------------------------------
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Start an episode. ``options={"task": i}`` picks the task; else the generator draws it.
+        """Start an episode. ``options={"task": i}`` selects the task; else the generator draws it.
 
         Raises:
             ValueError: an unknown option, or a task index out of range.
         """
-        answer = self.begin(self._open(seed, options))
-        if not isinstance(answer, str) and inspect.isawaitable(answer):
-            answer = self._wait(answer)
-        return self._opened(answer)
+        observation = self.begin(self._start(seed, options))
+        if not isinstance(observation, str) and inspect.isawaitable(observation):
+            observation = self._wait(observation)
+        return self._started(observation)
 
     def step(self, action: str) -> StepResult:
         """Take one action.
 
         Raises:
             OrderError: before the first reset or after the episode's end.
-            TypeError: the action is no text; the episode goes on.
+            TypeError: the action is not a str; the episode continues.
             EnvFailure: infrastructure failed; the episode has no reward.
         """
         progress = self._progress
         if progress is None or progress.over:
             raise self._out_of_order()
-        said = _plain(Action, action) if type(action) is str else as_action(self, action)
-        # Until it is settled: a turn that raises, or is cancelled, ends the episode.
+        act = _plain(Action, action) if type(action) is str else as_action(self, action)
+        # Over until settled: a turn that raises, or is cancelled, ends the episode.
         progress.over = True
-        answer = self.turn(said)
-        if type(answer) is not Reply and inspect.isawaitable(answer):
-            answer = self._wait(answer)
-        return progress.settle(answer, self.options.max_turns, self)
+        reply = self.turn(act)
+        if type(reply) is not Reply and inspect.isawaitable(reply):
+            reply = self._wait(reply)
+        return progress.settle(reply, self.options.max_turns, self)
 
     def close(self) -> None:
-        """Give back what the environment opened itself."""
+        """Close the services that the environment opened."""
         if self._lease.opened:
             loop_thread.run(self.aclose())
         else:
             self._lease.release()
 
-    # ---- the asynchronous face -------------------------------------------------------------
+    # ---- the asynchronous API --------------------------------------------------------------
 
     async def areset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
         """As :meth:`reset`, on the caller's loop."""
-        answer = author_calls.call(self.begin, self._open(seed, options), self, self.blocking)
-        if not isinstance(answer, str) and inspect.isawaitable(answer):
-            answer = await bounded(answer, self, self.options.step_timeout_s)
-        return self._opened(answer)
+        task = self._start(seed, options)
+        observation = author_calls.call(self.begin, task, self, self.blocking)
+        if not isinstance(observation, str) and inspect.isawaitable(observation):
+            observation = await bounded(observation, self, self.options.step_timeout_s)
+        return self._started(observation)
 
     async def astep(self, action: str) -> StepResult:
         """As :meth:`step`, on the caller's loop."""
         progress = self._progress
         if progress is None or progress.over:
             raise self._out_of_order()
-        said = _plain(Action, action) if type(action) is str else as_action(self, action)
+        act = _plain(Action, action) if type(action) is str else as_action(self, action)
         progress.over = True
-        if self._turn_waits:
-            answer = self.turn(said)
+        if self._turn_is_async:
+            reply = self.turn(act)
         else:
-            answer = author_calls.call(self.turn, said, self, self.blocking)
-        if type(answer) is not Reply and inspect.isawaitable(answer):
-            answer = await bounded(answer, self, self.options.step_timeout_s)
-        return progress.settle(answer, self.options.max_turns, self)
+            reply = author_calls.call(self.turn, act, self, self.blocking)
+        if type(reply) is not Reply and inspect.isawaitable(reply):
+            reply = await bounded(reply, self, self.options.step_timeout_s)
+        return progress.settle(reply, self.options.max_turns, self)
 
     async def aclose(self) -> None:
         """As :meth:`close`, on the caller's loop."""
@@ -254,7 +255,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
     # ---- copies ----------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """Freeze the episode between two turns, its random generator included.
+        """A copy of the episode between two turns, including its random generator.
 
         Raises:
             NotForkable: the state cannot be copied.
@@ -264,7 +265,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
             raise NotForkable(f"{self._name}: its state cannot be copied")
         progress = self._running()
         if "state" not in vars(self):
-            raise NotForkable(f"{type(self).__name__}.begin must set self.state: copies are its")
+            raise NotForkable(f"{type(self).__name__}.begin must set self.state to be copied")
         dialogue = (self.role, self.system_prompt, self.stop, self.continues, self.prefill)
         frozen = (progress, self.state, self.np_random, dialogue)
         try:
@@ -276,18 +277,18 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
             ) from error
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Go on from a snapshot of an environment with the same id and options.
+        """Continue from a snapshot of an environment with the same id and options.
 
         Raises:
-            ValueError: the snapshot is another environment's.
+            ValueError: the snapshot is of an environment with another id.
         """
         if snapshot.env_id != self.env_id:
-            raise ValueError(f"a snapshot of {snapshot.env_id!r} cannot go on as {self.env_id!r}")
+            raise ValueError(f"{self.env_id!r} cannot restore a snapshot of {snapshot.env_id!r}")
         self._progress, self.state, self.np_random, dialogue = pickle.loads(snapshot.payload)
         self.role, self.system_prompt, self.stop, self.continues, self.prefill = dialogue
 
     def fork(self, reseed: int | None = None) -> Self:
-        """A second environment in the same state; ``reseed`` gives it another future."""
+        """A second environment in the same state; ``reseed`` seeds the copy's generator."""
         twin = self._twin()
         twin.restore(self.snapshot())
         if reseed is not None:
@@ -295,7 +296,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         return twin
 
     async def asnapshot(self) -> Snapshot:
-        """As :meth:`snapshot`; live tool state, where an environment has some, is awaited here."""
+        """As :meth:`snapshot`; an override may await the state of tools."""
         return self.snapshot()
 
     async def arestore(self, snapshot: Snapshot) -> None:
@@ -311,15 +312,15 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         return twin
 
     def group(self, num_members: int) -> list[Self]:
-        """Fresh copies that start in the same state when reset with the same seed and task."""
+        """Copies without an episode; resets with equal seed and task start equal episodes."""
         return [self._twin() for _ in range(num_members)]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled, it is its options and its episode; it opens services of its own."""
+        """A pickle holds the options and the episode; the copy opens services of its own."""
         snapshot = None if self._progress is None else self.snapshot()
         return _revived, (type(self), self.options, self.env_id, snapshot)
 
-    # ---- the base class's own work ---------------------------------------------------------
+    # ---- internals -------------------------------------------------------------------------
 
     def _twin(self) -> Self:
         twin = object.__new__(type(self))
@@ -327,7 +328,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         twin._progress = None
         twin._lease = self._lease.share()
         twin.tool_tap = self.tool_tap.fork()
-        # The generator is an object: a shallow copy would share its stream.
+        # A shallow copy would share the generator.
         twin._np_random = copy.deepcopy(self._np_random)
         return twin
 
@@ -336,7 +337,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
             raise self._out_of_order()
         return self._progress
 
-    def _open(self, seed: int | None, options: dict[str, Any] | None) -> TaskT:
+    def _start(self, seed: int | None, options: dict[str, Any] | None) -> TaskT:
         if seed is not None:
             super().reset(seed=seed)
         chosen = None
@@ -354,7 +355,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         self._progress = Progress(index, seed, budget)
         return self.tasks[index]
 
-    def _opened(self, observation: str) -> tuple[str, dict[str, Any]]:
+    def _started(self, observation: str) -> tuple[str, dict[str, Any]]:
         if not isinstance(observation, str):
             raise not_a_text(self, "begin", observation)
         progress = self._running()
@@ -366,22 +367,20 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
     def _out_of_order(self) -> OrderError:
         if self._progress is None:
             return OrderError(f"{self._name}: call reset before step")
-        return OrderError(
-            f"{self._name}: the episode is over, or a step of it is "
-            f"still running: call reset, or await the step"
-        )
+        what = "the episode is over, or a step of it is still running"
+        return OrderError(f"{self._name}: {what}: call reset, or await the step")
 
-    def _wait(self, answer: Awaitable[T]) -> T:
+    def _wait(self, pending: Awaitable[T]) -> T:
         try:
-            return loop_thread.run(bounded(answer, self, self.options.step_timeout_s))
+            return loop_thread.run(bounded(pending, self, self.options.step_timeout_s))
         except RuntimeError:
-            # Refused by the loop thread, it was never begun; closed, it does not warn of that.
-            if inspect.iscoroutine(answer):
-                answer.close()
+            # The loop thread refused it; an unstarted coroutine warns unless closed.
+            if inspect.iscoroutine(pending):
+                pending.close()
             raise
 
     def __str__(self) -> str:
-        """Its id, or its class's name before it has one: what messages call it."""
+        """Name used in messages: the id, or the class's name without one."""
         return self.env_id or type(self).__name__
 
     @property

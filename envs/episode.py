@@ -1,4 +1,4 @@
-"""The plain records of an episode: actions, replies, step results, and the ways to end."""
+"""Plain records of an episode: actions, replies, step results, tool calls, stop reasons."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tools.tool import ToolResult
 
 
 class EnvFailure(RuntimeError):
-    """Raised when an episode cannot go on for reasons that are not the agent's. Never a reward."""
+    """Raised when infrastructure fails and the episode cannot continue. Never a reward."""
 
     def __init__(self, message: str, *, retryable: bool) -> None:
         super().__init__(message)
@@ -23,14 +23,14 @@ class OrderError(RuntimeError):
 
 
 class NotForkable(RuntimeError):
-    """Raised when an environment whose state cannot be copied is asked for a snapshot or fork."""
+    """Raised by ``snapshot`` and ``fork`` when the environment's state cannot be copied."""
 
 
 class StopReason(StrEnum):
-    """Why an episode was cut short. The first two are the rollout's, the others an env's own.
+    """Why an episode was truncated. The rollout sets the first two, environments the others.
 
-    Time is no reason: how long an episode takes says how fast this machine is, not how good the
-    agent. One that takes too long is a failure (``rl.rollout.episode.EpisodeTimeout``).
+    Time is not a stop reason: an episode's duration depends on the machine, not on the agent. An
+    episode that takes too long fails (``rl.rollout.episode.EpisodeTimeout``).
     """
 
     TOKEN_LIMIT = "token_limit"
@@ -40,11 +40,11 @@ class StopReason(StrEnum):
     TURN_LIMIT = "turn_limit"
     """``max_turns`` actions were taken."""
     INVALID_ACTIONS = "invalid_actions"
-    """Too many actions in a row that the environment could not understand."""
+    """Too many consecutive actions that the environment could not parse."""
 
 
 class Action(str):
-    """A text action that also carries why its generation ended; a plain ``str`` serves as well."""
+    """A text action with the reason why its generation ended; a plain ``str`` works, too."""
 
     finish_reason: str | None = None
 
@@ -57,10 +57,10 @@ class Action(str):
 
 
 class ToolResults(str):
-    """An observation that is the results of calls, one each, for models with a role for tools."""
+    """An observation of tool results, for models whose chat template has a role for tools."""
 
     results: tuple[tuple[str, str], ...] = ()
-    """Tool and text of each, in the order of the calls."""
+    """Tool name and text of each result, in the order of the calls."""
 
     def __new__(cls, text: str, results: Iterable[tuple[str, str]] = ()) -> Self:
         """Make an observation that reads as ``text``."""
@@ -70,17 +70,17 @@ class ToolResults(str):
 
     @classmethod
     def of(cls, results: Iterable[tuple[str, str]]) -> Self:
-        """The results as a text in Hermes's form, too."""
+        """Make an observation of these results; its text has Hermes's format."""
         rows = tuple(results)
         text = "\n".join(f"<tool_response>\n{text}\n</tool_response>" for _, text in rows)
         return cls(text, rows)
 
 
 def as_action(env: object, action: Any) -> Action:
-    """Any text as an action.
+    """``action`` as an :class:`Action`.
 
     Raises:
-        TypeError: it is none; ``env`` is named as who was given it.
+        TypeError: ``action`` is not a str; the message names ``env``.
     """
     if isinstance(action, Action):
         return action
@@ -91,40 +91,40 @@ def as_action(env: object, action: Any) -> Action:
 
 @dataclass(frozen=True, slots=True)
 class EnvToolCall:
-    """One tool call inside a turn, for the record."""
+    """One tool call of a turn, with its result."""
 
     name: str
     arguments: Mapping[str, Any]
     text: str
     error: str | None = None
     cost: float = 0.0
-    """In the tool's own unit; an episode's sum is its score ``tool_cost``."""
+    """Cost in the tool's own unit; the score ``tool_cost`` is an episode's sum."""
 
     @classmethod
     def of(cls, name: str, arguments: Mapping[str, Any], result: ToolResult) -> Self:
-        """The record of a call that was answered."""
+        """The record of a call with this result."""
         return cls(name, arguments, result.text, result.error, result.cost)
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """An episode frozen between two turns. It pickles; what it is restored into must match."""
+    """A copy of an episode between two turns. Pickles; restores into an equal environment."""
 
     env_id: str
     payload: bytes = field(repr=False)
 
 
 class StepResult(NamedTuple):
-    """What a step returns, in Gymnasium's order."""
+    """The result of a step, in Gymnasium's order."""
 
     observation: str
     reward: float
-    """Of this turn: the sum of ``info["rewards"]``."""
+    """The turn's reward: the sum of ``info["rewards"]``."""
     terminated: bool
     truncated: bool
     info: dict[str, Any]
-    """``rewards`` (named contributions), ``scores`` (raw figures that are no rewards: tests passed,
-    F1), ``tool_calls`` and ``stop_reason``, ``task`` and ``turn``."""
+    """``rewards`` (named contributions), ``scores`` (metrics that are not rewards: tests passed,
+    F1), ``tool_calls``, ``stop_reason``, ``task`` and ``turn``."""
 
     @property
     def done(self) -> bool:
@@ -139,31 +139,31 @@ class StepResult(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What an author's ``turn`` answers, made by :func:`go_on`, :func:`finish` or :func:`cut`."""
+    """The result of ``turn``, made by :func:`go_on`, :func:`finish` or :func:`cut`."""
 
     observation: str
     rewards: Mapping[str, float]
     scores: Mapping[str, float]
     tool_calls: Sequence[EnvToolCall]
     terminated: bool = False
-    """The episode is over by the agent's doing."""
+    """Whether the agent ended the episode."""
     stop_reason: StopReason | None = None
-    """Why the environment cut it short, if it did."""
+    """Why the environment truncated the episode; None if it did not."""
 
     @property
     def reward(self) -> float:
-        """Of this turn: the sum of ``rewards``."""
+        """The turn's reward: the sum of ``rewards``."""
         return sum(self.rewards.values(), 0.0)
 
     @property
     def done(self) -> bool:
-        """Whether the episode is over; the turn limit, which the base class keeps, not counted."""
+        """Whether the reply ends the episode; the base class also applies the turn limit."""
         return self.terminated or self.stop_reason is not None
 
 
 _new = tuple.__new__
 _NOTHING: dict[str, float] = {}
-"""Never changed: a plain one, which is looked at in less time than a MappingProxyType."""
+"""Never modified; a dict is faster than a MappingProxyType."""
 
 
 def go_on(
@@ -172,8 +172,8 @@ def go_on(
     scores: Mapping[str, float] = _NOTHING,
     tool_calls: Sequence[EnvToolCall] = (),
 ) -> Reply:
-    """The episode continues with this observation."""
-    # This runs in each turn, and tuple.__new__ is quicker than Reply.
+    """Continue the episode with this observation."""
+    # Runs in each turn: tuple.__new__ is faster than Reply.
     return _new(Reply, (observation, rewards, scores, tool_calls, False, None))
 
 
@@ -183,7 +183,7 @@ def finish(
     scores: Mapping[str, float] = _NOTHING,
     tool_calls: Sequence[EnvToolCall] = (),
 ) -> Reply:
-    """The episode is over by the agent's doing: terminated."""
+    """End the episode by the agent's action: terminated."""
     return Reply(observation, rewards, scores, tool_calls, terminated=True)
 
 
@@ -194,5 +194,5 @@ def cut(
     scores: Mapping[str, float] = _NOTHING,
     tool_calls: Sequence[EnvToolCall] = (),
 ) -> Reply:
-    """The episode is cut short by the environment: truncated."""
+    """End the episode early: truncated."""
     return Reply(observation, rewards, scores, tool_calls, stop_reason=reason)

@@ -1,4 +1,4 @@
-"""Whether packages are turnwise's own: their names are common ones."""
+"""Clashes of package names: a user's own ``tools`` or ``envs`` may hide turnwise's."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from pathlib import Path
 
 
 def check_tools() -> None:
-    """Refuse to go on where ``import tools`` would get another package.
+    """Check that ``import tools`` gets turnwise's package.
 
     Raises:
-        ImportError: names where that package is.
-        SystemExit: the same in one line, where a command (``python -m envs``) is being started.
+        ImportError: another package hides turnwise's; the message names its path.
+        SystemExit: the same in one line, if a command (``python -m envs``) is starting.
     """
-    told = foreign("tools")
-    if told is None:
+    clash = describe_clash("tools")
+    if clash is None:
         return
-    # While Python looks for the module of a command, this is its name.
+    # While Python resolves the module of a command, sys.argv[0] is "-m".
     if sys.argv[:1] == ["-m"]:
-        raise SystemExit(f"error: {told}")
-    raise ImportError(told)
+        raise SystemExit(f"error: {clash}")
+    raise ImportError(clash)
 
 
-def foreign(name: str) -> str | None:
-    """A line that says where another package of this name is; None: it is turnwise's."""
+def describe_clash(name: str) -> str | None:
+    """An error message if another package hides turnwise's package; None if none does."""
     home = Path(__file__).resolve().parents[1]
     spec = importlib.util.find_spec(name)
-    # A folder without an __init__.py is a namespace package: it has no origin, only its folder.
-    places = [spec.origin, *(spec.submodule_search_locations or [])] if spec is not None else []
-    found = next((Path(place).resolve() for place in places if place), None)
+    # A folder without an __init__.py is a namespace package: no origin, only its folder.
+    paths = [spec.origin, *(spec.submodule_search_locations or [])] if spec is not None else []
+    found = next((Path(path).resolve() for path in paths if path), None)
     if found == home / name / "__init__.py":
         return None
     return (

@@ -1,4 +1,4 @@
-"""What an environment is made of: its tasks, and the plain values that define it."""
+"""An environment's tasks, its options, and its row in the list of environments."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _PLAIN: dict[str, type | tuple[type, ...]] = {
     "bool": bool,
     "float": (float, int),
 }
-"""The name of an option's annotation -> what its value may be."""
+"""Types that a value may have, by the name of the option's annotation."""
 
 
 class Tasks(Protocol[TaskT_co]):
-    """A finite, indexable set of tasks: each a pure function of (split, index, seed)."""
+    """A finite, indexable set of tasks; each is a pure function of (split, index, seed)."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Number of tasks."""
         ...
 
     def __getitem__(self, index: int, /) -> TaskT_co:
-        """Task ``index``; the same object's worth of data every time."""
+        """Task ``index``; equal data every time."""
         ...
 
 
 def _is_a(value: object, kind: str) -> bool:
-    """Whether a value is of a type that is called so; of other types nothing is known."""
+    """Whether a value has the type of this name; True for types other than the plain ones."""
     if kind not in _PLAIN:
         return True
     return isinstance(value, _PLAIN[kind]) and (kind == "bool" or not isinstance(value, bool))
@@ -41,25 +41,25 @@ def _is_a(value: object, kind: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class EnvOptions:
-    """Plain values that define an environment; subclasses add theirs. The command line reads it."""
+    """Plain values that define an environment; subclasses add fields."""
 
     composed: ClassVar[bool] = False
-    """Whether the environment has parts, each of which says what split "all" means for it."""
+    """Whether the environment consists of parts, each with its own meaning of split "all"."""
     split: str = "train"
-    """Which tasks: "train", "validation" (for choices during a run), "test" (for none), or "all":
-    every row of a data set."""
+    """Tasks to play: "train", "validation" (for choices during a run), "test" (for the final
+    figure), or "all": every row of a data set."""
     seed: int = 0
     """Seed of generated tasks and worlds."""
     max_turns: int = 1
     """Actions per episode; 1 makes the environment a contextual bandit."""
     step_timeout_s: float = 120.0
-    """A step that waits longer than this fails (EnvFailure, retryable)."""
+    """Seconds that a step may wait before it fails (EnvFailure, retryable)."""
     token_budget: str = ""
-    """"exact", "max" or "both": prompts end in a budget of tokens; its range is "max:100-4000"."""
+    """"exact", "max" or "both": prompts end in a token budget; "max:100-4000" sets its range."""
 
     def __post_init__(self) -> None:
         for option in fields(self):
-            # A string, or the class itself where annotations are not postponed.
+            # A string, or the class itself if the module does not postpone annotations.
             kind = option.type.__name__ if isinstance(option.type, type) else str(option.type)
             if not _is_a(value := getattr(self, option.name), kind):
                 raise ValueError(f"{option.name} ({value!r}) must be of type {kind}")
@@ -79,13 +79,13 @@ class EnvOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """What a list says beside what the class tells itself; "" is derived from it."""
+    """An environment's row in the list of environments; "" selects a default from the class."""
 
     agent: str = ""
     """What the agent does ("finds a secret code"); "": the first line of the class's docstring."""
     turns: str = ""
-    """How many there are; "": the default of ``max_turns``."""
+    """Number of turns; "": the default of ``max_turns``."""
     reward: str = ""
-    """What is paid for what; "": the range of an episode's return."""
+    """Description of the reward; "": the range of an episode's return."""
     needs: str = ""
-    """What must be there beside turnwise; "": nothing."""
+    """Requirements besides turnwise; "": none."""

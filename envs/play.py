@@ -1,4 +1,4 @@
-"""One episode from its first observation to its end, with a plain policy over text."""
+"""Playing one episode with a text policy."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from envs.episode import StepResult
 from envs.token_budget import without_budget
 
 TextPolicy = Callable[[str], str]
-"""From observation to action, for one episode."""
+"""A function from observation to action, for one episode."""
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What happened in an episode."""
+    """A played episode."""
 
     first: str
     """The first observation."""
     info: dict[str, Any]
-    """The reset's info."""
+    """The info of the reset."""
     actions: tuple[str, ...]
     steps: tuple[StepResult, ...]
-    """One per action."""
+    """The result of each action."""
 
     @property
     def reward(self) -> float:
@@ -34,7 +34,7 @@ class Played:
 
 
 def gold_of(env: TextEnv[Any, Any]) -> TextPolicy:
-    """The environment's gold policy; it is not told of a token budget, and writes what it must."""
+    """The environment's gold policy; it does not see the prompt's token budget."""
     policy = env.gold_policy()
     return lambda observation: policy(without_budget(observation))
 
@@ -42,13 +42,13 @@ def gold_of(env: TextEnv[Any, Any]) -> TextPolicy:
 async def aplay(
     env: TextEnv[Any, Any], policy: TextPolicy, *, seed: int | None = None, task: int | None = None
 ) -> Played:
-    """Play one episode through the asynchronous face."""
+    """Play one episode with the asynchronous API."""
     options = None if task is None else {"task": task}
     first, info = await env.areset(seed=seed, options=options)
     observation, actions, steps = first, list[str](), list[StepResult]()
     while not steps or not (steps[-1].terminated or steps[-1].truncated):
         actions.append(policy(observation))
-        # As in a rollout, others have their turns in between.
+        # As in a rollout, other episodes take turns in between.
         await asyncio.sleep(0)
         steps.append(await env.astep(actions[-1]))
         observation = steps[-1].observation
@@ -58,7 +58,7 @@ async def aplay(
 def play(
     env: TextEnv[Any, Any], policy: TextPolicy, *, seed: int | None = None, task: int | None = None
 ) -> Played:
-    """Play one episode through Gymnasium's face."""
+    """Play one episode with the synchronous API."""
     options = None if task is None else {"task": task}
     first, info = env.reset(seed=seed, options=options)
     observation, actions, steps = first, list[str](), list[StepResult]()

@@ -1,8 +1,8 @@
-"""What makes an episode a story that can be played again: who it was, and what tools answered.
+"""What a replay of an episode needs: the episode's id and the results of its tool calls.
 
-A :class:`ToolTap` stands between an environment and its services. A :class:`Recorder` writes down
-every call of a tool, a :class:`Replayer` answers from what was written down. Other services (a
-sandbox that grades, a verifier) are no tools: they are asked again.
+A :class:`ToolTap` stands between an environment and its services. A :class:`Recorder` records each
+tool call, and a :class:`Replayer` answers tool calls from a record. Services that are not tools (a
+grading sandbox, a verifier) run again in a replay.
 """
 
 from __future__ import annotations
@@ -19,46 +19,46 @@ from tools.tool import Tool, ToolContext, ToolFailure, ToolResult
 
 
 class NotRecorded(ToolFailure):
-    """Raised by a tool that is asked what the record holds no answer to."""
+    """Raised by a replayed tool when the record has no such call."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeId:
-    """What begins an episode once more."""
+    """What starts an episode again."""
 
     env_id: str
     options: EnvOptions
     task: int
     """Index of the task in the options' split."""
     seed: int | None
-    """Of the reset; None: the environment's generator went on, and nothing begins it again."""
+    """Seed of the reset; None: the environment's generator continued, so no replay is possible."""
     part: str = ""
-    """Of a mixture: the name of the part whose episode it is."""
+    """In a mixture, the name of the part that was played."""
 
 
 @dataclass(slots=True)
 class RecordedCall:
-    """One call of a tool that is a service, as it was asked and answered."""
+    """One call of a tool service, with its result."""
 
     turn: int
-    """The action, counted from 1, that led to it; 0: it was made before the first."""
+    """Number of the action, from 1, that made the call; 0: before the first action."""
     service: str
     """The service's name."""
     arguments: dict[str, Any]
     text: str
     data: Any = None
-    """As plain data; None also where JSON cannot hold it."""
+    """The result's plain data; None also if JSON cannot hold the data."""
     error: str | None = None
     cost: float = 0.0
 
     def answer(self) -> ToolResult:
-        """What the tool answered."""
+        """The tool's result."""
         return ToolResult(self.text, self.data, self.error, self.cost)
 
 
 @dataclass(slots=True)
 class RecordedTool:
-    """What a tool says of itself."""
+    """A tool's name, description and JSON Schema."""
 
     name: str
     description: str
@@ -66,109 +66,109 @@ class RecordedTool:
 
 
 class ToolTap:
-    """Hands an environment its services; this one neither hears nor says anything."""
+    """Gives an environment its services; the base class neither records nor replays."""
 
     async def find(self, name: str, lease: ServiceLease) -> Any:
         """The service called ``name``."""
         return (await lease.get())[name]
 
     def fork(self) -> ToolTap:
-        """That of a copy of the episode, which goes on for itself."""
+        """The tap of a copy of the episode."""
         return self
 
 
 @dataclass
 class Recorder(ToolTap):
-    """Writes down what tools are asked and answer in one episode."""
+    """Records the tool calls of one episode."""
 
     turn: int = 0
-    """Set by whoever plays: how many actions were taken, the one being answered included."""
+    """Number of actions so far, including the current one; the caller of ``step`` sets it."""
     calls: list[RecordedCall] = field(default_factory=list)
     tools: dict[str, RecordedTool] = field(default_factory=dict)
-    """By service, those that the environment asked for."""
+    """The tools that the environment used, by service."""
     on_tool: Callable[[bool], None] = lambda busy: None
-    """Told when a tool is asked while none was, and when the last one answered."""
-    num_asked: int = field(default=0, compare=False)
-    """Calls that were not answered yet."""
+    """Called with True when the first of concurrent calls starts, with False when the last ends."""
+    num_pending: int = field(default=0, compare=False)
+    """Calls in progress."""
 
     async def find(self, name: str, lease: ServiceLease) -> Any:
-        """As :meth:`ToolTap.find`; a tool's calls are written down."""
+        """As :meth:`ToolTap.find`; a tool's calls are recorded."""
         service = await super().find(name, lease)
         if not isinstance(service, Tool):
             return service
         if name not in self.tools:
-            said = (service.name, service.description, _plain(service.parameters))
-            self.tools[name] = RecordedTool(*said)
-        return _Heard(service, name, self)
+            schema = _plain(service.parameters)
+            self.tools[name] = RecordedTool(service.name, service.description, schema)
+        return _RecordingTool(service, name, self)
 
     @contextmanager
-    def asking(self) -> Iterator[None]:
-        """While the context lasts, a tool is asked."""
-        self.num_asked += 1
-        if self.num_asked == 1:
+    def calling(self) -> Iterator[None]:
+        """Count a call as pending while the context lasts."""
+        self.num_pending += 1
+        if self.num_pending == 1:
             self.on_tool(True)
         try:
             yield
         finally:
-            self.num_asked -= 1
-            if self.num_asked == 0:
+            self.num_pending -= 1
+            if self.num_pending == 0:
                 self.on_tool(False)
 
     def fork(self) -> Recorder:
-        """A record that begins with what this one holds."""
+        """A recorder that starts with a copy of this record."""
         return Recorder(self.turn, [*self.calls], {**self.tools})
 
 
 class Replayer(ToolTap):
-    """Answers tools' calls from the record of an episode.
+    """Answers tool calls from the record of an episode.
 
     Args:
-        calls: what was asked and answered.
-        tools: what the tools said of themselves.
+        calls: the recorded calls.
+        tools: the recorded tools, by service.
     """
 
     def __init__(self, calls: Sequence[RecordedCall], tools: Mapping[str, RecordedTool]) -> None:
         self.turn = 0
         self.left = list(calls)
-        """What was not asked again yet."""
-        self.unheard: list[str] = []
-        """What was asked that the record holds no answer to."""
+        """Recorded calls that were not repeated yet."""
+        self.unknown: list[str] = []
+        """Calls that the record does not hold."""
         self._tools = tools
 
     async def find(self, name: str, lease: ServiceLease) -> Any:
-        """As :meth:`ToolTap.find`; a tool answers from the record alone."""
+        """As :meth:`ToolTap.find`; a tool answers only from the record."""
         if name in self._tools:
-            return _Answered(self._tools[name], name, self)
+            return _ReplayedTool(self._tools[name], name, self)
         service = await super().find(name, lease)
         if not isinstance(service, Tool):
             return service
-        said = RecordedTool(service.name, service.description, dict(service.parameters))
-        return _Answered(said, name, self)
+        known = RecordedTool(service.name, service.description, dict(service.parameters))
+        return _ReplayedTool(known, name, self)
 
     def fork(self) -> Replayer:
-        """A replay of what is left of this one."""
+        """A replayer of the calls that are left."""
         twin = Replayer(self.left, self._tools)
         twin.turn = self.turn
         return twin
 
     def answer(self, service: str, arguments: Mapping[str, Any]) -> ToolResult:
-        """What ``service`` answered to these arguments in this turn.
+        """The recorded result of this call in this turn.
 
         Raises:
-            NotRecorded: it was not asked that.
+            NotRecorded: the record has no such call.
         """
-        asked = _plain(arguments)
-        for place, call in enumerate(self.left):
-            if (call.turn, call.service, call.arguments) == (self.turn, service, asked):
-                return self.left.pop(place).answer()
-        self.unheard.append(f"{service} {json.dumps(asked, ensure_ascii=False)}")
+        plain = _plain(arguments)
+        for index, call in enumerate(self.left):
+            if (call.turn, call.service, call.arguments) == (self.turn, service, plain):
+                return self.left.pop(index).answer()
+        self.unknown.append(f"{service} {json.dumps(plain, ensure_ascii=False)}")
         raise NotRecorded(
-            f"turn {self.turn}: the record holds no answer to {self.unheard[-1]}", retryable=False
+            f"turn {self.turn}: the record holds no answer to {self.unknown[-1]}", retryable=False
         )
 
 
-class _Heard(Tool):
-    """A tool whose calls are written down."""
+class _RecordingTool(Tool):
+    """A tool whose calls are recorded."""
 
     def __init__(self, tool: Tool, service: str, recorder: Recorder) -> None:
         self.name, self.description, self.parameters = tool.name, tool.description, tool.parameters
@@ -178,15 +178,15 @@ class _Heard(Tool):
     async def __call__(
         self, arguments: Mapping[str, Any], context: ToolContext | None = None
     ) -> ToolResult:
-        asked, turn = _plain(arguments), self._recorder.turn
-        with self._recorder.asking():
+        plain, turn = _plain(arguments), self._recorder.turn
+        with self._recorder.calling():
             result = await self._tool(arguments, context)
         try:
             data = _plain(result.data)
         except (TypeError, ValueError):
             data = None
         call = RecordedCall(
-            turn, self._service, asked, result.text, data, result.error, result.cost
+            turn, self._service, plain, result.text, data, result.error, result.cost
         )
         self._recorder.calls.append(call)
         return result
@@ -198,11 +198,11 @@ class _Heard(Tool):
         await self._tool.end(session)
 
 
-class _Answered(Tool):
-    """A tool that answers from a record; it keeps nothing for an episode."""
+class _ReplayedTool(Tool):
+    """A tool that answers from a record; it keeps no state."""
 
-    def __init__(self, said: RecordedTool, service: str, replayer: Replayer) -> None:
-        self.name, self.description, self.parameters = said.name, said.description, said.parameters
+    def __init__(self, tool: RecordedTool, service: str, replayer: Replayer) -> None:
+        self.name, self.description, self.parameters = tool.name, tool.description, tool.parameters
         self._service, self._replayer = service, replayer
 
     async def __call__(
@@ -212,7 +212,7 @@ class _Answered(Tool):
 
 
 def _plain(value: Any) -> Any:
-    """A copy of plain data as JSON would give it back.
+    """A copy of plain data after a round trip through JSON.
 
     Raises:
         TypeError, ValueError: JSON cannot hold it.

@@ -1,4 +1,4 @@
-"""``envs.make``: environments by versioned id, from here, from plug-ins, from files."""
+"""``envs.make``: environments by versioned id: built in, from plug-ins, from files."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _ID = re.compile(r"(?P<name>([a-z0-9][a-z0-9_-]*/)?[a-z0-9][a-z0-9_-]*)-v(?P<ver
 _registry = Registry("environment", "turnwise.envs", _ID)
 
 NAMESPACE = "turnwise"
-"""The namespace under which Gymnasium knows every id that has none of its own."""
+"""Gymnasium's namespace for ids without one of their own."""
 
 
 def register(env_id: str, env_type: type[TextEnv[Any, Any]] | str) -> None:
-    """Register an environment class, or ``"module:Class"`` to be imported when asked for.
+    """Register an environment class, or ``"module:Class"`` to import at first use.
 
     Raises:
         ValueError: the id is taken, or not of the form ``name-vN``.
@@ -34,25 +34,25 @@ def register(env_id: str, env_type: type[TextEnv[Any, Any]] | str) -> None:
             f"or family/my-env-v0"
         )
     _registry.register(env_id, env_type)
-    _tell_gymnasium(env_id)
+    _register_with_gymnasium(env_id)
 
 
 def ids() -> list[str]:
-    """Every known id, sorted."""
+    """All registered ids, sorted, including plug-ins."""
     return _registry.names()
 
 
 def owner(env_id: str) -> str:
-    """The distribution whose plug-in an id is; "" for what is built in or registered here."""
+    """The distribution whose plug-in an id is; "" if built in or registered in this process."""
     return _registry.owner(env_id)
 
 
 def resolve(name: str) -> str:
-    """The full id of ``name``; a bare name means its newest version, a file its absolute path.
+    """The full id: a bare name's newest version, or a file's absolute path.
 
     Raises:
-        UnknownNameError: no such environment; lists what exists and what was probably meant.
-        PluginImportError: a file fails to import, or holds something else.
+        UnknownNameError: no such environment; the message lists known ids and the closest one.
+        PluginImportError: a file fails to import, or holds no environment.
     """
     if is_reference(name):
         return full_reference(name)
@@ -71,11 +71,11 @@ def resolve(name: str) -> str:
 
 
 def env_type(name: str) -> type[TextEnv[Any, Any]]:
-    """The class behind an id, a bare name or a file's ``path.py:MyEnv``.
+    """The class of an id, a bare name or a file's ``path.py:MyEnv``.
 
     Raises:
         UnknownNameError: no such environment.
-        PluginImportError: the plug-in that owns it fails to import, or it is no TextEnv.
+        PluginImportError: its plug-in fails to import, or the class is no TextEnv.
     """
     if is_reference(name):
         return class_of(name)
@@ -93,23 +93,23 @@ def make(name: str, services: Mapping[str, Any] | None = None, **options: Any) -
 
     Args:
         name: an id, or a bare name for its newest version.
-        services: what somebody else opened for it (see ``TextEnv.open_services``).
+        services: services that the caller opened (see ``TextEnv.open_services``).
         options: fields of the environment's options.
 
     Raises:
         UnknownNameError: no such environment.
-        TypeError: no such option; names the ones that exist.
+        TypeError: no such option; the message lists the options.
         ValueError: an option's value is out of range.
     """
     return make_from(resolve(name), options_of(name, options), services)
 
 
 def options_of(name: str, values: Mapping[str, Any]) -> EnvOptions:
-    """The options of an environment from some of their fields; the others have their defaults.
+    """An environment's options with these values, and defaults for the other fields.
 
     Raises:
         UnknownNameError: no such environment.
-        TypeError: no such option; names the ones that exist.
+        TypeError: no such option; the message lists the options.
         ValueError: an option's value is out of range.
     """
     kind = env_type(name).Options
@@ -127,8 +127,8 @@ def options_of(name: str, values: Mapping[str, Any]) -> EnvOptions:
 def make_from(
     env_id: str, options: EnvOptions, services: Mapping[str, Any] | None = None
 ) -> TextEnv[Any, Any]:
-    """Make an environment from an options object; what rollouts use, once an episode."""
-    # Every subclass takes (options, services): that is part of the contract check_env holds it to.
+    """Make an environment from an options object; rollouts call it once per episode."""
+    # Every subclass takes (options, services): check_env tests this part of the contract.
     kind = cast(Any, env_type(env_id))
     check_all(kind, options)
     try:
@@ -149,7 +149,7 @@ def make_from(
 
 
 def _takes(kind: Any, options: EnvOptions, services: Mapping[str, Any] | None) -> bool:
-    """Whether a class can be called as every environment's is."""
+    """Whether a class takes an environment's arguments: (options, services)."""
     try:
         inspect.signature(kind).bind(options, services=services)
     except TypeError:
@@ -162,9 +162,9 @@ def _gymnasium_id(env_id: str) -> str:
     return env_id if "/" in env_id else f"{NAMESPACE}/{env_id}"
 
 
-def _tell_gymnasium(env_id: str) -> None:
+def _register_with_gymnasium(env_id: str) -> None:
     def build(**options: Any) -> TextEnv[Any, Any]:
-        # Gymnasium hands render_mode to every entry point; a text environment renders itself.
+        # Gymnasium passes render_mode to every entry point; text needs no rendering.
         options.pop("render_mode", None)
         return make(env_id, **options)
 
@@ -173,8 +173,8 @@ def _tell_gymnasium(env_id: str) -> None:
     )
 
 
-def tell_gymnasium_of_plugins() -> None:
+def register_plugins_with_gymnasium() -> None:
     """Make ``gymnasium.make("turnwise/...")`` find installed plug-ins, without importing them."""
     for env_id in ids():
         if _gymnasium_id(env_id) not in gymnasium.registry:
-            _tell_gymnasium(env_id)
+            _register_with_gymnasium(env_id)

@@ -1,8 +1,8 @@
-"""``python -m envs.replay FILE``: recorded episodes play again to what they were.
+"""``python -m envs.replay FILE``: replay recorded episodes and report differences.
 
-An episode begins again with its options, task and seed, takes its actions, and has its tools
-answered from the record. Observations, rewards, scores and the end must be the same: what differs
-is said, and the exit code is 1. With ``--rubric`` the same actions are rewarded by another rubric.
+A replay starts an episode with its options, task and seed and takes the recorded actions. Tools
+answer from the record. Observations, rewards, scores and the end must be equal: the command reports
+each difference and exits with code 1. With ``--rubric`` another rubric rewards the same actions.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from envs.registration import env_type, make_from
 from tools.registry import PluginImportError, UnknownNameError
 
 ROLLOUT_STOPS = (StopReason.TOKEN_LIMIT, StopReason.CONTEXT_FULL)
-"""Ends that no environment knows of."""
+"""Stop reasons that the rollout sets, not the environment."""
 _LONGEST_SHOWN = 200
 
 
 class Unreplayable(ValueError):
-    """Raised by a record that no episode can be made of; says what it lacks."""
+    """Raised for a record that cannot be replayed; the message says what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """What is not as it was."""
+    """A difference between an episode and its replay."""
 
     turn: int
-    """The action, counted from 1, whose answer differs; 0: the beginning."""
+    """Number of the action, from 1, whose result differs; 0: the reset."""
     field: str
     recorded: Any
     now: Any
 
     def __str__(self) -> str:
-        told = f"{_shown(self.recorded)}, now {_shown(self.now)}"
-        return f"turn {self.turn}: {self.field}: recorded {told}"
+        values = f"recorded {_shown(self.recorded)}, now {_shown(self.now)}"
+        return f"turn {self.turn}: {self.field}: {values}"
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedTurn:
-    """An action, and what it led to."""
+    """An action and its result."""
 
     action: str
     finish_reason: str | None
@@ -61,7 +61,7 @@ class RecordedTurn:
 
 @dataclass(frozen=True, slots=True)
 class RecordedEpisode:
-    """An episode as ``rl.train`` and ``rl.eval`` write it, without its tokens."""
+    """An episode from a file of ``rl.train`` or ``rl.eval``, without its tokens."""
 
     env_id: str
     env_options: Mapping[str, Any]
@@ -75,14 +75,14 @@ class RecordedEpisode:
     stop_reason: str | None
     failure: str | None
     part: str
-    """Of a mixture: whose episode it is. It is played without the mixture."""
+    """In a mixture, the part that was played; the replay uses the part's environment alone."""
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> RecordedEpisode:
-        """Read a line of a file of episodes.
+        """Read the record of one line.
 
         Raises:
-            Unreplayable: it lacks something.
+            Unreplayable: a field is missing or malformed.
         """
         try:
             own = {field.name: record[field.name] for field in fields(cls)}
@@ -91,22 +91,22 @@ class RecordedEpisode:
                 for turn in record["turns"]
             )
             own["calls"] = tuple(RecordedCall(**call) for call in record["calls"])
-            own["tools"] = {name: RecordedTool(**said) for name, said in record["tools"].items()}
+            own["tools"] = {name: RecordedTool(**tool) for name, tool in record["tools"].items()}
         except KeyError as error:
-            raise Unreplayable(f"no episode that can be played again: it has no {error}") from error
+            raise Unreplayable(f"not a record of an episode: it has no {error}") from error
         except (TypeError, AttributeError) as error:
-            raise Unreplayable(f"no episode that can be played again: {error!r}") from error
+            raise Unreplayable(f"not a record of an episode: {error!r}") from error
         return cls(**own)
 
     @property
     def reward(self) -> float:
-        """The return."""
+        """The recorded return."""
         return sum(sum(turn.rewards.values()) for turn in self.turns)
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """An episode that was played again."""
+    """An episode and its replay."""
 
     episode: RecordedEpisode
     steps: tuple[StepResult, ...]
@@ -114,19 +114,20 @@ class Replayed:
 
     @property
     def reward(self) -> float:
-        """The return as it is now."""
+        """The return of the replay."""
         return sum(step.reward for step in self.steps)
 
 
 async def replay(
     episode: RecordedEpisode, env: TextEnv[Any, Any], *, rescored: bool = False
 ) -> Replayed:
-    """Play an episode again.
+    """Replay an episode.
 
     Args:
         episode: the record.
-        env: of the record's id and options (:func:`env_of`); services that are no tools are its.
-        rescored: whether ``env`` rewards something else: rewards and scores are not compared.
+        env: an environment of the record's id and options (:func:`env_of`); services that are not
+            tools come from it.
+        rescored: whether ``env`` has another rubric; then rewards and scores are not compared.
     """
     replayer = Replayer(episode.calls, episode.tools)
     env.tool_tap = replayer
@@ -136,7 +137,7 @@ async def replay(
         first, _ = await env.areset(seed=episode.seed, options={"task": episode.task})
         _differ(found, 0, {"observation": (episode.observation, first)})
         for replayer.turn, turn in enumerate(episode.turns, start=1):
-            # What follows a difference differs, too.
+            # After the first difference, everything differs.
             if found:
                 break
             result = await env.astep(Action(turn.action, turn.finish_reason))
@@ -148,12 +149,12 @@ async def replay(
             if rescored:
                 compared = {k: v for k, v in compared.items() if k not in ("rewards", "scores")}
             _differ(found, replayer.turn, compared)
-    # An environment may raise anything, and a tool without an answer becomes its failure.
+    # An environment may raise anything; a tool call without a recorded result makes it fail.
     except Exception as error:
-        now = f"{type(error).__name__}: {error}"
-        asked = replayer.unheard[0] if replayer.unheard else now
-        field = "tool call" if replayer.unheard else "failure"
-        found.append(Divergence(replayer.turn, field, None, asked))
+        failure = f"{type(error).__name__}: {error}"
+        now = replayer.unknown[0] if replayer.unknown else failure
+        field = "tool call" if replayer.unknown else "failure"
+        found.append(Divergence(replayer.turn, field, None, now))
     if not found and replayer.left:
         call = replayer.left[0]
         made = f"{call.service} {json.dumps(call.arguments, ensure_ascii=False)}"
@@ -162,18 +163,18 @@ async def replay(
 
 
 def env_of(episode: RecordedEpisode, rubric: str = "") -> TextEnv[Any, Any]:
-    """The environment of an episode, or the same that is rewarded by another rubric.
+    """The environment of an episode, with another rubric if one is named.
 
     Raises:
-        Unreplayable: it is not installed, has other options, or takes no rubric.
+        Unreplayable: the environment is not installed, has other options, or takes no rubric.
     """
     try:
         kind = env_type(episode.env_id).Options
         known = {field.name for field in fields(kind)}
         if unknown := sorted(set(episode.env_options) - known):
-            raise Unreplayable(f"there is no option {unknown[0]!r} (any more)")
+            raise Unreplayable(f"the environment has no option {unknown[0]!r} (any more)")
         if rubric and "rubric" not in known:
-            raise Unreplayable("there is no option 'rubric': its rewards are its own")
+            raise Unreplayable("the environment has no option 'rubric'")
         options = kind(**episode.env_options)
         if rubric:
             options = replace(cast(Any, options), rubric=rubric)
@@ -183,7 +184,7 @@ def env_of(episode: RecordedEpisode, rubric: str = "") -> TextEnv[Any, Any]:
 
 
 def _end(episode: RecordedEpisode) -> tuple[bool, str | None]:
-    """How the environment ended the episode; it did not where the rollout cut it."""
+    """Whether the environment terminated the episode, and its own stop reason."""
     cut = episode.stop_reason
     return episode.terminated, None if cut in ROLLOUT_STOPS else cut
 
@@ -191,7 +192,7 @@ def _end(episode: RecordedEpisode) -> tuple[bool, str | None]:
 def _compared(
     turn: RecordedTurn, now: StepResult, end: tuple[bool, str | None] | None
 ) -> dict[str, tuple[Any, Any]]:
-    """Every field of a turn as it was and as it is."""
+    """Each field of a turn: the recorded value and the replayed one."""
     reason = now.info["stop_reason"]
     ended, stop_reason = end or (False, None)
     return {
@@ -204,7 +205,7 @@ def _compared(
 
 
 def _without_success(compared: dict[str, tuple[Any, Any]]) -> None:
-    """Leave the score out that a mixture adds to its parts' own."""
+    """Drop the score that a mixture adds to its part's scores."""
     recorded, now = compared["scores"]
     kept = [{k: v for k, v in scores.items() if k != "success"} for scores in (recorded, now)]
     compared["scores"] = (kept[0], kept[1])
@@ -228,8 +229,8 @@ def _shown(value: Any) -> str:
 # ---- the command ---------------------------------------------------------------------------
 
 
-class _Stages:
-    """One environment for each id and set of options; its copies share the services it opens."""
+class _Environments:
+    """One environment for each id and options; its copies share the services that it opens."""
 
     def __init__(self, rubric: str) -> None:
         self._rubric = rubric
@@ -251,10 +252,10 @@ class _Stages:
 
 
 def read_episodes(path: Path) -> Iterator[tuple[int, RecordedEpisode]]:
-    """The episodes of a ``.jsonl`` or ``.jsonl.gz`` file, with the lines they stand on.
+    """The line numbers and episodes of a ``.jsonl`` or ``.jsonl.gz`` file.
 
     Raises:
-        Unreplayable: a line is none; names it.
+        Unreplayable: a line is not a record of an episode; the message names the line.
         OSError: the file cannot be read.
     """
     with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
@@ -266,13 +267,13 @@ def read_episodes(path: Path) -> Iterator[tuple[int, RecordedEpisode]]:
 
 
 async def replay_file(path: Path, rubric: str, limit: int | None, out: TextIO) -> int:
-    """Play a file's episodes again and write what differs; returns how many do.
+    """Replay a file's episodes, write the differences and return the number of differing episodes.
 
     Raises:
         Unreplayable: as for :func:`read_episodes` and :func:`env_of`.
         OSError: the file cannot be read.
     """
-    stages, differ, failed = _Stages(rubric), 0, 0
+    environments, differ, failed = _Environments(rubric), 0, 0
     returns: list[tuple[float, float]] = []
     try:
         for number, episode in read_episodes(path):
@@ -282,7 +283,7 @@ async def replay_file(path: Path, rubric: str, limit: int | None, out: TextIO) -
                 failed += 1
                 continue
             try:
-                played = await stages.play(episode)
+                played = await environments.play(episode)
             except Unreplayable as error:
                 raise Unreplayable(f"{path}, line {number}: {error}") from error
             where = f"line {number}, {episode.env_id} task {episode.task}"
@@ -295,7 +296,7 @@ async def replay_file(path: Path, rubric: str, limit: int | None, out: TextIO) -
             if rubric:
                 out.write(f"{where}: {episode.reward:g} recorded, {played.reward:g} now\n")
     finally:
-        await stages.close()
+        await environments.close()
     same = f"{len(returns)} as recorded, {differ} not"
     out.write(f"{len(returns) + differ} episodes: {same}; {failed} failed and were not played\n")
     if rubric and returns:
@@ -305,11 +306,11 @@ async def replay_file(path: Path, rubric: str, limit: int | None, out: TextIO) -
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line. Returns the exit code: 0, 1 if anything differs, 2 if it cannot be told."""
+    """The command line. Returns the exit code: 0 if all is equal, 1 if not, 2 after an error."""
     parser = argparse.ArgumentParser(prog="python -m envs.replay", description=__doc__)
     parser.add_argument("file", type=Path, help="episodes of rl.train or rl.eval: .jsonl(.gz)")
-    parser.add_argument("--rubric", default="", help="reward the same actions by this instead")
-    parser.add_argument("--limit", type=int, help="play only so many lines")
+    parser.add_argument("--rubric", default="", help="reward the same actions by this rubric")
+    parser.add_argument("--limit", type=int, help="replay only the first LIMIT lines")
     words = parser.parse_args(argv)
     try:
         differ = asyncio.run(replay_file(words.file, words.rubric, words.limit, sys.stdout))

@@ -1,4 +1,4 @@
-"""A token budget that stands in the prompt: how long the agent is asked to think.
+"""Token budgets in prompts: the number of tokens that the agent should think.
 
 As in L1 (Aggarwal and Welleck, arXiv:2503.04697): the first observation ends in ``Think for 512
 tokens.`` or ``Think for maximum 512 tokens.``. No environment counts tokens; ``rl.credit.shaping``
@@ -17,37 +17,37 @@ import numpy as np
 from envs.datasets.splits import ALL, SPLITS
 
 LOWEST, HIGHEST = 100, 4000
-"""The range of budgets when none is given, in tokens: L1's."""
+"""Default range of budgets in tokens: L1's."""
 _RULE = re.compile(r"(?P<kind>exact|max|both)(:(?P<low>\d+)-(?P<high>\d+))?")
 _SENTENCE = re.compile(r"\nThink for (maximum )?\d+ tokens\.$")
 _STREAM = 0x4C31
-"""Tells the budgets' random numbers from those of tasks with the same seed."""
+"""Separates the budgets' random numbers from those of tasks with the same seed."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenBudget:
-    """How many tokens an episode should take."""
+    """Number of tokens that an episode should take."""
 
     kind: Literal["exact", "max"]
     tokens: int
 
 
 def sentence_of(budget: TokenBudget | None) -> str:
-    """What a prompt says of its budget, on a line of its own; nothing where there is none."""
+    """The line of a prompt that states the budget; empty without a budget."""
     if budget is None:
         return ""
     return f"\nThink for {'maximum ' if budget.kind == 'max' else ''}{budget.tokens} tokens."
 
 
 def scores_of(budget: TokenBudget | None) -> dict[str, float]:
-    """A budget as scores, for the record of an episode."""
+    """The scores that record a budget."""
     if budget is None:
         return {}
     return {"token_budget": float(budget.tokens), "budget_is_max": float(budget.kind == "max")}
 
 
 def budget_of(scores: Mapping[str, float]) -> TokenBudget | None:
-    """The budget among an episode's scores; the inverse of :func:`scores_of`."""
+    """The budget in an episode's scores; the inverse of :func:`scores_of`."""
     if "token_budget" not in scores:
         return None
     kind: Literal["exact", "max"] = "max" if scores.get("budget_is_max") else "exact"
@@ -55,7 +55,7 @@ def budget_of(scores: Mapping[str, float]) -> TokenBudget | None:
 
 
 def budget_kinds(rule: str) -> tuple[Literal["exact", "max"], ...]:
-    """The kinds of budget that an option asks for; none for an empty one."""
+    """The kinds of budget that a rule allows; none for an empty rule."""
     if not rule:
         return ()
     named = _parse(rule)[0]
@@ -66,14 +66,14 @@ def draw_budget(rule: str, split: str, seed: int, index: int) -> TokenBudget | N
     """The budget of a task: a pure function of (split, index, seed); None for an empty rule.
 
     Args:
-        rule: "exact", "max" or "both" (each for half of the tasks), and the range if it is not
-            L1's: "exact:32-256". Every number of it is equally likely, the ends included.
+        rule: "exact", "max" or "both" (each for half of the tasks), with a range if it is not L1's:
+            "exact:32-256". All numbers of the range, both ends included, are equally likely.
         split: the tasks' split.
-        seed: the environment's.
-        index: the task.
+        seed: the environment's seed.
+        index: index of the task.
 
     Raises:
-        ValueError: the rule is none.
+        ValueError: the rule is malformed.
     """
     if not rule:
         return None
@@ -85,7 +85,7 @@ def draw_budget(rule: str, split: str, seed: int, index: int) -> TokenBudget | N
 
 
 def without_budget(observation: str) -> str:
-    """An observation without the sentence that names a budget."""
+    """An observation without the sentence that states a budget."""
     return _SENTENCE.sub("", observation)
 
 

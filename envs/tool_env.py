@@ -1,8 +1,8 @@
-"""The base class of environments whose agents call tools: whoever is named in ``tools=`` is one.
+"""The base class of environments whose agents call tools, named by the option ``tools=``.
 
-Tools are services, opened once for all episodes. An episode has a session with each of them, which
-a fork copies and the episode's end closes. A snapshot keeps the calls of tools that keep something
-from call to call; whoever goes on from it repeats them before the next one.
+Tools are services, opened once for all episodes. An episode has a session with each tool: a fork
+copies the session, and the end of the episode closes it. A snapshot holds the calls of stateful
+tools; a restored environment repeats these calls before its next call.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ StateT = TypeVar("StateT")
 
 
 def named_tools(text: str) -> Mapping[str, Tool]:
-    """The tools of a text, for their names and schemas: none of them is opened, or to be called.
+    """The tools that a text names, for their names and schemas; not open, and not to be called.
 
     Raises:
         ValueError, UnknownNameError, PluginImportError: as ``tools.registration.make_tools``.
-        ValueError: also where a tool cannot be made, of a server that does not start for example.
+        ValueError: also if a tool cannot be made, for example because its server does not start.
     """
     return _named_tools(text, replaced())
 
 
 @lru_cache(maxsize=16)
 def _named_tools(text: str, _: int) -> Mapping[str, Tool]:
-    """Kept by text until a tool is replaced."""
+    """Cached by text until a tool is replaced."""
     try:
         return make_tools(text)
     except ToolFailure as error:
@@ -53,10 +53,10 @@ class ToolOptions(EnvOptions):
     """Options of an environment whose agents call tools."""
 
     tools: str = ""
-    """Tools that the agent may call, beside the environment's own: "calculator, lookup(limit=3)".
+    """Tools that the agent may call besides the environment's own: "calculator, lookup(limit=3)".
     Each call takes a turn, and so does the answer."""
     instructions: bool = True
-    """Whether the rules stand in a system message; without it an agent must know them."""
+    """Whether a system message holds the rules; without it the agent must know the rules."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -70,8 +70,8 @@ class ToolOptions(EnvOptions):
 class ToolEnv(TextEnv[TaskT, StateT]):
     """Base class of environments whose agents call tools.
 
-    ``turn`` finds calls by ``self.syntax.calls(action)``, awaits :meth:`call` for each, and hands
-    texts and records on: ``go_on(self.put_back([(call.tool, result.text)]), tool_calls=[record])``.
+    ``turn`` finds calls by ``self.syntax.calls(action)``, awaits :meth:`call` for each, and returns
+    texts and records: ``go_on(self.put_back([(call.tool, result.text)]), tool_calls=[record])``.
 
     The base class appends :attr:`tool_rules` to the class's ``system_prompt``, unless
     ``options.instructions`` is false. A subclass that sets ``self.system_prompt`` after
@@ -82,18 +82,18 @@ class ToolEnv(TextEnv[TaskT, StateT]):
         options: with the field ``tools``.
         tasks: as for the base class.
         services: as for the base class; tools by their names among them.
-        syntax: how calls stand in an action.
+        syntax: the text format of calls.
 
     Raises:
-        ValueError: a named tool is called as one of the environment's own, or as another service,
-            or in a way that cannot be written.
+        ValueError: a tool has the name of one of the environment's own tools or services, or a
+            name that the syntax cannot write.
     """
 
     Options = ToolOptions
     own_tools: ClassVar[tuple[str, ...]] = ()
-    """Tools that every episode has: services of these names, from ``open_services``."""
+    """Tools of every episode: services of these names, from ``open_services``."""
     other_services: ClassVar[tuple[str, ...]] = ()
-    """Services of ``open_services`` that are no tools: no tool may take their names."""
+    """Services of ``open_services`` that are not tools; no tool may have such a name."""
 
     def __init__(
         self,
@@ -108,10 +108,10 @@ class ToolEnv(TextEnv[TaskT, StateT]):
         """The tools of ``options.tools``, for their schemas; :meth:`call` calls them."""
         taken = sorted({*self.own_tools, *self.other_services} & {*self.named_tools})
         if taken:
-            raise ValueError(f"tools ({options.tools}): {taken[0]!r} is there already")
+            raise ValueError(f"tools ({options.tools}): the environment has a {taken[0]!r} already")
         self.syntax = with_tools(syntax, self.named_tools)
         self.tool_rules = tool_rules(self.syntax, self.named_tools)
-        """How to call each tool of ``options.tools``, in words for the model."""
+        """Instructions for the model: how to call each tool of ``options.tools``."""
         if self.tool_rules and options.instructions:
             self.system_prompt = "\n".join(filter(None, [self.system_prompt, self.tool_rules]))
         if self.syntax.form == "chat" and options.instructions:
@@ -122,7 +122,7 @@ class ToolEnv(TextEnv[TaskT, StateT]):
     @classmethod
     @asynccontextmanager
     async def open_services(cls, options: EnvOptions) -> AsyncIterator[Mapping[str, Any]]:
-        """The named tools, opened; a class that has other services adds these to them."""
+        """Open the named tools; a subclass with other services adds its own."""
         made = make_tools(cast(ToolOptions, options).tools)
         async with AsyncExitStack() as stack:
             for tool in made.values():
@@ -131,7 +131,7 @@ class ToolEnv(TextEnv[TaskT, StateT]):
             yield made
 
     async def call(self, call: Call) -> tuple[ToolResult, EnvToolCall]:
-        """What a call leads to, and the record of it. A mistake of the agent's is a result, too.
+        """Make a call and return its result and its record; an agent's mistake is a result, too.
 
         Raises:
             EnvFailure: the tool failed.
@@ -148,13 +148,13 @@ class ToolEnv(TextEnv[TaskT, StateT]):
         return result, EnvToolCall.of(call.tool, call.arguments, result)
 
     def put_back(self, results: Sequence[tuple[str, str]]) -> str:
-        """The observation for the results of a message's calls: tool and text of each."""
+        """The observation for the results (tool and text) of a message's calls."""
         if self.syntax.form == "chat":
             return ToolResults.of(results)
         return "".join(self.syntax.wrap(text) for _, text in results)
 
     def is_final(self, call: Call) -> bool:
-        """Whether a call hands in an answer: even in the last turn it is worth making."""
+        """Whether a call submits an answer, so that it counts in the last turn, too."""
         tool = self.named_tools.get(call.tool)
         return call.error is None and tool is not None and tool.final
 
@@ -162,7 +162,7 @@ class ToolEnv(TextEnv[TaskT, StateT]):
         if call.tool not in self._sessions:
             session = ToolSession(tool, self.options.step_timeout_s)
             self._sessions[call.tool] = session
-            # After a restore: what the tool knew is what it was told.
+            # After a restore: repeating the calls rebuilds the tool's state.
             for name, arguments in self._calls:
                 if name == call.tool:
                     await session.call(arguments)
@@ -189,7 +189,7 @@ class ToolEnv(TextEnv[TaskT, StateT]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """As the base class's; the last episode's sessions end."""
+        """As the base class's; also ends the sessions of the previous episode."""
         self._end_now()
         self._calls = []
         return super().reset(seed=seed, options=options)
@@ -203,7 +203,7 @@ class ToolEnv(TextEnv[TaskT, StateT]):
         return await super().areset(seed=seed, options=options)
 
     def step(self, action: str) -> StepResult:
-        """As the base class's; with the episode its sessions end."""
+        """As the base class's; the end of the episode ends its sessions."""
         result = super().step(action)
         if result.terminated or result.truncated:
             self._end_now()
@@ -217,7 +217,7 @@ class ToolEnv(TextEnv[TaskT, StateT]):
         return result
 
     def close(self) -> None:
-        """As the base class's; the episode's sessions end as well."""
+        """As the base class's; also ends the episode's sessions."""
         self._end_now()
         super().close()
 
@@ -229,12 +229,12 @@ class ToolEnv(TextEnv[TaskT, StateT]):
     # ---- copies ----------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """As the base class's, with the calls that a tool has to be told again."""
+        """As the base class's, with the calls that a restore repeats."""
         inner = super().snapshot()
         return Snapshot(inner.env_id, pickle.dumps((inner.payload, self._calls)))
 
     def restore(self, snapshot: Snapshot) -> None:
-        """As the base class's; the next call of a tool first repeats the snapshot's."""
+        """As the base class's; a tool's next call first repeats the snapshot's calls."""
         self._end_now()
         self._resume(snapshot)
 
@@ -245,16 +245,16 @@ class ToolEnv(TextEnv[TaskT, StateT]):
 
     def _resume(self, snapshot: Snapshot) -> None:
         inner, calls = snapshot.payload, self._calls
-        if snapshot.env_id == self.env_id:  # Else it is refused by the base class.
+        if snapshot.env_id == self.env_id:  # The base class refuses another id.
             inner, calls = pickle.loads(snapshot.payload)
         super().restore(Snapshot(snapshot.env_id, inner))
         self._calls = calls
 
     def fork(self, reseed: int | None = None) -> Self:
-        """As the base class's, with copies of what tools keep for the episode.
+        """As the base class's, with copies of the tools' sessions.
 
         Raises:
-            NotForkable: a tool cannot copy that.
+            NotForkable: a tool cannot copy its session.
         """
         self._check_tools()
         if not self._sessions:
@@ -276,7 +276,7 @@ class ToolEnv(TextEnv[TaskT, StateT]):
     def _check_tools(self) -> None:
         for name, tool in self.named_tools.items():
             if not tool.forkable:
-                raise NotForkable(f"{self._name}: tool {name!r} cannot copy what an episode keeps")
+                raise NotForkable(f"{self._name}: tool {name!r} cannot copy an episode's state")
 
     def _twin(self) -> Self:
         twin = super()._twin()

@@ -1,7 +1,7 @@
 """Environments without an id: ``path/to/file.py:MyEnv``, ``package.module:MyEnv``, or a class.
 
-A reference names one. Its full form has the file's absolute path: runs and episodes record that,
-so they go on and play again from any folder.
+A reference names such an environment. The full reference has the file's absolute path; runs and
+episodes record it, so that they resume and replay from any folder.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from tools.references import ReferenceFailure, load_module
 from tools.registry import PluginImportError, UnknownNameError, closest
 
 _classes: dict[str, type[TextEnv[Any, Any]]] = {}
-"""By full reference, the class as it was imported or given last."""
-_given: set[str] = set()
-"""References to classes that were given as objects: no file replaces them."""
+"""The newest class of each full reference."""
+_objects: set[str] = set()
+"""References to classes that were passed as objects; no file replaces these."""
 
 
 def is_reference(name: str) -> bool:
-    """Whether a name is that of a file's or a module's class; False: it is an id."""
+    """Whether a name refers to a class in a file or module; False: the name is an id."""
     return ":" in name or name.endswith(".py")
 
 
 def full_reference(name: str) -> str:
-    """A reference with its absolute path and its class; a file that has changed is imported again.
+    """A reference with its absolute path and its class; imports the file again if it changed.
 
     Args:
         name: ``file.py:MyEnv``, ``file.py`` of a file with one environment, or ``module:MyEnv``.
@@ -39,7 +39,7 @@ def full_reference(name: str) -> str:
         UnknownNameError: there is no such file or class.
         PluginImportError: the file fails to import, or the class is no environment.
     """
-    if name in _given:
+    if name in _objects:
         return name
     source, _, wanted = name.rpartition(":") if ":" in name else (name, "", "")
     if source.endswith(".py"):
@@ -58,7 +58,7 @@ def full_reference(name: str) -> str:
 
 
 def class_of(name: str) -> type[TextEnv[Any, Any]]:
-    """The class that a reference names, as it was imported or given last.
+    """The newest class of a reference.
 
     Raises:
         UnknownNameError, PluginImportError: as :func:`full_reference`.
@@ -68,44 +68,43 @@ def class_of(name: str) -> type[TextEnv[Any, Any]]:
     return _classes[name]
 
 
-def reference_to(given: Callable[..., TextEnv[Any, Any]]) -> str:
-    """The full reference to a class that is given as an object.
+def reference_to(factory: Callable[..., TextEnv[Any, Any]]) -> str:
+    """The full reference to a class that was passed as an object.
 
     Args:
-        given: a subclass of TextEnv, or ``functools.partial`` of one: an environment whose
+        factory: a subclass of TextEnv, or ``functools.partial`` of one: an environment whose
             constructor takes more than options and services.
 
     Raises:
-        PluginImportError: it is neither.
+        PluginImportError: ``factory`` is neither.
     """
-    kind = _bound(given) if isinstance(given, functools.partial) else given
+    kind = _bound(factory) if isinstance(factory, functools.partial) else factory
     if not (isinstance(kind, type) and issubclass(kind, TextEnv)):
         raise PluginImportError(
-            f"environment {given!r} is neither a subclass of TextEnv nor functools.partial of one"
+            f"environment {factory!r} is neither a subclass of TextEnv nor functools.partial of one"
         )
     file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
     loaded_by_path = kind.__module__ == "__main__" or kind.__module__.startswith("turnwise_")
     source = str(Path(file).resolve()) if loaded_by_path and file.endswith(".py") else ""
     reference = f"{source or kind.__module__}:{kind.__qualname__}"
     _classes[reference] = kind
-    _given.add(reference)
+    _objects.add(reference)
     return reference
 
 
 def short_name(env_id: str) -> str:
-    """What an environment is called in the name of a folder: its id, or its class's name."""
+    """An environment's name for folder names: its id, or its class's name."""
     if is_reference(env_id):
         return env_id.rpartition(":")[2].rpartition(".")[2]
     return env_id.replace("/", "-")
 
 
 def source_files(env_id: str, kind: type[TextEnv[Any, Any]]) -> list[Path] | None:
-    """The files that an environment's code stands in: its own, or those of its package.
+    """The source files of an environment: its own file, or all files of its package.
 
-    None where that cannot be said: of a class that was written in a notebook, or that was given
-    with arguments of its own.
+    None if unknown: for a class from a notebook, or one that was passed with arguments.
     """
-    if env_id in _given and getattr(kind, "_arguments", False):
+    if env_id in _objects and getattr(kind, "_arguments", False):
         return None
     try:
         file = Path(inspect.getfile(kind))
@@ -117,11 +116,11 @@ def source_files(env_id: str, kind: type[TextEnv[Any, Any]]) -> list[Path] | Non
 
 
 def _class_in(module: ModuleType, wanted: str, name: str) -> type[TextEnv[Any, Any]]:
-    """The environment that a module defines under a name, or its only one.
+    """The environment of a name in a module, or the module's only environment.
 
     Raises:
-        UnknownNameError: there is none, or no name was given and there are several.
-        PluginImportError: what has the name is no environment.
+        UnknownNameError: the module has no such class, or no name selects one of several.
+        PluginImportError: the name is not an environment's.
     """
     own = [
         key
@@ -151,7 +150,7 @@ def _class_in(module: ModuleType, wanted: str, name: str) -> type[TextEnv[Any, A
 
 
 def _bound(factory: functools.partial[Any]) -> Any:
-    """A class whose constructor has the arguments of a partial call."""
+    """A class whose constructor includes the arguments of a partial call."""
     if not isinstance(factory.func, type):
         return factory
     base: Any = factory.func

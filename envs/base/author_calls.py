@@ -1,4 +1,4 @@
-"""How an author's functions are called on an event loop: in a thread, or here and watched."""
+"""Calls of an environment's ``begin`` and ``turn`` on an event loop: in a thread, or watched."""
 
 from __future__ import annotations
 
@@ -18,56 +18,56 @@ T = TypeVar("T")
 
 
 class BlockWatch:
-    """Says which plain author keeps an event loop from everybody else; it cannot be interrupted.
+    """Warns of a plain function that blocks an event loop; it cannot be interrupted.
 
     Args:
-        after_s: seconds after which it is said, once for each call.
+        after_s: seconds before the warning, which is logged once per call.
     """
 
     def __init__(self, after_s: float) -> None:
         self.after_s = after_s
         self.running: dict[int, tuple[object, Callable[[Any], Any], float]] = {}
-        """Who runs now, which of its functions, and since when; by thread."""
+        """By thread: the environment, its running function, and the start time."""
         self.started = False
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start the watching thread."""
         self.started = True
-        threading.Thread(target=self._look, name="turnwise-watch", daemon=True).start()
+        threading.Thread(target=self._watch, name="turnwise-watch", daemon=True).start()
 
-    def _look(self) -> None:
-        told: set[tuple[int, float]] = set()
+    def _watch(self) -> None:
+        warned: set[tuple[int, float]] = set()
         while True:
             time.sleep(self.after_s / 4)
             calls = {(ident, call[2]): call for ident, call in self.running.copy().items()}
-            for key in calls.keys() - told:
-                who, method, since = calls[key]
+            for key in calls.keys() - warned:
+                env, method, since = calls[key]
                 if time.monotonic() - since > self.after_s:
-                    told.add(key)
+                    warned.add(key)
                     logger.warning(
-                        "%s: %s has kept the event loop from every other episode for %g s: make "
+                        "%s: %s has blocked the event loop, and all other episodes, for %g s: make "
                         "it async, or set blocking = True",
-                        who,
+                        env,
                         method.__name__,
                         self.after_s,
                     )
-            told &= calls.keys()
+            warned &= calls.keys()
 
 
 block_watch = BlockWatch(10.0)
-"""Watches every plain author that an asynchronous face calls."""
+"""Watches every plain function that the asynchronous API calls."""
 
 
 def call(
-    method: Callable[[A], T | Awaitable[T]], argument: A, who: object, blocking: bool
+    method: Callable[[A], T | Awaitable[T]], argument: A, env: object, blocking: bool
 ) -> T | Awaitable[T]:
-    """Call an author's function on an event loop; its answer may have to be awaited.
+    """Call an environment's function on an event loop; the result may be an awaitable.
 
     Args:
         method: plain or ``async``.
-        argument: what it is called with.
-        who: the environment; its ``str`` stands in messages.
-        blocking: a plain one runs in a thread.
+        argument: its only argument.
+        env: the environment; messages contain its ``str``.
+        blocking: whether a plain function runs in a thread.
     """
     if blocking and not inspect.iscoroutinefunction(method):
         plain = cast(Callable[[A], T], method)
@@ -75,7 +75,7 @@ def call(
     watch, ident = block_watch, threading.get_ident()
     if not watch.started:
         watch.start()
-    watch.running[ident] = (who, method, time.monotonic())
+    watch.running[ident] = (env, method, time.monotonic())
     try:
         return method(argument)
     finally:

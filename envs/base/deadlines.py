@@ -1,7 +1,7 @@
-"""Deadlines of turns that wait: one timer for all of an event loop's, not one for each.
+"""Deadlines of waiting turns: one timer per event loop and limit.
 
-``asyncio.timeout`` makes and cancels a timer for each wait, which costs as much as many a turn.
-Waits with the same limit expire in the order in which they began: a timer for the oldest is enough.
+``asyncio.timeout`` creates and cancels a timer for each wait, which costs as much as a short turn.
+Waits with the same limit expire in the order of their starts, so a timer for the oldest is enough.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class _Queue:
     def __init__(self, loop: asyncio.AbstractEventLoop, limit_s: float) -> None:
         self.loop, self.limit_s = loop, limit_s
         self.waits: dict[int, tuple[asyncio.Task[Any], float]] = {}
-        """Who waits, and until when by the loop's clock. What has expired is gone."""
+        """Waiting tasks with their deadlines on the loop's clock, without expired ones."""
         self.numbers = count()
         self.timer: asyncio.TimerHandle | None = None
 
     def expire(self) -> None:
-        """Cancel what waited for too long, and look again when the next one may have."""
+        """Cancel expired waits, and set the timer for the next deadline."""
         self.timer = None
         now = self.loop.time()
         for number, (task, deadline) in list(self.waits.items()):
@@ -39,14 +39,14 @@ class _Queue:
             task.cancel()
 
 
-class _Here(threading.local):
-    """The queues of the loop that runs in this thread, by their limits."""
+class _ThreadQueues(threading.local):
+    """The queues of this thread's running loop, by limit."""
 
     loop: asyncio.AbstractEventLoop | None = None
     queues: dict[float, _Queue]
 
     def queue(self, limit_s: float) -> _Queue:
-        """Where a wait of this thread's loop is put."""
+        """The queue of this thread's loop for waits of this limit."""
         loop = asyncio.get_running_loop()
         if self.loop is not loop:
             self.loop, self.queues = loop, {}
@@ -56,16 +56,16 @@ class _Here(threading.local):
         return queue
 
 
-_here = _Here()
+_queues = _ThreadQueues()
 
 
-async def bounded(answer: Awaitable[T], who: object, limit_s: float) -> T:
-    """Await an answer for ``limit_s`` seconds, in a task; what it raises is raised here.
+async def bounded(pending: Awaitable[T], env: object, limit_s: float) -> T:
+    """Await for at most ``limit_s`` seconds, inside a task.
 
     Raises:
-        EnvFailure: it took longer, and was cancelled.
+        EnvFailure: the awaitable took longer and was cancelled; the message names ``env``.
     """
-    queue = _here.queue(limit_s)
+    queue = _queues.queue(limit_s)
     task = asyncio.current_task(queue.loop)
     assert task is not None, "environments are awaited inside a task"
     cancelling = task.cancelling()
@@ -74,12 +74,12 @@ async def bounded(answer: Awaitable[T], who: object, limit_s: float) -> T:
     if queue.timer is None:
         queue.timer = queue.loop.call_at(deadline, queue.expire)
     try:
-        return await answer
+        return await pending
     except asyncio.CancelledError as error:
-        # As in asyncio.timeout: an end that somebody else asked for is theirs.
+        # As in asyncio.timeout: a cancellation by others is passed on.
         if number not in queue.waits and task.cancelling() - 1 <= cancelling:
             raise EnvFailure(
-                f"{who}: a turn waited longer than step_timeout_s ({limit_s:g} s)", retryable=True
+                f"{env}: a turn waited longer than step_timeout_s ({limit_s:g} s)", retryable=True
             ) from error
         raise
     finally:

@@ -1,7 +1,7 @@
-"""The one loop thread behind every synchronous face.
+"""The loop thread behind the synchronous API.
 
-It makes ``env.step`` work in scripts, notebooks and inside running loops alike: the caller's
-thread waits, the work happens on a loop that nobody else stops.
+``env.step`` thereby works in scripts, in notebooks and inside running loops: the caller's thread
+waits while a loop of turnwise's own does the work.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ T = TypeVar("T")
 
 
 async def _outcome(coroutine: Coroutine[Any, Any, T]) -> Callable[[], T]:
-    """What returns or raises what the coroutine did, wherever it is called.
+    """A callable that replays the coroutine's result or exit.
 
-    An exit that is raised inside a task ends its loop, and everybody who waits would wait for ever.
+    An exit raised inside a task would end the loop, and all waiting callers would wait for ever.
     """
     try:
         value = await coroutine
     except (SystemExit, KeyboardInterrupt) as error:
         exit_ = error
 
-        def leave() -> T:
+        def exit_process() -> T:
             raise exit_
 
-        return leave
+        return exit_process
     return lambda: value
 
 
 class LoopThread:
-    """An asyncio loop on a daemon thread, started when first used."""
+    """An asyncio loop on a daemon thread, started at first use."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -43,20 +43,23 @@ class LoopThread:
         self._inherited: asyncio.AbstractEventLoop | None = None
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run to completion on the loop thread and return the result.
+        """Run a coroutine to completion on the loop thread and return its result.
 
         Raises:
-            RuntimeError: called from the loop thread itself, which would wait for itself.
+            RuntimeError: the caller is the loop thread, which would wait for itself.
         """
         loop = self._start()
         if threading.current_thread() is self._thread:
             coroutine.close()
-            raise RuntimeError("a synchronous face was called inside an asynchronous one: await it")
+            raise RuntimeError(
+                "a synchronous method was called inside an asynchronous one: await its "
+                "asynchronous counterpart (areset, astep, aclose)"
+            )
         future = asyncio.run_coroutine_threadsafe(_outcome(coroutine), loop)
         try:
             outcome = future.result()
         except BaseException:
-            # An interrupted caller (Ctrl-C) leaves nothing running behind its back.
+            # An interrupted caller (Ctrl-C) leaves no work running.
             future.cancel()
             raise
         return outcome()
@@ -73,9 +76,9 @@ class LoopThread:
             return self._loop
 
     def forget(self) -> None:
-        """Begin anew: in a forked process there is no such thread, and the lock may be held."""
+        """Reset after a process fork: the child has no such thread, and the lock may be held."""
         self._lock = threading.Lock()
-        # Kept: closing the loop here would close what the parent process's loop waits for.
+        # Not closed: that would close file descriptors that the parent's loop uses.
         self._inherited, self._loop, self._thread = self._loop, None, None
 
     def _stop(self) -> None:

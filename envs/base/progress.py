@@ -1,6 +1,6 @@
-"""What the base class knows of a running episode, and how an author's reply becomes a step.
+"""The base class's record of a running episode; turns a reply into a step result.
 
-This runs once in each turn; ``benchmarks/env_steps.py`` measures it.
+``benchmarks/env_steps.py`` measures this code, which runs once per turn.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ from envs.episode import EnvToolCall, Reply, StepResult, StopReason
 from envs.token_budget import TokenBudget, scores_of
 
 _new = tuple.__new__
-"""Makes a StepResult in less time than its class does."""
+"""Makes a StepResult faster than its class does."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """An episode's task and turns; copied into snapshots with the state."""
+    """An episode's task and turns; snapshots hold a copy."""
 
     task_index: int
     seed: int | None
-    """What the reset was given."""
+    """Seed of the reset."""
     budget: TokenBudget | None = None
     turns: int = 0
     over: bool = True
-    """No action may be taken: it ended or failed, or is waiting for its begin or its turn."""
+    """Whether no action is allowed: ended, failed, or inside ``begin`` or ``turn``."""
     tool_cost: float = 0.0
-    """Of all calls so far."""
+    """Cost of all calls so far."""
 
-    def settle(self, reply: Reply, max_turns: int, author: object) -> StepResult:
-        """The turn is over; ``author`` replied.
+    def settle(self, reply: Reply, max_turns: int, env: object) -> StepResult:
+        """End a turn with the environment's reply, and return the step result.
 
         Raises:
-            TypeError: that is no reply, its observation no text, its rewards no named numbers, or
-                a call no EnvToolCall.
+            TypeError: the reply is no Reply, its observation no str, its rewards no named numbers,
+                or a call no EnvToolCall.
         """
         if type(reply) is not Reply:
-            raise _not_a_reply(author, reply)
+            raise _not_a_reply(env, reply)
         observation, rewards, scores, tool_calls, terminated, stop_reason = reply
         if type(observation) is not str and not isinstance(observation, str):
-            raise not_a_text(author, "turn", observation)
+            raise not_a_text(env, "turn", observation)
         self.turns = turns = self.turns + 1
         reward = 0.0
         if rewards:
@@ -49,9 +49,9 @@ class Progress:
                 for contribution in rewards.values():
                     reward += contribution
             except (AttributeError, TypeError) as error:
-                raise _not_rewards(author, rewards) from error
+                raise _not_rewards(env, rewards) from error
         if tool_calls:
-            self._book(tool_calls)
+            self._add_cost(tool_calls)
         if not terminated and stop_reason is None:
             if turns < max_turns:
                 self.over = False
@@ -70,34 +70,34 @@ class Progress:
         truncated = stop_reason is not None
         return _new(StepResult, (observation, reward, terminated, truncated, info))
 
-    def _book(self, tool_calls: Sequence[EnvToolCall]) -> None:
+    def _add_cost(self, tool_calls: Sequence[EnvToolCall]) -> None:
         for call in tool_calls:
             if not isinstance(call, EnvToolCall):
                 raise TypeError(f"tool_calls must hold EnvToolCalls, not {type(call).__name__}")
             self.tool_cost += call.cost
 
     def _scores(self) -> dict[str, float]:
-        """The token budget if there is one, and the calls' cost if there is some."""
+        """The token budget and the cost of calls, each if there is one."""
         return scores_of(self.budget) | ({"tool_cost": self.tool_cost} if self.tool_cost else {})
 
 
-def not_a_text(author: object, method: str, observation: object) -> TypeError:
-    """What to raise for an observation that is no text."""
+def not_a_text(env: object, method: str, observation: object) -> TypeError:
+    """The error for an observation that is not a str."""
     return TypeError(
-        f"{type(author).__name__}.{method} must give its observation as a str, not as "
+        f"{type(env).__name__}.{method} must give its observation as a str, not as "
         f"{type(observation).__name__}"
     )
 
 
-def _not_rewards(author: object, rewards: object) -> TypeError:
+def _not_rewards(env: object, rewards: object) -> TypeError:
     return TypeError(
-        f"{type(author).__name__}.turn must name its rewards, each a number: "
+        f"{type(env).__name__}.turn must name its rewards, each a number: "
         f'envs.finish({{"right": 1.0}}), not {rewards!r}'
     )
 
 
-def _not_a_reply(author: object, answer: object) -> TypeError:
+def _not_a_reply(env: object, reply: object) -> TypeError:
     return TypeError(
-        f"{type(author).__name__}.turn must return envs.go_on(...), envs.finish(...) or "
-        f"envs.cut(...), not {type(answer).__name__}"
+        f"{type(env).__name__}.turn must return envs.go_on(...), envs.finish(...) or "
+        f"envs.cut(...), not {type(reply).__name__}"
     )

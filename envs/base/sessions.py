@@ -1,4 +1,4 @@
-"""What a tool keeps for an episode: begun at the first call, copied by a fork, ended with it."""
+"""An episode's session with a tool: starts at the first call, ends with the episode."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class ToolSession:
     """One episode's session with one tool.
 
     Args:
-        tool: shared by many episodes.
-        timeout_s: of one call.
+        tool: a tool that many episodes share.
+        timeout_s: seconds that one call may take.
     """
 
     def __init__(self, tool: Tool, timeout_s: float) -> None:
@@ -29,16 +29,16 @@ class ToolSession:
         """Call the tool.
 
         Raises:
-            EnvFailure: it failed.
+            EnvFailure: the tool failed.
         """
         context = ToolContext(session=self._name, timeout_s=self._timeout_s)
         try:
             result = await self._tool(arguments, context)
             if not isinstance(result, ToolResult):
-                raise TypeError(f"it answered {type(result).__name__}, not a ToolResult")
+                raise TypeError(f"it returned {type(result).__name__}, not a ToolResult")
         except ToolFailure as error:
             raise EnvFailure(str(error), retryable=error.retryable) from error
-        # A tool may be anybody's: whatever else it raises is its own fault, not the agent's.
+        # Tools are foreign code: any other exception is the tool's fault, not the agent's.
         except Exception as error:
             raise EnvFailure(
                 f"tool {self._tool.name!r} failed: {type(error).__name__}: {error}", retryable=False
@@ -46,13 +46,13 @@ class ToolSession:
         return result
 
     async def fork(self, tool: Tool) -> ToolSession:
-        """A session for another episode that goes on from here.
+        """A copy of the session for a forked episode.
 
         Args:
-            tool: the same one, as that episode calls it: its record may be another.
+            tool: the same tool as the fork calls it, with the fork's own record.
 
         Raises:
-            EnvFailure: what the tool keeps could not be copied.
+            EnvFailure: the tool could not copy its state.
         """
         twin = ToolSession(tool, self._timeout_s)
         try:
@@ -62,5 +62,5 @@ class ToolSession:
         return twin
 
     async def end(self) -> None:
-        """The episode is over. Ending twice is harmless."""
+        """End the session. Ending twice is harmless."""
         await self._tool.end(self._name)

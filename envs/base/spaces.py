@@ -1,4 +1,4 @@
-"""The space of all texts, and texts in the shared memory of Gymnasium's asynchronous vectors."""
+"""The space of all texts, also in the shared memory of Gymnasium's asynchronous vectors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gymnasium.vector.utils import (
 )
 
 SHARED_BYTES = 2**20
-"""The most that one environment's text may take in shared memory, in UTF-8."""
+"""Maximum size of one environment's text in shared memory, in bytes of UTF-8."""
 _LENGTH_BYTES = 4
 
 _LETTERS = np.array(list("abcdefghijklmnopqrstuvwxyz "))
@@ -25,7 +25,7 @@ class Unicode(Space[str]):
     """Any ``str``. Gymnasium's own Text space knows only a listed alphabet and a length.
 
     Args:
-        sample_length: length of what :meth:`sample` draws, in characters.
+        sample_length: length of samples, in characters.
     """
 
     def __init__(self, sample_length: int = 32, seed: int | None = None) -> None:
@@ -36,7 +36,7 @@ class Unicode(Space[str]):
         """Lower-case letters and spaces, uniformly.
 
         Raises:
-            ValueError: a mask or probability is given; a text has none.
+            ValueError: a mask or probability is passed; texts have neither.
         """
         if mask is not None or probability is not None:
             raise ValueError("the space of all texts takes no mask and no probability")
@@ -61,9 +61,9 @@ class Unicode(Space[str]):
 
 
 class SharedTexts(Sequence[str]):
-    """The texts in shared memory, read when asked for; a deep copy is a tuple of texts.
+    """A view of the texts in shared memory; a deep copy is a tuple of texts.
 
-    Gymnasium reads a space's memory once and expects to see what is written there later.
+    Gymnasium reads a space's memory once and expects later changes to show.
     """
 
     def __init__(self, memory: Any, count: int) -> None:
@@ -74,9 +74,9 @@ class SharedTexts(Sequence[str]):
         return self._count
 
     def __getitem__(self, index: Any) -> Any:
-        """One text, or a tuple of those of a slice."""
-        places = range(self._count)[index]
-        return self._text(places) if isinstance(places, int) else tuple(map(self._text, places))
+        """One text, or a tuple of a slice's texts."""
+        chosen = range(self._count)[index]
+        return self._text(chosen) if isinstance(chosen, int) else tuple(map(self._text, chosen))
 
     def __iter__(self) -> Iterator[str]:
         return map(self._text, range(self._count))
@@ -84,8 +84,8 @@ class SharedTexts(Sequence[str]):
     def __deepcopy__(self, memo: Any) -> tuple[str, ...]:
         return tuple(self)
 
-    def _text(self, place: int) -> str:
-        start = place * SHARED_BYTES
+    def _text(self, index: int) -> str:
+        start = index * SHARED_BYTES
         text = start + _LENGTH_BYTES
         length = int.from_bytes(self._bytes[start:text], "little")
         return bytes(self._bytes[text : text + length]).decode("utf-8", "surrogatepass")
@@ -93,7 +93,7 @@ class SharedTexts(Sequence[str]):
 
 @create_shared_memory.register(Unicode)
 def _create(space: Unicode, n: int = 1, ctx: Any = multiprocessing) -> Any:
-    # Not touched, not taken: memory is used as far as texts are long.
+    # The kernel allocates only touched pages.
     return ctx.RawArray("c", n * SHARED_BYTES)
 
 

@@ -1,4 +1,4 @@
-"""``envs.check_env``: does an environment keep the contract of :class:`envs.TextEnv`?"""
+"""``envs.check_env``: tests whether an environment keeps the contract of :class:`envs.TextEnv`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from envs.checks.rewards import MOST_FLOOR, floor_share
 from envs.checks.rules import RULES
 
 _EPISODE = re.compile(r"^task \d+(, [^:]+)?: ")
-"""How a finding begins that was made in an episode."""
+"""Prefix of a finding about one episode."""
 
 
 class CheckFailed(Exception):
-    """Raised when an environment breaks the contract; says everything that is wrong with it."""
+    """Raised when an environment breaks the contract; the message lists all violations."""
 
     def __init__(self, env_id: str, violations: Sequence[str]) -> None:
         lines = "".join(f"\n- {violation}" for violation in violations)
@@ -28,22 +28,22 @@ class CheckFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What was checked of an environment that keeps the contract."""
+    """Result of the check of an environment that keeps the contract."""
 
     env_id: str
     rules: tuple[str, ...]
     """Names of the rules that hold."""
     skipped: tuple[str, ...]
-    """Names of the rules that were not tested: "gold policy", where the environment has none."""
+    """Names of the rules that were not tested: "gold policy" if the environment has none."""
     tasks: tuple[int, ...]
     """The tasks that were played."""
     longest_block_s: float
-    """The longest time for which the event loop was not free, in seconds. An episode that kept it
-    for too long was played again, and counts with its best."""
+    """Longest time in seconds for which an episode blocked the event loop. An episode over the
+    limit was repeated and counts with its best time."""
     num_gold_tasks: int
-    """How many tasks the gold policy solved; 0 without one."""
+    """Number of tasks that the gold policy solved; 0 without a gold policy."""
     floor_waiver: str
-    """Why the reward floor lies above 30% of the range; empty where it does not."""
+    """Reason why the reward floor exceeds 30% of the range; empty if it does not."""
 
 
 def check_env(
@@ -57,22 +57,22 @@ def check_env(
     max_rule_s: float = 180.0,
     seed: int = 0,
 ) -> CheckReport:
-    """Hold an environment to its contract.
+    """Test an environment against the contract.
 
     Args:
-        env: as it comes from ``envs.make``; its services are opened if nobody injected them, and
-            stay open until it is closed.
-        num_tasks: how many tasks are played by all policies, spread over its split.
-        num_gold_tasks: how many the gold policy plays.
-        num_interleaved: episodes at once in one loop.
-        num_threads: threads that play at once.
-        max_block_s: how long a turn may keep the event loop from others, in seconds.
-        max_rule_s: how long one rule may take, in seconds. Behind a rule that takes longer no other
-            is checked, and a daemon thread is left to its last call.
-        seed: of the episodes.
+        env: an environment from ``envs.make``. Unless injected, its services are opened here and
+            stay open until ``env`` is closed.
+        num_tasks: number of tasks, spread over the split, that all policies play.
+        num_gold_tasks: number of tasks that the gold policy plays.
+        num_interleaved: concurrent episodes in one event loop.
+        num_threads: threads that play concurrently.
+        max_block_s: seconds for which a turn may block the event loop.
+        max_rule_s: seconds that one rule may take. After a rule that takes longer, no other rule
+            is checked, and a daemon thread finishes its last call.
+        seed: seed of the episodes.
 
     Raises:
-        CheckFailed: a rule is broken or takes too long; lists every one that is broken.
+        CheckFailed: a rule is broken or takes too long; the message lists all broken rules.
         ValueError: a number is less than 1, or ``max_rule_s`` is not above 0.
     """
     for name, number in (
@@ -101,7 +101,7 @@ def check_env(
 
 
 def _report(env_id: str, probe: Probe) -> CheckReport:
-    """What was checked of an environment that breaks no rule."""
+    """The report on an environment that breaks no rule."""
     env, skipped = probe.env, () if probe.player == GOLD else ("gold policy",)
     return CheckReport(
         env_id=env_id,
@@ -115,12 +115,12 @@ def _report(env_id: str, probe: Probe) -> CheckReport:
 
 
 def _violations(probe: Probe, max_rule_s: float) -> list[str]:
-    """What breaks the rules, each with the rule's name."""
+    """The violations of all rules, each with the rule's name."""
     violations: list[str] = []
     raised: dict[str, list[str]] = {}
     for name, rule in RULES.items():
         # The environment is foreign code: whatever it raises is a finding.
-        checking = _started(name, rule, probe)
+        checking = _start(name, rule, probe)
         try:
             violations += [f"{name}: {found}" for found in checking.result(max_rule_s)]
         except TimeoutError as error:
@@ -128,33 +128,33 @@ def _violations(probe: Probe, max_rule_s: float) -> list[str]:
                 raised.setdefault(f"raised {type(error).__name__}: {error}", []).append(name)
                 continue
             violations.append(
-                f"{name}: not over after {max_rule_s:g} s, and the rules behind it were not "
-                f"checked: make tasks and turns faster, or give it longer (max_rule_s)"
+                f"{name}: not over after {max_rule_s:g} s, and the rules after it were not "
+                f"checked: make tasks and turns faster, or raise max_rule_s"
             )
             break
         except Exception as error:
             raised.setdefault(f"raised {type(error).__name__}: {error}", []).append(name)
-    # What breaks every episode is said once, not by every rule that plays one.
+    # An exception of every episode is reported once, not once per rule.
     return violations + [f"{', '.join(names)}: {what}" for what, names in raised.items()]
 
 
-def _started(name: str, rule: Callable[[Probe], Iterator[str]], probe: Probe) -> Future[list[str]]:
-    """What a rule finds, looked for in a thread that nothing waits for at the end."""
+def _start(name: str, rule: Callable[[Probe], Iterator[str]], probe: Probe) -> Future[list[str]]:
+    """Check a rule in a daemon thread; the future holds the findings."""
     checking: Future[list[str]] = Future()
     context = contextvars.copy_context()
 
-    def look() -> None:
+    def check() -> None:
         try:
-            checking.set_result(context.run(lambda: _said_once(rule(probe))))
+            checking.set_result(context.run(lambda: _distinct(rule(probe))))
         except BaseException as error:
             checking.set_exception(error)
 
-    threading.Thread(target=look, name=f"turnwise-check-{name}", daemon=True).start()
+    threading.Thread(target=check, name=f"turnwise-check-{name}", daemon=True).start()
     return checking
 
 
-def _said_once(findings: Iterable[str]) -> list[str]:
-    """Findings that differ in their episodes alone are one: the first, and how many more."""
+def _distinct(findings: Iterable[str]) -> list[str]:
+    """The findings without repetitions in other episodes: the first, and the number of others."""
     alike: dict[str, list[str]] = {}
     for finding in findings:
         alike.setdefault(_EPISODE.sub("", finding), []).append(finding)
@@ -165,5 +165,5 @@ def _said_once(findings: Iterable[str]) -> list[str]:
 
 
 def _spread(count: int, wanted: int) -> tuple[int, ...]:
-    """Up to ``wanted`` indices below ``count``, evenly apart."""
+    """Up to ``wanted`` evenly spaced indices below ``count``."""
     return tuple(sorted({i * count // wanted for i in range(wanted)}))

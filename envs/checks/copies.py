@@ -1,4 +1,4 @@
-"""Rules of copies and of the two faces: forks, snapshots, pickles, a second instance."""
+"""Rules of copies and of the two APIs: forks, snapshots, pickles, a second instance."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from envs.play import Played, play
 
 
 def copies(probe: Probe) -> Iterator[str]:
-    """At every turn, a fork and a restored snapshot go on as the original, and leave it alone."""
+    """At every turn, forks and restored snapshots continue as the original does."""
     if not probe.env.forkable:
         with probe.copies(1) as [env]:
             env.reset(seed=probe.seed)
@@ -30,8 +30,8 @@ def copies(probe: Probe) -> Iterator[str]:
             for name, steps in (("fork", fork), ("restored snapshot", restored)):
                 if steps != rest:
                     yield (
-                        f"task {task}: a {name} after {turn} turns goes on differently: keep what "
-                        f"belongs to an episode in self.state, or override snapshot and restore"
+                        f"task {task}: a {name} after {turn} turns continues differently: keep an "
+                        f"episode's data in self.state, or override snapshot and restore"
                     )
             if original != rest:
                 yield f"task {task}: a fork's actions after {turn} turns change the original"
@@ -40,7 +40,7 @@ def copies(probe: Probe) -> Iterator[str]:
 async def _three_ways(probe: Probe, played: Played, turns: int) -> list[list[StepResult]]:
     """The rest of an episode: in a fork, from a pickled snapshot, and in the original.
 
-    Between them another fork takes other actions, which nobody may feel.
+    Another fork takes other actions in between, which must not affect these three.
     """
     original, restored = made = probe.env.group(2)
     try:
@@ -70,12 +70,12 @@ async def _taken(env: AnyEnv, actions: Sequence[str]) -> list[StepResult]:
 
 
 def pickles(probe: Probe) -> Iterator[str]:
-    """Options come back equal from a pickle; an environment comes back in mid-episode."""
+    """Unpickled options equal the originals; an unpickled environment continues its episode."""
     options = probe.env.options
     if pickle.loads(pickle.dumps(options)) != options:
         yield "options change in a pickle: keep plain values in them"
     if probe.env._lease.injected is not None:
-        return  # What others opened has no place in a pickle.
+        return  # A pickle cannot hold services that the caller opened.
     task = probe.tasks[0]
     played = probe.reference(task)
     with probe.copies(1) as [env]:
@@ -97,13 +97,13 @@ def pickles(probe: Probe) -> Iterator[str]:
         copy.close()
     if steps != list(played.steps):
         yield (
-            f"task {task}: an environment that was pickled goes on differently: its class and "
-            f"options, and self.state, must say all there is to know"
+            f"task {task}: an unpickled environment continues differently: its class, its options "
+            f"and self.state must hold everything"
         )
 
 
 def side_by_side(probe: Probe) -> Iterator[str]:
-    """Two environments with the same options are strangers; closing one closes nothing for it."""
+    """Two environments with equal options are independent, also when one closes."""
     task = probe.tasks[0]
     played = probe.reference(task)
     one, other = made = [probe.build() for _ in range(2)]
@@ -127,11 +127,11 @@ def side_by_side(probe: Probe) -> Iterator[str]:
 
 
 def faces(probe: Probe) -> Iterator[str]:
-    """Gymnasium's face and the asynchronous one do the same."""
+    """The synchronous and the asynchronous API have equal results."""
     for name, task in probe.pairs():
         with probe.copies(1) as [env]:
-            there = play(env, probe.policy(name), seed=probe.seed, task=task)
-        if there != probe.alone(name, task):
+            synchronous = play(env, probe.policy(name), seed=probe.seed, task=task)
+        if synchronous != probe.alone(name, task):
             yield (
                 f"task {task}, {name}: reset/step and areset/astep differ: write begin and turn, "
                 f"and override none of the four"

@@ -17,11 +17,11 @@ from envs.episode import Action, OrderError, Reply, StepResult
 from envs.play import aplay, play
 
 SPLIT_SAMPLE = 64
-"""Most tasks of a split that are compared with those of the others."""
+"""Maximum number of tasks per split in the comparison of splits."""
 
 
 def types(probe: Probe) -> Iterator[str]:
-    """Options, observations, rewards and info are what the contract says."""
+    """Options, observations and step results have the types of the contract."""
     env = probe.env
     options: Any = env.options
     if not (is_dataclass(options) and isinstance(options, env.Options)):
@@ -42,54 +42,54 @@ def types(probe: Probe) -> Iterator[str]:
 
 
 def determinism(probe: Probe) -> Iterator[str]:
-    """Seed and task decide everything; Python's and NumPy's global generators are left alone."""
+    """Seed and task determine the episode; Python's and NumPy's global generators stay unused."""
     for name, task in probe.pairs():
         with global_generators() as used:
             runs = [probe.play(name, task) for _ in range(2)]
         if runs[0] != runs[1]:
             yield (
                 f"task {task}, {name}: two episodes with the same seed and task differ: draw all "
-                f"that is random from self.np_random, and iterate over no set"
+                f"random numbers from self.np_random, and iterate over no set"
             )
         for generator in used:
             yield f"task {task}, {name}: {generator} is used or seeded; use self.np_random"
     with probe.copies(2) as [one, other]:
         drawn = [[env.reset(seed=seed) for seed in range(8)] for env in (one, other)]
     if drawn[0] != drawn[1]:
-        yield "two resets with the same seed and no task differ: hand the seed on to super().reset"
+        yield "two resets with the same seed and no task differ: pass the seed to super().reset"
     if len(probe.env.tasks) >= 8 and len({info["task"] for _, info in drawn[0]}) == 1:
         yield "eight seeds all draw the same task: leave the choice of the task to super().reset"
 
 
 def splits(probe: Probe) -> Iterator[str]:
-    """No task of one split is asked in another, as far as a sample of each shows."""
-    asked = {split: questions for split in SPLITS if (questions := _questions(probe, split))}
-    for one, other in combinations(asked, 2):
-        # Where first observations tell a split's tasks apart, they are the tasks; where they do
-        # not ("Guess my number."), tasks are equal if they are also written the same.
-        start = 1 if _tells_apart(asked[one]) and _tells_apart(asked[other]) else 0
-        known = {question[start:]: index for index, question in asked[one].items()}
-        again = [
+    """No task of one split is in another split, by a sample of each."""
+    sampled = {split: questions for split in SPLITS if (questions := _questions(probe, split))}
+    for one, other in combinations(sampled, 2):
+        # If first observations distinguish the tasks, equal observations mean equal tasks. If they
+        # do not ("Guess my number."), equal tasks have an equal repr as well.
+        start = 1 if _distinguish(sampled[one]) and _distinguish(sampled[other]) else 0
+        known = {question[start:]: index for index, question in sampled[one].items()}
+        shared = [
             (known[question[start:]], index, question[1])
-            for index, question in asked[other].items()
+            for index, question in sampled[other].items()
             if question[start:] in known
         ]
-        if again:
-            first, second, text = again[0]
+        if shared:
+            first, second, text = shared[0]
             yield (
-                f"task {first} of {one} is task {second} of {other} ({text[:60]!r}), and so for "
-                f"{len(again)} of {len(asked[other])}: choose tasks by options.split, and what is "
-                f"asked by the task alone"
+                f"task {first} of {one} is task {second} of {other} ({text[:60]!r}), and "
+                f"{len(shared)} of {len(sampled[other])} are shared: select tasks by "
+                f"options.split, and derive the observation only from the task"
             )
 
 
-def _tells_apart(questions: Mapping[int, tuple[str, str]]) -> bool:
+def _distinguish(questions: Mapping[int, tuple[str, str]]) -> bool:
     """Whether no two tasks have the same first observation."""
     return len({first for _, first in questions.values()}) == len(questions) > 1
 
 
 def _questions(probe: Probe, split: str) -> dict[int, tuple[str, str]]:
-    """Some tasks of a split: index -> (the task, as its ``repr``; its first observation)."""
+    """By index, the ``repr`` and the first observation of some tasks of a split."""
     try:
         twin = probe.build(split)
     except ValueError:
@@ -98,29 +98,29 @@ def _questions(probe: Probe, split: str) -> dict[int, tuple[str, str]]:
     count, half = len(twin.tasks), SPLIT_SAMPLE // 2
     chosen = sorted({*range(min(count, half)), *(i * count // half for i in range(half))})
     try:
-        # In each split the same seeds: what a generator decides, and not the task, is equal then.
+        # Equal seeds in each split make equal whatever depends on the generator alone.
         return {
-            index: (repr(twin.tasks[index]), twin.reset(seed=place, options={"task": index})[0])
-            for place, index in enumerate(chosen)
+            index: (repr(twin.tasks[index]), twin.reset(seed=seed, options={"task": index})[0])
+            for seed, index in enumerate(chosen)
         }
     finally:
         twin.close()
 
 
 def order(probe: Probe) -> Iterator[str]:
-    """A step before the first reset or after the end raises OrderError, in both faces."""
+    """A step before the first reset or after the end raises OrderError, in both APIs."""
 
     def refused(env: AnyEnv, when: str) -> Iterator[str]:
-        faces: dict[str, Callable[[], StepResult]] = {
+        methods: dict[str, Callable[[], StepResult]] = {
             "step": lambda: env.step(""),
             "astep": lambda: loop_thread.run(env.astep("")),
         }
-        for face, step in faces.items():
+        for method, step in methods.items():
             try:
                 step()
             except OrderError:
                 continue
-            yield f"{face} {when} does not raise OrderError: leave that to super().{face}"
+            yield f"{method} {when} does not raise OrderError: leave that to super().{method}"
 
     with probe.copies(1) as [env]:
         yield from refused(env, "before the first reset")
@@ -129,48 +129,48 @@ def order(probe: Probe) -> Iterator[str]:
 
 
 def terminal(probe: Probe) -> Iterator[str]:
-    """What a turn says is what its step returns, the last one of an episode too."""
+    """A step returns the observation of its turn, also at the end of an episode."""
     for name, task in probe.pairs():
         with probe.copies(1) as [env]:
-            said = _listen(env)
+            turns = _record_turns(env)
             played = loop_thread.run(aplay(env, probe.policy(name), seed=probe.seed, task=task))
-        told = [step.observation for step in played.steps]
-        different = [i for i, pair in enumerate(zip(said, told, strict=False)) if len({*pair}) > 1]
+        steps = [step.observation for step in played.steps]
+        different = [i for i, (a, b) in enumerate(zip(turns, steps, strict=False)) if a != b]
         if different:
             turn = different[0]
             yield (
-                f"task {task}, {name}: turn {turn + 1} of {len(told)} said {said[turn][:60]!r}, "
-                f"its step returned {told[turn][:60]!r}: keep what turn says, the last words of "
-                f"an episode too"
+                f"task {task}, {name}: turn {turn + 1} of {len(steps)} gave the observation "
+                f"{turns[turn][:60]!r}, its step returned {steps[turn][:60]!r}: keep the turn's "
+                f"observation, also at the end of an episode"
             )
 
 
-def _listen(env: AnyEnv) -> list[str]:
-    """Collects the observations of a copy's turns, as its author gives them."""
-    author, said = env.turn, list[str]()
+def _record_turns(env: AnyEnv) -> list[str]:
+    """A list to which a copy's ``turn`` appends its observations."""
+    turn, observations = env.turn, list[str]()
 
-    def heard(reply: Reply) -> Reply:
-        # What is no Reply is named by the step that gets it.
+    def recorded(reply: Reply) -> Reply:
+        # The step reports anything that is no Reply.
         if isinstance(reply, Reply):
-            said.append(reply.observation)
+            observations.append(reply.observation)
         return reply
 
-    async def awaited(answer: Any) -> Reply:
-        return heard(await answer)
+    async def awaited(pending: Any) -> Reply:
+        return recorded(await pending)
 
-    async def waits(action: Action) -> Reply:
-        return await awaited(author(action))
+    async def async_turn(action: Action) -> Reply:
+        return await awaited(turn(action))
 
-    def plain(action: Action) -> Any:
-        answer: Any = author(action)
-        return awaited(answer) if inspect.isawaitable(answer) else heard(answer)
+    def plain_turn(action: Action) -> Any:
+        reply: Any = turn(action)
+        return awaited(reply) if inspect.isawaitable(reply) else recorded(reply)
 
-    vars(env)["turn"] = waits if inspect.iscoroutinefunction(author) else plain
-    return said
+    vars(env)["turn"] = async_turn if inspect.iscoroutinefunction(turn) else plain_turn
+    return observations
 
 
 def info(probe: Probe) -> Iterator[str]:
-    """Info is plain data: it pickles, and comes back equal."""
+    """Info is plain data: an unpickled copy equals the original."""
     for task in probe.tasks:
         played = probe.reference(task)
         for found in (played.info, *(step.info for step in played.steps)):
@@ -183,7 +183,7 @@ def gymnasium_check(probe: Probe) -> Iterator[str]:
     from gymnasium.utils.env_checker import check_env
 
     with probe.copies(1) as [env], warnings.catch_warnings():
-        # Its warnings are advice (an environment made without gymnasium.make has no spec).
+        # The warnings are only advice (an environment made without gymnasium.make has no spec).
         warnings.simplefilter("ignore")
         try:
             check_env(env, skip_render_check=True)

@@ -1,4 +1,4 @@
-"""Rules of episodes beside and after one another: none knows of the others."""
+"""Rules of consecutive and concurrent episodes: none affects another."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from envs.play import Played, aplay, play
 
 
 def no_leak(probe: Probe) -> Iterator[str]:
-    """An episode does not know what was played before on the same environment."""
+    """Earlier episodes on the same environment do not affect an episode."""
     for task in probe.tasks:
         for name in probe.spam():
             with probe.copies(1) as [used]:
@@ -25,13 +25,13 @@ def no_leak(probe: Probe) -> Iterator[str]:
                 after = loop_thread.run(again)
             if after != probe.reference(task):
                 yield (
-                    f"task {task}: an episode of {name} changes the next one: begin must set all "
-                    f"of self.state anew, and turn change nothing else"
+                    f"task {task}: an episode of {name} changes the next one: begin must reset all "
+                    f"of self.state, and turn must change nothing else"
                 )
 
 
 def group(probe: Probe) -> Iterator[str]:
-    """Copies start equal and do not touch one another while they run."""
+    """Copies start equal and do not affect one another."""
 
     async def beside(quiet: AnyEnv, loud: AnyEnv, played: Played) -> list[StepResult]:
         await quiet.areset(seed=probe.seed, options={"task": played.info["task"]})
@@ -52,13 +52,13 @@ def group(probe: Probe) -> Iterator[str]:
         with probe.copies(2) as [quiet, loud]:
             if loop_thread.run(beside(quiet, loud, played)) != list(played.steps):
                 yield (
-                    f"task {task}: an episode changes another that runs beside it: keep what "
-                    f"belongs to an episode in self.state"
+                    f"task {task}: an episode changes another that runs beside it: keep an "
+                    f"episode's data in self.state"
                 )
 
 
 def interleaved(probe: Probe) -> Iterator[str]:
-    """Episodes that take turns in one loop are what each is alone."""
+    """Episodes that take turns in one loop equal those played alone."""
     count = probe.strength.num_interleaved
     chosen = list(islice(cycle(probe.pairs()), count))
     alone = [probe.alone(name, task) for name, task in chosen]
@@ -76,29 +76,29 @@ def interleaved(probe: Probe) -> Iterator[str]:
 
 
 def threads(probe: Probe) -> Iterator[str]:
-    """Episodes in threads, by Gymnasium's face, are what each is alone."""
+    """Episodes in threads, by the synchronous API, equal those played alone."""
     count = probe.strength.num_threads
     chosen = list(islice(cycle(probe.pairs()), count))
     alone = [probe.alone(name, task) for name, task in chosen]
     played: list[Played | Exception | None] = [None] * count
     start = threading.Barrier(count)
 
-    def run(place: int, env: AnyEnv) -> None:
-        name, task = chosen[place]
+    def run(index: int, env: AnyEnv) -> None:
+        name, task = chosen[index]
         try:
             policy = probe.policy(name)
             start.wait(timeout=60)
-            played[place] = play(env, policy, seed=probe.seed, task=task)
+            played[index] = play(env, policy, seed=probe.seed, task=task)
         # The environment is foreign code: whatever it raises is a finding.
         except Exception as error:
-            played[place] = error
+            played[index] = error
 
     limit_s = probe.env.options.step_timeout_s
     deadline = time.monotonic() + limit_s
     with probe.copies(count) as members:
         workers = [
-            threading.Thread(target=run, args=place, name="turnwise-check", daemon=True)
-            for place in enumerate(members)
+            threading.Thread(target=run, args=member, name="turnwise-check", daemon=True)
+            for member in enumerate(members)
         ]
         for worker in workers:
             worker.start()
@@ -116,13 +116,13 @@ def threads(probe: Probe) -> Iterator[str]:
 def _differences(
     chosen: list[tuple[str, int]], played: Sequence[object], alone: list[Played], where: str
 ) -> Iterator[str]:
-    """What differs from what it is alone; once for each policy and task."""
-    told = set[tuple[str, int]]()
+    """Episodes that differ from those played alone, once per policy and task."""
+    reported = set[tuple[str, int]]()
     for pair, one, expected in zip(chosen, played, alone, strict=True):
-        if isinstance(one, Played) and one != expected and pair not in told:
-            told.add(pair)
+        if isinstance(one, Played) and one != expected and pair not in reported:
+            reported.add(pair)
             yield (
-                f"task {pair[1]}, {pair[0]}: {where} the episode is another than alone: keep what "
-                f"belongs to an episode in self.state, and nothing that changes in the class or "
-                f"the module"
+                f"task {pair[1]}, {pair[0]}: {where} the episode differs from the one played "
+                f"alone: keep an episode's data in self.state, and nothing that changes in the "
+                f"class or the module"
             )

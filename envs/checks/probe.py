@@ -1,4 +1,4 @@
-"""An environment under examination: copies, episodes of it, and policies that know nothing."""
+"""An environment under test: its copies and episodes, and policies without knowledge."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from envs.play import Played, TextPolicy, aplay, gold_of
 AnyEnv = TextEnv[Any, Any]
 GOLD = "gold"
 WITHOUT_GOLD = "tags around a word"
-"""The policy that takes the gold one's place: of those that know nothing, it calls most tools."""
+"""Replacement for a missing gold policy: of the others, this policy calls most tools."""
 _TAG = re.compile(r"</?([A-Za-z][\w-]*)>|<\|(?:begin|end)_of_(\w+)\|>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strength:
-    """How much is played."""
+    """The extent of a check."""
 
     gold_tasks: tuple[int, ...]
-    """What the gold policy plays."""
+    """Tasks that the gold policy plays."""
     num_interleaved: int = 64
-    """Episodes at once in one loop."""
+    """Concurrent episodes in one loop."""
     num_threads: int = 16
-    """Threads that play at once."""
+    """Threads that play concurrently."""
     max_block_s: float = 0.02
-    """How long a turn may keep the loop from others, in seconds."""
+    """Seconds for which a turn may block the loop."""
 
 
 class Probe:
-    """An environment under examination, and what is known of it so far."""
+    """An environment under test, with a cache of its episodes."""
 
     def __init__(
         self, env: AnyEnv, tasks: tuple[int, ...], seed: int, strength: Strength | None = None
@@ -62,9 +62,9 @@ class Probe:
                 one.close()
 
     def build(self, split: str = "") -> AnyEnv:
-        """Another environment with the same options, of another split if one is named.
+        """Another instance with the same options, except for the split if one is named.
 
-        It opens services of its own, unless somebody injected this one's.
+        The instance opens services of its own, unless the caller injected them.
         """
         kind, options = cast(Any, type(self.env)), self.env.options
         if split:
@@ -74,20 +74,20 @@ class Probe:
         return made
 
     def play(self, name: str, task: int) -> Played:
-        """An episode on a copy of its own, through the asynchronous face."""
+        """An episode on a new copy, by the asynchronous API."""
         with self.copies(1) as [env]:
             policy = self.policy(name)
             return loop_thread.run(aplay(env, policy, seed=self.seed, task=task))
 
     def alone(self, name: str, task: int) -> Played:
-        """The episode that such a policy has when nothing else is played; played once."""
+        """The episode of a policy that plays alone; cached."""
         if (name, task) not in self._known:
             self._known[name, task] = self.play(name, task)
         return self._known[name, task]
 
     @cached_property
     def player(self) -> str:
-        """Name of the policy whose episodes the rules compare: the gold one, where there is one."""
+        """Name of the policy whose episodes the rules compare: the gold policy if there is one."""
         try:
             self.env.gold_policy()
         except NotImplementedError:
@@ -105,12 +105,12 @@ class Probe:
     def policy(self, name: str) -> TextPolicy:
         """A policy for one episode.
 
-        The gold one is asked of the environment that never plays: it cannot look at an episode.
+        The gold policy comes from an instance that never plays, so it cannot read an episode.
         """
         return gold_of(self.env) if name == GOLD else self.spam()[name]
 
     def spam(self) -> dict[str, TextPolicy]:
-        """Policies that know nothing, by name."""
+        """Policies without knowledge, by name."""
         return {
             "empty text": lambda _: "",
             "random text": self._noise,
@@ -123,12 +123,12 @@ class Probe:
         }
 
     def _noise(self, observation: str) -> str:
-        """Printable characters, others for another observation."""
+        """Random printable characters, determined by the observation."""
         rng = np.random.default_rng([self.seed, zlib.crc32(observation.encode())])
         return "".join(chr(letter) for letter in rng.integers(32, 127, size=200))
 
     def _tags(self, observation: str, inside: str) -> str:
-        """Every tag that the environment names, and the usual ones, opened and closed."""
+        """All tags that the environment mentions, and the usual ones, opened and closed."""
         named = " ".join([self.env.system_prompt or "", observation, *self.env.stop])
         pairs = {"think": ("<think>", "</think>"), "answer": ("<answer>", "</answer>")}
         for tag in _TAG.finditer(named):
@@ -136,7 +136,7 @@ class Probe:
                 pairs.setdefault(tag[1], (f"<{tag[1]}>", f"</{tag[1]}>"))
             else:
                 pairs.setdefault(tag[2], (f"<|begin_of_{tag[2]}|>", f"<|end_of_{tag[2]}|>"))
-        # The answer last, where it belongs.
+        # The answer belongs at the end.
         pairs["answer"] = pairs.pop("answer")
         filled = [f"{opens}\n{inside}\n{closes}" for opens, closes in pairs.values()]
         return "\n".join([*filled, f"\\boxed{{{inside}}}"]) + "\n"
@@ -144,7 +144,7 @@ class Probe:
 
 @contextmanager
 def global_generators() -> Iterator[list[str]]:
-    """Lists, afterwards, the global generators that were used or seeded; puts them back."""
+    """Yields a list that names, at the end, the global generators in use; restores their states."""
     changed: list[str] = []
     python, numpy = random.getstate(), np.random.get_state(legacy=False)
     yield changed

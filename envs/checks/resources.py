@@ -1,4 +1,4 @@
-"""Rules of what an environment takes: the event loop's time, and what it leaves when closed."""
+"""Rules of resources: the event loop's time, and what remains open after ``close``."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from envs.checks.probe import Probe
 from envs.play import aplay
 
 BEAT_S = 0.005
-"""How often the heartbeat asks whether the loop is free, in seconds."""
-MOST_TRIES = 5
-"""Times that an episode is played before it counts as keeping the loop from others."""
-LEAVING_S = 5.0
-"""Seconds that what is closed may take to be gone."""
+"""Seconds between two heartbeats, which measure whether the loop is free."""
+MAX_TRIES = 5
+"""Times that an episode is played before it counts as blocking the loop."""
+CLOSING_S = 5.0
+"""Seconds after ``close`` until all resources must be gone."""
 _SCHEDULE = Path("/proc/thread-self/schedstat")
 _LASTING = ("turnwise-envs", "turnwise-watch", "asyncio_")
-"""Threads that a process keeps, whoever started them: the loop's, its watch, asyncio's pool."""
+"""Threads that a process keeps: the loop thread, its watch, asyncio's pool."""
 
 
 def free_loop(probe: Probe) -> Iterator[str]:
-    """Nothing keeps the event loop from others for long."""
+    """No episode blocks the event loop for long."""
     limit_s = probe.strength.max_block_s
     worst, where = 0.0, ""
     for name, task in probe.pairs():
         block = math.inf
-        # Other threads, a collection of garbage and a virtual machine's host delay a heartbeat as
-        # well, but hardly in each of several tries of the same few milliseconds.
-        for _ in range(MOST_TRIES):
+        # Other threads, garbage collection and a virtual machine's host also delay heartbeats, but
+        # hardly in each of several tries of the same few milliseconds.
+        for _ in range(MAX_TRIES):
             block = min(block, loop_thread.run(_longest_block(probe, task, name)))
             if block <= limit_s:
                 break
@@ -44,7 +44,7 @@ def free_loop(probe: Probe) -> Iterator[str]:
     if worst > limit_s:
         yield (
             f"{where}: the event loop was not free for {worst * 1000:.0f} ms, in each of "
-            f"{MOST_TRIES} episodes: mark plain functions that take long with blocking = True, or "
+            f"{MAX_TRIES} episodes: mark plain functions that take long with blocking = True, or "
             f"await inside async ones"
         )
 
@@ -52,7 +52,7 @@ def free_loop(probe: Probe) -> Iterator[str]:
 async def _longest_block(probe: Probe, task: int, name: str) -> float:
     """The longest delay of a heartbeat during one episode, in seconds.
 
-    The time for which this thread was ready and another had the processor is not counted.
+    Time in which this thread waited for a processor is not counted.
     """
     longest = 0.0
 
@@ -67,7 +67,7 @@ async def _longest_block(probe: Probe, task: int, name: str) -> float:
     env = probe.env.group(1)[0]
     heart = asyncio.create_task(beat())
     try:
-        # So that the heart beats before the episode and after it.
+        # At least one heartbeat before the episode and one after it.
         await asyncio.sleep(2 * BEAT_S)
         await aplay(env, probe.policy(name), seed=probe.seed, task=task)
         await asyncio.sleep(2 * BEAT_S)
@@ -78,7 +78,7 @@ async def _longest_block(probe: Probe, task: int, name: str) -> float:
 
 
 def _queued_s() -> float:
-    """Seconds for which this thread has waited for a processor; 0 where the kernel does not say."""
+    """Seconds that this thread has waited for a processor; 0 if the kernel does not report it."""
     try:
         return int(_SCHEDULE.read_text().split()[1]) / 1e9
     except (OSError, IndexError, ValueError):
@@ -86,7 +86,7 @@ def _queued_s() -> float:
 
 
 def close(probe: Probe) -> Iterator[str]:
-    """Closing twice is harmless, closes nothing for others, and leaves nothing behind."""
+    """Closing twice is harmless, does not affect other instances, and leaves nothing open."""
     task = probe.tasks[0]
     with probe.copies(1) as [env]:
         env.reset(seed=probe.seed)
@@ -94,16 +94,16 @@ def close(probe: Probe) -> Iterator[str]:
     before = probe.play(probe.player, task)
     if before != probe.reference(task):
         yield "after one copy was closed twice, others play differently"
-    # The first time round a process makes what it keeps: caches, pools of threads.
+    # The first round creates what a process keeps: caches, thread pools.
     _open_and_close(probe, task)
     held = _held()
     _open_and_close(probe, task)
-    deadline = time.monotonic() + LEAVING_S
+    deadline = time.monotonic() + CLOSING_S
     while (left := _held() - held) and time.monotonic() < deadline:
         time.sleep(0.02)
     if left:
         yield (
-            f"after close there is still {', '.join(sorted(left.elements()))}: end it behind the "
+            f"after close there is still {', '.join(sorted(left.elements()))}: end it after the "
             f"yield of open_services, or in close and aclose"
         )
 
@@ -121,9 +121,9 @@ def _open_and_close(probe: Probe, task: int) -> None:
 
 
 def _held() -> Counter[str]:
-    """Child processes, threads, and open files and sockets of this process, in words.
+    """Names of this process's child processes, threads, open files and sockets.
 
-    Processes and files are those that ``/proc`` tells of; elsewhere threads alone are compared.
+    Without ``/proc``, only threads are compared.
     """
     held: Counter[str] = Counter()
     for thread in threading.enumerate():
@@ -133,14 +133,14 @@ def _held() -> Counter[str]:
         try:
             target = link.readlink()
         except OSError:
-            continue  # The listing's own, gone by now.
+            continue  # The descriptor of the listing itself.
         held[f"open file {target}"] += 1
     for stat in _entries(Path("/proc")):
         if stat.name.isdigit():
             try:
                 command, _, fields = (stat / "stat").read_text().rpartition(")")
             except OSError:
-                continue  # Ended while it was looked at.
+                continue  # The process ended in between.
             if int(fields.split()[1]) == os.getpid():
                 held[f"process {stat.name} {command.partition('(')[2]}"] += 1
     return held

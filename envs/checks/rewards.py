@@ -1,4 +1,4 @@
-"""Rules of what is paid: to whom knows everything, to whom knows nothing, and in which parts."""
+"""Rules of rewards: the gold policy's, those of policies without knowledge, and their parts."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Iterator
 from envs.checks.probe import GOLD, AnyEnv, Probe
 
 MOST_FLOOR = 0.3
-"""Of the range: more than that for knowing nothing has to be explained."""
+"""Share of the range; a higher reward floor needs a waiver."""
 
 
 def floor_share(env: AnyEnv) -> float:
-    """Where the floor lies in the range: 0 at its bottom, 1 at its top."""
+    """Position of the floor in the range: 0 at its lower end, 1 at its upper end."""
     low, high = env.reward_range
     return (env.reward_floor - low) / (high - low)
 
 
 def gold(probe: Probe) -> Iterator[str]:
-    """The gold policy earns the most there is, and ends the episode itself.
+    """The gold policy earns the best return and ends the episode itself.
 
-    An environment without one is not tested by this rule; the report says so.
+    The rule is skipped, and reported so, for an environment without a gold policy.
     """
     if probe.player != GOLD:
         return
@@ -36,13 +36,13 @@ def gold(probe: Probe) -> Iterator[str]:
         if not played.steps[-1].terminated:
             cut.append(f"task {task}: is cut short ({played.steps[-1].info['stop_reason']})")
     if poor:
-        yield f"{poor[0]}; so on {len(poor)} of {len(tasks)} tasks; it reads observations alone"
+        yield f"{poor[0]}; also on {len(poor)} of {len(tasks)} tasks; it reads only observations"
     if cut:
-        yield f"{cut[0]}; so on {len(cut)} of {len(tasks)} tasks"
+        yield f"{cut[0]}; also on {len(cut)} of {len(tasks)} tasks"
 
 
 def floor(probe: Probe) -> Iterator[str]:
-    """Who knows nothing earns no more than reward_floor."""
+    """Policies without knowledge earn at most reward_floor."""
     for name in probe.spam():
         for task in probe.tasks:
             reward = probe.alone(name, task).reward
@@ -54,7 +54,7 @@ def floor(probe: Probe) -> Iterator[str]:
 
 
 def low_floor(probe: Probe) -> Iterator[str]:
-    """The floor is low: else there is little to learn for."""
+    """The floor is low enough to leave room for learning."""
     (low, high), bottom = probe.env.reward_range, probe.env.reward_floor
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         yield f"reward_range ({low:g}, {high:g}) must be two finite numbers, the lower first"
@@ -63,12 +63,12 @@ def low_floor(probe: Probe) -> Iterator[str]:
     elif (share := floor_share(probe.env)) > MOST_FLOOR + 1e-9 and not probe.env.floor_waiver:
         yield (
             f"reward_floor ({bottom:g}) lies at {share:.0%} of reward_range ({low:g}, {high:g}); "
-            f"at most {MOST_FLOOR:.0%}: pay less for nothing, or say why in floor_waiver"
+            f"at most {MOST_FLOOR:.0%}: reward empty answers less, or explain it in floor_waiver"
         )
 
 
 def rewards(probe: Probe) -> Iterator[str]:
-    """Named rewards are finite and add up, turn by turn; returns are in the declared range."""
+    """Named rewards are finite and sum to the turn's reward; returns are in the declared range."""
     low, high = probe.env.reward_range
     for name, task in probe.pairs():
         played = probe.alone(name, task)

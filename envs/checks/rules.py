@@ -1,7 +1,7 @@
-"""The rules of :func:`envs.check_env`: each yields what breaks it; one that raises is broken, too.
+"""The rules of :func:`envs.check_env`: each yields its violations; a rule that raises is broken.
 
-They act through copies of the environment (``env.group``) and through others with the same options;
-the environment itself is left alone.
+Rules play copies of the environment (``env.group``) and other instances with the same options; the
+environment itself stays unchanged.
 """
 
 from __future__ import annotations

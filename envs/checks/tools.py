@@ -1,4 +1,4 @@
-"""Rule of tools: the model reads how each one is called."""
+"""Rule of tools: the model reads how to call each tool."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from envs.tool_env import ToolEnv, ToolOptions
 def tools(probe: Probe) -> Iterator[str]:
     """The system prompt or the first observation names every tool that the model may call.
 
-    ``instructions=False`` leaves the rules out on purpose: then the rule tests nothing.
+    ``instructions=False`` omits the rules on purpose: then this rule tests nothing.
     """
     env = probe.env
     if not isinstance(env, ToolEnv) or not isinstance(env.options, ToolOptions):
@@ -27,6 +27,6 @@ def tools(probe: Probe) -> Iterator[str]:
             if not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", shown, re.IGNORECASE):
                 yield (
                     f"task {task}: neither the system prompt nor the first observation names the "
-                    f"tool {name!r}: add self.tool_rules to self.system_prompt, or say there how "
-                    f"to call it"
+                    f"tool {name!r}: add self.tool_rules to self.system_prompt, or explain there "
+                    f"how to call it"
                 )

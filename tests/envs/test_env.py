@@ -595,7 +595,7 @@ def test_what_cannot_be_copied_says_so():
     other.env_id = "coins-v0"
     env = dice()
     env.reset(seed=0)
-    with pytest.raises(ValueError, match="a snapshot of 'dice-v0' cannot go on as 'coins-v0'"):
+    with pytest.raises(ValueError, match="'coins-v0' cannot restore a snapshot of 'dice-v0'"):
         other.restore(env.snapshot())
 
 

@@ -15,7 +15,7 @@ import pytest
 
 import envs
 from envs.base.loop import loop_thread
-from envs.properties import Lived, live_again
+from envs.properties import PropertyReport, live_again
 
 ENVIRONMENTS = [
     ("countdown", {}),
@@ -40,12 +40,12 @@ ENVIRONMENTS = [
 NAMES = [f"{name} {options}" for name, options in ENVIRONMENTS]
 
 
-async def live(name: str, options: dict, count: int) -> list[Lived]:
+async def live(name: str, options: dict, count: int) -> list[PropertyReport]:
     """Episodes with shared services, eight at a time."""
     env = envs.make(name, **options)
     async with env.open_services(env.options) as services:
         shared = envs.make(name, services=services, **options)
-        lived: list[Lived] = []
+        lived: list[PropertyReport] = []
         for start in range(0, count, 8):
             some = range(start, min(start + 8, count))
             games = [live_again(shared, random.Random(f"{name} {i}")) for i in some]
@@ -148,10 +148,10 @@ class Poor(LampEnv):
     ("kind", "says"),
     [
         (Uneven, "members of a group start differently"),
-        (SharedForks, "turn 0: what forks did changes the episode that they came from"),
-        (LostForks, "turn 0: a fork that takes the same actions lives another episode"),
-        (LostSnapshots, "turn 1: a restored snapshot goes on differently"),
-        (Restless, "the same actions lead another member elsewhere"),
+        (SharedForks, "turn 0: actions of forks change the original episode"),
+        (LostForks, "turn 0: a fork with equal actions has other results"),
+        (LostSnapshots, "turn 1: a restored snapshot with equal actions has other results"),
+        (Restless, "equal actions have other results in another member"),
         (Poor, "the gold policy earns 1"),
     ],
 )
@@ -167,4 +167,4 @@ def test_what_does_not_hold_is_said(kind, says):
 
 def test_a_sound_environment_has_no_violations():
     lived = loop_thread.run(live_again(LampEnv(LampOptions()), random.Random(0)))
-    assert lived == Lived(4, [])
+    assert lived == PropertyReport(4, [])

@@ -56,7 +56,7 @@ def plugins(tmp_path, monkeypatch):
     # A fresh registry, since the process's own one has read its entry points already.
     monkeypatch.setattr(registration, "_registry", Registry("environment", "turnwise.envs"))
     before = dict(gymnasium.registry)
-    registration.tell_gymnasium_of_plugins()
+    registration.register_plugins_with_gymnasium()
     yield
     for name in set(gymnasium.registry) - set(before):
         del gymnasium.registry[name]

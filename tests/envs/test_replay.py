@@ -190,7 +190,7 @@ def test_the_same_actions_by_another_rubric(searched, capsys):
     [
         (
             lambda e: e.pop("calls"),
-            "line 1: no episode that can be played again: it has no 'calls'",
+            "line 1: not a record of an episode: it has no 'calls'",
         ),
         (
             lambda e: e.update(env_id="no-such-v0"),

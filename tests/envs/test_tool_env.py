@@ -279,7 +279,7 @@ async def test_what_a_tool_cannot_copy_has_no_forks(monkeypatch):
     monkeypatch.setattr(Tally, "forkable", False)
     env = envs.make("math", tools="test-tally", max_turns=9)
     await env.areset(seed=0)
-    message = r"^math-v0: tool 'test-tally' cannot copy what an episode keeps$"
+    message = r"^math-v0: tool 'test-tally' cannot copy an episode's state$"
     with pytest.raises(NotForkable, match=message.replace("test-tally", "tally")):
         await env.afork()
     with pytest.raises(NotForkable, match="cannot copy"):
@@ -308,7 +308,7 @@ def test_a_snapshot_of_another_environment_is_refused():
     math, search = envs.make("math", tools="calculator", max_turns=2), envs.make("search-qa")
     math.reset(seed=0)
     search.reset(seed=0)
-    with pytest.raises(ValueError, match="a snapshot of 'math-v0' cannot go on as 'search-qa-v0'"):
+    with pytest.raises(ValueError, match="'search-qa-v0' cannot restore a snapshot of 'math-v0'"):
         search.restore(math.snapshot())
 
 
@@ -360,7 +360,7 @@ async def test_whatever_a_tool_raises_is_a_failure():
     env = envs.make("math", tools="test-tally", max_turns=3)
     for call, says in (
         ("<tally>888</tally>", "tool 'tally' failed: KeyError: 888"),
-        ("<tally>777</tally>", "tool 'tally' failed: TypeError: it answered str, not a ToolResult"),
+        ("<tally>777</tally>", "tool 'tally' failed: TypeError: it returned str, not a ToolResult"),
     ):
         await env.areset(seed=0, options={"task": 0})
         with pytest.raises(EnvFailure, match=says) as failed:
@@ -394,8 +394,8 @@ def test_an_unknown_name_is_one():
 @pytest.mark.parametrize(
     ("env_id", "options", "name", "says"),
     [
-        ("search-qa", {}, "search", "'search' is there already"),
-        ("math", {}, "verifier", "'verifier' is there already"),
+        ("search-qa", {}, "search", "the environment has a 'search' already"),
+        ("math", {}, "verifier", "the environment has a 'verifier' already"),
         ("math", {}, "think", "needs another name: <think> is no call"),
         *(("search-qa", {"syntax": s}, "answer", "<answer> is no call") for s in TAGGED),
     ],

@@ -34,8 +34,8 @@ async def test_a_plain_author_who_blocks_the_loop_is_named_once(monkeypatch, cap
         assert await call(turn) == 3
         await asyncio.sleep(0.1)
     assert caplog.messages == [
-        "slow-v0: turn has kept the event loop from every other episode for 0.1 s: make it async, "
-        "or set blocking = True"
+        "slow-v0: turn has blocked the event loop, and all other episodes, for 0.1 s: make it "
+        "async, or set blocking = True"
     ]
 
 

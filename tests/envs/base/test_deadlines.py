@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from envs.base.deadlines import _here, bounded
+from envs.base.deadlines import _queues, bounded
 from envs.episode import EnvFailure
 
 
@@ -30,7 +30,7 @@ async def test_each_wait_has_its_own_deadline_and_one_timer_serves_them_all():
     quick = [bounded(sleeps(0.001), "quick", limit_s) for _ in range(50)]
     waiting = asyncio.gather(*(late(delay) for delay in (0, 0.03, 0.06)), *quick)
     await asyncio.sleep(0)
-    queue = _here.queue(limit_s)
+    queue = _queues.queue(limit_s)
     assert queue.timer is not None
     await waiting
     assert len(ends) == 3

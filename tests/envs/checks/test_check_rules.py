@@ -282,8 +282,8 @@ class Melting:
 
 
 class LiveInfo(DoorEnv):
-    def _opened(self, observation: str) -> tuple[str, dict[str, Any]]:
-        observation, info = super()._opened(observation)
+    def _started(self, observation: str) -> tuple[str, dict[str, Any]]:
+        observation, info = super()._started(observation)
         return observation, {**info, "mood": Melting()}
 
 
@@ -404,20 +404,20 @@ FAULTS = [
         "no leak",
         "task 0: an episode of empty text changes the next one: begin",
     ),
-    (TwoSeats, "group", "task 0: an episode changes another that runs beside it: keep what"),
-    (SmallShelf, "interleaved", "gold: among 64 in one loop the episode is another than alone"),
-    (Corridor, "threads", "gold: in one of 16 threads the episode is another than alone: keep"),
+    (TwoSeats, "group", "task 0: an episode changes another that runs beside it: keep an"),
+    (SmallShelf, "interleaved", "gold: among 64 in one loop the episode differs from the one"),
+    (Corridor, "threads", "gold: in one of 16 threads the episode differs from the one played"),
     (Forgiving, "order", "step before the first reset does not raise OrderError: leave that to"),
-    (LastWordsLost, "last observation", "turn 2 of 2 said 'It is over.', its step returned ''"),
+    (LastWordsLost, "last observation", "turn 2 of 2 gave the observation 'It is over.', its step returned ''"),
     (
         PoorGold,
         "gold policy",
-        "task 0: earns 0, where reward_range promises 1; so on 20 of 20 tasks; it",
+        "task 0: earns 0, where reward_range promises 1; also on 20 of 20 tasks; it",
     ),
     (
         GoldOfMost,
         "gold policy",
-        "task 19: earns 0, where reward_range promises 1; so on 1 of 20 tasks",
+        "task 19: earns 0, where reward_range promises 1; also on 1 of 20 tasks",
     ),
     (SilentTools, "tools", "neither the system prompt nor the first observation names the tool"),
     (Generous, "reward floor", "task 0: empty text earns 1, above 0: pay less for it, or declare"),
@@ -427,7 +427,7 @@ FAULTS = [
     (EndlessScore, "rewards", "scores['tries'] is inf, not finite"),
     (HiddenBonus, "rewards", "'bonus': 0.5} is not 0"),
     (LiveInfo, "info", "info changes in a pickle; keep plain values in it"),
-    (Forgetful, "copies", "a fork after 1 turns goes on differently: keep what belongs to an"),
+    (Forgetful, "copies", "a fork after 1 turns continues differently: keep an episode"),
     (local_class(), "pickle", "define its class at the top of a module, and keep plain data"),
     (Crowded, "side by side", "two instances that take turns play differently than one alone"),
     (ShortArms, "faces", "tags fifty times: reset/step and areset/astep differ: write begin"),
@@ -462,7 +462,7 @@ def leftovers():
 @pytest.mark.parametrize(("kind", "rule", "says"), FAULTS, ids=[f[0].__name__ for f in FAULTS])
 @pytest.mark.usefixtures("leftovers")
 def test_this_rule_alone_catches_it(kind, rule, says, monkeypatch):
-    monkeypatch.setattr("envs.checks.resources.LEAVING_S", 0.1)
+    monkeypatch.setattr("envs.checks.resources.CLOSING_S", 0.1)
     env = kind(kind.Options())
     try:
         with pytest.raises(CheckFailed) as error:

@@ -16,7 +16,7 @@ import pytest
 import envs
 from envs import CheckFailed, EnvOptions, OrderError, Reply, TextEnv, check_env, finish, go_on
 from envs.checks.probe import Probe, Strength, global_generators
-from envs.checks.resources import MOST_TRIES
+from envs.checks.resources import MAX_TRIES
 from envs.checks.rules import RULES
 
 
@@ -144,7 +144,7 @@ def test_a_rule_that_does_not_end_is_named_and_ends_the_check():
     finally:
         Stuck.let_go.set()
     (violation,) = failed.value.violations
-    assert violation.startswith("splits: not over after 10 s, and the rules behind it were not")
+    assert violation.startswith("splits: not over after 10 s, and the rules after it were not")
     with pytest.raises(ValueError, match=r"max_rule_s \(0\) must be above 0"):
         check_env(ParrotProof(PasswordOptions()), max_rule_s=0)
 
@@ -325,8 +325,8 @@ class DoesNotAddUp(ParrotProof):
 
 
 class LiveInfo(ParrotProof):
-    def _opened(self, observation: str) -> tuple[str, dict[str, Any]]:
-        observation, info = super()._opened(observation)
+    def _started(self, observation: str) -> tuple[str, dict[str, Any]]:
+        observation, info = super()._started(observation)
         return observation, {**info, "policy": lambda: None}
 
 
@@ -428,7 +428,7 @@ class Guarded(ParrotProof):
         (SplitIgnored, "splits", "task 0 of validation is task 0 of test"),
         (Shuffled, "splits", " of train is task "),
         (AsksAtRandom, "splits", "task 0 of train is task 0 of test"),
-        (Mute, "splits", "('Password?'), and so for 20 of 20"),
+        (Mute, "splits", "('Password?'), and 20 of 20 are shared"),
         (History, "no leak", "changes the next one"),
         (SharedBoard, "group", "changes another that runs beside it"),
         (ForgivesOrder, "order", "step before the first reset does not raise OrderError"),
@@ -511,7 +511,7 @@ def free_loop(kind: type[PasswordEnv], *tasks: int) -> tuple[list[str], float]:
 def test_a_turn_that_holds_the_loop_is_timed():
     (finding,), block_s = free_loop(Sleeper)
     assert finding.startswith("task 0, gold: the event loop was not free for ")
-    assert f"in each of {MOST_TRIES} episodes" in finding
+    assert f"in each of {MAX_TRIES} episodes" in finding
     assert block_s >= 0.24
 
 
