@@ -32,7 +32,7 @@ class FunctionTool(Tool):
     Args:
         function: plain or async; returns a ``str`` or a :class:`ToolResult`.
         name: what the model calls it; the function's own name where None.
-        blocking: True runs a plain function in a thread, so that it stalls nobody.
+        blocking: True runs a plain function in a thread, so that it does not block the event loop.
         limits: what a call may take.
         cost: of an answered call, in the tool's own unit; a result's own cost is added.
 
@@ -203,7 +203,7 @@ class FunctionTool(Tool):
 
 
 def _is_cancelled() -> bool:
-    """Whether somebody asked this task to end."""
+    """Whether this task was cancelled by others."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

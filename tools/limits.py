@@ -49,7 +49,7 @@ class LimitedCalls:
     def __init__(self, who: str, limits: CallLimits) -> None:
         self._who = who
         self._limits = limits
-        # Many callers must not come back at the same moments; nobody repeats these.
+        # Unseeded jitter: many callers must not retry at the same moments.
         self._jitter = random.Random()
         self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
             WeakKeyDictionary()

@@ -1,4 +1,4 @@
-"""On whose behalf a service is called: what many share serves its owners in turn."""
+"""The owner of a service call: shared services serve their owners in turn."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _owner: ContextVar[Hashable | None] = ContextVar("owner", default=None)
 
 @contextmanager
 def acting_for(owner: Hashable) -> Iterator[None]:
-    """Calls made inside, and by tasks that are made inside, are ``owner``'s: an episode's name."""
+    """Calls inside the context, and of tasks created inside, belong to ``owner``: an episode's name."""
     token = _owner.set(owner)
     try:
         yield
@@ -21,6 +21,6 @@ def acting_for(owner: Hashable) -> Iterator[None]:
 
 
 def current_owner() -> Hashable:
-    """Who calls; where nobody said so, each task is an owner of its own."""
+    """The owner of calls; without ``acting_for``, each task is its own owner."""
     owner = _owner.get()
     return asyncio.current_task() if owner is None else owner

@@ -65,7 +65,7 @@ def make_tools(text: str, key: str = "tools") -> dict[str, Tool]:
 
     Raises:
         ValueError: it is something else, an option is wrong, or two tools have one name.
-        UnknownNameError: a name is registered by nobody.
+        UnknownNameError: a name is not registered.
         PluginImportError: the plug-in that owns a name fails to import.
     """
     made: dict[str, Tool] = {}

@@ -25,7 +25,7 @@ _MOST_LISTED = 8
 
 
 class UnknownNameError(LookupError):
-    """Raised when a name is registered by nobody; the message lists what exists."""
+    """Raised when a name is not registered; the message lists the known names."""
 
 
 class PluginImportError(ImportError):
@@ -94,7 +94,7 @@ class Registry:
         """The object called ``name``, imported now if it was not yet.
 
         Raises:
-            UnknownNameError: nobody registered the name.
+            UnknownNameError: the name is not registered.
             PluginImportError: it fails to import, or two distributions claim the name.
         """
         if name not in self._objects:

@@ -1,4 +1,4 @@
-"""Foreign code that blocks, on a thread that nobody has to wait for."""
+"""Blocking foreign code on a daemon thread."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Tool(ABC):
         """
 
     async def open(self) -> None:  # noqa: B027
-        """Start what calls need; whoever shares the tool awaits it once, before the first call."""
+        """Start the tool's resources; the owner of the tool awaits it once, before the first call."""
 
     async def close(self) -> None:  # noqa: B027
         """Give back what was started, after the last call. Harmless where nothing was."""

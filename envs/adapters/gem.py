@@ -39,7 +39,7 @@ class GemEnv(GymnasiumEnv):
     game: ClassVar[str]
     """GEM's id: "game:GuessTheNumber-v0-easy"."""
     config: ClassVar[Mapping[str, Any]] = {}
-    """What else ``gem.make`` is told."""
+    """Further arguments of ``gem.make``."""
     state: GemState
 
     def make(self) -> Any:

@@ -6,7 +6,7 @@ full, answers late or with an error, or lost the session, is an ``EnvFailure``. 
 
 - same seed, same episode, and what a task is: the server's ``reset`` alone decides, see ``ask``;
 - copies in mid-episode: no session can be copied;
-- why it ended: OpenEnv does not tell an end that was cut short from the agent's own;
+- why it ended: OpenEnv does not distinguish truncation from termination;
 - ``reward_range``, ``reward_floor`` and a gold policy are what the subclass says they are.
 """
 

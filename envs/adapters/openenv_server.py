@@ -59,8 +59,8 @@ class ServedEnvironment(interfaces.Environment):  # type: ignore[misc]
         step = self._env.step(action.text)
         self._state.step_count += 1
         over = step.terminated or step.truncated
-        told = {"text": step.observation, "reward": step.reward, "done": over}
-        return TextObservation(**told, metadata=_metadata(step))
+        fields = {"text": step.observation, "reward": step.reward, "done": over}
+        return TextObservation(**fields, metadata=_metadata(step))
 
     @property
     def state(self) -> Any:

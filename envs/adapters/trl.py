@@ -6,7 +6,7 @@ public method is a tool, typed and documented, and ``get_reward()`` scores what 
 a call in JSON, as Hermes and Qwen write it, or it ends the episode. What does not hold:
 
 - same seed, same episode: TRL seeds nothing, so all that differs must be in the rows;
-- what a tool raises is told to the agent, as TRL does, unless it is an ``EnvFailure``;
+- the agent reads the exceptions of tools, as in TRL, except ``EnvFailure``;
 - copies in mid-episode need an instance that pickles, else ``NotForkable``;
 - ``reward_range``, ``reward_floor`` and a gold policy are what the subclass says they are.
 """
@@ -37,7 +37,7 @@ class TrlEnv(TextEnv[Row, Any]):
     environment: ClassVar[Any]
     """TRL's class."""
     rows: ClassVar[Iterable[Mapping[str, Any]] | str]
-    """What ``reset`` is told, a row for each task: rows, or a source of ``envs.datasets``. A column
+    """Arguments of ``reset``, a row for each task: rows, or a source of ``envs.datasets``. A column
     ``split`` says where one belongs, else a hash; ``prompt`` stands before what ``reset`` says."""
 
     def __init__(self, options: EnvOptions, services: Mapping[str, Any] | None = None) -> None:

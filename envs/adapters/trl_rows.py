@@ -36,7 +36,7 @@ def load_tasks(env_type: Any) -> Dataset[Row]:
 
 @functools.cache
 def described(environment: Any) -> str:
-    """What an agent is told of the tools of TRL's class."""
+    """The tools of TRL's class, described for the agent."""
     # Looked at, not made: to make one may open a connection.
     tools = functions(environment.__new__(environment)).values()
     schemas = [

@@ -7,7 +7,7 @@ its own name. One turn, or more where the subclass says how the user answers. Wh
 - tasks that need verifiers' own machinery (tool servers, containers, rewards that ask for a
   runtime) are refused, since without it their score would be another;
 - splits are by a hash of a task's key, unless the subclass has a task set for each;
-- all rewards are paid at the end, and one that computes for long keeps everybody waiting;
+- all rewards are paid at the end, and a long computation blocks the event loop;
 - copies in mid-episode need a task that pickles, else ``NotForkable``;
 - ``reward_range``, ``reward_floor`` and a gold policy are what the subclass says they are.
 """
@@ -94,9 +94,11 @@ def trace_of(conversation: Conversation) -> Any:
         for place, (role, text) in enumerate(conversation.messages)
     ]
     state = library("verifiers.v1.state", "verifiers").state_cls(type(task))()
-    told = vf.TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
+    described = vf.TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
     agent = vf.AgentInfo(config=vf.AgentConfig())
-    return vf.Trace(task=told, agent=agent, nodes=nodes, state=state, is_completed=True, ok=True)
+    return vf.Trace(
+        task=described, agent=agent, nodes=nodes, state=state, is_completed=True, ok=True
+    )
 
 
 @functools.cache

@@ -31,11 +31,11 @@ from tools.sandbox import Limits, Outcome, OutcomeKind, SandboxFailure, Test, Ve
 
 @dataclass(frozen=True, kw_only=True)
 class CodeSandboxOptions(RowOptions):
-    """Which tasks, what is told, what is rewarded, and how programs run."""
+    """Options of tasks, feedback, rewards and execution."""
 
     hide: str = "none"
     """Generated tasks: "constant" withholds one number from the description (of tasks with at most
-    one filter), so that a first attempt must guess it and feedback tells it; "none": nothing."""
+    one filter), so that a first attempt must guess it and feedback reveals it; "none": nothing."""
     feedback: str = "tests"
     """"tests": the first public test that failed; "blank": the same sentence without its values,
     to measure what the feedback is worth."""
@@ -184,9 +184,9 @@ class CodeSandboxEnv(TextEnv[CodeTask, CodeState]):
         if public.passed:
             hidden = await self._grade(source, task.hidden)
             return await self._finished(source, hidden.passed, public.outcomes, hidden.outcomes)
-        told = blank(task) if self._chosen.feedback == "blank" else feedback(task, public)
+        observation = blank(task) if self._chosen.feedback == "blank" else feedback(task, public)
         scores = {"public_passed": _share(public.outcomes), "passed": 0.0}
-        return go_on(told, {"turn_cost": self._turn_cost()}, scores=scores)
+        return go_on(observation, {"turn_cost": self._turn_cost()}, scores=scores)
 
     def difficulty(self, task_index: int) -> float:
         """Generated tasks: by how many filters and maps there are, one to four."""

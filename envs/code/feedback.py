@@ -67,8 +67,8 @@ def _happened(outcome: Outcome, wrong: str) -> str:
     if outcome.kind is OutcomeKind.ERROR:
         error = ": ".join(part for part in (outcome.error_type, outcome.message) if part)
         # A syntax error's own message ends in its line.
-        told = outcome.line is None or f"line {outcome.line}" in outcome.message
-        where = "" if told else f" (line {outcome.line})"
+        located = outcome.line is None or f"line {outcome.line}" in outcome.message
+        where = "" if located else f" (line {outcome.line})"
         return f"raised {_short(error)}{where}"
     return _ENDINGS[outcome.kind]
 

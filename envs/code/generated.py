@@ -203,8 +203,8 @@ def draw_tests(recipe: Recipe, seed: int, *, withhold: bool = False) -> Generate
     long = [_draw_list(rng, kept, 2, 8) for _ in range(16)]
     omissions = [recipe.without(step) for step in recipe.steps]
     mistakes = omissions + list(_near_misses(recipe))
-    public = _telling(short, recipe, mistakes, NUM_PUBLIC)
-    hidden = [[], *_telling(long, recipe, mistakes, NUM_HIDDEN - 1)]
+    public = _separating(short, recipe, mistakes, NUM_PUBLIC)
+    hidden = [[], *_separating(long, recipe, mistakes, NUM_HIDDEN - 1)]
     if withhold:
         probe = _probe(recipe)
         if probe is None:
@@ -229,10 +229,10 @@ def _near_misses(recipe: Recipe) -> Iterator[Recipe]:
             yield Recipe(moved, recipe.maps, recipe.reduction)
 
 
-def _telling(
+def _separating(
     inputs: Sequence[list[int]], recipe: Recipe, mistakes: Sequence[Recipe], count: int
 ) -> list[list[int]]:
-    """The ``count`` inputs that together tell the recipe from most of its mistakes (greedily)."""
+    """The ``count`` inputs that together separate the recipe from most near misses (chosen greedily)."""
     outputs = [recipe.run(xs) for xs in inputs]
     caught = [
         {i for i, mistake in enumerate(mistakes) if mistake.run(xs) != output}

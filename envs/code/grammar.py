@@ -16,7 +16,7 @@ ENTRY_POINT = "f"
 CONSTANTS = range(2, 10)
 """What the numbers of a recipe are drawn from."""
 WITHHELD = "?"
-"""Stands in a description for a constant that the reader is not told."""
+"""Placeholder in a description for a withheld constant."""
 
 Value = int | list[int]
 
@@ -182,7 +182,7 @@ class Recipe:
 
     @property
     def withheld(self) -> bool:
-        """Whether a constant is not told."""
+        """Whether a constant is withheld."""
         return any(step.takes_constant and step.constant is None for step in self.steps)
 
     def _require_constants(self) -> None:
@@ -203,7 +203,7 @@ _REDUCTION_NAMES = {row.english: name for name, row in REDUCTIONS.items()}
 
 
 def parse(description: str) -> Recipe:
-    """The recipe that ``description`` tells: the inverse of :meth:`Recipe.describe`.
+    """The recipe of a description: the inverse of :meth:`Recipe.describe`.
 
     Raises:
         ValueError: a clause is not of the grammar.

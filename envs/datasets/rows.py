@@ -1,6 +1,6 @@
 """Rows of data sets: JSON, JSON lines, Parquet, a folder of them, a Hugging Face hub id, or a list.
 
-A row is a plain dict, and knows where it stands. A file's name may say which split its rows
+A row is a plain dict with its file and line. A file's name may say which split its rows
 belong to (``train``, ``validation``, ``test``, as on the hub); ``envs.datasets.splits`` does
 the rest.
 """
@@ -49,7 +49,7 @@ def load_rows(
             these columns and ``split``, and no others.
 
     Returns:
-        The rows in order. A row without a ``split`` whose file's name tells one gets it.
+        The rows in order. A row without a ``split`` whose file name contains one gets that split.
 
     Raises:
         ValueError: no such file, no rows, a broken row or a missing column; names all three.
@@ -112,10 +112,10 @@ def _renamed(row: Row, named: Mapping[str, str]) -> Row:
 
 def _read(file: Path) -> Iterator[Row]:
     words = re.split(r"[^a-z]+", file.name.lower())
-    told = next((_SPLIT_WORDS[word] for word in words if word in _SPLIT_WORDS), None)
+    named = next((_SPLIT_WORDS[word] for word in words if word in _SPLIT_WORDS), None)
     for row in _rows_of(file):
-        if told is not None:
-            row.columns.setdefault("split", told)
+        if named is not None:
+            row.columns.setdefault("split", named)
         yield row
 
 

@@ -31,13 +31,13 @@ def plain_row(row: Row) -> Row:
     try:
         texts = [prompt] if isinstance(prompt, str) else [str(m["content"]) for m in prompt]
         gold, info = columns["reward_model"]["ground_truth"], columns.get("extra_info") or {}
-        told = columns.get("split", _SPLITS.get(str(info.get("split"))))
+        named = columns.get("split", _SPLITS.get(str(info.get("split"))))
     except (TypeError, LookupError, AttributeError) as error:
         raise ValueError(
             f"{row.where}: expected verl's prompt (messages), reward_model (with ground_truth) "
             f"and extra_info ({type(error).__name__}: {error})"
         ) from error
-    split = {} if told is None else {"split": told}
+    split = {} if named is None else {"split": named}
     question = "\n\n".join(filter(None, texts))
     if not question or gold is None:
         raise ValueError(f"{row.where}: the prompt or reward_model's ground_truth is empty")

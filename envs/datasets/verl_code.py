@@ -42,8 +42,8 @@ def _tests(found: dict[str, Any], name: str) -> Sequence[Test]:
         return [AssertTest(str(code)) for code in found["asserts"]]
     pairs = list(zip(found["inputs"], found["outputs"], strict=True))
     if not name:
-        return [StdioTest(_lines(given), _lines(told)) for given, told in pairs]
-    return [CallTest(tuple(_values(given)), _value(told)) for given, told in pairs]
+        return [StdioTest(_lines(given), _lines(expected)) for given, expected in pairs]
+    return [CallTest(tuple(_values(given)), _value(expected)) for given, expected in pairs]
 
 
 def _lines(text: Any) -> str:
@@ -55,8 +55,8 @@ def _values(given: Any) -> list[Any]:
     return [json.loads(line) for line in given.splitlines()] if isinstance(given, str) else given
 
 
-def _value(told: Any) -> Any:
-    return json.loads(told) if isinstance(told, str) else told
+def _value(expected: Any) -> Any:
+    return json.loads(expected) if isinstance(expected, str) else expected
 
 
 def json_of_tests(name: str, tests: Sequence[Test]) -> str:
@@ -66,8 +66,8 @@ def json_of_tests(name: str, tests: Sequence[Test]) -> str:
         return json.dumps({"entry_point": name, "asserts": codes})
     if all(isinstance(test, StdioTest) for test in tests):
         programs = [test for test in tests if isinstance(test, StdioTest)]
-        given, told = [test.stdin for test in programs], [test.stdout for test in programs]
-        return json.dumps({"inputs": given, "outputs": told})
+        given, expected = [test.stdin for test in programs], [test.stdout for test in programs]
+        return json.dumps({"inputs": given, "outputs": expected})
     calls = [test for test in tests if isinstance(test, CallTest)]
     if len(calls) < len(tests) or any(test.kwargs or test.tolerance for test in calls):
         raise ValueError(f"{name}: tests of several kinds, or with keywords or a tolerance")

@@ -1,1 +1,1 @@
-"""Puzzles with one solution, or with a solution that anybody can check."""
+"""Puzzles with one solution, or with a solution that is easy to check."""

@@ -82,14 +82,14 @@ def _place(row: Row, key: str, value: Any, texts: Sequence[str], labels: Sequenc
     if isinstance(value, int | float) and not isinstance(value, bool):
         place = int(value) if value == int(value) else -1
     else:
-        told = str(value).strip()
-        letter = told.strip("().").upper()
+        text = str(value).strip()
+        letter = text.strip("().").upper()
         if letter in labels:
             place = labels.index(letter)
-        elif told in texts:
-            place = texts.index(told)
+        elif text in texts:
+            place = texts.index(text)
         else:
-            place = int(told) if told.isdecimal() else -1
+            place = int(text) if text.isdecimal() else -1
     if not 0 <= place < len(texts):
         raise ValueError(
             f"{row.where}, column {key}: expected one of {', '.join(labels)}, a place from 0, or "

@@ -155,7 +155,7 @@ def _typed(env_id: str, written: str) -> dict[str, Any]:
 def pattern_of(weights: Sequence[Fraction]) -> tuple[int, ...]:
     """The shortest sequence of parts in which each has its share, as evenly as can be.
 
-    Each place goes to whoever is furthest behind its share (smooth weighted round-robin).
+    Each place goes to the part furthest behind its share (smooth weighted round-robin).
     """
     scale = math.lcm(*(weight.denominator for weight in weights))
     counts = [int(weight * scale) for weight in weights]
@@ -176,7 +176,7 @@ def pattern_of(weights: Sequence[Fraction]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class MixTask:
-    """One part's task; written as that task, which its index does not tell from another split's."""
+    """One part's task; its repr is the task's own, because indices repeat across splits."""
 
     part: int
     index: int

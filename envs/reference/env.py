@@ -149,7 +149,7 @@ class ReferenceQAEnv(TextEnv[ReferenceTask, ReferenceTask]):
     async def turn(self, action: Action) -> Reply:
         """The judge's word on the last line."""
         answer = final_step(action) if action.finish_reason not in OVER_LENGTH else ""
-        # Nobody has to be asked whether nothing is right.
+        # An empty answer needs no judge.
         judgement = await self._judged(answer) if answer else Judgement(False)
         earned = judgement.soft if self._chosen.reward == "soft" else judgement.binary
         scores = {

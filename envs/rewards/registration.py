@@ -42,7 +42,7 @@ def find(kind: Kind, name: str) -> Any:
     """What is registered under a name: a reward of this kind, or something that makes one.
 
     Raises:
-        UnknownNameError: nobody registered the name; lists those of this kind.
+        UnknownNameError: the name is not registered; the message lists known names.
         PluginImportError: the plug-in that owns it fails to import.
         ValueError: it is of the other kind.
     """
@@ -67,7 +67,7 @@ def make_rubric(text: str, key: str = "rubric") -> Rubric:
 
     Raises:
         ValueError: it is no such sum, or an option or a combination is wrong.
-        UnknownNameError: a name is registered by nobody.
+        UnknownNameError: a name is not registered.
         PluginImportError: the plug-in that owns a name fails to import.
     """
     terms = parse_terms(key, text)

@@ -114,7 +114,7 @@ class WeightedSum(Rubric):
                 raise ValueError(f"two contributions are called {name!r}: names must differ")
         ends = [sorted(weight * end for end in part.reward_range) for weight, part in parts]
         self.reward_range = (sum(low for low, _ in ends), sum(high for _, high in ends))
-        # Whoever earns at most the floor costs at least the least.
+        # A penalty (a negative weight) costs at least its part's lowest value.
         floors = [
             weight * (part.reward_floor if weight > 0 else part.reward_range[0])
             for weight, part in parts

@@ -42,8 +42,8 @@ def language_consistency(text: str, language: str = "en") -> float:
     """The share of words whose letters are all of the language's script; 0 without any words.
 
     DeepSeek-R1's language reward (arXiv:2501.12948, section 2.3.2) counts words of the target
-    language. This tells scripts apart, which is what mixing English and Chinese comes down to; it
-    cannot tell English from French. What has no letters (numbers, formulas' signs) counts neither
+    language. This distinguishes scripts, which suffices for English and Chinese; it
+    cannot distinguish English from French. What has no letters (numbers, formulas' signs) counts neither
     way.
 
     Args:

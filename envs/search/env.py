@@ -6,11 +6,11 @@ In ReSearch's syntax one assistant message holds the whole episode (arXiv:2503.1
     The sport of Bako is chess.
     </result> <think> ... </think> <answer> \boxed{chess} </answer>
 
-Generation halts at ``</search>``; the environment puts the result in its place, and the message
-goes on. An action without a search ends the episode, whether it answers or not: as in ReSearch,
-nothing tells an agent that it wrote neither, its reward of 0 does. The other syntaxes, and what
-each is paid, are rows of ``envs.search.protocol``. Questions are about an invented world, or a data
-set's; passages are the world's, the rows' own, an index's or a server's.
+Generation halts at ``</search>``; the environment inserts the result there, and the message continues.
+An action without a search ends the episode, with an answer or without one. As in ReSearch, the
+agent gets no message, only a reward of 0. ``envs.search.protocol`` has the other syntaxes and their
+rewards, one row each. Questions come from an invented world or a data set; passages come from the
+world, the rows, an index or a server.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
                 rewards, scores = self._grade(action, False, answer=str(result.data))
                 return finish(rewards, scores=scores, tool_calls=records)
         if self.turns_left == 1:
-            # Nobody could read the result any more.
+            # No turn is left to read the result.
             rewards, scores = self._grade(action, cut_short=True)
             return cut(StopReason.TURN_LIMIT, rewards, scores=scores, tool_calls=records)
         chat = self.syntax.form == "chat"

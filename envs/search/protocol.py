@@ -83,13 +83,13 @@ class Protocol:
     normalize: Normalizer = normalize_answer
     """Of the scores ``em`` and ``f1``."""
     prefill: str = ""
-    """What the prompt opens ahead of the agent's words."""
+    """Tag that the prompt opens before the agent's text."""
     ends: tuple[str, ...] = ()
-    """Further stop strings, at which an episode is over."""
+    """Further stop strings, which end the episode."""
     retry: str | None = None
-    """What an action that neither searches nor answers is told; None: it ends the episode."""
+    """Reply to an action without a search and an answer; None: it ends the episode."""
     query_tags: tuple[str, str] | None = None
-    """What a query stands between, where the format of the whole text is rewarded."""
+    """Tags around a query, for rewards of the whole text's format."""
     whole: bool = True
     """Whether the answer is sought in the whole text, passages included, as published code does, or
     in the last action alone."""

@@ -1,4 +1,4 @@
-"""A world of invented people, the passages that tell of it, and questions about it.
+"""A world of invented people, passages about it, and questions.
 
 Every person has a home, a colour, a drink, a sport, a friend and a teacher. One passage states
 one fact: "The sport of Bako is chess." A question asks for an attribute of a person ("The person
@@ -45,7 +45,7 @@ INVENTORIES: Mapping[str, tuple[str, ...]] = {
 """Attributes whose value is one of a few words. "home" is the attribute with invented names."""
 ATTRIBUTES = ("home", *INVENTORIES)
 YEAR = "year"
-"""Of birth: by it the elder of two people is told."""
+"""Year of birth; it decides which of two people is older."""
 FIRST_YEAR, NUM_YEARS = 1600, 400
 DISTRACTORS = (
     *("neighbour", "rival", "cousin", "landlord", "doctor", "lawyer"),
@@ -69,13 +69,13 @@ class SearchTask:
 
     question: str
     answers: tuple[str, ...]
-    """Any of them is right."""
+    """Accepted answers."""
     hops: int
-    """How many passages must be read."""
+    """Number of passages that an answer needs."""
     titles: tuple[str, ...] = ()
-    """Of the pages that an answer needs, where a data set tells them."""
+    """Titles of the pages that an answer needs, if the data set names them."""
     own_prompt: bool = False
-    """Whether the question itself says how to search and to answer, as Search-R1's rows do."""
+    """Whether the question explains how to search and to answer, as Search-R1's rows do."""
 
 
 def passage_text(relation: str, person: str, value: str) -> str:

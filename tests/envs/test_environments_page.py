@@ -54,28 +54,28 @@ def test_its_code_runs(printed):
 
 def test_copies_of_an_episode_answer_what_it_says(printed):
     copies = next(code for code in blocks("python") if "env.fork()" in code)
-    told = re.findall(r"^print\(.*?  # (.*)$", copies, re.MULTILINE)
-    assert told.pop() == "one question for all"
-    assert len(told) == 4
-    assert "\n".join(told) in printed
+    shown = re.findall(r"^print\(.*?  # (.*)$", copies, re.MULTILINE)
+    assert shown.pop() == "one question for all"
+    assert len(shown) == 4
+    assert "\n".join(shown) in printed
     assert len(re.findall(r"^\{'\d+ \+ \d+ ='\}$", printed, re.MULTILINE)) == 1
 
 
 def test_the_budget_in_its_prompt_is_the_one_it_shows(printed):
     section = PAGE.split("## A token budget in the prompt")[1].split("\n## ")[0]
-    told = re.findall(r"^print\(.*?  # (.*)$", section, re.MULTILINE)
-    assert len(told) == 2
-    assert "\n".join(told) in printed
+    shown = re.findall(r"^print\(.*?  # (.*)$", section, re.MULTILINE)
+    assert len(shown) == 2
+    assert "\n".join(shown) in printed
 
 
 def test_its_dialogue_with_the_code_sandbox_is_what_happens():
     dialogue = re.search(r"may try again:\n\n(.*?)\n\n", PAGE, re.DOTALL)
     assert dialogue is not None
-    question, guess, told, repaired = (line.strip() for line in dialogue[1].splitlines())
+    question, guess, shown, repaired = (line.strip() for line in dialogue[1].splitlines())
     env = envs.make("code-sandbox", hide="constant", max_turns=2)
     try:
         assert env.reset(seed=0)[0] == question
-        assert env.step(guess).observation == told
+        assert env.step(guess).observation == shown
         last = env.step(repaired)
         assert (last.reward, last.terminated) == (1.0, True)
     finally:

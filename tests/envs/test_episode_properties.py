@@ -74,7 +74,7 @@ class LampOptions(envs.EnvOptions):
 
 
 class LampEnv(envs.TextEnv[int, list[int]]):
-    """Switch one of many lamps; the last turn tells how often."""
+    """Switch one of many lamps; the last turn reports how often."""
 
     Options = LampOptions
 
@@ -93,7 +93,7 @@ class LampEnv(envs.TextEnv[int, list[int]]):
         return envs.go_on(f"{self.state}")
 
     def gold_policy(self):
-        return lambda told: "switch"
+        return lambda observation: "switch"
 
 
 class Uneven(LampEnv):

@@ -80,7 +80,7 @@ def test_make_by_full_id_and_bare_name():
         assert (env.options.max_turns, env.options.hops) == (2, "1")
 
 
-def test_near_misses_are_told():
+def test_near_misses_are_reported():
     with pytest.raises(UnknownNameError, match=r"'serch-qa'\. Did you mean 'search-qa-v0'\?"):
         envs.make("serch-qa")
     with pytest.raises(UnknownNameError, match=r"Known: .*search-qa-v0"):

@@ -116,19 +116,19 @@ def test_the_record_is_a_story_that_stands_for_itself(searched):
 def test_tools_are_answered_from_the_record_and_nobody_else_is_asked(searched, capsys):
     lines = lines_of(searched)
     for line in lines:
-        # There is no such index: whoever opened it would fail.
+        # The index does not exist: opening it would fail.
         line["env_options"]["retriever"] = "/no/such/index"
     assert main([str(rewrite(searched, lines))]) == 0
     lines[0]["calls"][1]["text"] = "The sport of Rumi is chess."
     assert main([str(rewrite(searched, lines))]) == 1
-    told, summary = capsys.readouterr().out.splitlines()[-2:]
-    assert told.startswith("line 1, search-qa-v0 task 0: turn 2: observation: recorded ' <result>")
-    assert "now ' <result>\\nThe sport of Rumi is chess." in told
+    line, summary = capsys.readouterr().out.splitlines()[-2:]
+    assert line.startswith("line 1, search-qa-v0 task 0: turn 2: observation: recorded ' <result>")
+    assert "now ' <result>\\nThe sport of Rumi is chess." in line
     assert summary == "8 episodes: 7 as recorded, 1 not; 0 failed and were not played"
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda e: e.update(observation="Who?"), "turn 0: observation: recorded 'Who?', now 'The"),
         (lambda e: e["turns"][2]["rewards"].update(answer=0.5), "turn 3: rewards: recorded {"),
@@ -154,12 +154,12 @@ def test_tools_are_answered_from_the_record_and_nobody_else_is_asked(searched, c
         ),
     ],
 )
-def test_what_differs_is_said(searched, capsys, change, told):
+def test_differences_are_reported(searched, capsys, change, message):
     lines = lines_of(searched)
     change(lines[0])
     assert main([str(rewrite(searched, lines))]) == 1
     *found, summary = capsys.readouterr().out.splitlines()
-    assert any(told in line for line in found), found
+    assert any(message in line for line in found), found
     assert summary.startswith("8 episodes: 7 as recorded, 1 not")
 
 
@@ -178,15 +178,15 @@ def test_an_episode_that_the_rollout_cut_ends_where_it_was_cut(searched, capsys)
 def test_the_same_actions_by_another_rubric(searched, capsys):
     rubric = "f1 + 0.5*research_format"
     assert main([str(searched), "--rubric", rubric, "--limit", "3"]) == 0
-    told = capsys.readouterr().out.splitlines()
-    assert told[0] == "line 1, search-qa-v0 task 0: 1 recorded, 1.5 now"
-    assert told[-2].startswith("3 episodes: 3 as recorded")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "line 1, search-qa-v0 task 0: 1 recorded, 1.5 now"
+    assert lines[-2].startswith("3 episodes: 3 as recorded")
     recorded = [sum(sum(t["rewards"].values()) for t in e["turns"]) for e in lines_of(searched)[:3]]
-    assert told[-1].startswith(f"mean return: {sum(recorded) / 3:.4f} recorded, ")
+    assert lines[-1].startswith(f"mean return: {sum(recorded) / 3:.4f} recorded, ")
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (
             lambda e: e.pop("calls"),
@@ -200,22 +200,22 @@ def test_the_same_actions_by_another_rubric(searched, capsys):
         (lambda e: e["env_options"].update(top_n=0), "line 1: search-qa-v0: top_n (0) must be >="),
     ],
 )
-def test_what_cannot_be_played_is_one_line(searched, capsys, change, told):
+def test_an_unplayable_record_is_reported_in_one_line(searched, capsys, change, message):
     lines = lines_of(searched)
     change(lines[0])
     assert main([str(rewrite(searched, lines))]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")
-    assert told in error
+    assert message in error
     assert error.count("\n") == 1
 
 
 def test_files_and_rubrics_that_do_not_exist_are_one_line(searched, tmp_path, capsys):
-    for words, told in (
+    for words, message in (
         ([str(tmp_path / "none.jsonl")], "No such file"),
         ([str(searched), "--rubric", "f2"], "f2"),
     ):
         assert main(words) == 2
         error = capsys.readouterr().err
-        assert told in error
+        assert message in error
         assert error.count("\n") == 1

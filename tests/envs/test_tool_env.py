@@ -236,7 +236,7 @@ async def test_forks_and_snapshots_keep_what_a_tool_knows(asynchronous):
     (other,) = env.group(1)
     await do((other, "restore"), before)
     assert await add(other, 1000) == "1001"
-    assert log[5:] == [1, 1000], "whoever goes on from a snapshot repeats its calls"
+    assert log[5:] == [1, 1000], "a restored environment repeats the calls"
     await do((env, "restore"), before)
     again = await do((env, "snapshot"))
     assert await add(env, 5) == "6"
@@ -266,8 +266,8 @@ async def test_a_forks_calls_stand_in_its_own_record(name, options):
     await env.astep("<calculator>1 + 1</calculator>")
     twin = await env.afork()
     await twin.astep("<calculator>2 + 2</calculator>")
-    told = [[call.text for call in one.tool_tap.calls] for one in (env, twin)]
-    assert told == [["2"], ["2", "4"]]
+    texts = [[call.text for call in one.tool_tap.calls] for one in (env, twin)]
+    assert texts == [["2"], ["2", "4"]]
     await env.astep("<calculator>3 + 3</calculator>")
     assert [call.text for call in twin.tool_tap.calls] == ["2", "4"]
     for one in (env, twin):

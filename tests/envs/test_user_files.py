@@ -167,7 +167,7 @@ def test_modules_beside_the_file_can_be_imported(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "name", "error", "told"),
+    ("text", "name", "error", "message"),
     [
         (
             None,
@@ -220,12 +220,12 @@ def test_modules_beside_the_file_can_be_imported(tmp_path, monkeypatch):
     ],
     ids=["file", "class", "no-env", "several", "name-error", "deep", "syntax"],
 )
-def test_what_is_wrong_is_said_in_one_line(tmp_path, capsys, text, name, error, told):
+def test_mistakes_are_reported_in_one_line(tmp_path, capsys, text, name, error, message):
     if text is not None:
         (tmp_path / "e.py").write_text(text)
     with pytest.raises(error) as caught:
         envs.make(f"{tmp_path}/{name}")
-    assert str(caught.value) == told.replace("{}", str(tmp_path))
+    assert str(caught.value) == message.replace("{}", str(tmp_path))
     assert main(["check", f"{tmp_path}/{name}"]) == 2
     assert capsys.readouterr().err == f"error: {caught.value}\n"
 

@@ -96,7 +96,7 @@ def test_a_fenced_block_is_a_call(text, tool, arguments):
 
 
 @pytest.mark.parametrize("text", ["```\n", "say\n```\nx\n```\n", "```sql\nselect 1\n```\n"])
-def test_a_block_of_no_tool_is_a_mistake_that_is_told(text):
+def test_a_block_of_no_tool_is_a_reported_mistake(text):
     call = FENCED.parse(text)
     assert call is not None and call.error is not None
     assert "a tool's name (search, python)" in call.error
@@ -124,7 +124,7 @@ def test_a_json_call():
 @pytest.mark.parametrize(
     "inside", ["", "search a", '{"name": "search"}', '["search"]', '{"name": 1, "arguments": {}}']
 )
-def test_what_is_no_json_call_is_a_mistake_that_is_told(inside):
+def test_a_malformed_json_call_is_a_reported_mistake(inside):
     call = JSON_CALL.parse(f"<tool_call>{inside}</tool_call>")
     assert call is not None and call.error is not None and "must be JSON" in call.error
     assert JSON_CALL.parse("</tool_call>") is not None

@@ -1,4 +1,4 @@
-"""Blocking calls on threads that nobody waits for."""
+"""Blocking calls on daemon threads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from tools.threads import in_thread
 
-WHO = contextvars.ContextVar("who", default="nobody")
+WHO = contextvars.ContextVar("who", default="none")
 
 
 def fail(error):

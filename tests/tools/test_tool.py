@@ -172,7 +172,7 @@ async def test_blocking_runs_in_a_thread_and_context_is_hidden():
 
     @tools.tool(blocking=True)
     def where(context: ToolContext) -> str:
-        """Tell the session."""
+        """Return the session."""
         seen.append(threading.current_thread())
         return context.session
 

@@ -56,7 +56,7 @@ class PythonTool(FunctionTool):
         if max_chars < 100:
             raise ValueError(f"max_chars ({max_chars}) must be >= 100")
         super().__init__(self._call, name="python")
-        check_session_times(idle_s, life_s=3600.0)  # told now, not at the first call
+        check_session_times(idle_s, life_s=3600.0)  # An error now, not at the first call.
         self._make: Callable[[], AnySandbox] | None = sandbox if callable(sandbox) else None
         self._running: AnySandbox | None = None if callable(sandbox) else sandbox
         self._stack = AsyncExitStack()

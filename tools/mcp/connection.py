@@ -46,14 +46,14 @@ class ConnectionLost(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Where a server is: a command that starts one, or a URL."""
+    """A server's address: a command that starts it, or a URL."""
 
     command: str = ""
     url: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Variables for the command beside HOME, PATH and a few that harm nobody."""
+    """Environment variables for the command, besides HOME, PATH and a few harmless ones."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Of each request to the URL."""
+    """Headers of each request to the URL."""
 
     def __post_init__(self) -> None:
         for name in ("command", "url"):
@@ -149,20 +149,20 @@ class Connection:
             logger.warning("%s did not end within %g s", self._address, CLOSE_S)
             holder.cancel()
 
-    def told(self) -> str:
-        """The last line that the server wrote to standard error, for messages; "" if none."""
+    def last_error(self) -> str:
+        """The server's last line on standard error, as the end of a message; "" if none."""
         lines = self._errors.decode(errors="replace").strip().splitlines()
         return f": {lines[-1]}" if lines else ""
 
     def _unstarted(self, holder: asyncio.Task[None], limit_s: float) -> ToolFailure:
-        """Why there is no session."""
+        """The error for a session that did not start."""
         if not holder.done():
-            late = f"{self._address} did not answer within {limit_s:g} s{self.told()}"
+            late = f"{self._address} did not answer within {limit_s:g} s{self.last_error()}"
             return ToolFailure(late, retryable=True)
         error = None if holder.cancelled() else holder.exception()
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
-        why = f"{self.told()} ({type(error).__name__}: {error})"
+        why = f"{self.last_error()} ({type(error).__name__}: {error})"
         if self._address.url:
             return ToolFailure(f"{self._address} cannot be reached{why}", retryable=True)
         return ToolFailure(f"{self._address} does not start{why}", retryable=False)
@@ -170,7 +170,7 @@ class Connection:
     # ---- the task that holds it ------------------------------------------------------------
 
     async def _hold(self) -> None:
-        """Enter everything, hand the session out, and leave when told to."""
+        """Open the connection, publish the session, and close at the signal to close."""
         address = self._address
         try:
             async with AsyncExitStack() as stack:
@@ -181,11 +181,11 @@ class Connection:
                     errors = stack.enter_context(await self._listen(stack))
                     opened = over_stdio(shlex.split(address.command), address.env, errors)
                     session = await stack.enter_async_context(opened)
-                    errors.close()  # The server has it; only so does its end come.
+                    errors.close()  # The server has a copy; end-of-file needs ours closed.
                 await session.initialize()
                 self._session.set_result(session)
                 await self._closing.wait()
-        # Whatever the SDK raises when a server ends: callers are told that the connection is lost.
+        # The SDK may raise anything when a server exits; callers get ConnectionLost.
         except Exception as error:
             if not self._session.done():
                 raise
@@ -194,7 +194,7 @@ class Connection:
             self._closing.set()
 
     async def _listen(self, stack: AsyncExitStack) -> TextIO:
-        """A file to be a server's standard error. When it ends, so has the server, most likely."""
+        """A file for a server's standard error; its end signals the server's exit."""
         readable, writable = os.pipe()
         reader = asyncio.StreamReader()
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
@@ -249,7 +249,7 @@ class Connection:
         except STREAM_CLOSED as error:
             self._closing.set()
             raise ConnectionLost from error
-        # The answer itself is wrong: not what the server's own schemas promise.
+        # The response violates the server's own schemas.
         except (RuntimeError, ValueError) as error:
             raise ToolFailure(f"{self._address}: {error}", retryable=False) from error
         finally:
@@ -257,6 +257,6 @@ class Connection:
 
 
 def _seen(task: asyncio.Future[Any]) -> None:
-    """Take note of how a task ended, should nobody wait for it any more."""
+    """Retrieve a task's exception, so that asyncio does not log it as never retrieved."""
     if not task.cancelled():
         task.exception()

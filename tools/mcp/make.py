@@ -22,20 +22,20 @@ def mcp_tool(
     timeout_s: float = 60.0,
     retries: int = 0,
 ) -> McpTool:
-    """A tool of the server that a command starts or that listens at a URL.
+    """Make a tool of a server, which a command starts or which listens at a URL.
 
-    The server is asked for its tools now, and left again; ``open`` connects for the calls, and
-    ``close`` ends that.
+    This call connects once to list the server's tools. ``open`` connects for the calls, and
+    ``close`` disconnects.
 
     Args:
-        tool: its name; "" where the server has only one.
+        tool: the tool's name; "" if the server has only one tool.
         command: program and arguments, as a shell reads them: "python server.py --fast".
-        url: of a server that speaks streamable HTTP.
-        env: variables for the command beside HOME, PATH and a few that harm nobody.
-        headers: of each request to the URL.
-        max_sessions: see :class:`McpServer`; so are the others.
-        timeout_s: seconds of one call, and of a start.
-        retries: further attempts of a call that timed out, or whose server ended.
+        url: URL of a streamable HTTP server.
+        env: environment variables for the command, besides HOME, PATH and a few harmless ones.
+        headers: headers of each request to the URL.
+        max_sessions: see :class:`McpServer`.
+        timeout_s: seconds that one call, or a start, may take.
+        retries: further attempts of a call after a timeout or the server's exit.
 
     Raises:
         ValueError: the address, a number or the tool's name is wrong.
@@ -43,9 +43,9 @@ def mcp_tool(
     """
     address = Address(command=command, url=url, env=env or {}, headers=headers or {})
     server = McpServer(address, max_sessions=max_sessions, timeout_s=timeout_s, retries=retries)
-    # In a thread: a loop may run here already.
+    # In a thread, because this thread may run a loop already.
     with ThreadPoolExecutor(1) as aside:
-        aside.submit(asyncio.run, server.look()).result()
+        aside.submit(asyncio.run, server.list_tools()).result()
     if not tool and len(server.listed) == 1:
         [tool] = server.listed
     if tool not in server.listed:

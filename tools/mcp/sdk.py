@@ -1,4 +1,4 @@
-"""The SDK ``mcp``, and all that differs between its versions 1 and 2."""
+"""The SDK ``mcp``, and the differences between its versions 1 and 2."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ except ImportError:  # Version 1.
 __all__ = ["STREAM_CLOSED", "PaginatedRequestParams", "ProtocolError", "over_http", "over_stdio"]
 
 STREAM_CLOSED = (anyio.ClosedResourceError, anyio.BrokenResourceError)
-"""What a request raises whose connection has ended."""
+"""Exceptions of a request on an ended connection."""
 
 
 @asynccontextmanager
 async def over_stdio(
     command: list[str], env: Mapping[str, str], errors: TextIO
 ) -> AsyncIterator[ClientSession]:
-    """A session with a server that this starts, before the handshake.
+    """Start a server and open a session with it, before the handshake.
 
     Args:
         command: program and arguments.
-        env: variables beside those that every server gets.
-        errors: a file for what it writes to standard error.
+        env: environment variables besides those that every server gets.
+        errors: a file for the server's standard error.
     """
     started = StdioServerParameters(command=command[0], args=command[1:], env=dict(env))
     async with (
@@ -47,17 +47,17 @@ async def over_stdio(
 
 @asynccontextmanager
 async def over_http(url: str, headers: Mapping[str, str]) -> AsyncIterator[ClientSession]:
-    """A session with a server that listens at a URL, before the handshake."""
+    """Open a session with a server at a URL, before the handshake."""
     async with (
         streamable_http.create_mcp_http_client(headers=dict(headers)) as client,
         streamable_http.streamable_http_client(url, http_client=client) as streams,
-        # Version 1 has a third, which tells the session's id.
+        # Version 1 has a third stream, which reports the session's id.
         ClientSession(streams[0], streams[1]) as session,
     ):
         yield session
 
 
 def plain(answer: Any) -> dict[str, Any]:
-    """An answer in the protocol's own JSON: the versions name their classes' fields differently."""
+    """A response as the protocol's JSON; the fields' Python names differ between versions."""
     wire: dict[str, Any] = answer.model_dump(by_alias=True, mode="json", exclude_none=True)
     return wire

@@ -15,7 +15,7 @@ from tools.mcp.tool import McpTool
 from tools.tool import ToolFailure
 
 MOST_RESTARTS, WINDOW_S = 5, 60.0
-"""A server that has ended is started again at most so often in so many seconds."""
+"""Maximum number of restarts of an exited server within a window of seconds."""
 _SHARED = ""
 """The key of the connection that all episodes share."""
 
@@ -24,14 +24,13 @@ class McpServer:
     """A server, open from ``open`` to ``close`` on one event loop, or as a context manager.
 
     Args:
-        address: where it is.
-        max_sessions: 0: all episodes share one connection, for servers that keep nothing between
-            calls, or nothing that episodes could tell each other. Else each episode
-            (``ToolContext.session``) has a connection of its own from its first call to its end,
-            at most so many at once; for a command that is a process each.
-        timeout_s: seconds of one call, and of a start.
-        retries: further attempts of a call after a failure that may be retried: a time-out, or a
-            server that ended.
+        address: a command or a URL.
+        max_sessions: 0: all episodes share one connection, for servers without state between calls.
+            Otherwise each episode (``ToolContext.session``) has a connection of its own, from its
+            first call to its end, at most ``max_sessions`` at once; a command then runs one process
+            per connection.
+        timeout_s: seconds that one call, or a start, may take.
+        retries: further attempts of a call after a timeout or the server's exit.
 
     Raises:
         ValueError: a number is out of range.
@@ -51,7 +50,7 @@ class McpServer:
         self.limits = CallLimits(timeout_s=timeout_s, retries=retries)
         self.per_episode = max_sessions > 0
         self.listed: Mapping[str, Mapping[str, Any]] = {}
-        """What ``tools/list`` said at last, by name."""
+        """The newest result of ``tools/list``, by name."""
         self._max_sessions = max_sessions
         self._timeout_s = timeout_s
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -97,8 +96,8 @@ class McpServer:
         """Its tools by name, when it is open; they share its connections."""
         return {name: McpTool(self, listed) for name, listed in self.listed.items()}
 
-    async def look(self) -> None:
-        """Ask for the tools over a connection that is closed again.
+    async def list_tools(self) -> None:
+        """List the tools over a temporary connection.
 
         Raises:
             ToolFailure: the server does not start, or does not answer in time.
@@ -110,16 +109,16 @@ class McpServer:
             await connection.close()
 
     async def close(self) -> None:
-        """End every connection, and what commands started. Closing twice is harmless."""
+        """Close all connections and end servers of commands. Closing twice is harmless."""
         self._loop = None
         connections, self._connections = self._connections, {}
         await asyncio.gather(*(self._end(opening) for opening in connections.values()))
 
     async def call(self, tool: str, arguments: Mapping[str, Any], session: str) -> dict[str, Any]:
-        """What the server answers to one attempt of a call.
+        """The server's response to one attempt of a call.
 
         Raises:
-            ToolFailure: the server ended, or does not start, or is not open.
+            ToolFailure: the server exited, does not start, or is not open.
         """
         key = _SHARED
         if self.per_episode:
@@ -135,18 +134,18 @@ class McpServer:
                 await self.end(key)
 
     async def end(self, session: str) -> None:
-        """An episode is over: end its connection. Harmless where it has none of its own."""
+        """Close an episode's own connection. Harmless if it has none."""
         if self.per_episode and session in self._connections:
             await self._end(self._connections.pop(session))
 
     def keeps(self, session: str) -> bool:
-        """Whether the server may know something of this episode."""
+        """Whether the episode has a connection of its own."""
         return self.per_episode and session in self._connections
 
     # ---- connections -----------------------------------------------------------------------
 
     async def _connection(self, key: str) -> Connection:
-        """The open connection of an episode, or the shared one; a new one where there is none."""
+        """An episode's open connection, or the shared one; connects if there is none."""
         if self._loop is not asyncio.get_running_loop():
             state = (
                 "is not open: await open() first"
@@ -160,7 +159,7 @@ class McpServer:
             if connection is not None and not connection.lost:
                 return connection
             if connection is not None and self.per_episode:
-                raise self._ended(connection, "has ended, and what it kept of this episode")
+                raise self._ended(connection, "has ended, and with it the episode's state")
             if not self.per_episode:
                 self._count_restart(connection)
             del self._connections[key]
@@ -168,7 +167,7 @@ class McpServer:
         if opening is None:
             opening = asyncio.create_task(self._begin())
             self._connections[key] = opening
-        # Shielded: one caller that gives up must not take the connection from others.
+        # Shielded: a cancelled caller must not cancel the connection of others.
         return await asyncio.shield(opening)
 
     async def _begin(self) -> Connection:
@@ -220,5 +219,5 @@ class McpServer:
         self._restarts.append(now)
 
     def _ended(self, connection: Connection | None, what: str) -> ToolFailure:
-        told = connection.told() if connection is not None else ""
-        return ToolFailure(f"{self.address} {what}{told}", retryable=True)
+        last_error = connection.last_error() if connection is not None else ""
+        return ToolFailure(f"{self.address} {what}{last_error}", retryable=True)

@@ -1,37 +1,66 @@
-"""One tool of an MCP server as one of ours."""
+"""A tool of an MCP server."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from tools.limits import LimitedCalls
+from tools.limits import CallLimits, LimitedCalls
+from tools.mcp.connection import Address
 from tools.tool import Tool, ToolContext, ToolFailure, ToolResult
 
-if TYPE_CHECKING:
-    from tools.mcp.server import McpServer
+MAX_DEPTH = 64
+"""Maximum nesting of arguments; the SDK sends up to about 250 levels."""
+NO_OUTPUT = "(no output)"
 
-DEEPEST = 64
-"""Objects and lists inside one another, of arguments; the SDK sends some 250."""
-NOTHING_SAID = "(no output)"
+
+class ToolServer(Protocol):
+    """The server of a tool: what :class:`McpTool` needs of ``tools.mcp.server.McpServer``."""
+
+    address: Address
+    limits: CallLimits
+    per_episode: bool
+    """Whether each episode has a connection of its own."""
+
+    async def open(self) -> Any:
+        """Connect."""
+        ...
+
+    async def close(self) -> None:
+        """Disconnect."""
+        ...
+
+    async def call(
+        self, tool: str, arguments: Mapping[str, Any], session: str
+    ) -> Mapping[str, Any]:
+        """The result of ``tools/call`` for an episode."""
+        ...
+
+    def keeps(self, session: str) -> bool:
+        """Whether the episode has a connection of its own."""
+        ...
+
+    async def end(self, session: str) -> None:
+        """Close the episode's own connection."""
+        ...
 
 
 class McpTool(Tool):
-    """A tool of a server; its name, description and JSON Schema are the server's own.
+    """A tool of a server, with the server's name, description and JSON Schema.
 
-    What the server answers with ``isError``, a refusal of the arguments for example, is a mistake
-    of the agent's, and it reads so.
+    A result with ``isError``, for example refused arguments, is a mistake of the agent, and the
+    agent reads it.
 
     Args:
-        server: asked at each call.
-        listed: how ``tools/list`` describes it.
-        own_server: whether ``open`` and ``close`` are the server's, because nobody else has it.
+        server: the server that each call asks.
+        listed: the tool's entry in ``tools/list``.
+        own_server: whether the tool opens and closes the server.
     """
 
     def __init__(
-        self, server: McpServer, listed: Mapping[str, Any], *, own_server: bool = False
+        self, server: ToolServer, listed: Mapping[str, Any], *, own_server: bool = False
     ) -> None:
         self.name = str(listed["name"])
         self.description = str(listed.get("description") or listed.get("title") or self.name)
@@ -45,7 +74,7 @@ class McpTool(Tool):
     async def __call__(
         self, arguments: Mapping[str, Any], context: ToolContext | None = None
     ) -> ToolResult:
-        """Ask the server; see :class:`tools.Tool`."""
+        """Call the tool on the server; see :class:`tools.Tool`."""
         context = context or ToolContext()
         wrong = _unsendable(arguments)
         if wrong is not None:
@@ -54,7 +83,7 @@ class McpTool(Tool):
         return result_of(await self._calls.run(call, context.timeout_s))
 
     async def open(self) -> None:
-        """Connect, where the server is the tool's own.
+        """Connect, if the tool owns the server.
 
         Raises:
             ToolFailure: the server does not start, or does not answer in time.
@@ -63,33 +92,33 @@ class McpTool(Tool):
             await self._server.open()
 
     async def close(self) -> None:
-        """Disconnect, where the server is the tool's own; what a command started ends."""
+        """Disconnect, if the tool owns the server; ends a server that a command started."""
         if self._own_server:
             await self._server.close()
 
     async def fork(self, session: str, twin: str) -> None:
-        """Nothing to do where episodes share the server.
+        """Does nothing if episodes share the connection.
 
         Raises:
-            ToolFailure: the episode has a server of its own, which cannot be copied.
+            ToolFailure: the episode has a connection of its own, which cannot be copied.
         """
         if self._server.keeps(session):
             raise ToolFailure(
-                f"{self._server.address} cannot copy what it keeps of an episode", retryable=False
+                f"{self._server.address} cannot copy an episode's state", retryable=False
             )
 
     async def end(self, session: str) -> None:
-        """The episode is over: end its connection, where it has one of its own."""
+        """End the episode's own connection, if it has one."""
         await self._server.end(session)
 
 
 def _unsendable(arguments: Mapping[str, Any]) -> str | None:
-    r"""Why arguments cannot be sent: that would end a connection that others share. None: they can.
+    r"""The reason why arguments cannot be sent, or None; sending them would break the connection.
 
-    JSON escapes can write half of a character (``"\ud800"``), which no encoding holds.
+    JSON escapes can write half of a character (``"\ud800"``), which UTF-8 cannot encode.
     """
-    if not _within(arguments, DEEPEST):
-        return f"the arguments are nested more than {DEEPEST} deep"
+    if not _within(arguments, MAX_DEPTH):
+        return f"the arguments are nested more than {MAX_DEPTH} deep"
     try:
         json.dumps(arguments, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -98,7 +127,7 @@ def _unsendable(arguments: Mapping[str, Any]) -> str | None:
 
 
 def _within(value: object, depth: int) -> bool:
-    """Whether a plain value is nested at most so deep."""
+    """Whether a plain value has at most ``depth`` levels of nesting."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if not isinstance(value, list | tuple):
@@ -107,9 +136,9 @@ def _within(value: object, depth: int) -> bool:
 
 
 def result_of(answer: Mapping[str, Any]) -> ToolResult:
-    """What ``tools/call`` answered, as text for a model.
+    """The result of ``tools/call``, with a text for the model.
 
-    Its data is the structured content where there is some, else the list of content blocks.
+    The data is the structured content if there is some, otherwise the list of content blocks.
     """
     blocks = answer.get("content", [])
     structured = answer.get("structuredContent")
@@ -118,11 +147,11 @@ def result_of(answer: Mapping[str, Any]) -> ToolResult:
         text = json.dumps(structured, ensure_ascii=False)
     error = text or "the call failed" if answer.get("isError") else None
     data = blocks if structured is None else structured
-    return ToolResult(text or error or NOTHING_SAID, data=data, error=error)
+    return ToolResult(text or error or NO_OUTPUT, data=data, error=error)
 
 
 def _text(block: Mapping[str, Any]) -> str:
-    """A content block in words: no model here sees pictures."""
+    """The text of a content block; other content appears as its kind."""
     match block["type"]:
         case "text":
             return str(block["text"])

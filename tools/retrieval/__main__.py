@@ -56,16 +56,18 @@ def _parser() -> argparse.ArgumentParser:
 async def _build(arguments: argparse.Namespace) -> None:
     started = time.monotonic()
 
-    def say(done: int) -> None:
+    def on_progress(done: int) -> None:
         seconds = time.monotonic() - started
         sys.stderr.write(f"{done:,} passages read, {seconds:.0f} s\n")
 
     corpus, index = arguments.corpus, arguments.index
     if arguments.model is None:
-        count = build_index(corpus, index, say=say)
+        count = build_index(corpus, index, on_progress=on_progress)
     else:
         prefixes = (arguments.query_prefix, arguments.passage_prefix)
-        count = build_dense(corpus, index, DenseModel(arguments.model, *prefixes), say=say)
+        count = build_dense(
+            corpus, index, DenseModel(arguments.model, *prefixes), on_progress=on_progress
+        )
     sys.stdout.write(f"{arguments.index}: {count:,} passages\n")
 
 

@@ -27,8 +27,8 @@ DONE = "turnwise.json"
 """Written last: an index without it is not finished."""
 _SOURCE = "source.json"
 
-Say = Callable[[int], None]
-"""Told how many passages have been read."""
+OnProgress = Callable[[int], None]
+"""A callback that gets the number of passages read so far."""
 
 
 def term_hashes(terms: list[str]) -> NDArray[np.uint64]:
@@ -38,14 +38,18 @@ def term_hashes(terms: list[str]) -> NDArray[np.uint64]:
 
 
 def build_index(
-    source: str | Path, folder: str | Path, *, say: Say | None = None, shard_size: int = SHARD_SIZE
+    source: str | Path,
+    folder: str | Path,
+    *,
+    on_progress: OnProgress | None = None,
+    shard_size: int = SHARD_SIZE,
 ) -> int:
     """Index a corpus, or go on where an earlier call was interrupted. Returns its passages' number.
 
     Args:
         source: a corpus; see ``tools.retrieval.corpus``.
         folder: where the index is to be. A finished index of the same corpus is left as it is.
-        say: told after each shard.
+        on_progress: called after each shard.
         shard_size: passages that are in memory at once.
 
     Raises:
@@ -58,7 +62,7 @@ def build_index(
     if (home / DONE).is_file():
         return int(json.loads((home / DONE).read_text())["num_passages"])
     writer = ShardWriter(home)
-    _count(writer, read_corpus(source, skip=writer.num_passages), shard_size, say)
+    _count(writer, read_corpus(source, skip=writer.num_passages), shard_size, on_progress)
     return _finish(home, writer)
 
 
@@ -93,12 +97,15 @@ def _claim(home: Path, corpus: list[list[object]]) -> None:
 
 
 def _count(
-    writer: ShardWriter, passages: Iterator[Passage], shard_size: int, say: Say | None
+    writer: ShardWriter,
+    passages: Iterator[Passage],
+    shard_size: int,
+    on_progress: OnProgress | None,
 ) -> None:
     for batch in batched(passages, shard_size):
         writer.add(batch)
-        if say is not None:
-            say(writer.num_passages)
+        if on_progress is not None:
+            on_progress(writer.num_passages)
 
 
 def _finish(home: Path, writer: ShardWriter) -> int:

@@ -80,7 +80,7 @@ def build_dense(
     folder: str | Path,
     model: DenseModel,
     *,
-    say: Callable[[int], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
     encode: Encoder | None = None,
 ) -> int:
     """Embed a corpus, or go on where an earlier call was interrupted; returns its size.
@@ -89,7 +89,7 @@ def build_dense(
         source: a corpus; see ``tools.retrieval.corpus``.
         folder: where the index is to be.
         model: what embeds.
-        say: told how many passages are done, after each batch.
+        on_progress: called with the number of embedded passages after each batch.
         encode: embeds instead of the model's own encoder.
 
     Raises:
@@ -111,8 +111,8 @@ def build_dense(
         sizes += [len(line) for line in lines]
         about["width"] = vectors.shape[1]
         (home / _UNDER_WAY).write_text(json.dumps(about))
-        if say is not None:
-            say(len(sizes))
+        if on_progress is not None:
+            on_progress(len(sizes))
     if not sizes:
         raise ValueError(f"{source}: the corpus has no passages")
     np.save(home / "passage_starts.npy", np.concatenate([[0], np.cumsum(sizes)]))

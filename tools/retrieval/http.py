@@ -61,7 +61,7 @@ class HttpRetriever:
         self._timeout_s = timeout_s
         self._max_connections = max_connections
         self._session: aiohttp.ClientSession | None = None
-        # Many clients of one server must not come back at the same moments; nobody repeats these.
+        # Unseeded jitter: many clients of one server must not retry at the same moments.
         self._jitter = random.Random()
 
     async def __aenter__(self) -> Self:

@@ -95,17 +95,17 @@ class CountdownEnv(TextEnv[CountdownTask, CountdownTask]):
         value: Fraction | None = None
         answer = only_answer(action)
         if answer is None:
-            told = "There is not exactly one <answer> with its </answer>."
+            message = "There is not exactly one <answer> with its </answer>."
         else:
             try:
                 value = made_of(self.state.numbers, answer, options.use_all)
-                told = f"That makes {value}, not {target}."
+                message = f"That makes {value}, not {target}."
             except BadExpression as error:
-                told = f"No sum: {error}."
+                message = f"No sum: {error}."
         solved = value == target
         scores = {"solved": float(solved), "format": float(value is not None)}
         if not solved and self.turns_left > 1:
-            return go_on(told, scores=scores)
+            return go_on(message, scores=scores)
         earned = options.format_reward if value is not None and not solved else 0.0
         return finish({"answer": float(solved), "format": earned}, scores=scores)
 
@@ -121,11 +121,11 @@ class CountdownEnv(TextEnv[CountdownTask, CountdownTask]):
         return self._solve
 
     def _solve(self, observation: str) -> str:
-        told = _OBSERVATION.fullmatch(observation)
-        if told is None:
+        match = _OBSERVATION.fullmatch(observation)
+        if match is None:
             raise ValueError(f"{observation!r} names no numbers and target")
-        numbers = [int(number) for number in told[1].split()]
-        found = find(numbers, int(told[2]), cast(CountdownOptions, self.options).use_all)
+        numbers = [int(number) for number in match[1].split()]
+        found = find(numbers, int(match[2]), cast(CountdownOptions, self.options).use_all)
         return f"<think> </think> <answer> {found} </answer>"
 
 

@@ -89,7 +89,7 @@ class KnightsKnavesEnv(TextEnv[Puzzle | RowPuzzle, Puzzle | RowPuzzle]):
         return load_knights(chosen.tasks, chosen.columns)
 
     def begin(self, task: Puzzle | RowPuzzle) -> str:
-        """What everybody says."""
+        """The statements of all people."""
         self.state = task
         return task.text()
 

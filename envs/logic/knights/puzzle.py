@@ -54,7 +54,7 @@ class Puzzle:
         return {name: ROLES[self.solution >> i & 1] for i, name in enumerate(self.names)}
 
     def text(self) -> str:
-        """What everybody says, a line each."""
+        """The statements, one line per person."""
         names = self.names
         said = zip(names, self.statements, strict=True)
         return "\n".join(f"{name} says: {to_text(statement, names)}." for name, statement in said)
@@ -92,7 +92,7 @@ def draw(rng: random.Random, people: int, depth: int) -> Puzzle:
 
 
 def key(puzzle: Puzzle) -> str:
-    """What the puzzle says, whatever its words and whoever says it.
+    """The puzzle's meaning, independent of words and names.
 
     By speaker, in an order that does not depend on who they are: under how many assignments the
     statement is true, by whether the speaker is a knight and how many of the others are. Puzzles

@@ -22,12 +22,12 @@ def answer(names: tuple[str, ...], assignment: int) -> str:
 
 def answer_of(roles: Mapping[str, str]) -> str:
     """The answer that says who is what."""
-    told = (f"({place}) {name} is a {role}" for place, (name, role) in enumerate(roles.items(), 1))
-    return f"<answer> {' '.join(told)} </answer>"
+    rows = (f"({place}) {name} is a {role}" for place, (name, role) in enumerate(roles.items(), 1))
+    return f"<answer> {' '.join(rows)} </answer>"
 
 
 class GoldPolicy:
-    """Reads what everybody says, and knows."""
+    """Reads the statements and solves the puzzle."""
 
     def __call__(self, observation: str) -> str:
         """The answer.
@@ -42,7 +42,7 @@ class GoldPolicy:
 class HastyPolicy:
     """Thinks one assignment after another through, and takes the first that seems to fit.
 
-    A thought is about one part of what somebody says: who speaks, who would be what, what is said
+    A thought is about one part of a statement: who speaks, who would be what, what is said
     of whom, whether that would be so, and whether the statement up to here would be true; then how
     the statement goes on, or whether its end fits who speaks::
 
@@ -65,7 +65,7 @@ class HastyPolicy:
         return f"<think> {' '.join(thoughts)} </think> {answer(puzzle.names, assignment)}"
 
     def _fits(self, puzzle: Puzzle, assignment: int, thoughts: list[str]) -> bool:
-        """Whether what everybody says seems to; what it thinks of that is added to ``thoughts``."""
+        """Whether all statements seem to hold; appends its reasoning to ``thoughts``."""
         people = len(puzzle.names)
         roles = " ".join(ROLES[assignment >> place & 1] for place in range(people))
         for speaker, statement in enumerate(puzzle.statements):

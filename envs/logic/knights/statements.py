@@ -18,7 +18,7 @@ from typing import Any
 Statement = tuple[Any, ...]
 
 ROLES = ("knave", "knight")
-"""By whether one tells the truth."""
+"""The role, by whether its statements are true."""
 _JOINS = {"and": " and ", "or": " or ", "iff": " if and only if "}
 _WORDS = re.compile(r"if and only if|it is not the case that|is a|[()]|\w+")
 

@@ -34,7 +34,7 @@ class Feedback:
 
 
 class Game:
-    """All codes of so many digits ("pegs"), each from 1 to so many ("colours").
+    """All codes of ``pegs`` digits, each from 1 to ``colours``.
 
     Args:
         pegs: digits per code.
@@ -58,11 +58,11 @@ class Game:
         return np.arange(len(self.codes))
 
     def is_guess(self, text: str) -> bool:
-        """Whether it is so many digits of the right range; a guess may repeat one in any game."""
+        """Whether a text is a valid guess; guesses may repeat digits in any game."""
         return len(text) == self.pegs and all("1" <= d <= str(self.colours) for d in text)
 
     def answers(self, guess: str, among: Codes) -> npt.NDArray[np.int64]:
-        """What would be said of a guess, by code: ``black * (pegs + 1) + white``."""
+        """The answers to a guess, by code: ``black * (pegs + 1) + white``."""
         digits = np.array([int(digit) for digit in guess], np.int8)
         counts = np.bincount(digits, minlength=self.colours + 1)[1:]
         black = (self._digits[among] == digits).sum(axis=1)

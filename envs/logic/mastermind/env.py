@@ -58,8 +58,8 @@ class MastermindOptions(RowOptions):
     repeats: bool = True
     """Whether a code may hold a digit twice."""
     information_reward: float = 0.0
-    """Paid in parts, with each guess for what it tells: the logarithm of how many times fewer codes
-    are possible, as a share of the logarithm of all; the whole of it once the code is found."""
+    """Total reward for information. A guess earns its share: log(possible codes before / after) over
+    log(all codes). Finding the code earns the rest."""
     instructions: bool = True
     """Whether the rules stand in a system message; without it an agent must know them."""
 
@@ -142,8 +142,8 @@ class MastermindEnv(TextEnv[str, MastermindState]):
         scores = {"solved": float(solved), "information": self._information()}
         if solved:
             return finish(rewards, scores=scores)
-        told = f"{said.black} black, {said.white} white. {self._guesses(self.turns_left - 1)}"
-        return go_on(told, rewards, scores=scores)
+        message = f"{said.black} black, {said.white} white. {self._guesses(self.turns_left - 1)}"
+        return go_on(message, rewards, scores=scores)
 
     def difficulty(self, task_index: int) -> float:
         """By how many codes there are, on a logarithmic scale."""
@@ -162,12 +162,12 @@ class MastermindEnv(TextEnv[str, MastermindState]):
         scores = {"solved": 0.0, "information": self._information()}
         if self.state.invalid >= self.max_invalid_actions:
             return cut(StopReason.INVALID_ACTIONS, scores=scores)
-        told = (
+        message = (
             f"No guess could be read: write {self._game.pegs} digits from 1 to "
             f"{self._game.colours} between <guess> and </guess>. "
             f"{self._guesses(self.turns_left - 1)}"
         )
-        return go_on(told, scores=scores)
+        return go_on(message, scores=scores)
 
     def _information(self) -> float:
         """How much of the code is known: 0 at the start, 1 when one code is left."""

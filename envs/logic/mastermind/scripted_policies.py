@@ -124,5 +124,5 @@ class PatientPolicy:
 
 
 def _spread(codes: Codes, most: int) -> Codes:
-    """At most so many of the codes, evenly spaced."""
+    """At most ``most`` of the codes, evenly spaced."""
     return codes if len(codes) <= most else codes[np.linspace(0, len(codes) - 1, most, dtype=int)]

@@ -117,7 +117,7 @@ def solve(
 
 
 def dig(solution: Grid, size: int, holes: int, rng: random.Random) -> Grid:
-    """The grid with so many cells emptied at random, so that one way to fill them is left."""
+    """The grid with cells emptied at random, so that its solution is unique."""
     while True:
         order = list(range(size * size))
         rng.shuffle(order)

@@ -30,13 +30,13 @@ def load_grids(source: str, columns: str, size: int) -> Dataset[SudokuTask]:
         puzzle = _grid(row, need(row, "puzzle", "question", "quizzes", "grid"), size)
         if 0 not in puzzle:
             raise ValueError(f"{row.where}: the puzzle has no empty cell")
-        told = find(row, "solution", "answer", "solutions")
-        if told is None:
+        found = find(row, "solution", "answer", "solutions")
+        if found is None:
             ways = solve(puzzle, size, limit=2)
             if len(ways) != 1:
                 raise ValueError(f"{row.where}: the puzzle has {len(ways) or 'no'} solutions")
             return SudokuTask(puzzle, ways[0])
-        solution = _grid(row, told, size)
+        solution = _grid(row, found, size)
         apart = any(given not in (0, cell) for given, cell in zip(puzzle, solution, strict=True))
         wrong = "it differs from the puzzle" if apart else mistake(solution, size)
         if wrong is not None:

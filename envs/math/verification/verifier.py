@@ -1,8 +1,8 @@
 r"""Answers compared by math-verify, in warm processes that can be killed.
 
 math-verify's own time limit is an alarm signal, which works in a main thread only, and none of
-its parts yields: a tower of powers holds whoever asked. Here each of a few processes compares one
-pair at a time; any thread and any event loop may ask.
+its parts yields: a tower of powers blocks the caller. Here each of a few processes compares one pair
+at a time, for any thread and any event loop.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            # Not the terminal's: Ctrl-C is for whoever asked.
+            # A session of its own: Ctrl-C in the terminal reaches only the caller.
             start_new_session=True,
         )
 
@@ -110,7 +110,7 @@ class _Worker:
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                # What is left in a dead process's pipe was for nobody else.
+                # A dead process's pipe may hold unread data.
                 try:
                     pipe.close()
                 except BrokenPipeError:
@@ -189,7 +189,7 @@ class MathVerifier:
 
     @staticmethod
     def quick(gold: str, answer: str) -> Outcome | None:
-        """The outcome where it can be told at once: plain numbers, and texts beyond all bounds."""
+        """The outcome for plain numbers and overlong texts; None: a process must compare."""
         verdict = plain_verdict(gold, answer)
         if verdict is not None:
             return Outcome.RIGHT if verdict else Outcome.WRONG

@@ -31,12 +31,12 @@ def test_an_episode_is_the_environments_own():
     while True:
         action = policy(observation)
         step = env.step(action)
-        told = run(theirs.act(action))
+        answer = run(theirs.act(action))
         if step.terminated:
             break
-        assert told == step.observation
+        assert answer == step.observation
         observation = step.observation
-    assert told == OVER or told.endswith("\n" + OVER)
+    assert answer == OVER or answer.endswith("\n" + OVER)
     assert theirs.get_reward() == 1.0
     assert run(theirs.act("123")) == OVER
     assert theirs.get_reward() == 1.0

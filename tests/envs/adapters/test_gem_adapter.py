@@ -28,11 +28,11 @@ class GuessEnv(GemEnv):
 
         def act(observation):
             nonlocal low, high
-            told = re.search(r"number is (lower|higher) than (\d+)", observation)
-            if told and told[1] == "lower":
-                high = int(told[2]) - 1
-            elif told:
-                low = int(told[2]) + 1
+            hint = re.search(r"number is (lower|higher) than (\d+)", observation)
+            if hint and hint[1] == "lower":
+                high = int(hint[2]) - 1
+            elif hint:
+                low = int(hint[2]) + 1
             return f"\\boxed{{{(low + high) // 2}}}"
 
         return act
@@ -115,7 +115,7 @@ def test_a_group_starts_equal_and_global_generators_are_everybody_elses():
 
 
 def dice():
-    """A game of somebody's own, registered with GEM, that draws at each step."""
+    """A custom game, registered with GEM, that draws at each step."""
     import gem
 
     class Dice(gem.Env):
@@ -153,11 +153,11 @@ def test_games_that_draw_in_the_middle_are_the_same_beside_others_and_in_threads
         members = env.group(6)
         for member in members:
             await member.areset(seed=3)
-        told = [[] for _ in members]
+        played = [[] for _ in members]
         for move in ROLLS:
-            for steps, member in zip(told, members, strict=True):
+            for steps, member in zip(played, members, strict=True):
                 steps.append(await noise(member).astep(move))
-        return told
+        return played
 
     assert loop_thread.run(together()) == [alone] * 6
 

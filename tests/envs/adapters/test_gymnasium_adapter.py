@@ -107,9 +107,9 @@ def test_an_end_that_is_truncated_is_cut_and_the_foreign_one_is_closed():
 def test_an_action_outside_the_space_is_told_and_the_third_in_a_row_ends_it():
     env = make(EchoEnv)
     first, _ = env.reset(seed=0)
-    told = env.step("what?")
-    assert told.observation.startswith("That is not an action of Text(")
-    assert not told.terminated
+    result = env.step("what?")
+    assert result.observation.startswith("That is not an action of Text(")
+    assert not result.terminated
     assert not env.step("still").terminated
     env.step(env.state.env.word)  # A good one: the count begins anew.
     assert not env.step("").truncated
@@ -151,12 +151,12 @@ def test_seeds_are_of_one_split_only_and_within_what_generators_take():
 
 def walk(env, seed, moves):
     env.reset(seed=seed)
-    told = []
+    steps = []
     for move in moves:
-        told.append(env.step(move))
-        if told[-1].terminated or told[-1].truncated:
+        steps.append(env.step(move))
+        if steps[-1].terminated or steps[-1].truncated:
             break
-    return told
+    return steps
 
 
 def test_the_same_seed_is_the_same_episode_on_slippery_ice_also_beside_others():
@@ -168,11 +168,11 @@ def test_the_same_seed_is_the_same_episode_on_slippery_ice_also_beside_others():
         members = make(LakeEnv).group(8)
         for member in members:
             await member.areset(seed=4)
-        told = [[] for _ in members]
+        played = [[] for _ in members]
         for move in moves[: len(alone)]:
-            for steps, member in zip(told, members, strict=True):
+            for steps, member in zip(played, members, strict=True):
                 steps.append(await member.astep(move))
-        return told
+        return played
 
     assert loop_thread.run(interleaved()) == [alone] * 8
 

@@ -162,7 +162,7 @@ def test_a_server_that_is_not_there_is_a_failure():
 
 
 def echo_app():
-    """A server of somebody else's, which answers also where nobody has reset it."""
+    """A foreign server that answers also before a reset."""
     from openenv.core import create_app
     from openenv.core.env_server.interfaces import Environment
     from openenv.core.env_server.types import Action, Observation, State
@@ -185,8 +185,8 @@ def echo_app():
         def step(self, action, timeout_s=None):
             self.said += (action.message,)
             over = len(self.said) == 3
-            told = " ".join(self.said)
-            return Echoed(echoed=told, length=len(told), reward=over or None, done=over)
+            text = " ".join(self.said)
+            return Echoed(echoed=text, length=len(text), reward=over or None, done=over)
 
         @property
         def state(self):

@@ -104,9 +104,9 @@ def test_the_tools_are_those_that_trl_finds_with_their_schemas():
     from transformers.utils import get_json_schema
 
     made = Counter.made
-    told = make().system_prompt.splitlines()[1:]
+    lines = make().system_prompt.splitlines()[1:]
     assert Counter.made == made  # Only looked at.
-    ours = {tool["name"]: tool for tool in map(json.loads, told)}
+    ours = {tool["name"]: tool for tool in map(json.loads, lines)}
     assert list(ours) == ["add", "look"]
     theirs = get_json_schema(Counter.add)["function"]
     assert ours["add"]["description"] == theirs["description"]
@@ -120,7 +120,7 @@ def test_the_tools_are_those_that_trl_finds_with_their_schemas():
             )
 
 
-def test_calls_are_answered_and_mistakes_are_told():
+def test_calls_are_answered_and_mistakes_are_reported():
     env = make()
     env.reset(options={"task": 0})
     step = env.step(call("add", amount=2))

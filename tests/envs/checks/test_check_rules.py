@@ -60,7 +60,7 @@ class DoorEnv(TextEnv[str, Door]):
         return envs.go_on(f"backwards: {self.state.word[::-1]}")
 
     def gold_policy(self) -> Callable[[str], str]:
-        return lambda told: "ask" if told.startswith("You") else told.split(": ")[1][::-1]
+        return lambda seen: "ask" if seen.startswith("You") else seen.split(": ")[1][::-1]
 
 
 # ---- what breaks one rule --------------------------------------------------------------------
@@ -91,7 +91,7 @@ class SplitIgnored(DoorEnv):
 
 
 class Grudge(DoorEnv):
-    """Whoever failed is asked for another word."""
+    """Asks for another word after a failure."""
 
     grudge = ""
 
@@ -132,7 +132,7 @@ class TwoSeats(DoorEnv):
 
 
 class SmallShelf(DoorEnv):
-    """The words of the last thirty episodes are kept, for everybody."""
+    """The words of the last thirty episodes are kept, for all episodes."""
 
     shelf: OrderedDict[int, str] = OrderedDict()  # noqa: RUF012
     numbers = count()
@@ -151,7 +151,7 @@ class SmallShelf(DoorEnv):
 
 
 class Corridor(DoorEnv):
-    """Whoever passes at the same time hears another's word."""
+    """Concurrent episodes see each other's word."""
 
     passing = ""
 
@@ -190,7 +190,7 @@ class Peeking(DoorEnv):
     """Its gold policy reads the state of the episode."""
 
     def gold_policy(self):
-        return lambda told: "ask" if told.startswith("You") else self.state.word
+        return lambda observation: "ask" if observation.startswith("You") else self.state.word
 
 
 class GoldOfMost(DoorEnv):
@@ -199,9 +199,9 @@ class GoldOfMost(DoorEnv):
     def gold_policy(self):
         known, first = super().gold_policy(), []
 
-        def act(told: str) -> str:
-            first.append(told)
-            return "no idea" if first[0].endswith("door 19.") else known(told)
+        def act(observation: str) -> str:
+            first.append(observation)
+            return "no idea" if first[0].endswith("door 19.") else known(observation)
 
         return act
 
@@ -297,7 +297,7 @@ class Forgetful(DoorEnv):
 
 
 class Crowded(DoorEnv):
-    """Whoever is reset takes the corridor from others that were made apart."""
+    """A reset takes the corridor from other instances."""
 
     tag: object = None
 
@@ -343,7 +343,7 @@ class Sleeper(DoorEnv):
 
 
 class Leaving(DoorEnv):
-    """Opens something that nobody closes."""
+    """Opens something that stays open."""
 
     left: list[Any] = []  # noqa: RUF012
 
@@ -408,7 +408,11 @@ FAULTS = [
     (SmallShelf, "interleaved", "gold: among 64 in one loop the episode differs from the one"),
     (Corridor, "threads", "gold: in one of 16 threads the episode differs from the one played"),
     (Forgiving, "order", "step before the first reset does not raise OrderError: leave that to"),
-    (LastWordsLost, "last observation", "turn 2 of 2 gave the observation 'It is over.', its step returned ''"),
+    (
+        LastWordsLost,
+        "last observation",
+        "turn 2 of 2 gave the observation 'It is over.', its step returned ''",
+    ),
     (
         PoorGold,
         "gold policy",

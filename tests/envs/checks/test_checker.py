@@ -82,7 +82,7 @@ def by_rule(error: CheckFailed) -> dict[str, list[str]]:
 
 # The policy that repeats the observation would be gold here, so "many words" stands for spam.
 class ParrotProof(PasswordEnv):
-    """The password is told backwards, so that repeating what was said does not open the door."""
+    """The password is shown backwards, so that repeating what was said does not open the door."""
 
     def turn(self, action: envs.Action) -> Reply:
         reply = super().turn(action)
@@ -237,7 +237,7 @@ class AsksAtRandom(ParrotProof):
 
 
 class Mute(SplitIgnored):
-    """Its first observation does not tell tasks apart."""
+    """Its first observation does not distinguish tasks."""
 
     def begin(self, task: str) -> str:
         super().begin(task)
@@ -563,8 +563,8 @@ def test_what_breaks_every_episode_is_said_once():
 
     with pytest.raises(CheckFailed) as error:
         check(Confused)
-    told = [v for v in error.value.violations if "raised KeyError: 'where'" in v]
-    assert len(told) == 1
+    found = [v for v in error.value.violations if "raised KeyError: 'where'" in v]
+    assert len(found) == 1
     assert {"types", "determinism", "splits", "faces"} <= set(by_rule(error.value))
 
 

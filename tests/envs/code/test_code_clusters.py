@@ -41,19 +41,19 @@ async def test_programs_that_mean_the_same_answer_the_same():
         "def f(xs) return",
     ]
     async with make_sandbox("auto") as sandbox:
-        told = [await answers(sandbox, TASK, program, 12) for program in programs]
-    assert clusters(told) == [[0, 1], [2], [3]]
-    assert told[4] is None and told[5] is None
+        outputs = [await answers(sandbox, TASK, program, 12) for program in programs]
+    assert clusters(outputs) == [[0, 1], [2], [3]]
+    assert outputs[4] is None and outputs[5] is None
     # max of an empty list raises: that is an answer like any other.
-    assert "error" in told[3] and "error" not in told[0]
-    assert len(told[0]) == 12
+    assert "error" in outputs[3] and "error" not in outputs[0]
+    assert len(outputs[0]) == 12
 
 
 async def test_integers_of_any_length_are_answers():
     programs = ["def f(xs): return 10**5000", "def f(xs): return 10**5000 + 1"]
     async with make_sandbox("auto") as sandbox:
-        told = [await answers(sandbox, TASK, program, 2) for program in (*programs, programs[0])]
-    assert clusters(told) == [[0, 2], [1]]
+        outputs = [await answers(sandbox, TASK, program, 2) for program in (*programs, programs[0])]
+    assert clusters(outputs) == [[0, 2], [1]]
 
 
 async def test_equal_sets_and_dicts_are_equal_answers():
@@ -63,5 +63,5 @@ async def test_equal_sets_and_dicts_are_equal_answers():
         "def f(xs): return {'b': (1,), 'a': {0, 16, 8}}",
     ]
     async with make_sandbox("auto") as sandbox:
-        told = [await answers(sandbox, TASK, program, 2) for program in programs]
-    assert clusters(told) == [[0, 1], [2]]
+        outputs = [await answers(sandbox, TASK, program, 2) for program in programs]
+    assert clusters(outputs) == [[0, 1], [2]]

@@ -36,7 +36,7 @@ class ScriptedSandbox:
         if isinstance(passed, Exception):
             raise passed
         kinds = {True: OutcomeKind.PASSED, False: OutcomeKind.WRONG, None: OutcomeKind.ERROR}
-        outcomes = tuple(Outcome(kinds[p], "told") for p in passed)
+        outcomes = tuple(Outcome(kinds[p], "message") for p in passed)
         return Verdict(all(passed), outcomes, 0.0, "none", "scripted", "nothing")
 
 
@@ -79,7 +79,7 @@ def test_the_last_wrong_program_ends_the_episode_without_reward(env):
 
 
 @pytest.mark.parametrize(
-    ("program", "told"),
+    ("program", "message"),
     [
         ("def f(xs) return 1", "SyntaxError"),
         ("def g(xs): return 1", "NameError: no function 'f'"),
@@ -90,9 +90,9 @@ def test_the_last_wrong_program_ends_the_episode_without_reward(env):
         ("\ud800", "UnicodeEncodeError"),
     ],
 )
-def test_what_an_unusable_program_is_told(env, program, told):
+def test_an_unusable_program_gets_a_message(env, program, message):
     env.reset(options={"task": 1})
-    assert told in env.step(program).observation
+    assert message in env.step(program).observation
 
 
 def test_a_program_that_takes_too_long_is_told_so():
@@ -135,14 +135,14 @@ def test_the_contract_of_environments_holds():
 
 
 def test_hidden_tests_run_in_a_process_of_their_own_and_show_nothing(env):
-    # It remembers every argument it is called with and tells all it knows.
+    # It remembers every argument it is called with and shows all of them.
     spy = "seen = []\ndef f(xs):\n    seen.append(list(xs))\n    return seen"
     task = GeneratedTasks("train")[9]
     env.reset(options={"task": 9})
-    told = env.step(spy).observation
+    observation = env.step(spy).observation
     hidden = [test.args[0] for test in task.hidden if test.args[0]]
     public = [test.args[0] for test in task.public]
-    assert not any(str(xs) in told for xs in hidden if xs not in public)
+    assert not any(str(xs) in observation for xs in hidden if xs not in public)
     end = env.step(spy)
     assert end.observation == "" and not any(str(xs) in str(end.info) for xs in hidden)
 
@@ -155,7 +155,7 @@ def test_nothing_of_the_hidden_tests_reaches_the_public_grade():
     env.step("second")
     assert sandbox.calls == [
         ("first", task.public, "f"),
-        # Nobody reads what comes of the last turn, so one process serves.
+        # The last turn has no observation, so one process is enough.
         ("second", task.public + task.hidden, "f"),
     ]
 
@@ -227,11 +227,11 @@ def test_the_turn_after_a_guess_is_free():
 
 
 def test_blank_feedback_says_the_same_whatever_went_wrong():
-    told = set()
+    observations = set()
     for outcomes in (NO_PUBLIC, [True, False, True], [None] * 3):
         env = scripted(ScriptedSandbox(outcomes), max_turns=2, feedback="blank")
-        told.add(env.step("a").observation)
-    assert told == {"f(?) returned ?, expected ?"}
+        observations.add(env.step("a").observation)
+    assert observations == {"f(?) returned ?, expected ?"}
 
 
 def test_a_failure_of_the_sandbox_is_no_reward():

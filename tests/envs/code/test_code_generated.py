@@ -39,9 +39,9 @@ GOLDEN = (
 
 @pytest.fixture(scope="module")
 def drawn():
-    """600 training tasks that tell all, and 300 that withhold a constant."""
-    told, withheld = GeneratedTasks("train"), GeneratedTasks("train", withhold=True)
-    return [told.draw(i) for i in range(600)], [withheld.draw(i) for i in range(300)]
+    """600 training tasks that state all constants, and 300 that withhold a constant."""
+    complete, withheld = GeneratedTasks("train"), GeneratedTasks("train", withhold=True)
+    return [complete.draw(i) for i in range(600)], [withheld.draw(i) for i in range(300)]
 
 
 def composition(recipe):
@@ -162,8 +162,8 @@ def test_the_first_public_test_shows_the_withheld_constant(drawn):
         (value,) = expected if isinstance(expected, list) else [expected]
         assert abs(value) == task.recipe.maps[-1].constant
         wrong = [k for k in range(2, 10) if k != task.recipe.maps[-1].constant]
-        told = parse(task.description)
-        assert all(told.filled(k).run([x]) != expected for k in wrong)
+        parsed = parse(task.description)
+        assert all(parsed.filled(k).run([x]) != expected for k in wrong)
 
 
 def test_the_sloppy_author_leaves_something_to_learn(drawn):

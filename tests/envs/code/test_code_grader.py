@@ -11,7 +11,7 @@ TESTS = (CallTest(([1],), 1),)
 
 
 class CountingSandbox:
-    """Passes everything, when told to; fails while ``broken``."""
+    """Passes everything once ``go`` is set; fails while ``broken``."""
 
     def __init__(self):
         self.graded = []

@@ -75,17 +75,18 @@ def test_reading_a_description_gives_the_recipe_back(recipe):
 
 def test_a_withheld_constant_is_a_question_mark_and_comes_back_when_filled():
     recipe = Recipe((Step("even"),), (Step("multiply", 3), Step("add", 5)), "list")
-    told = recipe.withholding(recipe.maps[1])
+    withheld = recipe.withholding(recipe.maps[1])
     assert (
-        told.describe() == "keep even numbers, multiply each by 3, add ? to each, return the list"
+        withheld.describe()
+        == "keep even numbers, multiply each by 3, add ? to each, return the list"
     )
-    assert parse(told.describe()) == told
-    assert told.withheld and not recipe.withheld
-    assert told.filled(5) == recipe
+    assert parse(withheld.describe()) == withheld
+    assert withheld.withheld and not recipe.withheld
+    assert withheld.filled(5) == recipe
     with pytest.raises(ValueError, match=r"withholds a constant: use filled\(k\) first"):
-        told.program()
+        withheld.program()
     with pytest.raises(ValueError, match="withholds a constant"):
-        told.run([1])
+        withheld.run([1])
 
 
 def test_leaving_a_step_out():

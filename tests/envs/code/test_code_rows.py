@@ -140,11 +140,11 @@ def test_real_rows(data_dir, name):
                 rewards.append((await env.astep(env.gold_policy()(observation))).reward)
                 await env.areset(options={"task": index})
                 result = await env.astep("pass")
-                rewards.append(result.reward if result.terminated else "told")
+                rewards.append(result.reward if result.terminated else "continued")
             return rewards
 
-    # MBPP tells which test failed; of HumanEval a program that loads learns nothing.
-    assert asyncio.run(run()) == [1.0, "told" if name.startswith("mbpp") else 0.0] * 5
+    # MBPP reports the failed test; HumanEval reports nothing of a program that loads.
+    assert asyncio.run(run()) == [1.0, "continued" if name.startswith("mbpp") else 0.0] * 5
 
 
 def test_hash_splits_do_not_depend_on_order():

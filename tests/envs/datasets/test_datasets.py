@@ -216,7 +216,7 @@ def test_a_hub_id_with_several_configurations_must_name_one(tmp_path, monkeypatc
 
 def test_a_hub_that_cannot_be_reached_is_no_mistake_of_the_user(tmp_path, monkeypatch):
     class ClientError(Exception):
-        """Of an HTTP client that nobody here knows."""
+        """An error of an unknown HTTP client."""
 
     for error in (ClientError("no route"), OSError("offline")):
         hub(monkeypatch, tmp_path, [], error)

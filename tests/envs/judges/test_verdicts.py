@@ -59,8 +59,8 @@ async def test_swapped_answers_are_preferred_with_the_rest(one, two):
 
 
 async def test_an_expected_grade_is_scaled_to_one():
-    told = [0.0] * 5 + [0.2, 0.5, 0.3] + [0.0] * 2
-    judge = Judge(lambda data: told)
+    probabilities = [0.0] * 5 + [0.2, 0.5, 0.3] + [0.0] * 2
+    judge = Judge(lambda data: probabilities)
     found = await grades(judge, "Why?", "So.")
     # 6 x 0.2 + 7 x 0.5 + 8 x 0.3 = 7.1, and 2 (7.1 - 1) / 9 - 1.
     assert expected_grade(found) == pytest.approx(0.3555556, abs=1e-7)

@@ -1,4 +1,4 @@
-"""``math-v0``: rewards, tools, copies, and failures that are nobody's reward."""
+"""``math-v0``: rewards, tools, copies, and failures without a reward."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ async def test_forks_and_snapshots_in_mid_episode_go_on_alike_and_reseeded_ones_
 
 
 class Counter(Tool):
-    """Counts an episode's calls, and all calls of everybody."""
+    """Counts the calls of an episode and of all episodes."""
 
     name = "count"
     description = "Count."
@@ -132,19 +132,19 @@ class Counter(Tool):
     stateful = True
 
     def __init__(self):
-        self.told, self.everything = {}, 0
+        self.counts, self.everything = {}, 0
 
     async def __call__(self, arguments, context=None):
         session = (context or ToolContext()).session
         self.everything += 1
-        self.told.setdefault(session, []).append(self.everything)
-        return ToolResult(str(self.told[session]))
+        self.counts.setdefault(session, []).append(self.everything)
+        return ToolResult(str(self.counts[session]))
 
     async def fork(self, session, twin):
-        self.told[twin] = [*self.told[session]]
+        self.counts[twin] = [*self.counts[session]]
 
     async def end(self, session):
-        self.told.pop(session, None)
+        self.counts.pop(session, None)
 
 
 tools.register("test-counter", Counter)
@@ -163,7 +163,7 @@ async def test_a_fork_has_a_copy_of_what_a_parts_tools_keep(asynchronous):
     await ask(env, "step", "<count></count>")
     twin = await ask(env, "fork")
     steps = [await ask(one, "step", "<count></count>") for one in (env, twin)]
-    # Had the twin's tool been asked again for what its parent was told, it would say [3, 4].
+    # Had the twin's tool repeated its parent's calls, it would return [3, 4].
     assert [step.observation for step in steps] == [
         " <result> [1, 2] </result> ",
         " <result> [1, 3] </result> ",

@@ -45,7 +45,7 @@ def test_the_longest_part_bounds_turns_and_steps():
 
 
 @pytest.mark.parametrize(
-    ("of", "told"),
+    ("of", "message"),
     [
         ("", r"of \(''\) must name environments, such as 2\*search-qa \+ math"),
         ("math +", r"of \('math \+'\) must name environments"),
@@ -63,8 +63,8 @@ def test_the_longest_part_bounds_turns_and_steps():
         ("math + mix", r"a mixture has no mixtures among its parts"),
     ],
 )
-def test_what_is_no_mixture_is_refused(of, told):
-    with pytest.raises(ValueError, match=told):
+def test_a_malformed_mixture_is_refused(of, message):
+    with pytest.raises(ValueError, match=message):
         MixOptions(of=of)
 
 

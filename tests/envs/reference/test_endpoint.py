@@ -1,4 +1,4 @@
-"""A judge model over HTTP, against a server that answers what it is told to."""
+"""A judge model over HTTP, against a server with scripted answers."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ def test_broken_rows_are_named(columns, says):
         questions_from([Row("r 1", columns)])
 
 
-def test_a_split_without_rows_is_told():
+def test_a_split_without_rows_is_reported():
     with pytest.raises(ValueError, match=r"rows: no rows in split 'test'; it has \{'train': 1\}"):
         row = Row("r", {"question": "q", "answer": "a", "split": "train"})
         questions_from([row]).split("test")

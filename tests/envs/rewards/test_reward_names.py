@@ -178,7 +178,7 @@ def test_a_plug_in_is_imported_when_it_is_asked_for(install):
     assert rubric(TRANSCRIPT) == pytest.approx({"f1": 2 / 3, "polite": 0.5})
 
 
-def test_a_broken_plug_in_is_named_and_harms_nobody(install, caplog):
+def test_a_broken_plug_in_is_named_and_harms_no_other(install, caplog):
     claims = {"rubric.broken": "broken_pack:broken", "polite": "broken_pack:polite"}
     install("broken_pack", claims, "import no_such_module_anywhere")
     assert make_rubric("f1").total(TRANSCRIPT) == pytest.approx(2 / 3)

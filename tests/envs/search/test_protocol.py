@@ -1,4 +1,4 @@
-"""search-qa-v0 in each syntax: what is shown, told and paid, on the authors' own oracles."""
+"""search-qa-v0 in each syntax: observations and rewards, against the papers' own oracles."""
 
 from __future__ import annotations
 

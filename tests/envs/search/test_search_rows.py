@@ -249,8 +249,8 @@ def test_the_worlds_own_passages_have_titles_in_search_r1s_form_alone():
 
 
 async def test_an_unreachable_retriever_is_no_reward():
-    async with HttpRetriever("http://127.0.0.1:9", timeout_s=0.3) as nobody:
-        env = envs.make("search-qa", services={"search": search_tool(nobody)})
+    async with HttpRetriever("http://127.0.0.1:9", timeout_s=0.3) as unreachable:
+        env = envs.make("search-qa", services={"search": search_tool(unreachable)})
         await env.areset(seed=0)
         with pytest.raises(EnvFailure, match=r"retriever at http://127\.0\.0\.1:9/") as failure:
             await env.astep("<search> sport of Bako </search>")

@@ -10,7 +10,7 @@ from rl.cli import parse
 from rl.config import PRESETS, TrainConfig
 from rl.errors import UsageError
 
-TURN = "<think> t </think> <search> sport of Bako </search> and more that nobody reads"
+TURN = "<think> t </think> <search> sport of Bako </search> and an ignored rest"
 
 
 def test_a_rubric_replaces_the_reward_and_leaves_the_scores():
@@ -43,7 +43,7 @@ def test_what_was_read_is_kept_apart_from_what_was_written():
     env.reset(seed=0)
     read = env.step(TURN).observation
     env.step(" <answer> none")
-    said = TURN.removesuffix(" and more that nobody reads") + " <answer> none"
+    said = TURN.removesuffix(" and an ignored rest") + " <answer> none"
     assert env.state.written == said
     assert env.state.text == said.replace(" <answer>", f"{read} <answer>")
     env.close()

@@ -124,7 +124,7 @@ async def test_episodes_fork_and_end(python, sandbox):
     await python.end("one")
     await python.end("one")
     assert await text(python, "x", TWO) == "[1, 2]"
-    await python.fork("nobody", "two")
+    await python.fork("unknown", "two")
     assert "NameError" in await text(python, "x", TWO)
 
 

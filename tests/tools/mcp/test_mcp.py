@@ -115,9 +115,9 @@ async def test_no_arguments_of_one_agent_end_the_connection_of_all():
             ({"a": deep}, "nested more than 64 deep"),
             ({"a": {"b": deep}}, "nested more than 64 deep"),
         ):
-            told = await made.tools["add"](arguments)
-            assert told.error is not None and says in told.error
-            assert told.text == f"Error: add: {told.error}"
+            result = await made.tools["add"](arguments)
+            assert result.error is not None and says in result.error
+            assert result.text == f"Error: add: {result.error}"
         assert (await made.tools["note"]({"text": "\U0001f600 ü"})).text == "\U0001f600 ü"
         assert await pid(made, ONE) == before
 
@@ -148,12 +148,12 @@ async def test_every_tool_of_a_server_over_one_connection():
         await add.fork("one", "three")
         await add.end("one")
         assert (await add({"a": 1}, ONE)).text == "2"
-        await a_call_has_a_deadline_and_delays_nobody(made)
+        await a_call_has_a_deadline_and_delays_no_other(made)
         with pytest.raises(ToolFailure, match="was opened on another event loop"):
             await asyncio.to_thread(lambda: asyncio.run(add({"a": 1})))
 
 
-async def a_call_has_a_deadline_and_delays_nobody(made: McpServer) -> None:
+async def a_call_has_a_deadline_and_delays_no_other(made: McpServer) -> None:
     made.limits = CallLimits(timeout_s=2.0)
     slow = asyncio.create_task(made.tools["wait"]({"seconds": 60}))
     assert (await made.tools["add"]({"a": 1})).text == "2"

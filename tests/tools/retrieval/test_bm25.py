@@ -130,7 +130,7 @@ def rows(passages):
 def test_shards_make_no_difference(passages, folder, tmp_path):
     seen: list[int] = []
     source = write(tmp_path / "corpus.jsonl.gz", rows(passages))
-    count = build_index(source, tmp_path / "index", say=seen.append, shard_size=400)
+    count = build_index(source, tmp_path / "index", on_progress=seen.append, shard_size=400)
     assert (count, seen) == (1500, [400, 800, 1200, 1500])
     for name in ("data", "indices", "indptr"):
         one, other = (np.load(h / f"{name}.csc.index.npy") for h in (folder, tmp_path / "index"))
@@ -152,7 +152,7 @@ def test_an_interrupted_build_goes_on_behind_the_last_whole_shard(passages, fold
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        build_index(source, home, say=after_two, shard_size=400)
+        build_index(source, home, on_progress=after_two, shard_size=400)
     with pytest.raises(ValueError, match="no finished index"):
         BM25(home)
     # A shard that was cut off: its passages are there in part, the shard itself is not.
@@ -160,14 +160,14 @@ def test_an_interrupted_build_goes_on_behind_the_last_whole_shard(passages, fold
         file.write(b'["800", "half')
     (home / "shards" / "000002.partial").write_bytes(b"half")
     seen: list[int] = []
-    assert build_index(source, home, say=seen.append, shard_size=400) == 1500
+    assert build_index(source, home, on_progress=seen.append, shard_size=400) == 1500
     assert seen == [1200, 1500]
     assert (home / "passages.jsonl").read_bytes() == (folder / "passages.jsonl").read_bytes()
     assert np.array_equal(
         np.load(home / "data.csc.index.npy"), np.load(folder / "data.csc.index.npy")
     )
     seen.clear()
-    assert build_index(source, home, say=seen.append) == 1500 and not seen, "it is finished"
+    assert build_index(source, home, on_progress=seen.append) == 1500 and not seen, "it is finished"
 
 
 def test_a_folder_belongs_to_one_corpus(passages, tmp_path):

@@ -59,7 +59,7 @@ def test_an_interrupted_build_goes_on(corpus, tmp_path):
 
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
-            build_dense(corpus, parts, MODEL, encode=letters, say=stop)
+            build_dense(corpus, parts, MODEL, encode=letters, on_progress=stop)
         with (parts / "vectors.f32").open("ab") as file:
             file.write(b"half a vector")
         with (parts / "passages.jsonl").open("ab") as file:
@@ -67,11 +67,13 @@ def test_an_interrupted_build_goes_on(corpus, tmp_path):
     with pytest.raises(ValueError, match="no finished dense index"):
         Dense(parts, encode=letters)
     done: list[int] = []
-    assert build_dense(corpus, parts, MODEL, encode=letters, say=done.append) == 600
+    assert build_dense(corpus, parts, MODEL, encode=letters, on_progress=done.append) == 600
     assert done == [600], "the first two batches were kept"
     for name in ("vectors.f32", "passages.jsonl", "passage_starts.npy"):
         assert (parts / name).read_bytes() == (whole / name).read_bytes()
-    assert build_dense(corpus, parts, MODEL, encode=letters, say=stop) == 600, "it is finished"
+    assert build_dense(corpus, parts, MODEL, encode=letters, on_progress=stop) == 600, (
+        "it is finished"
+    )
 
 
 def test_a_folder_belongs_to_one_corpus_and_model(corpus, tmp_path):

@@ -38,15 +38,15 @@ def test_rewards(action, reward):
     assert last.info["scores"] == {"solved": float(reward == 1.0), "format": float(reward > 0)}
 
 
-def test_with_more_turns_what_is_wrong_is_told():
+def test_with_more_turns_mistakes_are_reported():
     env = make(max_turns=4)
-    for action, told in (
+    for action, message in (
         ("3 * 8", "There is not exactly one <answer> with its </answer>."),
         ("<answer> 3 / 7 </answer>", "That makes 3/7, not 24."),
         ("<answer> 3 ** 8 </answer>", "No sum: only numbers, + - * / and parentheses may be used."),
     ):
         step = env.step(action)
-        assert (step.observation, step.reward, step.terminated) == (told, 0.0, False)
+        assert (step.observation, step.reward, step.terminated) == (message, 0.0, False)
     assert env.step("<answer> 3 * 8 </answer>").reward == 1.0
 
 

@@ -64,7 +64,7 @@ def test_demonstrations_leave_something_to_learn():
     assert 0.4 <= np.mean([score["solved"] for score in scores]) <= 0.6
 
 
-def test_an_answer_ends_the_episode_and_its_parts_are_told():
+def test_an_answer_ends_the_episode_and_its_parts_are_scored():
     env = envs.make("knights-knaves", people=2)
     env.reset(seed=0)
     step = env.step("<think> </think> <answer> </answer>")

@@ -155,7 +155,7 @@ def test_ten_thousand_puzzles_have_one_solution():
         assert fitting(puzzle.statements) == [as_roles(puzzle.solution, 3)]
 
 
-def test_every_role_is_as_likely_for_everybody():
+def test_every_role_is_equally_likely_for_each_person():
     tasks = KnightsTasks("train", 0, 3, 2)
     solved = [as_roles(tasks[i].solution, 3) for i in range(1500)]
     for person in range(3):
@@ -189,10 +189,10 @@ def test_who_says_it_and_in_which_words_does_not_change_the_key():
     for _ in range(20):
         puzzle = draw(rng, 4, 3)
         assert {key(reordered(puzzle, order)) for order in permutations(range(4))} == {key(puzzle)}
-    told = Puzzle(PEOPLE, (("if", ("knight", 0), ("knave", 1)), ("knight", 0), ("knave", 1)), 0)
+    original = Puzzle(PEOPLE, (("if", ("knight", 0), ("knave", 1)), ("knight", 0), ("knave", 1)), 0)
     same = Puzzle(PEOPLE, (("or", ("knave", 1), ("knave", 0)), ("knight", 0), ("knave", 1)), 0)
     other = Puzzle(PEOPLE, (("or", ("knave", 1), ("knight", 0)), ("knight", 0), ("knave", 1)), 0)
-    assert key(told) == key(same) != key(other)
+    assert key(original) == key(same) != key(other)
 
 
 @pytest.mark.parametrize(("people", "depth"), [(2, 2), (3, 2), (4, 3)])

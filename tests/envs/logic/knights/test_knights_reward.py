@@ -57,7 +57,7 @@ def test_a_response_stands_behind_the_first_header():
         ("zoey IS A Knight and oliver is  a\nKNAVE", 3),
         ("Oliver is a knave, Zoey is a knight", 3),
         ("Zoey is a knave, Oliver is a knight", -0.5),
-        # Everybody twice, so that one of the two is right.
+        # Each person twice, so that one of the two is right.
         ("Zoey is a knight, Zoey is a knave, Oliver is a knight, Oliver is a knave", -1),
         ("Zoey is a knight, Oliver is a knave. Zoey is a knight, Oliver is a knave", -1),
         # One twice and one never.

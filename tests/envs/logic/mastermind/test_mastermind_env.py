@@ -78,7 +78,7 @@ def test_information_is_paid_as_it_comes_and_adds_up():
     env = make("314", information_reward=0.5)
     steps = [env.step(f"<guess> {guess} </guess>") for guess in ("122", "122", "341", "314")]
     paid = [step.info["rewards"]["information"] for step in steps]
-    # Asked again, a guess tells nothing.
+    # A repeated guess has no information.
     assert paid[1] == 0.0
     assert all(one > 0 for one in (paid[0], paid[2]))
     assert sum(paid) == pytest.approx(0.5)

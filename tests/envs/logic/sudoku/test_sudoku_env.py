@@ -47,16 +47,16 @@ def test_rewards(action, reward, filled):
     assert last.info["scores"] == {"solved": reward, "filled": filled}
 
 
-def test_with_more_turns_what_is_wrong_is_told():
+def test_with_more_turns_mistakes_are_reported():
     env = make(max_turns=5)
-    for action, told in (
+    for action, message in (
         ("", "There is not exactly one <answer> with its </answer>."),
         (answer("12"), "The answer is not 16 digits from 1 to 4."),
         (answer("2234 3412 2143 4321"), "Row 1, column 1 is 1."),
         (answer("1234 3412 2143 4322"), "Row 4 lacks 1."),
     ):
         step = env.step(action)
-        assert (step.observation, step.reward, step.terminated) == (told, 0.0, False)
+        assert (step.observation, step.reward, step.terminated) == (message, 0.0, False)
     assert env.step(answer("1234 3412 2143 4321")).reward == 1.0
 
 
