@@ -1,6 +1,6 @@
-"""Tools that agents call, and what runs behind them.
+"""Tools that agents call, and the services behind them.
 
-``@tools.tool`` makes one of a function, ``tools.make("search", ...)`` one by name.
+``@tools.tool`` makes a tool from a function; ``tools.make("search", ...)`` makes one by name.
 """
 
 from tools.function import FunctionTool, tool

@@ -1,8 +1,9 @@
-"""How any tool is called in a syntax: in words for the model, and as it is read from a text.
+"""Calls of arbitrary tools in a syntax: instructions for the model, and parsing.
 
-A syntax has a way of its own for the tools it was made for (``Syntax.tools``). Others are called in
-its form: between tags with the tool's name, in a fenced block that begins with it, or as JSON. In
-the first two a tool with one argument is given that argument, any other one JSON.
+A syntax has special forms for the tools it was made for (``Syntax.tools``). Other tools are called
+in the syntax's general form: between tags with the tool's name, in a fenced block that starts with
+the name, or as JSON. In tags and blocks, a tool with one argument takes it as text; other tools
+take JSON.
 """
 
 from __future__ import annotations
@@ -17,36 +18,36 @@ from tools.syntax import FENCED_ARGUMENTS, Call, Syntax, fenced_call, tagged_cal
 from tools.tool import Tool
 
 _TAG = re.compile(r"[A-Za-z][\w-]*")
-_MEANT = ("think", "answer", "result", "information", "interpreter", "code")
-"""Tags that mean something in one syntax or another."""
-_WRITTEN = "written"
-"""The argument under which the parsers of ``tools.syntax`` give what stands inside a call."""
+_RESERVED = ("think", "answer", "result", "information", "interpreter", "code")
+"""Tags with a meaning in some syntax."""
+_CONTENT = "content"
+"""Name of the argument in which the parsers of ``tools.syntax`` return a call's content."""
 
 Parser = Callable[[str], Call | None]
 
 
 def with_tools(syntax: Syntax, tools: Mapping[str, Tool]) -> Syntax:
-    """A syntax in which these tools can be called as well.
+    """Extend a syntax by calls of these tools.
 
     Args:
         syntax: one of ``tools.syntax.SYNTAXES``.
         tools: by name.
 
     Raises:
-        ValueError: a tool's name cannot stand in a tag, or such a tag means something else.
+        ValueError: a tool's name is not valid in a tag, or the tag is reserved.
     """
     others = {name: tool for name, tool in tools.items() if name not in syntax.tools}
     for name in others:
         if not _TAG.fullmatch(name):
             raise ValueError(f"tool {name!r} needs a name of letters, digits, _ and - to be called")
-        if name in _MEANT and syntax.form == "tags":
-            raise ValueError(f"tool {name!r} needs another name: <{name}> is no call of a tool")
+        if name in _RESERVED and syntax.form == "tags":
+            raise ValueError(f"tool {name!r} needs another name: the tag <{name}> is reserved")
     if not others or syntax.form in ("json", "chat"):
         return syntax
     if syntax.form == "fence":
-        find = fenced_call({**FENCED_ARGUMENTS, **dict.fromkeys(others, _WRITTEN)})
+        find = fenced_call({**FENCED_ARGUMENTS, **dict.fromkeys(others, _CONTENT)})
         return replace(syntax, parse=_reading(find, others))
-    tagged = [tagged_call(name, tool=name, argument=_WRITTEN) for name in others]
+    tagged = [tagged_call(name, tool=name, argument=_CONTENT) for name in others]
     return replace(
         syntax,
         stop=(*syntax.stop, *(f"</{name}>" for name in others)),
@@ -55,7 +56,7 @@ def with_tools(syntax: Syntax, tools: Mapping[str, Tool]) -> Syntax:
 
 
 def tool_rules(syntax: Syntax, tools: Mapping[str, Tool]) -> str:
-    """What a system message says of tools that ``syntax`` has no way of its own to call."""
+    """Instructions in a system message for tools without a special form in ``syntax``."""
     others = [tool for name, tool in tools.items() if name not in syntax.tools]
     if syntax.form == "chat":
         return ""
@@ -66,7 +67,7 @@ def tool_rules(syntax: Syntax, tools: Mapping[str, Tool]) -> str:
 
 
 def listed(schemas: Sequence[Mapping[str, Any]]) -> str:
-    """Tools in words, as Hermes lists them, for a model whose chat template lists none."""
+    """A list of tools in Hermes's format, for models whose chat template lists none."""
     rows = "\n".join(json.dumps(schema) for schema in schemas)
     return (
         f"You may call these functions:\n<tools>\n{rows}\n</tools>\nFor each call, write\n"
@@ -76,19 +77,19 @@ def listed(schemas: Sequence[Mapping[str, Any]]) -> str:
 
 
 def written(name: str, arguments: Mapping[str, Any]) -> str:
-    """A call as :func:`listed` asks for it."""
+    """A call in the format that :func:`listed` describes."""
     call = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
     return f"<tool_call>\n{call}\n</tool_call>"
 
 
 def schema_of(tool: Tool) -> dict[str, Any]:
-    """A tool as chat templates and APIs list it."""
+    """A tool in OpenAI's format, as chat templates and APIs list tools."""
     function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
     return {"type": "function", "function": function}
 
 
 def _rule(syntax: Syntax, tool: Tool) -> str:
-    """How to call one tool, and what for."""
+    """Instructions to call one tool, with its description."""
     schema = tool.parameters
     properties, required = schema.get("properties", {}), schema.get("required", ())
     kinds = {name: _type(part, schema) for name, part in properties.items()}
@@ -98,24 +99,20 @@ def _rule(syntax: Syntax, tool: Tool) -> str:
     meant = [
         f"{name}{'' if name in required else ' (optional)'}: {part['description']}"
         for name, part in properties.items()
-        if _told(part)
+        if part.get("description")
     ]
     words = " ".join([" ".join(tool.description.split()), *meant])
     return f"To call {tool.name}, write {call} and read what stands after it. {words}"
 
 
 def _only(tool: Tool) -> str | None:
-    """The argument of a tool that has but one."""
+    """The only argument of a tool; None if it has none or several."""
     properties = tool.parameters.get("properties", {})
     return next(iter(properties)) if len(properties) == 1 else None
 
 
-def _told(part: Mapping[str, Any]) -> bool:
-    return bool(part.get("description"))
-
-
 def _type(part: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
-    """What a value may be: its type, or the values there are."""
+    """The type of a value, or its allowed values."""
     kinds = list[str]()
     for kind in part.get("anyOf", [part]):
         name = str(kind.get("$ref", "")).rpartition("/")[2]
@@ -125,7 +122,7 @@ def _type(part: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
 
 
 def _first(parsers: list[Parser]) -> Parser:
-    """Of the calls that several parsers find, the one that is complete first."""
+    """A parser that returns the call which several parsers' calls complete first."""
 
     def parse(text: str) -> Call | None:
         found = [call for parser in parsers if (call := parser(text)) is not None]
@@ -135,7 +132,7 @@ def _first(parsers: list[Parser]) -> Parser:
 
 
 def _reading(find: Parser, tools: Mapping[str, Tool]) -> Parser:
-    """A parser that makes arguments of what stands inside a call of one of ``tools``."""
+    """A parser that also parses the arguments of calls of ``tools``."""
 
     def parse(text: str) -> Call | None:
         call = find(text)
@@ -147,13 +144,13 @@ def _reading(find: Parser, tools: Mapping[str, Tool]) -> Parser:
 
 
 def _read(call: Call, tool: Tool) -> Call:
-    written, only = str(call.arguments[_WRITTEN]), _only(tool)
+    content, only = str(call.arguments[_CONTENT]), _only(tool)
     if only is not None and tool.parameters["properties"][only].get("type") == "string":
-        return replace(call, arguments={only: written})
+        return replace(call, arguments={only: content})
     try:
-        value = json.loads(written or "{}")
+        value = json.loads(content or "{}")
     except (ValueError, RecursionError):
-        value = written
+        value = content
     if only is not None and not (isinstance(value, dict) and only in value):
         return replace(call, arguments={only: value})
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Calls as chat models write them by their own templates, however many in one message.
+"""Tool calls in the formats of chat models' own templates, several per message if needed.
 
 Hermes and Qwen: ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``. Qwen3-Coder:
 ``<tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>``. Mistral:
@@ -29,7 +29,7 @@ _DECODER = json.JSONDecoder()
 
 
 def chat_calls(text: str) -> list[Call]:
-    """Every call in a message, in order; a malformed one has an error."""
+    """All calls in a message, in order; a malformed call has an error."""
     if "<tool_call>" in text:
         return [_hermes(found) for found in _HERMES.finditer(text)]
     if MISTRAL in text:
@@ -38,7 +38,7 @@ def chat_calls(text: str) -> list[Call]:
 
 
 def typed_call(call: Call, parameters: Mapping[str, Any]) -> Call:
-    """A call whose arguments have their types; a tool's JSON Schema says which."""
+    """A call with its arguments converted to the types of the tool's JSON Schema."""
     if not call.as_texts:
         return call
     properties = parameters.get("properties", {})
@@ -61,7 +61,7 @@ CHAT = Syntax(
     form="chat",
     find_all=chat_calls,
 )
-"""The model's own: its chat template lists the tools, and holds calls and results."""
+"""The model's own format: its chat template renders the tools, calls and results."""
 
 
 def _hermes(found: re.Match[str]) -> Call:
@@ -89,7 +89,7 @@ def _mistral(text: str, at: int) -> Iterator[Call]:
 
 
 def _llama(text: str) -> Iterator[Call]:
-    """Objects one after the other, a semicolon between, and nothing else in the message."""
+    """A message that consists only of JSON objects, separated by semicolons."""
     tagged = PYTHON_TAG in text
     at = text.index(PYTHON_TAG) + len(PYTHON_TAG) if tagged else 0
     if not tagged and not re.match(r'\s*\{\s*"(?:name|type)"\s*:', text):
@@ -103,7 +103,7 @@ def _llama(text: str) -> Iterator[Call]:
 
 
 def _decoded(text: str, at: int) -> tuple[Any, int]:
-    """The JSON value that begins there, and where it ends; None and the text's end if none does."""
+    """The JSON value at an index, and its end; None and the text's end if there is no value."""
     at += len(text[at:]) - len(text[at:].lstrip())
     try:
         return _DECODER.raw_decode(text, at)
@@ -134,7 +134,7 @@ def _malformed(end: int) -> Call:
 
 
 def _value(text: str, schema: Mapping[str, Any]) -> Any:
-    """A text where the schema allows one, else the JSON that it is, if it is any."""
+    """The text itself if the schema allows a string, otherwise its JSON value if it has one."""
     if any(kind.get("type") == "string" for kind in schema.get("anyOf", [schema])):
         return text
     value = _parsed(text)

@@ -1,4 +1,4 @@
-"""What the fields of a dataclass mean, by the docstrings below them."""
+"""Docstrings of a dataclass's fields."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typing import Any, cast
 
 
 def field_docs(config_type: type[Any]) -> dict[str, str]:
-    """Each field's attribute docstring in one line, over all base classes.
+    """Each field's docstring as one line, including inherited fields.
 
-    A class without a source (typed into an interpreter) has none.
+    A class without source code (typed into an interpreter) has none.
     """
     docs: dict[str, str] = {}
     for base in reversed(config_type.__mro__):
@@ -35,7 +35,7 @@ def field_docs(config_type: type[Any]) -> dict[str, str]:
 
 
 def _body(kind: type[Any]) -> list[ast.stmt]:
-    """The statements of a class; none where it has no source."""
+    """The statements of a class; none without source code."""
     known = _classes(kind.__module__)
     if kind.__qualname__ in known:
         return known[kind.__qualname__]
@@ -48,9 +48,9 @@ def _body(kind: type[Any]) -> list[ast.stmt]:
 
 @lru_cache(maxsize=64)
 def _classes(module: str) -> Mapping[str, list[ast.stmt]]:
-    """The classes at the top of a module, by name: its source is parsed once for all of them.
+    """A module's top-level classes by name; the module is parsed once.
 
-    A name that is defined twice is left out: only the class itself knows which one it is.
+    A name with two definitions is left out, because its class is ambiguous.
     """
     if module == "__main__":
         return {}

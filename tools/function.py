@@ -1,4 +1,4 @@
-"""``@tools.tool``: a tool from a typed, documented function, checked when it is made."""
+"""``@tools.tool``: makes a tool from a typed, documented function, and checks the definition."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _CONTEXT = "context"
 
 
 class FunctionTool(Tool):
-    """A tool whose work a function does; made by :func:`tool`.
+    """A tool that calls a function; made by :func:`tool`.
 
     Args:
         function: plain or async; returns a ``str`` or a :class:`ToolResult`.
-        name: what the model calls it; the function's own name where None.
+        name: the tool's name; None: the function's name.
         blocking: True runs a plain function in a thread, so that it does not block the event loop.
-        limits: what a call may take.
-        cost: of an answered call, in the tool's own unit; a result's own cost is added.
+        limits: limits of each call.
+        cost: cost of a successful call in the tool's own unit; a result's own cost is added.
 
     Raises:
-        ValueError: an annotation or a description is missing, or the parameters' kind or return
-            type will not do; says which. Or an option is out of range.
+        ValueError: an annotation or a description is missing, a parameter's kind or the return type
+            is not supported, or an option is out of range.
     """
 
     def __init__(
@@ -70,13 +70,13 @@ class FunctionTool(Tool):
         self.description, described = self._docstring(set(hints))
         self._model = self._arguments_model(hints, described)
         self.parameters = self._model.model_json_schema()
-        # The model's class name says nothing to anyone who reads the schema.
+        # The title is the pydantic class's name, without meaning for a reader of the schema.
         del self.parameters["title"]
 
     async def __call__(
         self, arguments: Mapping[str, Any], context: ToolContext | None = None
     ) -> ToolResult:
-        """Check the arguments and run the function; see :class:`Tool`."""
+        """Validate the arguments and run the function; see :class:`Tool`."""
         from pydantic import ValidationError
 
         context = context or ToolContext()
@@ -88,7 +88,7 @@ class FunctionTool(Tool):
             checked = self._model.model_validate(dict(arguments))
         except ValidationError as error:
             return self._mistake(self._explain(error))
-        # Not model_dump: an argument that is a model of its own stays one.
+        # Not model_dump, which would turn arguments that are pydantic models into dicts.
         values = {name: getattr(checked, name) for name in type(checked).model_fields}
         if self._wants_context:
             values[_CONTEXT] = context
@@ -98,10 +98,10 @@ class FunctionTool(Tool):
             return self._mistake(str(error))
         except ToolFailure:
             raise
-        # The function is foreign code: whatever else it raises is its fault, not the model's.
+        # The function is foreign code: any other exception is its fault, not the model's.
         except (Exception, SystemExit, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and _is_cancelled():
-                raise  # By the caller, not by the function itself.
+                raise  # The caller cancelled, not the function.
             raise ToolFailure(
                 f"tool {self.name!r} failed: {type(error).__name__}: {error}", retryable=False
             ) from error
@@ -112,7 +112,7 @@ class FunctionTool(Tool):
         text = answer if result is None else result.text
         if not isinstance(text, str):
             raise ToolFailure(
-                f"tool {self.name!r} failed: it answered {type(text).__name__}, not text",
+                f"tool {self.name!r} failed: it returned {type(text).__name__}, not text",
                 retryable=False,
             )
         if result is None:
@@ -130,7 +130,7 @@ class FunctionTool(Tool):
         return ToolResult(f"Error: {message}", error=message)
 
     def _explain(self, error: Any) -> str:
-        """Pydantic's findings in one line that a model can act on."""
+        """Pydantic's errors in one line for the model."""
         found = "; ".join(
             f"{'.'.join(str(part) for part in issue['loc'])}: {issue['msg']}"
             for issue in error.errors()
@@ -142,7 +142,7 @@ class FunctionTool(Tool):
         return ValueError(f"tool {self.name!r}: the function {problem}")
 
     def _hints(self) -> dict[str, Any]:
-        """Parameter name -> type, the context left out."""
+        """Types of the parameters by name, without the context."""
         try:
             hints = get_type_hints(self._function, include_extras=True)
         except NameError as error:
@@ -160,7 +160,7 @@ class FunctionTool(Tool):
         return hints
 
     def _docstring(self, names: set[str]) -> tuple[str, dict[str, str]]:
-        """The description, and one for each parameter, from a Google docstring."""
+        """The descriptions of the tool and of each parameter, from a Google docstring."""
         text = inspect.getdoc(self._function)
         if not text:
             raise self._wrong("has no docstring: it is what the model reads")
@@ -184,7 +184,7 @@ class FunctionTool(Tool):
     def _arguments_model(
         self, hints: Mapping[str, Any], described: Mapping[str, str]
     ) -> type[BaseModel]:
-        # Imported here: it takes longer than everything else that ``import tools`` does.
+        # Imported here: pydantic takes longer to import than all of ``import tools``.
         from pydantic import ConfigDict, Field, create_model
 
         parameters = inspect.signature(self._function).parameters
@@ -235,13 +235,13 @@ def tool(
     max_concurrent: int | None = None,
     cost: float = 0.0,
 ) -> FunctionTool | Callable[[ToolFunction], FunctionTool]:
-    """Make a tool of a function: ``@tool`` or ``@tool(blocking=True, timeout_s=5, retries=2)``.
+    """Make a tool from a function: ``@tool`` or ``@tool(blocking=True, timeout_s=5, retries=2)``.
 
-    The parameters' types become the JSON Schema, the Google docstring the descriptions. A
-    parameter called ``context`` is given the :class:`ToolContext` and hidden from the model.
-    Raise :class:`BadArguments` for what the caller should do better, and :class:`ToolFailure` for
-    what another attempt may spare it. ``timeout_s``, ``retries`` and ``max_concurrent`` are
-    :class:`tools.limits.CallLimits`; the others are :class:`FunctionTool`'s.
+    The parameters' types become the JSON Schema; the Google docstring supplies the descriptions. A
+    parameter called ``context`` receives the :class:`ToolContext` and is hidden from the model.
+    Raise :class:`BadArguments` for a mistake of the model, and :class:`ToolFailure` for a failure
+    of the tool. ``timeout_s``, ``retries`` and ``max_concurrent`` are those of
+    :class:`tools.limits.CallLimits`; the other options are those of :class:`FunctionTool`.
 
     Raises:
         ValueError: a type or a description is missing, or an option is out of range.

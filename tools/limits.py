@@ -1,4 +1,4 @@
-"""What a call may take, of a tool or a judge: time, further attempts, a place among few."""
+"""Limits of calls of tools and judges: timeout, retries, concurrency."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from tools.tool import ToolFailure
 T = TypeVar("T")
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
-"""Before the second attempt, and between any two, in seconds; random up to as much again."""
+"""First and longest wait between attempts in seconds; a random share of up to 100% is added."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallLimits:
-    """What one call may take."""
+    """Limits of one call."""
 
     timeout_s: float | None = None
-    """Seconds of one attempt; None: only the caller's deadline holds, which is for all of them."""
+    """Seconds per attempt; None: only the caller's deadline for all attempts applies."""
     retries: int = 0
-    """Further attempts after a failure that may be retried."""
+    """Further attempts after a retryable failure."""
     max_concurrent: int | None = None
-    """Attempts at once (in one event loop); further calls wait in turn. None: any number."""
+    """Concurrent attempts in one event loop; further calls queue. None: unlimited."""
 
     def __post_init__(self) -> None:
         if self.timeout_s is not None and not self.timeout_s > 0:
@@ -39,11 +39,11 @@ class CallLimits:
 
 
 class LimitedCalls:
-    """The calls of one service, held to its limits.
+    """Calls of one service, with its limits.
 
     Args:
-        who: is called, for messages: "tool 'search'".
-        limits: what each call may take.
+        who: the service's name in messages: "tool 'search'".
+        limits: limits of each call.
     """
 
     def __init__(self, who: str, limits: CallLimits) -> None:
@@ -51,20 +51,20 @@ class LimitedCalls:
         self._limits = limits
         # Unseeded jitter: many callers must not retry at the same moments.
         self._jitter = random.Random()
-        self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
+        self._permits: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
             WeakKeyDictionary()
         )
 
     async def run(self, attempt: Callable[[], Awaitable[T]], deadline_s: float | None) -> T:
-        """The answer of the first attempt that does not fail.
+        """The result of the first successful attempt.
 
         Args:
-            attempt: what is done, once or more often.
-            deadline_s: seconds for all attempts, with the waits before and between them; None
-                where the caller has a deadline of its own.
+            attempt: starts one attempt.
+            deadline_s: seconds for all attempts and the waits before and between them; None if
+                the caller has a deadline of its own.
 
         Raises:
-            ToolFailure: the last attempt's own, or no answer within the deadline (retryable).
+            ToolFailure: the last attempt's failure, or a missed deadline (retryable).
         """
         last = ""
         timer = asyncio.timeout(deadline_s)
@@ -82,11 +82,11 @@ class LimitedCalls:
                 return await self._once(attempt)
         except TimeoutError as error:
             if deadline_s is None or not timer.expired():
-                raise  # The attempt's own.
+                raise  # A timeout inside the attempt.
             raise self._late("the caller's deadline", deadline_s, last) from error
 
     async def _once(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        async with self._place():
+        async with self._permit():
             limit_s = self._limits.timeout_s
             timer = asyncio.timeout(limit_s)
             try:
@@ -97,14 +97,14 @@ class LimitedCalls:
                     raise
                 raise self._late("timeout_s", limit_s) from error
 
-    def _place(self) -> AbstractAsyncContextManager[Any]:
+    def _permit(self) -> AbstractAsyncContextManager[Any]:
         if self._limits.max_concurrent is None:
             return nullcontext()
         loop = asyncio.get_running_loop()
-        if loop not in self._places:
-            # A semaphore belongs to one loop; a tool may serve several, one after the other.
-            self._places[loop] = asyncio.Semaphore(self._limits.max_concurrent)
-        return self._places[loop]
+        if loop not in self._permits:
+            # A semaphore belongs to one loop; a tool may serve several in sequence.
+            self._permits[loop] = asyncio.Semaphore(self._limits.max_concurrent)
+        return self._permits[loop]
 
     def _late(self, limit: str, seconds: float, last: str = "") -> ToolFailure:
         return ToolFailure(

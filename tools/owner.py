@@ -12,7 +12,7 @@ _owner: ContextVar[Hashable | None] = ContextVar("owner", default=None)
 
 @contextmanager
 def acting_for(owner: Hashable) -> Iterator[None]:
-    """Calls inside the context, and of tasks created inside, belong to ``owner``: an episode's name."""
+    """Calls in the context, and in tasks created there, belong to ``owner``: an episode's name."""
     token = _owner.set(owner)
     try:
         yield

@@ -16,22 +16,22 @@ from types import ModuleType
 from typing import Any
 
 importing: ContextVar[ModuleType | None] = ContextVar("importing", default=None)
-"""The module of the user's file that is being imported now; what it registers is its own."""
+"""The module of the user's file during its import; it owns the names that it registers."""
 
 _REFERENCE = re.compile(r"(?P<module>[^\s:]+\.py|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<name>\w+)")
 
 
 class ReferenceFailure(ImportError):
-    """Raised when a file or module that a user named cannot be imported; says why, in one line."""
+    """Raised when a user's file or module cannot be imported; the message has one line."""
 
 
 def is_reference(text: str) -> bool:
-    """Whether a text names a function: by a file that ends in .py, or by a module."""
+    """Whether a text names a function in a .py file or a module."""
     return _REFERENCE.fullmatch(text) is not None
 
 
 def load_function(reference: str, key: str) -> Callable[..., Any]:
-    """The function that a reference names.
+    """The function of a reference.
 
     Args:
         reference: ``file.py:function`` or ``package.module:function``.
@@ -67,21 +67,21 @@ def load_module(name: str) -> ModuleType:
     """
     try:
         return _from_file(name) if name.endswith(".py") else importlib.import_module(name)
-    # The user's module is foreign code: whatever it raises on import is reported as its own.
+    # The user's module is foreign code: any exception of its import is reported as the module's.
     except (Exception, SystemExit) as error:
         what = " ".join(f"{type(error).__name__}: {error}".split())
         raise ReferenceFailure(f"{name} fails to import: {what}{_place(error, name)}") from error
 
 
 def module_name(path: Path) -> str:
-    """The name under which a file is imported; no two files share one."""
-    # Without a dot: pickle imports a name with one as a package's part.
+    """The unique module name of a file."""
+    # Without a dot: pickle would import the part before it as a package.
     stem = re.sub(r"\W", "_", path.stem)
     return f"turnwise_{stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
 
 
 def source_of(text: str) -> Path | None:
-    """The file that holds the function that a text names; None where it names none."""
+    """The file of a reference's function; None if the text is no reference or has no file."""
     match = _REFERENCE.fullmatch(text)
     if match is None:
         return None
@@ -100,7 +100,7 @@ def takes(function: Callable[..., Any], name: str) -> bool:
 
 
 _versions: dict[str, tuple[int, int]] = {}
-"""By module name, the time and size of the file that was imported."""
+"""Time and size of each imported file, by module name."""
 
 
 def _from_file(name: str) -> ModuleType:
@@ -111,13 +111,13 @@ def _from_file(name: str) -> ModuleType:
     version = (status.st_mtime_ns, status.st_size)
     if known in sys.modules and _versions.get(known) == version:
         return sys.modules[known]
-    # Compiled here: a cached one counts as current where two versions differ by less than a second.
+    # Compiled here: Python's cache misses changes within one second.
     code = compile(path.read_bytes(), path, "exec", dont_inherit=True)
     spec = importlib.util.spec_from_file_location(known, path)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     before = sys.modules.get(known)
-    # Before it runs: dataclasses look their module up while it does.
+    # Before the module runs: dataclasses look up their module in sys.modules.
     sys.modules[known] = module
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
@@ -136,9 +136,9 @@ def _from_file(name: str) -> ModuleType:
 
 
 def _place(error: BaseException, name: str) -> str:
-    """The file and line that an import failed at; "" where it failed in no file of the user's."""
+    """The file and line of a failed import; "" if no file of the user is involved."""
     if isinstance(error, SyntaxError):
-        return ""  # Its own message ends in both.
+        return ""  # The message of a SyntaxError ends with both.
     stack = traceback.extract_tb(error.__traceback__)
     frames = [f for f in stack if f.filename != __file__ and "importlib" not in f.filename]
     named = str(Path(name).expanduser().resolve())

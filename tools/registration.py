@@ -1,4 +1,4 @@
-"""``tools.make``: tools by name, from here and from plug-ins."""
+"""``tools.make``: tools by name, built in or from plug-ins."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _registry = Registry("tool", "turnwise.tools")
 
 
 def register(name: str, target: Tool | Callable[..., Tool] | str) -> None:
-    """Register a tool, something that makes one, or ``"module:attribute"`` for either.
+    """Register a tool, a factory of tools, or ``"module:attribute"`` of either.
 
     Raises:
         ValueError: the name is taken.
@@ -24,12 +24,12 @@ def register(name: str, target: Tool | Callable[..., Tool] | str) -> None:
 
 
 def names() -> list[str]:
-    """Every known name, sorted."""
+    """All registered names, sorted, including plug-ins."""
     return _registry.names()
 
 
 def replaced() -> int:
-    """How often a tool took the place of its earlier version: what was made before may be old."""
+    """Number of times that a newer version replaced a tool; caches of tools depend on it."""
     return _registry.replaced
 
 
@@ -38,12 +38,12 @@ def make(name: str, **options: Any) -> Tool:
 
     Args:
         name: one of :func:`names`.
-        options: what its factory takes.
+        options: arguments of its factory.
 
     Raises:
         UnknownNameError: no such tool.
-        PluginImportError: the plug-in that owns it fails to import.
-        TypeError: no such option, or what the name stands for makes no tool.
+        PluginImportError: the tool's plug-in fails to import.
+        TypeError: no such option, or the registered object makes no tool.
     """
     found = _registry.get(name)
     if isinstance(found, Tool):
@@ -57,14 +57,14 @@ def make(name: str, **options: Any) -> Tool:
 
 
 def make_tools(text: str, key: str = "tools") -> dict[str, Tool]:
-    """The tools that a text names, by the names that a model calls them by.
+    """The tools that a text such as ``calculator, lookup(limit=3)`` names, by tool name.
 
     Args:
-        text: registered names, each with options in parentheses if it has some, between commas.
-        key: the setting it is the value of, for messages.
+        text: registered names separated by commas, each with options in parentheses if needed.
+        key: the setting with this value, for messages.
 
     Raises:
-        ValueError: it is something else, an option is wrong, or two tools have one name.
+        ValueError: the text is malformed, an option is wrong, or two tools have one name.
         UnknownNameError: a name is not registered.
         PluginImportError: the plug-in that owns a name fails to import.
     """
@@ -87,11 +87,11 @@ def named(text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Each name with its options.
 
     Raises:
-        SyntaxError: the text is something else.
-        ValueError: an option's value is no plain value.
+        SyntaxError: the text is malformed.
+        ValueError: an option's value is not a literal.
     """
     at = 0
-    while text.strip():  # No tools at all, or one at a time until the text is read.
+    while text.strip():
         name = _NAME.match(text, at)
         if name is None:
             raise SyntaxError
@@ -109,13 +109,13 @@ def named(text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _options(text: str, start: int) -> tuple[int, Mapping[str, Any]]:
-    """Where the parentheses that open at ``start`` end, and what stands in them."""
+    """The end of the parentheses that open at ``start``, and the options inside."""
     end = start
     while (end := text.find(")", end) + 1) > 0:
         try:
             call = ast.parse(f"f{text[start:end]}", mode="eval").body
         except SyntaxError:
-            continue  # This one stands inside a value.
+            continue  # This parenthesis is inside a value.
         if not isinstance(call, ast.Call) or call.args or None in [k.arg for k in call.keywords]:
             break
         options: dict[str, Any] = {}

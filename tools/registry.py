@@ -29,11 +29,11 @@ class UnknownNameError(LookupError):
 
 
 class PluginImportError(ImportError):
-    """Raised when what a name stands for cannot be imported; names who advertised it."""
+    """Raised when a name's object cannot be imported; the message names its distribution."""
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """The known name most like ``name``, or None where none is alike."""
+    """The known name most similar to ``name``; None if none is similar."""
     found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.55)
     return found[0] if found else None
 
@@ -53,16 +53,16 @@ class Registry:
         self.form = form
         self._objects: dict[str, Any] = {}
         self._files: dict[str, ModuleType] = {}
-        """By name, the module of the user's file that registered it while it was imported."""
+        """The module of the user's file that registered a name, by name."""
         self._lazy: dict[str, metadata.EntryPoint] = {}
         self._contested: dict[str, list[str]] = {}
-        """By name, the distributions that advertise different things under it."""
+        """The distributions that advertise different objects under one name, by name."""
         self._scanned = False
         self.replaced = 0
-        """How often a name got a newer version of its object."""
+        """Number of times that a newer version replaced an object."""
 
     def register(self, name: str, target: Any) -> None:
-        """Give an object a name in this process; ``"module:attribute"`` is imported when asked for.
+        """Register an object in this process; ``"module:attribute"`` is imported at first use.
 
         A file that is imported again, and a notebook's cell that is run again, replace what they
         registered before.
@@ -86,12 +86,12 @@ class Registry:
                 self._files[name] = module
 
     def names(self) -> list[str]:
-        """Every name, sorted: registered here or installed."""
+        """All names, sorted: registered in this process or installed."""
         self._scan()
         return sorted({*self._objects, *self._lazy})
 
     def get(self, name: str) -> Any:
-        """The object called ``name``, imported now if it was not yet.
+        """The object called ``name``, imported at first use.
 
         Raises:
             UnknownNameError: the name is not registered.
@@ -111,7 +111,7 @@ class Registry:
         return self._objects[name]
 
     def owner(self, name: str) -> str:
-        """The distribution that advertises a name; "" where it was registered in this process."""
+        """The distribution that advertises a name; "" if it was registered in this process."""
         self._scan()
         found = self._lazy.get(name)
         return found.dist.name if found is not None and found.dist is not None else ""
@@ -127,7 +127,7 @@ class Registry:
         )
 
     def _may_be(self, name: str, target: Any) -> bool:
-        """Whether a name is free for an object, is its own, or is its earlier version's."""
+        """Whether a name is free, or belongs to the object or an earlier version of it."""
         if name not in self._objects or self._objects[name] is target:
             return True
         before, now = self._files.get(name), importing.get()
@@ -140,7 +140,7 @@ class Registry:
         return f"{self.kind} {name!r} is registered already: choose another name"
 
     def _scan(self) -> None:
-        """Read what installed distributions advertise, once; names given here win."""
+        """Read the entry points of installed distributions, once; names of this process win."""
         if self._scanned:
             return
         self._scanned = True
@@ -162,7 +162,7 @@ class Registry:
     def _load(self, entry_point: metadata.EntryPoint) -> Any:
         try:
             return entry_point.load()
-        # A plug-in's module is foreign code: whatever it raises on import is reported as its own.
+        # A plug-in's module is foreign code: any exception of its import is the plug-in's.
         except (Exception, SystemExit) as error:
             raise PluginImportError(
                 f"{self.kind} {entry_point.name!r}, advertised by {_owner(entry_point)} as "
@@ -172,7 +172,7 @@ class Registry:
 
 
 def build(kind: str, name: str, factory: Any, options: Mapping[str, Any]) -> Any:
-    """What ``factory``, which goes by ``name``, makes of these options.
+    """Call the factory registered as ``name`` with these options.
 
     Raises:
         TypeError: it cannot be called, has no such option, or lacks one.
@@ -194,14 +194,14 @@ def build(kind: str, name: str, factory: Any, options: Mapping[str, Any]) -> Any
 
 
 def _cell_name(target: Any) -> str | None:
-    """What a class, function or tool that a notebook or script defines is called in it."""
+    """The name of a class, function or tool that a notebook or script defines."""
     name = getattr(target, "__qualname__", None)
     here = getattr(target, "__module__", None) == "__main__"
     return name if here and isinstance(name, str) and "<" not in name else None
 
 
 def _listed(names: Iterable[str]) -> str:
-    """The names, sorted; of a family with many members (``family/name``) only how many."""
+    """The names, sorted; a family with many members (``family/name``) shows only their number."""
     families = Counter(name.split("/")[0] for name in names if "/" in name)
     large = {family: count for family, count in families.items() if count > _MOST_LISTED}
     shown = [name for name in names if name.split("/")[0] not in large]

@@ -1,7 +1,7 @@
-"""How a tool call stands in a model's text, and how its result is put back.
+"""Text formats of tool calls and of their results.
 
-A syntax is a row of :data:`SYNTAXES`. Its stop strings halt the generation at a call; a result
-either continues the model's own message, in place, or is a message of its own.
+A syntax is a row of :data:`SYNTAXES`. Its stop strings halt the generation at a call. A result
+either continues the model's message, in place, or is a separate message.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ class Call:
     tool: str
     arguments: Mapping[str, Any]
     end: int
-    """Where the call ends in the text; what follows was not written for anyone to read."""
+    """Index at which the call ends in the text; the rest of the text is ignored."""
     error: str | None = None
-    """What is wrong with it, in words for the model; then ``tool`` and ``arguments`` are empty."""
+    """Message for the model about a malformed call; ``tool`` and ``arguments`` are then empty."""
     as_texts: bool = False
-    """Whether arguments are texts whose types the tool's schema says; ``typed_call`` reads them."""
+    """Whether arguments are unparsed texts; ``typed_call`` parses them by the tool's schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class Syntax:
-    """One way of writing calls and results."""
+    """A text format of calls and results."""
 
     name: str
     stop: tuple[str, ...]
@@ -37,18 +37,18 @@ class Syntax:
     parse: Callable[[str], Call | None]
     """The first complete call in a text, or None."""
     wrap: Callable[[str], str]
-    """A result's text as it is put back."""
+    """The inserted text for a result."""
     continues: bool
-    """True: the result continues the model's message; False: it is a message of its own."""
+    """True: the result continues the model's message; False: the result is a separate message."""
     tools: tuple[str, ...]
-    """Tools that it has a way of its own to call; ``tools.calls`` says how others are."""
+    """Tools with a form of their own in this syntax; ``tools.calls`` handles the others."""
     form: Literal["tags", "fence", "json", "chat"] = "tags"
-    """How a call of any other tool stands in a text."""
+    """The form of calls of all other tools."""
     find_all: Callable[[str], list[Call]] | None = None
-    """Every call in a message, where one may hold several; None: the first alone counts."""
+    """All calls in a message, if one may hold several; None: only the first call counts."""
 
     def calls(self, text: str) -> list[Call]:
-        """The calls in a text that are to be answered, in order."""
+        """The calls to make for a text, in order."""
         if self.find_all is not None:
             return self.find_all(text)
         call = self.parse(text)
@@ -67,11 +67,11 @@ def tagged_call(
 ) -> Callable[[str], Call | None]:
     """A parser of ``<tag>text</tag>``: a call of one tool with one argument, the text, stripped.
 
-    A closing tag that no opening one precedes is a call whose argument is empty.
+    A closing tag without an opening tag before it is a call with an empty argument.
 
     Args:
-        tag: what stands in the opening tag.
-        closed_by: what stands in the closing one; ``/tag`` where empty.
+        tag: name in the opening tag.
+        closed_by: name in the closing tag; "": ``/tag``.
         tool: the tool's name.
         argument: the argument's name.
     """
@@ -90,7 +90,7 @@ def tagged_call(
 def json_call(text: str) -> Call | None:
     """The first ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, as Hermes writes it.
 
-    What is no such JSON is a call with an error.
+    Malformed JSON is a call with an error.
     """
     found = _JSON_CALL.search(text)
     if found is None:
@@ -106,10 +106,10 @@ def json_call(text: str) -> Call | None:
 
 
 def fenced_call(arguments: Mapping[str, str]) -> Callable[[str], Call | None]:
-    """A parser of fenced blocks, whose first line names a tool.
+    """A parser of fenced blocks whose first line names a tool.
 
     Args:
-        arguments: by tool, the argument that is a block's content.
+        arguments: by tool, the argument that gets a block's content.
     """
     known = ", ".join(arguments)
 
@@ -163,11 +163,11 @@ SEARCH_R1 = Syntax(
 """Search-R1 (arXiv:2503.09516)."""
 
 FENCED_ARGUMENTS = {"search": "query", "python": "code"}
-"""What a block of each tool holds."""
+"""The argument that a block of each tool holds."""
 
 FENCED = Syntax(
     name="fenced",
-    # With the line break: without it, the opening fence of a second block would halt as well.
+    # The line break matters: without it, a second block's opening fence would halt as well.
     stop=("\n```\n",),
     parse=fenced_call(FENCED_ARGUMENTS),
     wrap=lambda result: f"<interpreter>\n{result}\n</interpreter>\n\n",
@@ -175,7 +175,7 @@ FENCED = Syntax(
     tools=("search",),
     form="fence",
 )
-"""A fenced block named after the tool, and what it answers behind it."""
+"""A fenced block named after the tool, followed by the result."""
 
 JSON_CALL = Syntax(
     name="json",
@@ -186,11 +186,11 @@ JSON_CALL = Syntax(
     tools=(),
     form="json",
 )
-"""Hermes' and Qwen's: a call in JSON, and the response in a message of its own."""
+"""Hermes' and Qwen's: a call in JSON, and the response in a separate message."""
 
 
 def _without_fence(call: Call | None) -> Call | None:
-    """The call with the Markdown fence around its code taken off."""
+    """The call without the Markdown fence around its code."""
     if call is None:
         return None
     fenced = _FENCED_CODE.fullmatch(call.arguments["code"])
@@ -207,7 +207,7 @@ RE_TOOL = Syntax(
     continues=True,
     tools=("python",),
 )
-"""ReTool (arXiv:2504.11536): Python code, fenced or not, and what the interpreter shows."""
+"""ReTool (arXiv:2504.11536): Python code, fenced or not, and the interpreter's output."""
 
 TAGS = Syntax(
     name="tags",
@@ -217,7 +217,7 @@ TAGS = Syntax(
     continues=True,
     tools=(),
 )
-"""A tool's arguments between tags with its name, the result behind them."""
+"""A tool's arguments between tags with its name, followed by the result."""
 
 SYNTAXES: Mapping[str, Syntax] = {
     syntax.name: syntax

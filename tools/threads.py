@@ -13,13 +13,13 @@ T = TypeVar("T")
 
 
 async def in_thread(function: Callable[[], T]) -> T:
-    """Call ``function`` on a daemon thread of its own and return what it does.
+    """Call ``function`` on a new daemon thread and return its result.
 
-    ``asyncio.to_thread`` has a pool: calls that never return fill it, for everybody, and the
-    process waits for them at its end. Cancelling this one leaves the call behind, harmless.
+    ``asyncio.to_thread`` uses a pool: calls that never return exhaust the pool and delay the end of
+    the process. Cancelling ``in_thread`` abandons the call.
     """
     called: concurrent.futures.Future[T] = concurrent.futures.Future()
-    # Begun: from here on it cannot be cancelled, and takes its result in any case.
+    # A running future cannot be cancelled, so it always accepts the result.
     called.set_running_or_notify_cancel()
     context = contextvars.copy_context()
 
@@ -27,9 +27,9 @@ async def in_thread(function: Callable[[], T]) -> T:
         try:
             called.set_result(context.run(function))
         except StopIteration as error:
-            # As a coroutine would: no future takes it.
+            # Futures refuse StopIteration; coroutines convert it in the same way.
             called.set_exception(RuntimeError(f"{function} raised {error!r}"))
-        # Whatever it raises is the caller's.
+        # The caller gets any exception.
         except BaseException as error:
             called.set_exception(error)
 

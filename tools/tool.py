@@ -1,4 +1,4 @@
-"""The contract of a tool: named, described, typed, called with arguments, answering in text."""
+"""The contract of a tool: a name, a description, typed arguments, and results as text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class ToolFailure(RuntimeError):
-    """Raised when a tool cannot answer for reasons that are not its caller's. Never a reward."""
+    """Raised when a tool fails through no fault of the caller. Never a reward."""
 
     def __init__(self, message: str, *, retryable: bool) -> None:
         super().__init__(message)
@@ -17,72 +17,72 @@ class ToolFailure(RuntimeError):
 
 
 class BadArguments(ValueError):
-    """Raised inside a tool whose arguments make no sense; the message is shown to the model."""
+    """Raised inside a tool for invalid arguments; the model reads the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """What a call may know about the episode that makes it."""
+    """The episode that makes a call, and the call's deadline."""
 
     session: str = ""
-    """Names the episode, for tools that keep something from call to call."""
+    """The episode's session name, for stateful tools."""
     timeout_s: float = 60.0
-    """A call that takes longer, all attempts together, fails (ToolFailure, retryable)."""
+    """Seconds for all attempts of a call; a longer call fails (ToolFailure, retryable)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a call answers."""
+    """The result of a call."""
 
     text: str
-    """What the model reads, also after a mistake of its own."""
+    """Text for the model, also after a mistake of the model."""
     data: Any = None
-    """The same as plain data, for environments and records."""
+    """The same content as plain data, for environments and records."""
     error: str | None = None
-    """What the caller did wrong; None where nothing."""
+    """The caller's mistake; None if there was none."""
     cost: float = 0.0
-    """What the call cost, in the tool's own unit (money, credits)."""
+    """Cost of the call in the tool's own unit (money, credits)."""
 
 
 class Tool(ABC):
-    """Something an agent can call. :func:`tools.tool` makes one from a function."""
+    """A tool that an agent can call. :func:`tools.tool` makes one from a function."""
 
     name: str
     description: str
     parameters: Mapping[str, Any]
     """JSON Schema (an object) of the arguments."""
     stateful: bool = False
-    """Whether it keeps something for an episode from call to call. A restored snapshot repeats the
-    calls of such a tool."""
+    """Whether the tool keeps state between the calls of an episode. A restored environment repeats
+    such calls."""
     forkable: bool = True
-    """Whether what it keeps for an episode can be copied by ``fork``."""
+    """Whether ``fork`` can copy an episode's state."""
     final: bool = False
-    """Whether a call without a mistake ends the episode, its result's data being the answer."""
+    """Whether a valid call ends the episode; the answer is the result's ``data``."""
 
     @abstractmethod
     async def __call__(
         self, arguments: Mapping[str, Any], context: ToolContext | None = None
     ) -> ToolResult:
-        """Do it. Arguments that do not fit the schema become a result with an ``error``.
+        """Call the tool. Arguments that violate the schema give a result with an ``error``.
 
         Raises:
-            ToolFailure: the tool, not its caller, is at fault.
+            ToolFailure: the tool failed through no fault of the caller.
         """
 
     async def open(self) -> None:  # noqa: B027
-        """Start the tool's resources; the owner of the tool awaits it once, before the first call."""
+        """Open the tool's resources; the tool's owner awaits ``open`` once, before all calls."""
 
     async def close(self) -> None:  # noqa: B027
-        """Give back what was started, after the last call. Harmless where nothing was."""
+        """Release the tool's resources after the last call. Harmless if it has none."""
 
     async def fork(self, session: str, twin: str) -> None:  # noqa: B027
-        """The episode ``twin`` goes on from the state of the episode ``session``.
+        """Copy the state of the episode ``session`` to the episode ``twin``.
 
-        A tool that keeps nothing from call to call has nothing to do.
+        A stateless tool does nothing.
 
         Raises:
-            ToolFailure: what it keeps cannot be copied.
+            ToolFailure: the state cannot be copied.
         """
 
     async def end(self, session: str) -> None:  # noqa: B027
-        """The episode is over: drop what was kept for it. Harmless where nothing was."""
+        """Drop an episode's state at its end. Harmless if there is none."""

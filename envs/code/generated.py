@@ -232,7 +232,7 @@ def _near_misses(recipe: Recipe) -> Iterator[Recipe]:
 def _separating(
     inputs: Sequence[list[int]], recipe: Recipe, mistakes: Sequence[Recipe], count: int
 ) -> list[list[int]]:
-    """The ``count`` inputs that together separate the recipe from most near misses (chosen greedily)."""
+    """``count`` inputs that separate the recipe from most of its near misses, chosen greedily."""
     outputs = [recipe.run(xs) for xs in inputs]
     caught = [
         {i for i, mistake in enumerate(mistakes) if mistake.run(xs) != output}

@@ -42,9 +42,8 @@ def language_consistency(text: str, language: str = "en") -> float:
     """The share of words whose letters are all of the language's script; 0 without any words.
 
     DeepSeek-R1's language reward (arXiv:2501.12948, section 2.3.2) counts words of the target
-    language. This distinguishes scripts, which suffices for English and Chinese; it
-    cannot distinguish English from French. What has no letters (numbers, formulas' signs) counts neither
-    way.
+    language. This function compares scripts, which suffices for English and Chinese but not for
+    English and French. Words without letters (numbers, signs of formulas) are ignored.
 
     Args:
         text: the chain of thought.

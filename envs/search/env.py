@@ -6,7 +6,7 @@ In ReSearch's syntax one assistant message holds the whole episode (arXiv:2503.1
     The sport of Bako is chess.
     </result> <think> ... </think> <answer> \boxed{chess} </answer>
 
-Generation halts at ``</search>``; the environment inserts the result there, and the message continues.
+Generation halts at ``</search>``; the environment inserts the result, and the message continues.
 An action without a search ends the episode, with an answer or without one. As in ReSearch, the
 agent gets no message, only a reward of 0. ``envs.search.protocol`` has the other syntaxes and their
 rewards, one row each. Questions come from an invented world or a data set; passages come from the

@@ -116,8 +116,8 @@ async def test_a_bug_is_a_failure_not_an_observation():
     [
         (SystemExit(2), "SystemExit: 2"),
         (asyncio.CancelledError("its own"), "CancelledError: its own"),
-        (None, "it answered NoneType, not text"),
-        (ToolResult(5), "it answered int, not text"),  # type: ignore[arg-type]
+        (None, "it returned NoneType, not text"),
+        (ToolResult(5), "it returned int, not text"),  # type: ignore[arg-type]
     ],
 )
 async def test_whatever_else_comes_of_a_call_is_a_failure(does, says):

@@ -58,8 +58,8 @@ class MastermindOptions(RowOptions):
     repeats: bool = True
     """Whether a code may hold a digit twice."""
     information_reward: float = 0.0
-    """Total reward for information. A guess earns its share: log(possible codes before / after) over
-    log(all codes). Finding the code earns the rest."""
+    """Total reward for information. A guess earns log(possible codes before / after) as a share of
+    log(all codes); finding the code earns the rest."""
     instructions: bool = True
     """Whether the rules stand in a system message; without it an agent must know them."""
 

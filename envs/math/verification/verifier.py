@@ -1,8 +1,8 @@
 r"""Answers compared by math-verify, in warm processes that can be killed.
 
-math-verify's own time limit is an alarm signal, which works in a main thread only, and none of
-its parts yields: a tower of powers blocks the caller. Here each of a few processes compares one pair
-at a time, for any thread and any event loop.
+math-verify's own time limit is an alarm signal, which works only in a main thread, and its code
+never yields: a tower of powers blocks the caller. Here each of a few processes compares one pair at
+a time, for any thread and any event loop.
 """
 
 from __future__ import annotations
