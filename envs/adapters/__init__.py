@@ -1,1 +1,1 @@
-"""Environments of other libraries, as ours."""
+"""Adapters: environments of other libraries, and turnwise's environments in other libraries."""

@@ -1,13 +1,13 @@
-"""Our environments for TRL: ``GRPOTrainer(environment_factory=trl_factory("mastermind"))``.
+"""turnwise's environments in TRL: ``GRPOTrainer(environment_factory=trl_factory("mastermind"))``.
 
-TRL plays them with one tool, ``act``, whose text is our action; the rows say which tasks:
-``Dataset.from_list(trl_rows("mastermind", 1000))``. The rows of a group are one row repeated, so
-its members play one task with one seed. What TRL does not keep of ours:
+TRL plays them with one tool, ``act``, whose text is the action. Rows select the tasks:
+``Dataset.from_list(trl_rows("mastermind", 1000))``. The rows of a group repeat one row, so that its
+members play one task with one seed. Limits of TRL:
 
-- words outside a call of ``act`` reach no environment; who stops in mid-episode says nothing more;
-- rewards of turns arrive as their sum, at the end; where infrastructure failed it is ``None``,
-  which TRL leaves out, without a second attempt;
-- stop strings and results inside the agent's own message do not exist.
+- text outside a call of ``act`` does not reach the environment;
+- rewards of turns arrive as their sum, at the end; after a failure of infrastructure the sum is
+  ``None``, which TRL ignores without a second attempt;
+- there are no stop strings, and no results inside the agent's own message.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ FAILED = "The environment failed. This episode counts for nothing: stop."
 
 
 class TrlEnvironment:
-    """One of our environments, as TRL wants them: made once, reset for each episode.
+    """A turnwise environment with TRL's interface: made once, reset for each episode.
 
     Args:
-        name: an environment's.
-        options: its own.
+        name: id or bare name of the environment.
+        options: the environment's options.
     """
 
     def __init__(self, name: str, options: dict[str, Any]) -> None:
@@ -38,7 +38,7 @@ class TrlEnvironment:
         self._over, self._failed, self._return = True, False, 0.0
 
     def reset(self, task: int, seed: int = 0, prompt: object = None) -> str:
-        """Begin an episode; what TRL puts behind the prompt. The arguments are columns of a row."""
+        """Start an episode and return the text after the prompt; arguments are columns of a row."""
         self._over, self._failed, self._return = False, False, 0.0
         try:
             return self._env.reset(seed=seed, options={"task": task})[0]
@@ -52,11 +52,11 @@ class TrlEnvironment:
         Args:
             text: The action, or the answer, in full.
         """
-        # In a thread: TRL awaits the calls of one message together, on a loop of its own.
+        # In a thread, because TRL awaits the calls of one message together on its own loop.
         return await in_thread(functools.partial(self._step, text))
 
     def get_reward(self) -> float | None:
-        """The episode's return; None where infrastructure failed."""
+        """The episode's return; None after a failure of infrastructure."""
         while not self._over:
             self._step("")
         return None if self._failed else self._return
@@ -75,16 +75,16 @@ class TrlEnvironment:
 
 
 def trl_factory(name: str, **options: Any) -> Callable[[], TrlEnvironment]:
-    """What TRL's ``environment_factory`` takes; it pickles. Raises what ``envs.make`` does."""
+    """A picklable factory for TRL's ``environment_factory``; raises as ``envs.make``."""
     make(name, **options).close()
     return functools.partial(TrlEnvironment, name, options)
 
 
 def trl_rows(name: str, num_tasks: int, seed: int = 0, **options: Any) -> list[dict[str, Any]]:
-    """The first tasks of an environment, as rows of a data set for TRL.
+    """The first ``num_tasks`` tasks of an environment, as rows of a data set for TRL.
 
     Raises:
-        ValueError: it has fewer.
+        ValueError: the environment has fewer tasks.
     """
     env = make(name, **options)
     if not 1 <= num_tasks <= len(env.tasks):

@@ -1,4 +1,4 @@
-"""What adapters share: options of a foreign environment, and tasks that are seeds."""
+"""Shared code of adapters: options of a foreign environment, and tasks that are seeds."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from tools.registry import PluginImportError
 
 @dataclass(frozen=True, kw_only=True)
 class ForeignOptions(EnvOptions):
-    """Options of an environment that has a turn limit of its own."""
+    """Options of an environment with a turn limit of its own."""
 
     max_turns: int = 100
-    """Actions per episode, if the environment itself does not end it before."""
+    """Maximum number of actions per episode; the foreign environment may end it earlier."""
 
 
 def seeds(options: EnvOptions) -> range:
-    """The tasks of a split: seeds below ``2**32``, none of which another split has."""
+    """The tasks of a split: seeds below ``2**32``; splits share no seed."""
     first = 3 * (options.seed * 1_000_000 % 10**9) + SPLITS.index(options.split)
     return range(first, first + 3 * NUM_TASKS[options.split], 3)
 
 
 def library(module: str, extra: str) -> ModuleType:
-    """A module of another library, imported now.
+    """Import a module of another library.
 
     Raises:
-        PluginImportError: it is not installed, or fails to import; says which extra brings it.
+        PluginImportError: the library is not installed, or fails to import; names the extra.
     """
     try:
         return importlib.import_module(module)

@@ -1,10 +1,10 @@
-"""Environments of GEM (``pip install gem-llm``; arXiv:2510.01051), as ours.
+"""Adapter for environments of GEM (``pip install gem-llm``; arXiv:2510.01051).
 
-Subclass :class:`GemEnv`, give it ``game``, and register the class as your own. GEM draws from
-Python's and NumPy's global generators. Here each episode has its own, put in place for a call into
-GEM and taken out after it, one call at a time: a seed decides an episode whatever runs beside it,
-unless another thread draws from them during a call. For splits, copies and rewards, what
-``envs.adapters.gymnasium`` says holds here as well.
+Subclass :class:`GemEnv`, set ``game``, and register the class. GEM draws from Python's and NumPy's
+global generators. The adapter keeps generator states per episode and installs them for each call
+into GEM, one call at a time. The seed therefore determines an episode, unless another thread draws
+from the global generators during a call. Splits, copies and rewards: see
+``envs.adapters.gymnasium``.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _BORROWED = threading.Lock()
 
 @dataclass(slots=True)
 class GemState(ForeignState):
-    """An episode: the game, and the states of its generators between two calls."""
+    """An episode: the game, and the states of its generators between calls."""
 
     generators: list[Any] = field(default_factory=list)
 
 
 class GemEnv(GymnasiumEnv):
-    """A game or task of GEM. Abstract: a subclass says which."""
+    """A game or task of GEM. Abstract: a subclass sets ``game``."""
 
     game: ClassVar[str]
-    """GEM's id: "game:GuessTheNumber-v0-easy"."""
+    """Id of the game in GEM: "game:GuessTheNumber-v0-easy"."""
     config: ClassVar[Mapping[str, Any]] = {}
     """Further arguments of ``gem.make``."""
     state: GemState
@@ -55,21 +55,21 @@ class GemEnv(GymnasiumEnv):
         return first
 
     def turn(self, action: Action) -> Reply:
-        """What the game answers."""
+        """The game's reply."""
         with _borrow(self.state.generators):
             return super().turn(action)
 
     def act(self, text: str) -> str:
-        """The text; the game itself says what is no action."""
+        """The text itself; the game handles invalid actions."""
         return text
 
     def end(self) -> None:
-        """Nothing: a game has nothing to close."""
+        """Does nothing: games hold no resources."""
 
 
 @contextmanager
 def _borrow(own: list[Any], seed: int = 0) -> Iterator[None]:
-    """The global generators as ``own`` has them, else seeded; afterwards as they were before."""
+    """Install the episode's generator states (initially seeded), and restore the previous ones."""
     with _BORROWED:
         others = random.getstate(), np.random.get_state()
         if not own:
@@ -85,7 +85,7 @@ def _borrow(own: list[Any], seed: int = 0) -> Iterator[None]:
 
 
 def _gem() -> Any:
-    """GEM. Importing it sets up the root logger, which is undone here."""
+    """The module ``gem``. Its import configures the root logger, which this function undoes."""
     root = logging.getLogger()
     level, handlers = root.level, root.handlers[:]
     try:

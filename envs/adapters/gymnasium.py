@@ -1,14 +1,14 @@
-"""Environments of Gymnasium: of texts, or of what two functions turn into texts and back.
+"""Adapter for environments of Gymnasium, with text spaces or with two conversion functions.
 
-Subclass :class:`GymnasiumEnv` and register the class as your own. Each episode plays an environment
-made for it and reset with the task's seed, so nothing is left over from another. What the foreign
-environment must keep for itself:
+Subclass :class:`GymnasiumEnv` and register the class. Each episode creates a foreign environment
+and resets it with the task's seed, so episodes share no state. Limits:
 
-- same seed, same episode: it must draw from its own generator, not from ``random``;
-- splits hold different seeds; whether those ask different things, it alone knows;
-- copies in mid-episode: it must pickle, else ``NotForkable``; no fork's ``reseed`` reaches it;
-- ``reward_range``, ``reward_floor`` and a gold policy are what the subclass says they are;
-- what it holds open: it is closed when its episode ends, and not if that is abandoned.
+- equal seeds give equal episodes only if the foreign environment draws from its own generator, not
+  from ``random``;
+- splits hold different seeds; the adapter cannot test whether the tasks differ;
+- copies need a foreign environment that pickles, else ``NotForkable``; ``reseed`` has no effect;
+- the subclass declares ``reward_range``, ``reward_floor`` and a gold policy;
+- the foreign environment is closed at the end of its episode, but not if the episode is abandoned.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ForeignState:
 
 
 class GymnasiumEnv(TextEnv[int, ForeignState]):
-    """An environment of Gymnasium, as one of ours. Abstract: a subclass says how it is made."""
+    """An environment of Gymnasium. Abstract: a subclass creates the foreign environment."""
 
     Options = ForeignOptions
     blocking = True
@@ -44,16 +44,16 @@ class GymnasiumEnv(TextEnv[int, ForeignState]):
         raise NotImplementedError
 
     def observe(self, observation: Any) -> str:
-        """What the agent reads; texts as they are."""
+        """The text of a foreign observation; by default the observation itself."""
         if not isinstance(observation, str):
             raise TypeError(f"observation {observation!r:.40} is no text: override observe")
         return observation
 
     def act(self, text: str) -> Any:
-        """The action that a text means; texts as they are.
+        """The foreign action of a text; by default the text itself.
 
         Raises:
-            ValueError: it means none; the agent reads why, and may try again.
+            ValueError: the text is not an action; the agent reads the message and may try again.
         """
         if not self.state.env.action_space.contains(text):
             raise ValueError(f"That is not an action of {self.state.env.action_space}.")
@@ -65,7 +65,7 @@ class GymnasiumEnv(TextEnv[int, ForeignState]):
         return self.observe(self.state.env.reset(seed=task)[0])
 
     def turn(self, action: Action) -> Reply:
-        """What the environment answers, or what is wrong with the action."""
+        """The foreign environment's reply, or an error message about the action."""
         state = self.state
         try:
             move = self.act(str(action))
@@ -83,5 +83,5 @@ class GymnasiumEnv(TextEnv[int, ForeignState]):
         return finish(rewards, text) if terminated else cut(StopReason.TURN_LIMIT, rewards, text)
 
     def end(self) -> None:
-        """Close the foreign environment, whose episode is over."""
+        """Close the foreign environment at the end of its episode."""
         self.state.env.close()

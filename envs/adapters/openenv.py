@@ -1,13 +1,13 @@
-"""Environments behind an OpenEnv server, as ours (``pip install 'turnwise[openenv]'``).
+"""Adapter for environments behind an OpenEnv server (``pip install 'turnwise[openenv]'``).
 
-Subclass :class:`OpenEnv`, say how its actions and observations read as texts, and register the
-class as your own. Each environment has a session of its own. A server that cannot be reached, is
-full, answers late or with an error, or lost the session, is an ``EnvFailure``. What does not hold:
+Subclass :class:`OpenEnv`, convert actions and observations to texts, and register the class. Each
+environment has a session of its own. A server that is unreachable, full or late, responds with an
+error, or lost the session raises an ``EnvFailure``. Limits:
 
-- same seed, same episode, and what a task is: the server's ``reset`` alone decides, see ``ask``;
-- copies in mid-episode: no session can be copied;
-- why it ended: OpenEnv does not distinguish truncation from termination;
-- ``reward_range``, ``reward_floor`` and a gold policy are what the subclass says they are.
+- the server's ``reset`` alone determines the episode of a seed, see ``ask``;
+- sessions cannot be copied, so environments cannot be forked;
+- OpenEnv does not distinguish truncation from termination;
+- the subclass declares ``reward_range``, ``reward_floor`` and a gold policy.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from envs.episode import Action, EnvFailure, Reply, finish, go_on
 
 @dataclass(frozen=True, kw_only=True)
 class OpenEnvOptions(ForeignOptions):
-    """Which server."""
+    """Options of an environment behind a server."""
 
     url: str = "http://localhost:8000"
 
 
 class OpenEnv(TextEnv[int, Any]):
-    """A session of an OpenEnv server. As it stands, it plays what ``openenv_app`` serves."""
+    """A session of an OpenEnv server; without a subclass, of a server of ``openenv_app``."""
 
     Options = OpenEnvOptions
     forkable = False
@@ -45,11 +45,11 @@ class OpenEnv(TextEnv[int, Any]):
         return {"seed": task}
 
     def act(self, text: str) -> dict[str, Any]:
-        """A text as the server's action."""
+        """The server's action for a text."""
         return {"text": text}
 
     def observe(self, observation: dict[str, Any]) -> str:
-        """What the agent reads of the server's observation."""
+        """The text of the server's observation."""
         return str(observation["text"])
 
     async def begin(self, task: int) -> str:
@@ -63,9 +63,9 @@ class OpenEnv(TextEnv[int, Any]):
         return self.observe(result.observation)
 
     async def turn(self, action: Action) -> Reply:
-        """What the server answers."""
+        """The server's reply."""
         result = await self._answer(self._client.step(self.act(str(action))))
-        if self._client._ws is not self.state:  # It reconnects: to another episode.
+        if self._client._ws is not self.state:  # A reconnected client has another episode.
             raise EnvFailure(f"{self._name}: the server lost the session", retryable=True)
         rewards, text = {"reward": float(result.reward or 0)}, self.observe(result.observation)
         return finish(rewards, text) if result.done else go_on(text, rewards)
@@ -82,7 +82,7 @@ class OpenEnv(TextEnv[int, Any]):
     async def _answer(self, reply: Awaitable[Any]) -> Any:
         try:
             return await reply
-        # Of sockets, of HTTP, of the client: a server can fail in any way.
+        # A server can fail with any error of sockets, HTTP or the client.
         except Exception as error:
             await self._hang_up()
             said = f"{self._name}: {self._url}: {type(error).__name__}: {error}"

@@ -1,10 +1,9 @@
-"""Our environments by OpenEnv's own server: ``uvicorn.run(openenv_app("mastermind"), port=8000)``.
+"""OpenEnv server for turnwise's environments: ``uvicorn.run(openenv_app("mastermind"))``.
 
-Each session has an episode of its own and shares services (a sandbox, an index) with the others. An
-action is ``{"text": ...}``, an observation as well; ``reset`` takes a ``seed``, and a ``task`` if
-it is not to be drawn. What OpenEnv's protocol has no place for: a failure of infrastructure reaches
-the client as an error like any other, and rewards by name, scores and the reason of an end stand in
-the observation's ``metadata``.
+Each session has an episode of its own; sessions share services (a sandbox, an index). Actions and
+observations are ``{"text": ...}``; ``reset`` takes a ``seed`` and, optionally, a ``task``. A
+failure of infrastructure reaches the client as a plain error, because OpenEnv's protocol has no
+type for it. Named rewards, scores and the stop reason are in the observation's ``metadata``.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from envs.registration import make
 
 
 class TextAction(types.Action):  # type: ignore[misc]
-    """What an agent says."""
+    """An action."""
 
     text: str
 
 
 class TextObservation(types.Observation):  # type: ignore[misc]
-    """What it reads."""
+    """An observation."""
 
     text: str
 
@@ -36,7 +35,7 @@ class ServedEnvironment(interfaces.Environment):  # type: ignore[misc]
     """A session's environment.
 
     Args:
-        env: one of ours, for this session alone; it closes with it.
+        env: the session's environment; closes with the session.
     """
 
     SUPPORTS_CONCURRENT_SESSIONS = True
@@ -49,13 +48,13 @@ class ServedEnvironment(interfaces.Environment):  # type: ignore[misc]
     def reset(
         self, seed: int | None = None, episode_id: str | None = None, task: int | None = None
     ) -> TextObservation:
-        """Begin an episode."""
+        """Start an episode."""
         first, _ = self._env.reset(seed=seed, options=None if task is None else {"task": task})
         self._state = types.State(episode_id=episode_id)
         return TextObservation(text=first, metadata={"system_prompt": self._env.system_prompt})
 
     def step(self, action: TextAction, timeout_s: float | None = None) -> TextObservation:
-        """Take one action; it may take the environment's ``step_timeout_s``, not ``timeout_s``."""
+        """Take one action; ``step_timeout_s`` of the environment limits it, not ``timeout_s``."""
         step = self._env.step(action.text)
         self._state.step_count += 1
         over = step.terminated or step.truncated
@@ -64,16 +63,16 @@ class ServedEnvironment(interfaces.Environment):  # type: ignore[misc]
 
     @property
     def state(self) -> Any:
-        """How far the episode is."""
+        """Progress of the episode."""
         return self._state
 
     def close(self) -> None:
-        """The session is over."""
+        """End the session."""
         self._env.close()
 
 
 def openenv_app(name: str, max_sessions: int = 64, **options: Any) -> Callable[..., Any]:
-    """An ASGI application that serves an environment; raises what ``envs.make`` does."""
+    """An ASGI application that serves an environment; raises as ``envs.make``."""
     env = make(name, **options)
     return create_app(  # type: ignore[no-any-return]
         lambda: ServedEnvironment(env.group(1)[0]),

@@ -1,7 +1,7 @@
-"""``reasoning-gym/TASK-v0``: the tasks of the library reasoning-gym, which draws and scores them.
+"""``reasoning-gym/TASK-v0``: tasks that the library reasoning-gym draws and scores.
 
-The library is imported when an environment is made. A task is drawn with seeds of its own until
-the question belongs to the split, by a hash of its text: no question is in two splits.
+Making an environment imports the library. Each task is drawn with its own seeds until a hash of the
+question's text selects the split, so no question is in two splits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOST_DRAWS, _MOST_CHARACTERS, _DRAWING = 500, 10_000, threading.Lock()
 
 
 class ReasoningGymEnv(TextEnv[int, dict[str, Any]]):
-    """A question of the library; its score of the only answer is the reward."""
+    """A question of the library; the reward is the library's score of the answer."""
 
     Options = gym.GymOptions
     blocking = True
@@ -65,13 +65,13 @@ class ReasoningGymEnv(TextEnv[int, dict[str, Any]]):
         return finish({"score": score}, scores={"solved": float(score >= 1.0)})
 
     def gold_policy(self) -> Callable[[str], str]:
-        """Gives the library's own answer, which no agent sees; a few tasks come without one."""
+        """Gives the library's answer, which no agent sees; a few tasks have none."""
         return lambda question: f"<answer>{self._known[question]}</answer>"
 
 
 @lru_cache(maxsize=64)
 def _make(dataset: str, config: str, seed: int = 0) -> Any:
-    """The library's data set; of one entry in name, of which there are as many as numbers."""
+    """The library's data set with size 1; entries of any number can be drawn from it."""
     library = gym.import_library(dataset)
     try:
         return library.create_dataset(dataset, seed=seed, size=1, **json.loads(config))
@@ -83,7 +83,7 @@ def _draw(dataset: str, config: str, number: int) -> dict[str, Any]:
     with _DRAWING:
         try:
             return cast(dict[str, Any], _make(dataset, config)[number])
-        except IndexError:  # This one draws all its entries when it is made.
+        except IndexError:  # This data set draws all its entries at construction.
             return cast(dict[str, Any], _make(dataset, config, number)[0])
 
 

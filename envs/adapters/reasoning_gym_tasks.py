@@ -1,4 +1,4 @@
-"""The tasks of reasoning-gym and their options, known without importing it; and its import."""
+"""The names and options of reasoning-gym's tasks, without importing the library; its import."""
 
 from __future__ import annotations
 
@@ -33,17 +33,18 @@ time_intervals tower_of_hanoi tsumego word_ladder word_sequence_reversal word_so
 zebra_puzzles
 """
 TASKS = tuple(_NAMES.split())
-"""All but ``composite``, which mixes others, and ``codeio``, which does not ask the same twice."""
+"""All tasks but ``composite``, a mixture, and ``codeio``, which is not deterministic."""
 
 COMPUTES = (
     *("binary_matrix", "coin_flip", "countdown", "intermediate_integration", "n_queens"),
     *("polynomial_multiplication", "puzzle24", "simple_integration", "spiral_matrix"),
     "string_insertion",
 )
-"""Whose scorers hand an answer to ``eval``, to ``sympy.parse_expr`` or to boundless arithmetic."""
+"""Tasks whose scorers pass answers to ``eval``, ``sympy.parse_expr`` or unbounded arithmetic."""
 
 WORD_FOR_WORD = ("game_of_life_halting",)
-"""Whose scorers take any answer (``bool("False")`` is true): here it must be the library's own."""
+"""Tasks whose scorers accept any answer (``bool("False")`` is true); here only the library's
+answer is right."""
 _NAN = re.compile(r"(?<![a-z])nan(?![a-ik-z])", re.IGNORECASE)
 
 CARD = Card(
@@ -55,12 +56,12 @@ CARD = Card(
 
 @dataclass(frozen=True, kw_only=True)
 class GymOptions(EnvOptions):
-    """How the library draws its tasks, and whether it may compute what an answer says."""
+    """The library's settings of a task, and whether it may evaluate answers."""
 
     config: str = "{}"
-    """The library's own settings of the task, in JSON: {"n_people": 5}."""
+    """The library's settings of the task as JSON: {"n_people": 5}."""
     trust_answers: bool = False
-    """Whether answers may go to a scorer that evaluates them as Python, in this process."""
+    """Whether scorers may evaluate answers as Python, in this process."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,8 +78,8 @@ class GymOptions(EnvOptions):
 def score_of(task: str, scorer: Any, answer: str, entry: Mapping[str, Any]) -> float:
     """The library's score of an answer, from 0 to 1.
 
-    What says nan where the library's own answer does not earns nothing: some scorers find no number
-    far from it. Neither does what a scorer cannot read; many raise then.
+    An answer with nan earns 0 unless the library's answer has nan, too, because some scorers accept
+    nan for any number. An answer that makes the scorer raise earns 0.
     """
     gold = str(entry["answer"])
     if task in WORD_FOR_WORD:
@@ -92,10 +93,10 @@ def score_of(task: str, scorer: Any, answer: str, entry: Mapping[str, Any]) -> f
 
 
 def import_library(task: str) -> Any:
-    """The module ``reasoning_gym``.
+    """Import the module ``reasoning_gym``.
 
     Raises:
-        PluginImportError: it is not installed, or fails to import.
+        PluginImportError: the library is not installed, or fails to import.
     """
     try:
         return importlib.import_module("reasoning_gym")

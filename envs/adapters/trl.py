@@ -1,14 +1,14 @@
-"""Environments written for TRL's ``GRPOTrainer(environment_factory=...)``, as ours.
+"""Adapter for environments written for TRL's ``GRPOTrainer(environment_factory=...)``.
 
-TRL's is a class made without arguments: ``reset(**row)`` begins and may say something, each other
-public method is a tool, typed and documented, and ``get_reward()`` scores what was done. Subclass
-:class:`TrlEnv`, name the class and its rows, and register the subclass as your own. An action holds
-a call in JSON, as Hermes and Qwen write it, or it ends the episode. What does not hold:
+TRL's environment is a class without constructor arguments: ``reset(**row)`` starts an episode and
+may return a text, every other public method is a tool, and ``get_reward()`` scores the episode.
+Subclass :class:`TrlEnv`, name TRL's class and the rows, and register the subclass. An action holds
+a call in JSON, in Hermes's and Qwen's format, or ends the episode. Limits:
 
-- same seed, same episode: TRL seeds nothing, so all that differs must be in the rows;
+- TRL seeds nothing, so equal episodes need all differences in the rows;
 - the agent reads the exceptions of tools, as in TRL, except ``EnvFailure``;
-- copies in mid-episode need an instance that pickles, else ``NotForkable``;
-- ``reward_range``, ``reward_floor`` and a gold policy are what the subclass says they are.
+- copies need an instance that pickles, else ``NotForkable``;
+- the subclass declares ``reward_range``, ``reward_floor`` and a gold policy.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tools.tool import ToolContext, ToolFailure
 
 
 class TrlEnv(TextEnv[Row, Any]):
-    """An environment of TRL, as one of ours. Abstract: a subclass says which."""
+    """An environment of TRL. Abstract: a subclass names TRL's class and its rows."""
 
     Options = ForeignOptions
     blocking = True
@@ -38,7 +38,7 @@ class TrlEnv(TextEnv[Row, Any]):
     """TRL's class."""
     rows: ClassVar[Iterable[Mapping[str, Any]] | str]
     """Arguments of ``reset``, a row for each task: rows, or a source of ``envs.datasets``. A column
-    ``split`` says where one belongs, else a hash; ``prompt`` stands before what ``reset`` says."""
+    ``split``, or else a hash, selects the split; ``prompt`` precedes the text of ``reset``."""
 
     def __init__(self, options: EnvOptions, services: Mapping[str, Any] | None = None) -> None:
         super().__init__(options, self.dataset(options).split(options.split), services)
@@ -47,12 +47,12 @@ class TrlEnv(TextEnv[Row, Any]):
 
     @classmethod
     def dataset(cls, options: EnvOptions) -> Dataset[Row]:
-        """The rows whose columns ``reset`` receives."""
+        """The rows; ``reset`` receives their columns."""
         kind: Any = cls
         return load_tasks(kind)
 
     def begin(self, task: Row) -> str:
-        """The row's prompt, and behind it what the environment says."""
+        """The row's prompt, followed by the text of ``reset``."""
         self.state = self.environment()
         row = {key: value for key, value in task.columns.items() if key != "split"}
         prompt = row.get("prompt", "")

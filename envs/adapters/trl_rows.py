@@ -1,4 +1,4 @@
-"""What an environment of TRL is made of: its rows as tasks, its methods as tools."""
+"""The rows of a TRL environment as tasks, and its methods as tools."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def load_tasks(env_type: Any) -> Dataset[Row]:
     """The rows of a ``TrlEnv``; loaded once per process.
 
     Raises:
-        ValueError: they cannot be read.
+        ValueError: the rows cannot be read.
     """
     rows = load_rows(env_type.rows)
     found = ((row, json.dumps(row.columns, sort_keys=True, default=str), row) for row in rows)
@@ -37,7 +37,7 @@ def load_tasks(env_type: Any) -> Dataset[Row]:
 @functools.cache
 def described(environment: Any) -> str:
     """The tools of TRL's class, described for the agent."""
-    # Looked at, not made: to make one may open a connection.
+    # Inspects the class, because an instance may open a connection.
     tools = functions(environment.__new__(environment)).values()
     schemas = [
         {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
@@ -47,7 +47,7 @@ def described(environment: Any) -> str:
 
 
 def functions(environment: Any) -> dict[str, FunctionTool]:
-    """The tools of an instance, by name: its public methods, as TRL finds them.
+    """The tools of an instance, by name: its public methods, as in TRL.
 
     Raises:
         ValueError: a type or a description is missing.
@@ -58,7 +58,7 @@ def functions(environment: Any) -> dict[str, FunctionTool]:
 
 
 def _function(method: Callable[..., Any]) -> FunctionTool:
-    """A method as a tool: plain ones in a thread, what they give as a text."""
+    """A method as a tool: plain methods run in a thread, and results become texts."""
 
     @functools.wraps(method)
     async def call(**arguments: Any) -> str:
@@ -70,7 +70,7 @@ def _function(method: Callable[..., Any]) -> FunctionTool:
             raise ToolFailure(str(error), retryable=error.retryable) from error
         except ToolFailure:
             raise
-        # TRL's contract: whatever else a tool raises is an answer, which the agent reads.
+        # TRL's contract: the agent reads any other exception of a tool.
         except Exception as error:
             raise BadArguments(str(error)) from error
 

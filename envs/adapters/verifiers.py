@@ -1,15 +1,15 @@
-"""Task sets of verifiers (``pip install verifiers``, its ``v1``), as ours.
+"""Adapter for task sets of verifiers (``pip install verifiers``, its ``v1``).
 
-Subclass :class:`VerifiersEnv`, say which task set, and register the class as your own. A task's
-prompt is the first observation, its rewards and metrics score the whole conversation, each under
-its own name. One turn, or more where the subclass says how the user answers. What does not hold:
+Subclass :class:`VerifiersEnv`, name the task set, and register the class. A task's prompt is the
+first observation; its rewards and metrics score the whole conversation, each under its own name.
+Episodes have one turn, or more if the subclass defines ``user``. Limits:
 
-- tasks that need verifiers' own machinery (tool servers, containers, rewards that ask for a
-  runtime) are refused, since without it their score would be another;
-- splits are by a hash of a task's key, unless the subclass has a task set for each;
-- all rewards are paid at the end, and a long computation blocks the event loop;
-- copies in mid-episode need a task that pickles, else ``NotForkable``;
-- ``reward_range``, ``reward_floor`` and a gold policy are what the subclass says they are.
+- tasks that need verifiers' runtime (tool servers, containers, rewards with a runtime) are refused,
+  because their scores would differ without it;
+- a hash of a task's key selects its split, unless the subclass has a task set per split;
+- all rewards come at the end, and a long computation blocks the event loop;
+- copies need a task that pickles, else ``NotForkable``;
+- the subclass declares ``reward_range``, ``reward_floor`` and a gold policy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from envs.episode import Action, EnvFailure, Reply, StopReason, cut, finish, go_
 
 @dataclass(slots=True)
 class Conversation:
-    """An episode: the task, and who said what."""
+    """An episode: the task and the messages."""
 
     task: Any
     messages: list[tuple[str, str]] = field(default_factory=list)
@@ -36,10 +36,10 @@ class Conversation:
 
 
 class VerifiersEnv(TextEnv[Any, Conversation]):
-    """A task set of verifiers, as an environment. Abstract: a subclass says which."""
+    """A task set of verifiers. Abstract: a subclass names the task set."""
 
     hashed: ClassVar[bool] = True
-    """Whether a hash says which tasks of ``taskset`` are of a split; else all of them are."""
+    """Whether a hash selects a split's tasks from ``taskset``; False: ``taskset`` selects them."""
 
     def __init__(self, options: EnvOptions, services: Mapping[str, Any] | None = None) -> None:
         kind: Any = type(self)
@@ -47,21 +47,21 @@ class VerifiersEnv(TextEnv[Any, Conversation]):
 
     @classmethod
     def taskset(cls, split: str) -> Any:
-        """The task set that has a split's tasks; called once per process."""
+        """The task set with a split's tasks; called once per process."""
         raise NotImplementedError
 
     def user(self, conversation: Conversation) -> str | None:
-        """What the user says to the agent's last message; None ends the conversation."""
+        """The user's reply to the agent's last message; None ends the conversation."""
         return None
 
     def begin(self, task: Any) -> str:
-        """The task's prompt, its system prompt in front."""
+        """The task's system prompt and prompt."""
         first = "\n\n".join(filter(None, [task.data.system_prompt, task.data.prompt_text]))
         self.state = Conversation(task, [("user", first)])
         return first
 
     async def turn(self, action: Action) -> Reply:
-        """What the user says, or the end."""
+        """The user's reply, or the end."""
         state = self.state
         state.messages.append(("assistant", str(action)))
         said = self.user(state)
@@ -71,7 +71,7 @@ class VerifiersEnv(TextEnv[Any, Conversation]):
         trace = trace_of(state)
         try:
             await state.task.score(trace)
-        # Whatever a task raises, verifiers hands on as an error of the task.
+        # verifiers passes on any exception of a task.
         except Exception as error:
             raise EnvFailure(f"{self._name}: {error}", retryable=False) from error
         rewards = {name: reward.value for name, reward in trace.rewards.items()}
@@ -82,7 +82,7 @@ class VerifiersEnv(TextEnv[Any, Conversation]):
 
 
 def trace_of(conversation: Conversation) -> Any:
-    """The conversation as verifiers' rewards read it."""
+    """The conversation as a verifiers trace, the input of rewards."""
     vf, task = library("verifiers.v1", "verifiers"), conversation.task
     kinds = {"user": vf.UserMessage, "assistant": vf.AssistantMessage}
     nodes = [
@@ -106,7 +106,7 @@ def split_tasks(env_type: Any, split: str) -> list[Any]:
     """The tasks of a ``VerifiersEnv`` that belong to ``split``; loaded once per process.
 
     Raises:
-        ValueError: the set is endless, has none for the split, or one needs verifiers' runtime.
+        ValueError: the set is endless, has no tasks of the split, or a task needs a runtime.
     """
     taskset, tasks = env_type.taskset(split), []
     if not taskset.bounded:

@@ -1,11 +1,11 @@
-"""verl's rows out: an environment's tasks as Parquet, and the function by which verl scores them.
+"""Export to verl: an environment's tasks as Parquet, and a reward function for them.
 
     write_parquet("train.parquet", "knights-knaves", 10_000)
     custom_reward_function.path=.../envs/adapters/verl.py custom_reward_function.name=compute_score
 
-Single turns: ``compute_score`` gives a response to the environment, whose reward it returns; for
-math-v0, search-qa-v0 and code-sandbox-v0 ``ground_truth`` also serves verl's own functions. verl
-itself does not keep that a failure of infrastructure is no reward: an ``EnvFailure`` ends its step.
+Single turns only: ``compute_score`` passes a response to the environment and returns its reward.
+For math-v0, search-qa-v0 and code-sandbox-v0, ``ground_truth`` also suits verl's own functions. An
+``EnvFailure`` ends verl's step, because verl has no type for failures of infrastructure.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from envs.registration import make
 
 
 def verl_rows(name: str, num_tasks: int, seed: int = 0, **options: Any) -> Iterator[dict[str, Any]]:
-    """The first tasks of an environment as verl's rows; raises what ``envs.make`` does."""
+    """The first tasks of an environment as verl's rows; raises as ``envs.make``."""
     env = make(name, **options)
     try:
         for task in range(min(num_tasks, len(env.tasks))):
@@ -47,7 +47,7 @@ def verl_rows(name: str, num_tasks: int, seed: int = 0, **options: Any) -> Itera
 def write_parquet(
     path: str | Path, name: str, num_tasks: int, seed: int = 0, **options: Any
 ) -> int:
-    """Write :func:`verl_rows` to a file; returns how many there are. Needs pyarrow."""
+    """Write :func:`verl_rows` to a file and return the number of rows. Needs pyarrow."""
     import pyarrow
     import pyarrow.parquet
 
@@ -59,7 +59,7 @@ def write_parquet(
 def compute_score(
     data_source: str, solution_str: str, ground_truth: Any, extra_info: Mapping[str, Any]
 ) -> float:
-    """What the environment that a row came from pays for a response, in verl's signature.
+    """The reward of a response, by the row's environment, with verl's signature.
 
     Raises:
         EnvFailure: infrastructure failed.
@@ -78,12 +78,12 @@ def compute_score(
 
 @lru_cache(maxsize=8)
 def _env(env_id: str, options: str) -> TextEnv[Any, Any]:
-    """Kept, so that copies of it share what it opens."""
+    """The environment, cached so that its copies share its services."""
     return make(env_id, **json.loads(options))
 
 
 def _ground_truth(env: TextEnv[Any, Any], task: Any) -> Any:
-    """What verl's own functions compare with: the answer, answers, or tests; else nothing."""
+    """The ground truth for verl's own functions: an answer, answers or tests; otherwise empty."""
     kind = env.env_id.rsplit("-v", 1)[0]
     if kind == "math":
         return task.answer

@@ -86,7 +86,7 @@ class McpServer:
             if not self.per_episode:
                 await self._ask(await self._connection(_SHARED))
             elif not self.listed:
-                await self.look()
+                await self.list_tools()
         except BaseException:
             await self.close()
             raise

@@ -1,7 +1,7 @@
-"""Building an index for the ``bm25`` backend, of a corpus that need not fit into memory.
+"""Building an index for the ``bm25`` backend from a corpus that may exceed memory.
 
-The index is one of bm25s's (method "bm25+"), which can open it, too; beside it stand the passages
-and what makes opening it cheap: a table of terms that is searched in place.
+The index has bm25s's format (method "bm25+"), so bm25s can open it, too. The same folder holds the
+passages and a table of terms that is searched in place, which makes opening fast.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tools.retrieval.passage import Passage
 from tools.retrieval.shards import ShardWriter
 
 K1, B, DELTA = 1.5, 0.75, 1.0
-"""As the small reference's."""
+"""BM25+'s parameters, equal to those of ``rank-bm25``."""
 SHARD_SIZE = 50_000
 """Passages in memory at once."""
 FORMAT = 1
@@ -32,7 +32,7 @@ OnProgress = Callable[[int], None]
 
 
 def term_hashes(terms: list[str]) -> NDArray[np.uint64]:
-    """Eight bytes for each term."""
+    """A 64-bit hash of each term."""
     digests = b"".join(hashlib.blake2b(t.encode(), digest_size=8).digest() for t in terms)
     return np.frombuffer(digests, np.uint64)
 
@@ -44,17 +44,17 @@ def build_index(
     on_progress: OnProgress | None = None,
     shard_size: int = SHARD_SIZE,
 ) -> int:
-    """Index a corpus, or go on where an earlier call was interrupted. Returns its passages' number.
+    """Index a corpus, or resume an interrupted call. Returns the number of passages.
 
     Args:
         source: a corpus; see ``tools.retrieval.corpus``.
-        folder: where the index is to be. A finished index of the same corpus is left as it is.
+        folder: folder of the index. A finished index of the same corpus stays unchanged.
         on_progress: called after each shard.
-        shard_size: passages that are in memory at once.
+        shard_size: passages in memory at once.
 
     Raises:
-        ValueError: the folder holds something else, the corpus has changed since, two passages
-            have the same id, or no passage has a word.
+        ValueError: the folder holds something else, the corpus has changed, two passages have the
+            same id, or no passage has a word.
     """
     home = Path(folder).expanduser()
     corpus = [[str(f.resolve()), f.stat().st_size, f.stat().st_mtime] for f in corpus_files(source)]
@@ -67,7 +67,7 @@ def build_index(
 
 
 def index_passages(passages: Iterator[Passage], folder: str | Path) -> int:
-    """Index passages that are made on the way; as :func:`build_index`, but it cannot resume.
+    """Index passages from an iterator; as :func:`build_index`, but without resuming.
 
     Raises:
         ValueError: as :func:`build_index`.
@@ -82,7 +82,7 @@ def index_passages(passages: Iterator[Passage], folder: str | Path) -> int:
 
 
 def _claim(home: Path, corpus: list[list[object]]) -> None:
-    """The folder is this corpus's."""
+    """Reserve the folder for this corpus."""
     home.mkdir(parents=True, exist_ok=True)
     mark = home / _SOURCE
     if mark.is_file():
@@ -112,7 +112,7 @@ def _finish(home: Path, writer: ShardWriter) -> int:
     """Turn counted shards into the index."""
     num_terms, num_passages = len(writer.vocabulary), writer.num_passages
     if num_terms == 0:
-        raise ValueError("the corpus has no passage with a word in it: nothing can be found")
+        raise ValueError("no passage of the corpus has a word: nothing can be found")
     frequencies = np.zeros(num_terms, np.int64)
     num_words = 0
     for shard in writer.shards():
@@ -127,7 +127,7 @@ def _finish(home: Path, writer: ShardWriter) -> int:
     _write_terms(home, writer.vocabulary)
     params = {"k1": K1, "b": B, "delta": DELTA, "method": "bm25+", "idf_method": "bm25+"}
     params |= {"dtype": "float32", "int_dtype": "int32", "num_docs": num_passages}
-    # With "numpy" bm25s answers the same wherever the index is opened.
+    # With "numpy", bm25s's results do not depend on the machine.
     params |= {"version": "0.3.0", "backend": "numpy"}
     (home / "params.index.json").write_text(json.dumps(params, indent=2))
     about = {"format": FORMAT, "num_passages": num_passages, "num_terms": num_terms}
@@ -154,10 +154,10 @@ def _write_postings(
         length = shard.lengths[shard.passages - first] / mean_length
         share = (K1 + 1) * tf / (K1 * (1 - B + B * length) + tf)
         counts = np.bincount(shard.terms, minlength=len(idf))
-        # A posting's place: where its term has got to, and its place among the shard's of the term.
+        # A posting's index: the term's filled postings, plus its rank among those of the shard.
         begins = np.concatenate([[0], np.cumsum(counts)[:-1]])
         places = filled[shard.terms] + np.arange(len(shard.terms)) - begins[shard.terms]
-        # bm25s adds idf * delta for each term of a query when it answers, shared or not.
+        # bm25s adds idf * delta for each query term at search time, shared or not.
         scores[places] = idf[shard.terms] * share
         numbers[places] = shard.passages
         filled += counts
@@ -167,7 +167,7 @@ def _write_postings(
 
 
 def _write_passage_table(home: Path, writer: ShardWriter) -> None:
-    """Where each passage begins in the file, and its place in the order of ids."""
+    """Each passage's offset in the file, and its rank in the order of ids."""
     sizes, ids = list[NDArray[np.int64]](), list[NDArray[np.bytes_]]()
     for shard in writer.shards():
         sizes.append(shard.sizes)
@@ -186,7 +186,7 @@ def _write_passage_table(home: Path, writer: ShardWriter) -> None:
 
 
 def _write_terms(home: Path, vocabulary: dict[str, int]) -> None:
-    """The terms' numbers by hash, for us; by name, for bm25s."""
+    """The terms' numbers: by hash for ``BM25``, by name for bm25s."""
     hashes = term_hashes(list(vocabulary))
     order = np.argsort(hashes)
     if np.any(hashes[order][1:] == hashes[order][:-1]):

@@ -1,8 +1,8 @@
 """Corpora as streams of passages: JSON lines (gzipped or not) and Parquet, a file or a folder.
 
-Rows hold ``text`` and perhaps ``title``, or ``contents``, a quoted title on its first line and the
-text behind it (FlashRAG's and Search-R1's wiki-18). ``id``, ``_id`` or ``docid`` names a passage;
-without one its place in the corpus does.
+Rows hold ``text`` and optionally ``title``, or ``contents``: a quoted title on the first line and
+then the text (FlashRAG's and Search-R1's wiki-18). ``id``, ``_id`` or ``docid`` is a passage's id;
+the default is its index in the corpus.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _BATCH = 1024
 
 
 def corpus_files(source: str | Path) -> list[Path]:
-    """The files of a corpus, in the order of their names.
+    """The files of a corpus, sorted by name.
 
     Raises:
-        ValueError: there are none.
+        ValueError: there are no files.
     """
     path = Path(source).expanduser()
     if path.is_dir():
@@ -44,10 +44,10 @@ def read_corpus(source: str | Path, skip: int = 0) -> Iterator[Passage]:
 
     Args:
         source: a file or folder.
-        skip: passages at the beginning that are not wanted; lines of JSON are not even parsed.
+        skip: number of passages to skip; skipped lines of JSON are not parsed.
 
     Raises:
-        ValueError: there is no such corpus, or a row of another layout; names file and line.
+        ValueError: there is no such corpus, or a row has another layout; names file and line.
     """
     number = 0
     for file in corpus_files(source):
@@ -63,7 +63,7 @@ def passage_of(row: Mapping[str, Any], number: int, where: str) -> Passage:
     """A row as a passage.
 
     Raises:
-        ValueError: it has neither ``text`` nor ``contents``, or one of them is no text.
+        ValueError: the row has no text in ``text`` or ``contents``.
     """
     name = next((str(row[key]) for key in _IDS if row.get(key) is not None), str(number))
     if isinstance(row.get("text"), str):

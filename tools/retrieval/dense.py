@@ -1,7 +1,7 @@
-"""The ``dense`` backend: sentence embeddings, compared with every passage's, exactly.
+"""The ``dense`` backend: exact nearest-neighbour search over sentence embeddings.
 
-Behind an extra: ``pip install 'turnwise[dense]'``. The index is a folder with the vectors, memory-
-mapped, and the passages; it is built as a stream, and a build that was interrupted goes on.
+Needs the extra ``pip install 'turnwise[dense]'``. The index is a folder with memory-mapped vectors
+and the passages. A build streams the corpus, and resumes after an interruption.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ ROWS_AT_ONCE = 65_536
 
 Vectors = NDArray[np.float32]
 Encoder = Callable[[Sequence[str]], Vectors]
-"""Texts to vectors of length 1, a row each."""
+"""A function from texts to vectors of length 1, one row per text."""
 
 
 @dataclass(frozen=True, slots=True)
 class DenseModel:
-    """Which model embeds, and what it wants to stand before a text."""
+    """An embedding model and its prefixes."""
 
     name: str
     """A folder, or a Hugging Face id, that sentence-transformers loads."""
     query_prefix: str = ""
-    """E5's is "query: "."""
+    """Prefix of queries; E5's is "query: "."""
     passage_prefix: str = ""
-    """E5's is "passage: "."""
+    """Prefix of passages; E5's is "passage: "."""
 
 
 @lru_cache(maxsize=2)
@@ -83,14 +83,14 @@ def build_dense(
     on_progress: Callable[[int], None] | None = None,
     encode: Encoder | None = None,
 ) -> int:
-    """Embed a corpus, or go on where an earlier call was interrupted; returns its size.
+    """Embed a corpus, or resume an interrupted call. Returns the number of passages.
 
     Args:
         source: a corpus; see ``tools.retrieval.corpus``.
-        folder: where the index is to be.
-        model: what embeds.
+        folder: folder of the index.
+        model: the embedding model.
         on_progress: called with the number of embedded passages after each batch.
-        encode: embeds instead of the model's own encoder.
+        encode: replaces the model's own encoder.
 
     Raises:
         ValueError: the folder holds something else, or the corpus has no passages.
