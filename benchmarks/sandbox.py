@@ -142,8 +142,8 @@ def docker_run(python: str) -> list[str]:
     """`docker run` of the image that the docker backend made when its sandbox started."""
     import docker
 
-    from tools.sandbox import interpreter
-    from tools.sandbox.docker import image
+    from tools.sandbox.backends import interpreter
+    from tools.sandbox.backends.docker import image
 
     inside = interpreter.find(python)
     made = image.ensure(docker.from_env().api, inside)

@@ -18,7 +18,7 @@ import time
 
 from benchmarks.sandbox import rate
 from tools.sandbox import Limits, Sandbox, make_sandbox
-from tools.sandbox.inside import usage, watchdog
+from tools.sandbox.inside.supervisor import usage, watchdog
 
 ECHO = """
 import sys

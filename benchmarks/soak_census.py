@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.soak_programs import SYSV_KEY, mark
 from tools.sandbox import SandboxUnavailable
-from tools.sandbox.docker import container, engine
+from tools.sandbox.backends.docker import container, engine
 
 _SET_CHILD_SUBREAPER = 36
 _TOP_FOLDERS = ("/", "/tmp", "/var/tmp", "/dev/shm", "/dev", "/run", "/etc", "/usr", "/home")

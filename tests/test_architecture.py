@@ -282,7 +282,7 @@ def test_no_error_is_silenced():
 
 def test_no_global_random_state():
     # Inside a sandbox it is the program's own, which a fork has to make another one.
-    hooks = HOME / "tools/sandbox/inside/fork_hooks.py"
+    hooks = HOME / "tools/sandbox/inside/program/fork_hooks.py"
     outside = [path for path in sources() if path != hooks]
     assert not [place(path, call) for path in outside for call in global_randomness(parse(path))]
     assert len(global_randomness(parse(hooks))) == 1

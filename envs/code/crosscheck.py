@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from envs.code.task import CodeTask
 from envs.code.values import LargeValue
 from tools.sandbox import CallTest, OutcomeKind, StdioTest, Test, Verdict
-from tools.sandbox.literal import Call, call_of
+from tools.sandbox.grading.literal import Call, call_of
 
 SMALL_NUMBER = 9
 """Numbers that are drawn are no larger than this, or no larger than those of the tests."""

@@ -1,9 +1,8 @@
-"""Programs in isolated processes, and verdicts that a program cannot forge."""
+"""Runs programs in isolated processes and grades submissions; no program can forge its verdict."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tools.sandbox.cases import AssertTest, CallTest, StdioTest, Test
 from tools.sandbox.errors import (
     CopyRefused,
     SandboxBusy,
@@ -11,6 +10,7 @@ from tools.sandbox.errors import (
     SandboxUnavailable,
     SessionOver,
 )
+from tools.sandbox.grading.cases import AssertTest, CallTest, StdioTest, Test
 from tools.sandbox.limits import Limits
 from tools.sandbox.results import CallResult, Outcome, OutcomeKind, RunResult, Status, Verdict
 
@@ -58,7 +58,7 @@ _LOADED_WHEN_USED = {
     "Snapshot": "session",
     "make_sandbox": "make",
 }
-"""Names whose modules start processes; importing them takes longer than a command's help."""
+"""Name -> module, imported on first use: these modules would slow down a command's ``--help``."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""``python -m tools.sandbox``: which backends work on this machine, and a server for others."""
+"""``python -m tools.sandbox``: test this machine's backends, or serve a sandbox over HTTP."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tools.sandbox.remote import serve
 
 
 def main() -> int:
-    """The command line; ``doctor`` returns 1 where no confining backend works, 2 for a mistake."""
+    """Run the command; ``doctor`` returns 1 if no confining backend works, 2 for a user error."""
     parser = argparse.ArgumentParser(prog="python -m tools.sandbox")
     commands = parser.add_subparsers(dest="command", required=True)
     examining = commands.add_parser("doctor", help="which backends work on this machine")

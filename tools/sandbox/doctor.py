@@ -1,4 +1,4 @@
-"""Which backends work on this machine, and what would make the others work."""
+"""Report which backends work on this machine, and how to enable the others."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from tools.sandbox.backends.launcher import LEVELS
 from tools.sandbox.errors import SandboxUnavailable
-from tools.sandbox.launcher import LEVELS
 from tools.sandbox.make import BACKENDS, UNSAFE, make_sandbox
 from tools.sandbox.results import RunResult
 
@@ -20,7 +20,7 @@ _ON_THE_MACHINE = (
     "`sysctl kernel.apparmor_restrict_unprivileged_userns=0`; Debian of old: "
     "`sysctl kernel.unprivileged_userns_clone=1`"
 )
-# What bubblewrap says, and what helps; its own advice fits some machines only.
+# Messages of bubblewrap -> fixes; bubblewrap's own advice fits only some machines.
 _CAUSES = (
     (
         r"max_\*_namespaces exceeded",
@@ -35,17 +35,17 @@ _CONTAINER_SIGNS = ("/.dockerenv", "/run/.containerenv")
 
 @dataclass(frozen=True)
 class Finding:
-    """About one backend."""
+    """Whether and how one backend works."""
 
     backend: str
     isolation: str
     works: bool
     text: str
-    """How it works, or why it does not, with the fix."""
+    """Speed and limits, or why the backend does not work and the fix."""
 
 
 async def examine(python: str | None) -> list[Finding]:
-    """One finding for each confining backend, strongest first, by running a program in it."""
+    """Run a program in each confining backend; one finding for each, strongest first."""
     return [await _examine(name, python) for name in BACKENDS if name != UNSAFE]
 
 
@@ -66,7 +66,7 @@ async def _examine(name: str, python: str | None) -> Finding:
 
 
 def remedy(refusal: str) -> str:
-    """What helps against a refusal that does not say it itself; empty where it does."""
+    """Fix for a refusal whose message names none; empty if there is no such fix."""
     for pattern, fix in _CAUSES:
         if re.search(pattern, refusal):
             return fix or (_IN_A_CONTAINER if _in_a_container() else _ON_THE_MACHINE)
@@ -78,7 +78,7 @@ def _in_a_container() -> bool:
 
 
 def report(findings: list[Finding]) -> str:
-    """As text: a paragraph for each backend, and what ``auto`` takes."""
+    """The findings as text: a paragraph for each backend, and the choice of ``auto``."""
     lines = []
     for one in findings:
         first, *more = one.text.splitlines()

@@ -1,39 +1,39 @@
-"""What can go wrong that is not the program's doing."""
+"""Errors of the sandbox, which no program causes."""
 
 from __future__ import annotations
 
 
 class SandboxUnavailable(RuntimeError):
-    """Raised when this machine offers no sandbox of the isolation asked for; names the fix."""
+    """Raised when no backend with the requested isolation works here; names the fix."""
 
     def __init__(self, message: str, refusals: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.refusals = refusals or (message,)
-        """Why each backend that was tried does not work."""
+        """For each tried backend, why it does not work."""
 
 
 class SandboxFailure(RuntimeError):
-    """Raised when the sandbox itself failed, twice. Never a verdict: try again or drop the sample.
+    """Raised when the sandbox itself failed twice. Retry or drop the sample; give no reward.
 
-    Only the judge's side detects it; nothing that a program does can raise it.
+    Only the host detects this failure; a program cannot cause it.
     """
 
     def __init__(self, message: str, *, retryable: bool = True) -> None:
         super().__init__(message)
         self.retryable = retryable
-        """False: this sandbox is broken for good; make a new one."""
+        """False: this sandbox will not recover; make a new one."""
 
 
 class SandboxBusy(SandboxFailure):
-    """Raised when there was no room for a job or a session, for as long as was waited.
+    """Raised when no permit for a job or a session became free in time.
 
-    Nothing has begun and nothing failed; it can be tried again.
+    Nothing has started, so the caller can retry.
     """
 
 
 class SessionOver(RuntimeError):
-    """Raised when a session has no interpreter any more; says how it ended."""
+    """Raised when a session's interpreter has ended; the message says how."""
 
 
 class CopyRefused(RuntimeError):
-    """Raised when a session is not copied: a limit stands in the way, or the copy ended."""
+    """Raised when a session cannot be copied: a limit forbids the copy, or the copy ended."""

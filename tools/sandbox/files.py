@@ -1,28 +1,28 @@
-"""Paths that users give: of files that a run finds, and of files that it returns."""
+"""Checks of the files that a user gives to a run, and of the paths that the run returns."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
-from tools.sandbox.inside.surroundings import MAX_FILES
+from tools.sandbox.inside.workdir import MAX_FILES
 
 MAX_GIVEN = MAX_FILES - 96
-"""Files and folders that a run is given; the others that it may have are its own."""
+"""Files and folders that a user may give to a run; the rest is for the program's own files."""
 _MAX_PATH = 1000
 _MAX_NAME = 255
 _PAGE = 4096
-"""Bytes: files take whole pages of a run's disk."""
+"""Bytes; a file takes whole pages of a run's disk."""
 _MAX_PATTERNS = 64
 _MAX_PATTERN = 1000
 
 
 def checked_files(files: Mapping[str, str | bytes], disk_mb: int) -> tuple[tuple[str, bytes], ...]:
-    """Paths and contents, for a ``Request``: what a run can write into ``disk_mb`` MiB.
+    """Paths and contents of valid files, for a ``Request``.
 
     Raises:
-        ValueError: a path is none inside the working directory, is a file's and a folder's at once,
-            or there are too many or too large files.
+        ValueError: a path leads out of the working directory or names both a file and a folder, or
+            the files are too many or exceed ``disk_mb`` MiB.
     """
     checked: dict[str, bytes] = {}
     folders: set[str] = set()
@@ -32,7 +32,7 @@ def checked_files(files: Mapping[str, str | bytes], disk_mb: int) -> tuple[tuple
         try:
             data = content if isinstance(content, bytes) else utf8(content)
         except UnicodeEncodeError as error:
-            raise ValueError(f"files[{name!r}] is no text: {error}") from None
+            raise ValueError(f"files[{name!r}] is not text: {error}") from None
         left -= -(-len(data) // _PAGE) * _PAGE
         if left < 0:
             raise ValueError(
@@ -43,7 +43,7 @@ def checked_files(files: Mapping[str, str | bytes], disk_mb: int) -> tuple[tuple
         folders.update(str(folder) for folder in path.parents[:-1])
         if len(checked) + len(folders) > MAX_GIVEN:
             raise ValueError(
-                f"files[{name!r}] is one too many: a run is given at most {MAX_GIVEN} files and "
+                f"files[{name!r}] is one too many: a run takes at most {MAX_GIVEN} files and "
                 "folders"
             )
     for name in checked.keys() & folders:
@@ -58,7 +58,7 @@ def _checked_path(name: str) -> PurePosixPath:
     try:
         parts = [utf8(part) for part in path.parts]
     except UnicodeEncodeError as error:
-        raise ValueError(f"files[{name!r}] is no file's name: {error}") from None
+        raise ValueError(f"files[{name!r}] is not a file name: {error}") from None
     if len(b"/".join(parts)) > _MAX_PATH or max(map(len, parts)) > _MAX_NAME:
         raise ValueError(
             f"files[{name[:60]!r}...] is too long: a path has at most {_MAX_PATH} bytes, "
@@ -68,10 +68,10 @@ def _checked_path(name: str) -> PurePosixPath:
 
 
 def checked_patterns(patterns: Sequence[str]) -> tuple[str, ...]:
-    """Patterns of files to return, for a ``Request``.
+    """Valid patterns of the files to return, for a ``Request``.
 
     Raises:
-        ValueError: there are too many, or one leads out of the working directory.
+        ValueError: the patterns are too many, or one leads out of the working directory.
     """
     if isinstance(patterns, str):
         raise ValueError(f"collect ({patterns!r}) must be a list of paths: [{patterns!r}]")
@@ -87,7 +87,7 @@ def checked_patterns(patterns: Sequence[str]) -> tuple[str, ...]:
 
 
 def utf8(text: str) -> bytes:
-    """``text`` as bytes; what came from bytes that are no UTF-8 becomes them again."""
+    """``text`` as UTF-8; surrogate escapes become the bytes that they stand for."""
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -97,7 +97,7 @@ def _is_inside(name: str) -> bool:
 
 
 def _normal(pattern: str) -> str:
-    """Without empty parts, and ending in a file: what ``**`` alone means is every file."""
+    """The pattern without repeated ``**``; a final ``**`` becomes ``**/*``, every file."""
     parts: list[str] = []
     for part in PurePosixPath(pattern).parts:
         if part != "**" or parts[-1:] != ["**"]:

@@ -1,20 +1,20 @@
-"""How a sandbox fares: what it counted, and what is under way."""
+"""Counters and gauges of a sandbox."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, fields, replace
 
-from tools.sandbox.queue import FairQueue
+from tools.sandbox.host.queue import FairQueue
+from tools.sandbox.host.zygotes import Zygotes
 from tools.sandbox.results import Status
-from tools.sandbox.zygotes import Zygotes
 
 _KILLS = (Status.TIMEOUT, Status.MEMORY, Status.OUTPUT, Status.KILLED)
 _GAUGES = ("waiting", "in_flight", "sessions", "queue_wait_p95_s")
 
 
 class Tally:
-    """What a sandbox counts while it works; a few additions for each run."""
+    """Counters that a sandbox increments; a few additions for each run."""
 
     def __init__(self) -> None:
         self.runs = 0
@@ -25,53 +25,55 @@ class Tally:
         self.kills: Counter[Status] = Counter()
 
     def end(self, status: Status) -> None:
-        """A process has ended; one that a limit or a signal ended counts as a kill."""
+        """Count a process that a limit or a signal ended as a kill."""
         if status in _KILLS:
             self.kills[status] += 1
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """A sandbox's counters since its start, and its gauges now."""
+    """A sandbox's counters since its start, and its current gauges."""
 
     runs: int
-    """Programs that came to an end, those of grades included."""
+    """Finished programs, including those of grades."""
     grades: int
-    """Submissions graded."""
+    """Graded submissions."""
     calls: int
-    """Calls of sessions."""
+    """Session calls."""
     busy_s: float
-    """Seconds in which at least one was under way."""
+    """Seconds in which at least one run, grade or call was in flight."""
     failures: int
-    """``SandboxFailure`` raised to a caller."""
+    """``SandboxFailure`` errors raised to callers."""
     retries: int
     """Runs and grades that the sandbox lost and repeated."""
     timeouts: int
-    """Ended by the limit of wall or processor time; the next three by theirs."""
+    """Kills at the limit of wall or processor time."""
     memory_kills: int
+    """Kills at the limit of memory."""
     output_kills: int
+    """Kills at the limit of output."""
     signal_kills: int
-    """A crash, the program itself, or a limit of files or processes."""
+    """Ends by a signal: a crash, the program itself, or the limit of files or processes."""
     zygotes_started: int
     zygotes_recycled: int
-    """Replaced in good order, after so many runs."""
+    """Zygotes replaced after 2000 runs."""
     zygotes_died: int
-    """Replaced because they were gone, or had lost a run."""
+    """Zygotes replaced because they died or lost a run."""
     queued: int
-    """Runs, grades and calls that got their place."""
+    """Runs, grades and calls that got a permit."""
     queue_wait_s: float
-    """Seconds that they waited for it, in all."""
+    """Seconds that they waited for their permits, in total."""
     queue_wait_p95_s: float
-    """95th percentile of the last thousand waits."""
+    """95th percentile of the last 1024 waits."""
     waiting: int
-    """Callers in the queue now."""
+    """Callers in the queue."""
     in_flight: int
-    """Runs, grades and calls under way now."""
+    """Runs, grades and calls that hold a permit."""
     sessions: int
-    """Sessions, copies and snapshots open now."""
+    """Open sessions, copies and snapshots."""
 
     def since(self, earlier: Health) -> Health:
-        """What was counted after ``earlier``; gauges stay."""
+        """The counters minus those of ``earlier``, with the current gauges."""
         counted = [field.name for field in fields(self) if field.name not in _GAUGES]
         return replace(
             self, **{name: getattr(self, name) - getattr(earlier, name) for name in counted}
@@ -79,16 +81,16 @@ class Health:
 
     @property
     def runs_per_second(self) -> float:
-        """Of the seconds in which anything was under way."""
+        """Finished programs per second of ``busy_s``."""
         return self.runs / self.busy_s if self.busy_s else 0.0
 
     @property
     def queue_wait_mean_s(self) -> float:
-        """Seconds that a run, grade or call waited for its place."""
+        """Mean seconds that a run, grade or call waited for its permit."""
         return self.queue_wait_s / self.queued if self.queued else 0.0
 
     def metrics(self) -> dict[str, float]:
-        """The numbers under the names of a run's metrics."""
+        """Metric name -> value, as training runs log them."""
         return {
             "runs": self.runs,
             "runs_per_second": self.runs_per_second,
@@ -111,13 +113,22 @@ class Health:
         }
 
 
-def measure(tally: Tally, slots: FairQueue, places: FairQueue, zygotes: Zygotes) -> Health:
-    """The numbers of a running sandbox; ``places`` are those of its sessions."""
+def measure(
+    tally: Tally, permits: FairQueue, session_permits: FairQueue, zygotes: Zygotes
+) -> Health:
+    """The health of a running sandbox.
+
+    Args:
+        tally: its counters.
+        permits: its queue of runs, grades and session calls.
+        session_permits: its queue of open sessions.
+        zygotes: its zygotes.
+    """
     return Health(
         runs=tally.runs,
         grades=tally.grades,
         calls=tally.calls,
-        busy_s=slots.busy_s,
+        busy_s=permits.busy_s,
         failures=tally.failures + zygotes.refused,
         retries=tally.retries,
         timeouts=tally.kills[Status.TIMEOUT],
@@ -127,10 +138,10 @@ def measure(tally: Tally, slots: FairQueue, places: FairQueue, zygotes: Zygotes)
         zygotes_started=zygotes.started,
         zygotes_recycled=zygotes.recycled,
         zygotes_died=zygotes.died,
-        queued=slots.served,
-        queue_wait_s=slots.waited_s,
-        queue_wait_p95_s=slots.wait_p95_s(),
-        waiting=slots.waiting,
-        in_flight=slots.in_flight,
-        sessions=places.in_flight,
+        queued=permits.served,
+        queue_wait_s=permits.waited_s,
+        queue_wait_p95_s=permits.wait_p95_s(),
+        waiting=permits.waiting,
+        in_flight=permits.in_flight,
+        sessions=session_permits.in_flight,
     )

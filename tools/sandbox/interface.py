@@ -1,4 +1,4 @@
-"""What every sandbox offers: one of this machine, or one that another machine serves."""
+"""Protocols of every sandbox: one on this machine, or one that another machine serves."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from tools.sandbox.cases import Test
+from tools.sandbox.grading.cases import Test
 from tools.sandbox.health import Health
 from tools.sandbox.limits import Limits
 from tools.sandbox.results import CallResult, RunResult, Verdict
 
 
 class AnySnapshot(Protocol):
-    """See ``tools.sandbox.Snapshot``."""
+    """Protocol of a snapshot; ``tools.sandbox.Snapshot`` describes the methods."""
 
     async def __aenter__(self) -> Self:
-        """Itself."""
+        """Return this snapshot."""
         ...
 
     async def __aexit__(
@@ -25,24 +25,24 @@ class AnySnapshot(Protocol):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close it."""
+        """Call ``close``."""
         ...
 
     async def close(self) -> None:
-        """Give its process back."""
+        """End the snapshot's process."""
         ...
 
 
 class AnySession(Protocol):
-    """See ``tools.sandbox.Session``."""
+    """Protocol of a session; ``tools.sandbox.Session`` describes the methods."""
 
     @property
     def over(self) -> bool:
-        """Whether a call would raise ``SessionOver``, as far as is known."""
+        """Whether a call would raise ``SessionOver``, as far as the caller's side knows."""
         ...
 
     async def __aenter__(self) -> Self:
-        """Start it."""
+        """Call ``start``."""
         ...
 
     async def __aexit__(
@@ -51,31 +51,31 @@ class AnySession(Protocol):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close it."""
+        """Call ``close``."""
         ...
 
     async def start(self) -> None:
-        """Start the interpreter; one that runs already goes on."""
+        """Start the interpreter; no-op if it runs."""
         ...
 
     async def restart(self) -> None:
-        """Start anew, without variables or files."""
+        """Start a new interpreter, without variables or files."""
         ...
 
     async def run(self, code: str, *, wall_s: float | None = None) -> CallResult:
-        """Run code where the last call left off."""
+        """Run code in the interpreter, after the previous calls."""
         ...
 
     async def fork(self) -> AnySession:
-        """A second session in the state of this one."""
+        """A second session that continues from the state of this one."""
         ...
 
     async def snapshot(self) -> AnySnapshot:
-        """The state as it is now."""
+        """A snapshot of the current state."""
         ...
 
     async def restore(self, snapshot: Any) -> None:
-        """Go on from a snapshot that a session of the same sandbox made."""
+        """Continue from a snapshot that a session of the same sandbox made."""
         ...
 
     async def close(self) -> None:
@@ -84,35 +84,35 @@ class AnySession(Protocol):
 
 
 class AnySandbox(Protocol):
-    """See ``tools.sandbox.Sandbox``, whose methods say what these do and raise."""
+    """Protocol of a sandbox; ``tools.sandbox.Sandbox`` describes the methods and their errors."""
 
     @property
     def limits(self) -> Limits:
-        """Of each run that brings none of its own."""
+        """Limits of each run, grade and session that names none."""
         ...
 
     @property
     def backend(self) -> str:
-        """What confines programs."""
+        """Name of the backend that confines programs."""
         ...
 
     @property
     def isolation(self) -> str:
-        """The level: "namespaces", "restricted" or "none"."""
+        """Isolation level: "namespaces", "restricted" or "none"."""
         ...
 
     @property
     def limits_enforced_by(self) -> str:
-        """What holds the limits of memory and processes."""
+        """Mechanisms that enforce the limits of memory and processes."""
         ...
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """What the level promises elsewhere and this one does not give, in words."""
+        """Guarantees of the level that this machine lacks, in words."""
         ...
 
     async def __aenter__(self) -> Self:
-        """Start it."""
+        """Call ``start``."""
         ...
 
     async def __aexit__(
@@ -121,15 +121,15 @@ class AnySandbox(Protocol):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close it."""
+        """Call ``close``."""
         ...
 
     async def start(self) -> None:
-        """Start it, or connect to it."""
+        """Start the sandbox, or connect to its server."""
         ...
 
     async def close(self) -> None:
-        """End what belongs to this caller."""
+        """End this caller's runs and sessions."""
         ...
 
     async def run(
@@ -165,11 +165,11 @@ class AnySandbox(Protocol):
         idle_s: float = 600.0,
         life_s: float = 3600.0,
     ) -> AnySession:
-        """An interpreter that keeps its variables."""
+        """An interpreter that keeps its variables between calls."""
         ...
 
     async def ready(self) -> None:
-        """Wait while too many wait for their turn."""
+        """Wait until the queue is not full."""
         ...
 
     async def health(self) -> Health:

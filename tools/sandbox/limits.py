@@ -1,4 +1,4 @@
-"""What one program may use."""
+"""Limits of a program: time, memory, processes, output and files."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of one run; the defaults fit small test programs.
+    """Limits of one run; the defaults fit small test programs.
 
-    A sandbox is made with limits, and one run may be given others: time, output and returned
-    files as it likes, memory and processes lower only, disk not at all (the file system is
-    mounted beforehand).
+    A sandbox has limits, and one run may replace them: any time, output and returned files; memory
+    and processes only lower; disk not at all, because the file system is mounted beforehand.
 
     Raises:
         ValueError: a limit is outside its range.
@@ -21,18 +20,18 @@ class Limits:
     wall_s: float = 5.0
     """Seconds from the start of the program to its end."""
     cpu_s: float | None = None
-    """Processor seconds of all processes of the run together; None: as ``wall_s``, which is one
-    core's worth. Of one process also by the kernel, rounded up to whole seconds."""
+    """Processor seconds of all processes together; None: ``wall_s``, the time of one core. The
+    kernel applies the same limit to each process, rounded up to whole seconds."""
     memory_mb: int = 256
-    """MiB of all processes of the run together; also what one of them can allocate."""
+    """MiB of all processes together, and of one process."""
     processes: int = 16
-    """Processes and threads alive at once, the program itself included."""
+    """Processes and threads alive at once, including the program itself."""
     output_kb: int = 1024
-    """KiB of standard output, and again of standard error; more ends the run."""
+    """KiB of standard output, and as many of standard error; a run that writes more is ended."""
     disk_mb: int = 64
-    """MiB of files in the run's own folder; also the largest size of one file."""
+    """MiB of all files in the run's folder, and of one file."""
     returned_kb: int = 4096
-    """KiB of the files that ``run(collect=...)`` returns, their paths included."""
+    """KiB of the files that ``run(collect=...)`` returns, including their paths."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -50,16 +49,16 @@ class Limits:
 
     @property
     def total_cpu_s(self) -> float:
-        """Processor seconds that all processes of a run may use together."""
+        """Limit of processor seconds for all processes of a run together."""
         return self.wall_s if self.cpu_s is None else self.cpu_s
 
     @property
     def cpu_seconds(self) -> int:
-        """Whole processor seconds that one process may use."""
+        """Limit of processor seconds for one process, in whole seconds."""
         return math.ceil(self.total_cpu_s)
 
     def check_within(self, outer: Limits) -> None:
-        """These limits of one run must fit the sandbox's.
+        """Check these limits of one run against the sandbox's limits.
 
         Raises:
             ValueError: memory or processes are above the sandbox's, or disk differs.
@@ -82,10 +81,14 @@ _MAX_SESSION_S = 86_400.0
 
 
 def check_session_times(idle_s: float, life_s: float) -> None:
-    """Seconds without a call, and in all, after which a session is ended.
+    """Check the times of a session.
+
+    Args:
+        idle_s: seconds without a call after which the session ends.
+        life_s: seconds after which the session ends in any case.
 
     Raises:
-        ValueError: one is outside its range.
+        ValueError: a time is outside its range.
     """
     for name, seconds in (("idle_s", idle_s), ("life_s", life_s)):
         if not 0 < seconds <= _MAX_SESSION_S:

@@ -1,4 +1,4 @@
-"""Which backend: the one that was asked for, or the strongest that works here."""
+"""Makes a sandbox with the named backend, or with the strongest backend that works here."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import shutil
 import warnings
 from collections.abc import Callable
 
-from tools.sandbox.bwrap import BwrapLauncher
-from tools.sandbox.docker.launcher import DockerLauncher
+from tools.sandbox.backends.bwrap import BwrapLauncher
+from tools.sandbox.backends.docker.launcher import DockerLauncher
+from tools.sandbox.backends.landlock import LocalLauncher
+from tools.sandbox.backends.launcher import LEVELS, BackendOptions, Launcher
 from tools.sandbox.interface import AnySandbox
-from tools.sandbox.launcher import LEVELS, Launcher, Wishes
 from tools.sandbox.limits import Limits
-from tools.sandbox.local import LocalLauncher
 from tools.sandbox.sandbox import MAX_WORKERS, Sandbox
 
 # Strongest first.
-BACKENDS: dict[str, Callable[[Wishes], Launcher]] = {
-    "bwrap": lambda wishes: BwrapLauncher(wishes.python),
-    "docker": lambda wishes: DockerLauncher(wishes.python, wishes.runtime),
-    "landlock": lambda wishes: LocalLauncher(wishes.python, confined=True),
-    "unsafe-local": lambda wishes: LocalLauncher(wishes.python, confined=False),
+BACKENDS: dict[str, Callable[[BackendOptions], Launcher]] = {
+    "bwrap": lambda options: BwrapLauncher(options.python),
+    "docker": lambda options: DockerLauncher(options.python, options.runtime),
+    "landlock": lambda options: LocalLauncher(options.python, confined=True),
+    "unsafe-local": lambda options: LocalLauncher(options.python, confined=False),
 }
 UNSAFE = "unsafe-local"
 
@@ -36,36 +36,36 @@ def make_sandbox(
     runtime: str | None = None,
     token: str | None = None,
 ) -> AnySandbox:
-    """A sandbox for ``async with``; entering it runs a canary program through the whole chain.
+    """A sandbox for ``async with``; entering it runs a canary program.
 
     Args:
         backend: "bwrap" or "docker" (isolation "namespaces"), "landlock" ("restricted"),
-            "unsafe-local" ("none": for programs that you trust), or "auto": the first of them but
-            the last that works here. Or "http://HOST:PORT", where another machine runs
-            ``python -m tools.sandbox serve``: it decides the last five, and its isolation is
-            checked on entering.
-        limits: of each run.
-        min_isolation: weakest isolation to accept; None: "restricted" for "auto", and whatever it
-            has for a backend that is named.
+            "unsafe-local" ("none": for programs that you trust), or "auto": the first of bwrap,
+            docker and landlock that works here. Or "http://HOST:PORT" of another machine that runs
+            ``python -m tools.sandbox serve``: the server decides ``workers``, ``max_sessions``,
+            ``python`` and ``runtime``, and its isolation is checked on entering.
+        limits: limits of each run; None: the defaults of ``Limits``.
+        min_isolation: weakest isolation to accept; None: "restricted" for "auto", and the
+            backend's own level for a named backend.
         workers: runs in flight at once; None: twice the number of cores.
-        max_sessions: sessions open at once, their copies and snapshots included.
+        max_sessions: sessions open at once, including copies and snapshots.
         python: the interpreter that runs programs, as a path or a name on the PATH; None: this one.
-            Installed packages are not seen by programs.
-        runtime: of docker's containers, as the engine names it, for example "runsc"; None: the
+            Programs see no installed packages.
+        runtime: container runtime, as the docker engine names it, for example "runsc"; None: the
             engine's default.
-        token: of a server; None: that of the environment variable TURNWISE_SANDBOX_TOKEN, if set.
+        token: token of a server; None: the environment variable TURNWISE_SANDBOX_TOKEN, if set.
 
     Raises:
         ValueError: an unknown backend or level, a backend below ``min_isolation``, no such
-            interpreter, a runtime for a backend that has none, or an option that is the server's to
-            decide.
+            interpreter, a runtime for a backend other than docker, or an option that the server
+            decides.
     """
     if backend.startswith(("http://", "https://")):
         for name, value in (("workers", workers), ("python", python), ("runtime", runtime)):
             if value is not None:
                 raise ValueError(f"{name} ({value!r}) is for the server {backend} to decide")
         _check_level(min_isolation)
-        # Loads aiohttp, which nobody else needs.
+        # Imported here because it loads aiohttp, which local sandboxes do not need.
         from tools.sandbox.remote.client import RemoteSandbox
 
         return RemoteSandbox(backend, limits, min_isolation=min_isolation, token=token)
@@ -88,7 +88,7 @@ def _check_level(min_isolation: str | None) -> None:
 
 
 def _program(python: str | None) -> str | None:
-    """The path of an interpreter that was given as one, or by a name on the PATH."""
+    """The interpreter's path, found on the PATH if ``python`` is a name."""
     if python is None:
         return None
     found = shutil.which(python)
@@ -108,7 +108,7 @@ def local_sandbox(
     python: str | None = None,
     runtime: str | None = None,
 ) -> Sandbox:
-    """A sandbox of this machine; see ``make_sandbox``."""
+    """A sandbox on this machine; see ``make_sandbox`` for the arguments."""
     if backend != "auto" and backend not in BACKENDS:
         raise ValueError(
             f"backend ({backend!r}) must be one of auto, {', '.join(BACKENDS)}, or a server's URL"
@@ -118,9 +118,9 @@ def local_sandbox(
         raise ValueError(f"runtime ({runtime!r}) needs backend='docker', not {backend!r}")
     if workers is None:
         workers = min(2 * len(os.sched_getaffinity(0)), MAX_WORKERS)
-    wishes = Wishes(_program(python), runtime)
+    options = BackendOptions(_program(python), runtime)
     names = [n for n in BACKENDS if n != UNSAFE] if backend == "auto" else [backend]
-    launchers = [BACKENDS[name](wishes) for name in names]
+    launchers = [BACKENDS[name](options) for name in names]
     if min_isolation is not None:
         floor = LEVELS.index(min_isolation)
         launchers = [one for one in launchers if LEVELS.index(one.isolation) >= floor]

@@ -1,4 +1,4 @@
-"""What a run and a grade report."""
+"""Results of runs, session calls and grades."""
 
 from __future__ import annotations
 
@@ -17,58 +17,58 @@ class Status(StrEnum):
     ERROR = "error"
     """Another exit code: an uncaught exception, sys.exit(1)."""
     TIMEOUT = "timeout"
-    """The limit of wall or processor time."""
+    """Over the limit of wall or processor time."""
     MEMORY = "memory"
-    """The limit of memory, or an uncaught MemoryError."""
+    """Over the limit of memory, or an uncaught MemoryError."""
     OUTPUT = "output"
-    """The limit of standard output or standard error."""
+    """Over the limit of standard output or standard error."""
     KILLED = "killed"
-    """A signal: a crash, the program itself, or a limit of files."""
+    """Ended by a signal: a crash, the program itself, or the limit of files or processes."""
     SANDBOX_FAILURE = "sandbox_failure"
-    """The sandbox's own fault: carried by ``SandboxFailure``, never by a result."""
+    """A fault of the sandbox: raised as ``SandboxFailure``, never part of a result."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """One program's run, after its last process is dead."""
+    """Result of one program; every process of the run is dead."""
 
     status: Status
     stdout: str
     """Undecodable bytes are replaced."""
     stderr: str
     exit_code: int | None
-    """None where a signal ended it."""
+    """None if a signal ended the program."""
     signal: int | None
     wall_s: float
     cpu_s: float
     max_rss_mb: float
-    """Largest of its processes; a bare interpreter is about 12."""
+    """Of the largest process; a bare interpreter takes about 12."""
     isolation: str
     backend: str
     limits_enforced_by: str
     stdout_truncated: bool = False
     stderr_truncated: bool = False
     detail: str = ""
-    """More about a limit that ended it."""
+    """The limit that ended the run, in words."""
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """What ``collect`` named and is a plain file, by its path."""
+    """Path -> content of the plain files that ``collect`` requested."""
     files_left_out: Mapping[str, str] = field(default_factory=dict)
-    """What ``collect`` named and is not returned, and why; "..." stands for more of them."""
+    """Path -> reason for requested files that are not returned; "..." stands for further ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """One call of a session."""
+    """Result of one call of a session."""
 
     status: Status
-    """``timeout`` also where the call was interrupted and the session goes on."""
+    """``timeout`` also if the call was interrupted and the session continues."""
     stdout: str
-    """Its beginning, if it was longer than ``limits.output_kb``."""
+    """Truncated at ``limits.output_kb``."""
     stderr: str
     value: str | None
-    """``repr`` of the last line's value, where that is an expression and not None."""
+    """``repr`` of the last line's value, if the line is an expression and its value not None."""
     error: str
-    """The traceback of an uncaught exception, which ends the call and not the session."""
+    """Traceback of an uncaught exception, which ends the call but not the session."""
     wall_s: float
     over: bool
     """Whether the interpreter ended with this call."""
@@ -78,16 +78,16 @@ class CallResult:
     stdout_truncated: bool = False
     stderr_truncated: bool = False
     text_truncated: bool = False
-    """Whether the value, or the traceback, was longer."""
+    """Whether the value or the traceback was truncated."""
     detail: str = ""
-    """More about a limit or an end."""
+    """The limit or the end of the interpreter, in words."""
     exit_code: int | None = None
-    """Where the interpreter ended by itself."""
+    """Set if the interpreter exited."""
     signal: int | None = None
 
     @property
     def shown(self) -> str:
-        """What a notebook would show below the cell: output, then the value or the traceback."""
+        """Text that a notebook would show below the cell: output, then value or traceback."""
         parts = [
             _with_mark(self.stdout, self.stdout_truncated),
             _with_mark(self.stderr, self.stderr_truncated),
@@ -101,33 +101,33 @@ def _with_mark(text: str, truncated: bool) -> str:
 
 
 class OutcomeKind(StrEnum):
-    """How one test came out."""
+    """Kind of a test's outcome."""
 
     PASSED = "passed"
     WRONG = "wrong"
-    """Another value than expected, or a failed assertion."""
+    """A value that differs from the expected one, or a failed assertion."""
     ERROR = "error"
     """An exception, a missing entry point, a value that is not builtin data."""
     TIMEOUT = "timeout"
     MEMORY = "memory"
     OUTPUT = "output"
     KILLED = "killed"
-    """The process ended during the test, by a signal or an exit of its own."""
+    """The process ended during the test, by a signal or by exiting."""
     NOT_RUN = "not_run"
-    """An earlier failure ended the process, or the grade stopped there."""
+    """An earlier failure ended the process or the grade."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One test's outcome, in the order in which the tests were given."""
+    """Outcome of one test."""
 
     kind: OutcomeKind
     value: Any = None
-    """What the candidate answered (calls) or printed (stdin): show it for public tests."""
+    """The value that the submission returned (calls) or printed (stdin): show public tests only."""
     error_type: str = ""
     message: str = ""
     line: int | None = None
-    """Line of the submission, or of the test code where that is what raised."""
+    """Line of the submission, or of the test code if the test code raised."""
 
     @property
     def passed(self) -> bool:
@@ -137,27 +137,28 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The judge's word on a submission. ``passed``: there were tests, and each one passed."""
+    """Result of a grade. ``passed``: there were tests, and each one passed."""
 
     passed: bool
     outcomes: tuple[Outcome, ...]
+    """One per test, in the order of the tests."""
     wall_s: float
     isolation: str
     backend: str
     limits_enforced_by: str
     detail: str = ""
-    """What failed as a whole: no tests, a submission that does not load, a limit at its end."""
+    """Why the whole grade failed: no tests, a submission that does not load, an exceeded limit."""
     stdout: str = ""
-    """What the submission printed while it was called; its first 4000 characters."""
+    """The first 4000 characters that the submission printed."""
 
     @property
     def num_passed(self) -> int:
-        """How many tests passed."""
+        """Number of passed tests."""
         return sum(outcome.passed for outcome in self.outcomes)
 
 
 def status_of(reply: dict[str, Any], stderr: str, cpu_limit_s: int) -> Status:
-    """How the run ended, from what its warden saw."""
+    """The status of a run, from its supervisor's report."""
     if reply["ended"]:
         return Status(reply["ended"])
     number = reply["signal"]

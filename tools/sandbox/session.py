@@ -1,4 +1,4 @@
-"""A stateful interpreter in the sandbox: calls, copies of the live process, and its end."""
+"""Sessions: interpreters that keep their state between calls, and copies of them."""
 
 from __future__ import annotations
 
@@ -7,48 +7,46 @@ import json
 import struct
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from tools.sandbox.errors import CopyRefused, SandboxBusy, SandboxFailure, SessionOver
+from tools.sandbox.host.executor import Executor
+from tools.sandbox.host.job import Request
+from tools.sandbox.host.session_link import Branch, Frame, SessionLink
+from tools.sandbox.host.zygotes import LostError
 from tools.sandbox.inside import frames
-from tools.sandbox.job import Request
 from tools.sandbox.limits import Limits
-from tools.sandbox.link import Branch, Frame, Link
 from tools.sandbox.results import CallResult, Status, status_of
-from tools.sandbox.zygotes import LostError
-
-if TYPE_CHECKING:
-    from tools.sandbox.sandbox import Sandbox
 
 _NOTHING_TO_COPY = "there is nothing to copy: the session or snapshot has ended"
 _START_S = 10.0
 _KILL_S = 1.0
-_PLACE_S = 30.0
-"""Seconds to wait for one of the sandbox's sessions to end when all are open."""
+_PERMIT_S = 30.0
+"""Seconds that a new session waits for a permit."""
 
 
-class _Live:
-    """An interpreter with its place among the sandbox's open sessions."""
+class _Interpreter:
+    """An interpreter that holds one of the sandbox's session permits."""
 
-    def __init__(self, sandbox: Sandbox, limits: Limits) -> None:
-        self._sandbox = sandbox
+    def __init__(self, executor: Executor, limits: Limits) -> None:
+        self._executor = executor
         self.limits = limits
         self.branch: Branch | None = None
 
     @property
     def over(self) -> bool:
-        """Whether no interpreter is left to run anything."""
+        """Whether the interpreter has not started or has ended."""
         return self.branch is None or self.branch.over
 
     async def start(self, request: Request) -> None:
-        """Start the first interpreter of a new session, twice if need be."""
-        await self._place()
+        """Start as the first interpreter of a new session."""
+        await self._acquire_permit()
         try:
-            link = await self._sandbox.open_link(request)
+            link = await self._executor.open_link(request)
         except BaseException:
-            self._sandbox.places.release()
+            self._executor.session_permits.release()
             raise
-        self.branch = link.branch(self._sandbox.places.release)
+        self.branch = link.branch(self._executor.session_permits.release)
         try:
             await self._started(link, self.branch, request.encode())
         except BaseException:
@@ -56,34 +54,34 @@ class _Live:
             raise
 
     async def copy(self, branch: Branch) -> None:
-        """Become a copy of another interpreter.
+        """Start as a copy of the interpreter of ``branch``.
 
         Raises:
-            CopyRefused: a limit stands in the way.
+            CopyRefused: a limit forbids the copy.
             LostError: the sandbox failed.
-            SessionOver: the other has ended.
+            SessionOver: the original has ended.
         """
-        await self._place()
+        await self._acquire_permit()
         link = branch.link
-        self.branch = link.branch(self._sandbox.places.release)
+        self.branch = link.branch(self._executor.session_permits.release)
         try:
-            async with link.forks, self._sandbox.slots:
+            async with link.forks, self._executor.permits:
                 if branch.over:
                     raise SessionOver(_NOTHING_TO_COPY)
                 data = frames.frame(frames.FORK, branch.number, frames.NEW.pack(self.branch.number))
                 await self._started(link, self.branch, data)
         except (asyncio.CancelledError, SessionOver):
-            self._disown(branch, self.branch)
+            self._discard(branch, self.branch)
             raise
         except (LostError, CopyRefused):
-            if branch.report is not None:  # it ended first, perhaps its warden with it
+            if branch.report is not None:  # the original ended first, perhaps with its supervisor
                 raise SessionOver(_NOTHING_TO_COPY) from None
             raise
 
-    def _disown(self, branch: Branch, copy: Branch) -> None:
-        """Nobody wants the copy any more: close it, once ``branch`` is done with making it."""
+    def _discard(self, branch: Branch, copy: Branch) -> None:
+        """Close an unwanted copy as soon as ``branch`` has made it."""
         made = copy.waiting
-        if made is None:  # never begun, or made already
+        if made is None:  # not started, or made already
             copy.finish()
         close = frames.frame(frames.CLOSE, copy.number)
         if made is None or made.done():
@@ -92,25 +90,25 @@ class _Live:
         branch.waiting = made
         made.add_done_callback(lambda _: branch.link.send(close))
 
-    async def _place(self) -> None:
-        places = self._sandbox.places
+    async def _acquire_permit(self) -> None:
+        permits = self._executor.session_permits
         try:
-            async with asyncio.timeout(_PLACE_S):
-                await places.acquire()
+            async with asyncio.timeout(_PERMIT_S):
+                await permits.acquire()
         except TimeoutError:
             raise SandboxBusy(
-                f"{self._sandbox.backend}: no session has ended within {_PLACE_S:g} s, and "
-                f"max_sessions ({self._sandbox.max_sessions}) are open: close some, or pass "
+                f"{self._executor.backend}: no session has ended within {_PERMIT_S:g} s, and "
+                f"max_sessions ({self._executor.max_sessions}) are open: close some, or pass "
                 "make_sandbox a higher max_sessions"
             ) from None
 
-    async def _started(self, link: Link, branch: Branch, data: bytes) -> None:
+    async def _started(self, link: SessionLink, branch: Branch, data: bytes) -> None:
         answer = await link.ask(branch, data, _START_S)
         if answer.body:
             raise CopyRefused(f"the session cannot be copied: {answer.body.decode()}")
 
     async def end(self) -> None:
-        """Kill the interpreter and wait until it is dead."""
+        """Kill the interpreter and wait for its death."""
         branch, self.branch = self.branch, None
         if branch is None or branch.over:
             return
@@ -127,16 +125,16 @@ class _Live:
 
 
 class Snapshot:
-    """A session's state, frozen: a copy of its process that runs nothing. Made by a session.
+    """Frozen state of a session: a stopped copy of its process. Made by ``Session.snapshot``.
 
-    Sessions of the same sandbox can ``restore`` it, any number of times, until it is closed.
+    Sessions of the same sandbox can ``restore`` a snapshot any number of times until it is closed.
     """
 
-    def __init__(self, live: _Live) -> None:
-        self.live = live
+    def __init__(self, interpreter: _Interpreter) -> None:
+        self.interpreter = interpreter
 
     async def __aenter__(self) -> Self:
-        """Itself."""
+        """Return this snapshot."""
         return self
 
     async def __aexit__(
@@ -145,35 +143,35 @@ class Snapshot:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close it."""
+        """Call ``close``."""
         await self.close()
 
     async def close(self) -> None:
-        """Give its process back. Closing twice is harmless."""
-        await self.live.end()
+        """End the snapshot's process. Closing twice is harmless."""
+        await self.interpreter.end()
 
 
 class Session:
-    """A Python interpreter that keeps its variables from call to call.
+    """A Python interpreter that keeps its variables between calls.
 
-    Made by ``Sandbox.session``, used in ``async with``. Calls are served one after another. See
-    docs/sandbox.md for what a copy shares with its original.
+    Made by ``Sandbox.session``, used in ``async with``. Calls of one session run one after
+    another. docs/sandbox.md lists what a copy shares with its original.
     """
 
-    def __init__(self, sandbox: Sandbox, request: Request) -> None:
-        self._sandbox = sandbox
+    def __init__(self, executor: Executor, request: Request) -> None:
+        self._executor = executor
         self._request = request
-        self._live = _Live(sandbox, request.limits)
+        self._interpreter = _Interpreter(executor, request.limits)
         self._lock = asyncio.Lock()
-        self._why = "it was not started: use `async with`"
+        self._end_reason = "it was not started: use `async with`"
 
     @property
     def over(self) -> bool:
         """Whether a call would raise ``SessionOver``."""
-        return self._live.over
+        return self._interpreter.over
 
     async def __aenter__(self) -> Self:
-        """Start it. See ``start``."""
+        """Call ``start``."""
         await self.start()
         return self
 
@@ -183,55 +181,57 @@ class Session:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close it."""
+        """Call ``close``."""
         await self.close()
 
     async def start(self) -> None:
-        """Start the interpreter; one that runs already goes on.
+        """Start the interpreter; no-op if it runs.
 
         Raises:
-            SandboxBusy: all sessions that the sandbox may have stay open.
-            SandboxFailure: the sandbox failed, twice.
+            SandboxBusy: no session permit became free within 30 s.
+            SandboxFailure: the sandbox failed twice.
         """
         async with self._lock:
             if self.over:
                 await self._start()
 
     async def restart(self) -> None:
-        """Start anew: an interpreter without variables or files, whatever became of the last.
+        """End the interpreter, if any, and start a new one without variables or files.
 
         Raises:
-            SandboxFailure: see ``start``.
+            SandboxBusy: as ``start``.
+            SandboxFailure: as ``start``.
         """
         async with self._lock:
-            await self._live.end()
+            await self._interpreter.end()
             await self._start()
 
     async def _start(self) -> None:
         for last_try in (False, True):
-            live = _Live(self._sandbox, self._request.limits)
+            interpreter = _Interpreter(self._executor, self._request.limits)
             try:
-                await live.start(self._request)
+                await interpreter.start(self._request)
             except (LostError, CopyRefused) as error:
                 if last_try:
-                    raise self._sandbox.failure(str(error)) from None
+                    raise self._executor.failure(str(error)) from None
                 continue
-            self._live = live
-            self._why = "the sandbox failed, or was closed"
+            self._interpreter = interpreter
+            self._end_reason = "the sandbox failed, or was closed"
             return
 
     async def run(self, code: str, *, wall_s: float | None = None) -> CallResult:
-        """Run code where the last call left off, and say what a notebook would show.
+        """Run code in the interpreter and return its output, value or traceback.
 
-        A call that takes too long is interrupted, as by Ctrl-C, and the variables survive; if it
-        goes on for another second it is killed. Cancelling does the same.
+        After ``wall_s`` seconds, or when the caller is cancelled, the sandbox interrupts the call
+        as by Ctrl-C, and the variables survive. If the code still runs a second later, the sandbox
+        kills the session.
 
         Args:
-            code: any Python text; the value of a last line that is an expression is shown.
-            wall_s: seconds that it may take; None: ``limits.wall_s`` of the session.
+            code: any Python text; a last line that is an expression gives the call's value.
+            wall_s: time limit of the call in seconds; None: ``limits.wall_s`` of the session.
 
         Raises:
-            SessionOver: the interpreter has ended before; ``restart`` makes another.
+            SessionOver: the interpreter had ended; ``restart`` starts another.
             SandboxFailure: the sandbox failed; the session is over.
             ValueError: ``wall_s`` is outside the range of ``Limits.wall_s``.
         """
@@ -240,9 +240,9 @@ class Session:
             limits = replace(limits, wall_s=wall_s)
         head = frames.CALL.pack(limits.wall_s)
         body = head + code.encode("utf-8", "surrogatepass")
-        self._sandbox.check_usable()
-        async with self._lock, self._sandbox.slots:
-            branch = await self._living()
+        self._executor.check_running()
+        async with self._lock, self._executor.permits:
+            branch = await self._running()
             data = frames.frame(frames.RUN, branch.number, body)
             try:
                 answer = await branch.link.ask(branch, data, limits.wall_s + _KILL_S)
@@ -254,77 +254,81 @@ class Session:
             return self._result(answer)
 
     async def fork(self) -> Session:
-        """A second session in the state of this one; from here on they are independent.
+        """A second, independent session that continues from the state of this one.
 
         Raises:
-            CopyRefused: a limit stands in the way, or the copy ended before it was ready.
-            SessionOver: there is no interpreter to copy, or it ended meanwhile.
-            SandboxBusy: all sessions that the sandbox may have stay open.
+            CopyRefused: a limit forbids the copy, or the copy ended before it was ready.
+            SessionOver: the interpreter has ended.
+            SandboxBusy: no session permit became free within 30 s.
             SandboxFailure: the sandbox failed.
         """
-        twin = Session(self._sandbox, self._request)
-        twin._live = await self._copy()
+        twin = Session(self._executor, self._request)
+        twin._interpreter = await self._copy()
         return twin
 
     async def snapshot(self) -> Snapshot:
-        """The state as it is now, to ``restore`` later. Raises as ``fork``."""
+        """A snapshot of the current state, to ``restore`` later. Raises as ``fork``."""
         return Snapshot(await self._copy())
 
     async def restore(self, snapshot: Snapshot) -> None:
-        """Go on from a snapshot, whatever became of this session since. Raises as ``fork``."""
+        """Continue from a snapshot, even if this session has ended. Raises as ``fork``."""
         async with self._lock:
-            live = await self._copy_of(snapshot.live)
-            old, self._live = self._live, live
+            interpreter = await self._copy_of(snapshot.interpreter)
+            old, self._interpreter = self._interpreter, interpreter
             await old.end()
 
     async def close(self) -> None:
-        """End the interpreter and everything it started. Closing twice is harmless."""
-        self._why = "it was closed"
+        """End the interpreter and every process that it started. Closing twice is harmless."""
+        self._end_reason = "it was closed"
         async with self._lock:
-            await self._live.end()
+            await self._interpreter.end()
 
-    async def _copy(self) -> _Live:
+    async def _copy(self) -> _Interpreter:
         async with self._lock:
-            await self._living()
+            await self._running()
             try:
-                return await self._copy_of(self._live)
+                return await self._copy_of(self._interpreter)
             except SessionOver:
-                await self._living()  # raises another, which says how it ended
+                await self._running()  # raises a SessionOver that says how the session ended
                 raise
 
-    async def _copy_of(self, source: _Live) -> _Live:
+    async def _copy_of(self, source: _Interpreter) -> _Interpreter:
         if source.branch is None:
             raise SessionOver(_NOTHING_TO_COPY)
-        live = _Live(self._sandbox, self._request.limits)
+        interpreter = _Interpreter(self._executor, self._request.limits)
         try:
-            await live.copy(source.branch)
+            await interpreter.copy(source.branch)
         except LostError as error:
             raise self._lost(error) from None
-        return live
+        return interpreter
 
-    async def _living(self) -> Branch:
-        """The interpreter, ready for a call."""
-        branch = self._live.branch
+    async def _running(self) -> Branch:
+        """The interpreter, ready for a call.
+
+        Raises:
+            SessionOver: the interpreter has ended.
+        """
+        branch = self._interpreter.branch
         if branch is not None and branch.waiting is not None:
             await branch.link.settled(branch)
         if branch is None or branch.over:
             if branch is not None and branch.report is not None:
                 head, _, stderr = _report(branch.report)
-                self._why = _ending(self._status(head, stderr), head)
+                self._end_reason = _ending(self._status(head, stderr), head)
             raise SessionOver(
-                f"the session is over ({self._why}): `await session.restart()` starts another, "
-                "without its variables and files"
+                f"the session is over ({self._end_reason}): `await session.restart()` starts "
+                "another, without its variables and files"
             )
         return branch
 
     def _lost(self, error: LostError) -> SandboxFailure:
-        return self._sandbox.failure(f"{error}; the session's state is lost")
+        return self._executor.failure(f"{error}; the session's state is lost")
 
     def _status(self, head: dict[str, Any], stderr: str) -> Status:
         return status_of(head, stderr, self._request.limits.cpu_seconds)
 
     def _result(self, answer: Frame) -> CallResult:
-        self._sandbox.tally.calls += 1
+        self._executor.tally.calls += 1
         if answer.operation == frames.ENDED:
             return self._last_result(answer.body)
         flags, kind, taken, out, err = frames.ANSWER.unpack_from(answer.body)
@@ -340,9 +344,9 @@ class Session:
             error=text if status is not Status.OK else "",
             wall_s=taken,
             over=False,
-            isolation=self._sandbox.isolation,
-            backend=self._sandbox.backend,
-            limits_enforced_by=self._sandbox.limits_enforced_by,
+            isolation=self._executor.isolation,
+            backend=self._executor.backend,
+            limits_enforced_by=self._executor.limits_enforced_by,
             stdout_truncated=bool(flags & frames.STDOUT_CUT),
             stderr_truncated=bool(flags & frames.STDERR_CUT),
             text_truncated=bool(flags & frames.TEXT_CUT),
@@ -352,7 +356,7 @@ class Session:
     def _last_result(self, report: bytes) -> CallResult:
         head, stdout, stderr = _report(report)
         status = self._status(head, stderr)
-        self._sandbox.tally.end(status)
+        self._executor.tally.end(status)
         return CallResult(
             status=status,
             stdout=stdout,
@@ -361,9 +365,9 @@ class Session:
             error="",
             wall_s=head["wall_s"],
             over=True,
-            isolation=self._sandbox.isolation,
-            backend=self._sandbox.backend,
-            limits_enforced_by=self._sandbox.limits_enforced_by,
+            isolation=self._executor.isolation,
+            backend=self._executor.backend,
+            limits_enforced_by=self._executor.limits_enforced_by,
             stdout_truncated=head["stdout_truncated"],
             stderr_truncated=head["stderr_truncated"],
             detail=_ending(status, head),
@@ -373,7 +377,7 @@ class Session:
 
 
 def _report(data: bytes) -> tuple[dict[str, Any], str, str]:
-    """A warden's last report: head, standard output, standard error."""
+    """Header, standard output and standard error of a supervisor's last report."""
     (length,) = struct.unpack_from("!I", data)
     head = json.loads(data[4 : 4 + length])
     out = 4 + length + head["sizes"][0]
@@ -382,7 +386,7 @@ def _report(data: bytes) -> tuple[dict[str, Any], str, str]:
 
 
 def _ending(status: Status, head: dict[str, Any]) -> str:
-    """How an interpreter ended, in words."""
+    """The end of an interpreter, in words."""
     if head["reason"]:
         return f"{status}: {head['reason']}"
     if head["exit_code"] is not None:

@@ -21,11 +21,11 @@ async def collect(sandbox, renderer):
 
     async def recorded(*arguments, fresh_process):
         owners.add(current_owner())
-        fullness.append(sandbox.slots.waiting)
+        fullness.append(sandbox.executor.permits.waiting)
         return await grade(*arguments, fresh_process=fresh_process)
 
     def write(session, prompt_ids):
-        fullness.append("asked while full" if sandbox.slots.full else "asked")
+        fullness.append("asked while full" if sandbox.executor.permits.full else "asked")
         text = f"def f(xs): return '{session}'  # {len(prompt_ids)}"
         return [*renderer.splice(text), renderer.end_token_ids[0]]
 
@@ -51,7 +51,7 @@ async def collect(sandbox, renderer):
 
 async def test_episodes_own_their_grades_and_wait_while_the_queue_is_full(renderer):
     async with make_sandbox("bwrap", workers=1) as sandbox:
-        sandbox.slots.max_waiting = 6
+        sandbox.executor.permits.max_waiting = 6
         owners, fullness, metrics, then = await collect(sandbox, renderer)
     assert len(owners) == EPISODES
     assert "5/0/0/0/0" in owners

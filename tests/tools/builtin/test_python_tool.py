@@ -32,7 +32,7 @@ async def python(sandbox):
     made = tools.make("python", sandbox=sandbox)
     yield made
     await made.close()
-    assert sandbox.places.in_flight == 0
+    assert sandbox.executor.session_permits.in_flight == 0
 
 
 async def text(python, code, context=ONE):
@@ -57,7 +57,7 @@ async def test_each_episode_has_variables_of_its_own(python):
 async def test_without_an_episode_nothing_is_kept(python, sandbox):
     assert await text(python, "x = 1\nx", None) == "1"
     assert "NameError" in await text(python, "x", None)
-    assert sandbox.places.in_flight == 0
+    assert sandbox.executor.session_permits.in_flight == 0
 
 
 async def test_output_value_and_traceback_are_what_a_notebook_shows(python):
@@ -131,7 +131,7 @@ async def test_episodes_fork_and_end(python, sandbox):
 async def test_a_sandbox_that_fails_is_a_failure_to_try_again(python, sandbox):
     run = asyncio.create_task(text(python, "import time; time.sleep(4)"))
     await asyncio.sleep(0.5)
-    for link in list(sandbox._links):
+    for link in list(sandbox.executor.links):
         link.close()
     with pytest.raises(ToolFailure, match="state is lost") as caught:
         await run
@@ -168,7 +168,7 @@ async def test_it_opens_a_sandbox_of_its_own_and_closes_it():
     assert (sandbox.limits.wall_s, sandbox.limits.memory_mb) == (2.0, 128)
     await python.close()
     await python.close()
-    assert sandbox.places.in_flight == 0
+    assert sandbox.executor.session_permits.in_flight == 0
     with pytest.raises(RuntimeError, match="the sandbox is closed"):
         await sandbox.run("1")
     with pytest.raises(ToolFailure, match=r"await open\(\) first"):

@@ -17,8 +17,9 @@ import docker.errors
 import pytest
 import pytest_asyncio
 
-from tools.sandbox import Limits, Sandbox, SandboxUnavailable, interpreter, make_sandbox
-from tools.sandbox.docker import container, engine
+from tools.sandbox import Limits, Sandbox, SandboxUnavailable, make_sandbox
+from tools.sandbox.backends import interpreter
+from tools.sandbox.backends.docker import container, engine
 
 
 def readable_python() -> str | None:

@@ -24,8 +24,8 @@ BAD = {
     "too many folders": ({f"d{n}/f": b"" for n in range(MAX_GIVEN)}, rf"at most {MAX_GIVEN} files"),
     "a long name": ({"x" * 256: b""}, r"files\['xxx.* 255"),
     "a long path": ({"/".join(["x"] * 501): b""}, r"at most 1000 bytes"),
-    "no name": ({"\ud800": b""}, r"is no file's name"),
-    "no text": ({"f": "\ud800"}, r"files\['f'\] is no text"),
+    "no name": ({"\ud800": b""}, r"is not a file name"),
+    "no text": ({"f": "\ud800"}, r"files\['f'\] is not text"),
 }
 
 

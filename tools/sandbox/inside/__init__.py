@@ -1,1 +1,1 @@
-"""What runs inside a sandbox. Standard library only: these files travel as text, not as imports."""
+"""Code that runs inside a sandbox. It uses only the standard library: it is sent as source text."""

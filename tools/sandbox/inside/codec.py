@@ -1,9 +1,9 @@
-"""Values as bytes and back, for a channel whose other end is not trusted.
+"""Encodes values as bytes for a channel whose other end is not trusted.
 
-Only builtin data exists on the wire: None, bool, int, float, complex, str, bytes, list, tuple,
-dict, set, frozenset. A subclass travels as its builtin base, so an ``__eq__`` or ``__hash__`` of
-the sender's making never reaches the receiver. Everything is JSON with tags; integers and floats
-are hexadecimal, so they are exact and take linear time.
+Only builtin data can be encoded: None, bool, int, float, complex, str, bytes, list, tuple, dict,
+set, frozenset. A subclass is encoded as its builtin base, so the sender's ``__eq__`` or
+``__hash__`` never reaches the receiver. The format is JSON with tags; integers and floats are
+hexadecimal, so they are exact and take linear time.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from typing import Any
 
 MAX_DEPTH = 40
 MAX_FRAME = 1 << 20
-"""Bytes of one frame, its length prefix not counted."""
+"""Most bytes of one frame, without its length prefix."""
 _MAX_EQUAL_HASHES = 100
-# Made once: `json.dumps` and `json.loads` make or look up more, in each forked process anew.
+# Made once: `json.dumps` and `json.loads` do more work in each forked process.
 encode_json = json.JSONEncoder(separators=(",", ":")).encode
 _decode_json = json.JSONDecoder().raw_decode
 
 
 class CodecError(ValueError):
-    """Raised for a value that cannot travel, and for bytes that are no frame of this codec."""
+    """Raised for a value that cannot be encoded, and for bytes that cannot be decoded."""
 
 
 def encode(value: Any, depth: int = 0) -> Any:
     """``value`` as JSON data.
 
     Raises:
-        CodecError: the value, or one inside it, is not builtin data, or nests deeper than
-            ``MAX_DEPTH`` (a list that contains itself does).
+        CodecError: the value or a nested one is not builtin data, or is nested deeper than
+            ``MAX_DEPTH``, for example a list that contains itself.
     """
     if value is None or value is True or value is False:
         return value
@@ -67,10 +67,10 @@ _SEQUENCES: tuple[tuple[Any, str], ...] = (
 
 
 def decode(data: Any, depth: int = 0) -> Any:
-    """The value that ``encode`` made ``data`` from, at the same depth.
+    """The value that ``encode`` encoded as ``data``, at the same depth.
 
     Raises:
-        CodecError: ``data`` is not of this codec, or its keys are built to collide.
+        CodecError: ``data`` is malformed, or too many of its keys have equal hashes.
     """
     try:
         return _decode(data, depth)
@@ -117,14 +117,14 @@ _DECODE_TEXT: dict[str, Callable[[str], Any]] = {
 
 
 def _distinct(keys: list[Any]) -> list[Any]:
-    # A table of keys with one hash takes quadratic time: refuse it before it is built.
+    # A hash table of keys with equal hashes takes quadratic time: refuse it before it is built.
     if len(keys) - len({hash(key) for key in keys}) > _MAX_EQUAL_HASHES:
         raise CodecError("too many keys have equal hashes")
     return keys
 
 
 def pack(message: Any) -> bytes:
-    """A frame: four bytes of length, then JSON.
+    """The frame of a message: four bytes of length, then JSON.
 
     Raises:
         CodecError: the frame would be larger than ``MAX_FRAME``.
@@ -136,14 +136,14 @@ def pack(message: Any) -> bytes:
 
 
 def unpack(body: bytes, raw_decode: Callable[[str], tuple[Any, int]] = _decode_json) -> Any:
-    """The message of a frame, its length prefix taken off.
+    """The message of a frame.
 
     Args:
-        body: of the frame.
-        raw_decode: reads JSON, as ``json.JSONDecoder.raw_decode`` does.
+        body: the frame without its length prefix.
+        raw_decode: JSON decoder, as ``json.JSONDecoder.raw_decode``.
 
     Raises:
-        CodecError: not JSON, or nested beyond reason.
+        CodecError: the body is not JSON, or is nested too deeply.
     """
     try:
         text = body.decode()
@@ -164,7 +164,7 @@ def receive_message(channel: socket.socket) -> Any:
     """The next message of a blocking socket.
 
     Raises:
-        EOFError: the other end is gone.
+        EOFError: the other end is closed.
     """
     (length,) = struct.unpack("!I", receive_exactly(channel, 4))
     return unpack(receive_exactly(channel, length))
@@ -174,7 +174,7 @@ def receive_exactly(channel: _socket.socket, count: int) -> bytes:
     """``count`` bytes of a blocking socket.
 
     Raises:
-        EOFError: the other end is gone before that.
+        EOFError: the other end was closed before.
     """
     parts = []
     while count:

@@ -1,4 +1,4 @@
-"""What the processes inside are told when they start."""
+"""The settings of a zygote."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Config:
-    """Settings of one generation of runs, the same for all of them."""
+    """Settings of a zygote, the same for all of its runs."""
 
     isolation: str
     """"namespaces", "restricted" or "none"."""
     control_fd: int
     """SEQPACKET socket on which jobs arrive."""
     parent_pid: int
-    """The process whose death ends everything; 0 where the launcher sees to that."""
+    """Process whose death ends the zygote; 0: the launcher ends it."""
     idle: int
-    """Confined processes kept waiting for a job."""
+    """Number of confined processes kept waiting for a job."""
     memory_mb: int
     processes: int
     disk_mb: int
     seccomp: str
-    """The filter in hexadecimal; empty: none."""
+    """System-call filter in hexadecimal; empty: none."""
     readable: tuple[str, ...] = ()
-    """Restricted only: folders that programs may read."""
+    """Restricted only: paths that programs may read."""
     landlock: int = 0
-    """Restricted only: the version of Landlock to use."""
+    """Restricted only: version of Landlock to use."""
     scratch: str = ""
-    """Folder under which each run gets its own; unused where /tmp is private."""
+    """Restricted only: folder in which each run gets its own folder."""
     user_id: int = 0
     """Namespaces only: user and group of the zygote, which runs see as ``SANDBOX_ID``."""
     hidden: tuple[str, ...] = ()
-    """Namespaces only: folders over which each run gets an empty one."""
-    handover: str = ""
-    """Containers only: the path of a socket at which the control socket may be had."""
+    """Namespaces only: folders that each run sees empty."""
+    control_path: str = ""
+    """Containers only: path of the socket that passes the control socket."""
     token: str = ""
-    """What to say there."""
+    """Containers only: secret to send to that socket."""
     group_fd: int = -1
-    """Where the zygote enters its control group; -1: it has none."""
+    """Descriptor by which the zygote enters its cgroup; -1: there is none."""
     group_events_fd: int = -1
-    """What tells how many processes of the group were killed for lack of memory."""
+    """Descriptor with the number of processes killed for lack of memory; -1: there is none."""
     first_uid: int = 0
-    """Restricted, as root: user ids from here on belong to runs, one each. 0: keep the user."""
+    """Restricted, as root: first user id for runs, each of which takes one; 0: keep the user."""
     uids: int = 0
-    """How many ids there are from ``first_uid`` on."""
+    """Number of user ids from ``first_uid`` on."""

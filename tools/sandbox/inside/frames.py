@@ -1,6 +1,6 @@
-"""The wire of a session: between the judge and a warden, and between a warden and interpreters.
+"""The wire format of a session: host to supervisor, and supervisor to interpreters.
 
-One byte stream leads from the judge to a warden, and carries every branch of a session: the first
+One byte stream between host and supervisor carries every branch of a session: the first
 interpreter is branch 0, each copy that is forked from a branch is another.
 """
 
@@ -9,16 +9,16 @@ from __future__ import annotations
 import struct
 
 HEAD = struct.Struct("!BII")
-"""Between judge and warden: operation, branch, bytes of the body."""
+"""Header between host and supervisor: operation, branch, bytes of the body."""
 RUN, INTERRUPT, FORK, CLOSE = 1, 2, 3, 4
-"""To the warden: a CALL and the code; nothing; a NEW branch's number; nothing."""
+"""Operations to the supervisor. Bodies: CALL and the code; empty; a NEW branch's number; empty."""
 ANSWERED, STARTED, ENDED = 5, 6, 7
-"""From the warden: an ANSWER, stdout, stderr, text; why it did not start, empty where it did; a
-report as of a run."""
+"""Operations from the supervisor. Bodies: an ANSWER, stdout, stderr and text; empty, or why the
+branch did not start; a report as of a run."""
 CALL = struct.Struct("!d")
-"""Seconds that the call may take."""
+"""Time limit of the call in seconds."""
 SECONDS = struct.Struct("!d")
-"""From the judge to the warden of a run that answers: what it may take longer."""
+"""From the host to the supervisor of a candidate: seconds by which to extend the deadline."""
 NEW = struct.Struct("!I")
 ANSWER = struct.Struct("!BBdII")
 """Flags, kind of the text, seconds, bytes of stdout, bytes of stderr; the text is the rest."""
@@ -26,17 +26,17 @@ STDOUT_CUT, STDERR_CUT, TEXT_CUT, INTERRUPTED = 1, 2, 4, 8
 """The flags of an answer."""
 
 INNER = struct.Struct("!BI")
-"""Between warden and interpreter: operation or kind, bytes of the body."""
+"""Header between supervisor and interpreter: operation or kind, bytes of the body."""
 INTERRUPTS = struct.Struct("!I")
-"""Before the code of a RUN: how many interrupts earlier calls had. One more is for this one."""
+"""Before the code of a RUN: number of earlier interrupts; a further one is for this call."""
 CUT = 0x80
-"""Added to a kind: the text was longer."""
+"""Flag of a kind: the text is truncated."""
 NOTHING, VALUE, ERROR, MEMORY, READY, REFUSED = 10, 11, 12, 13, 14, 15
-"""Kinds: no value; a value's repr; a traceback; one of a MemoryError; waiting for the first call;
-why the interpreter could not be copied."""
+"""Kinds of an interpreter's message: no value; a value's repr; a traceback; a MemoryError's
+traceback; ready for the first call; why the interpreter could not be copied."""
 KINDS = frozenset({NOTHING, VALUE, ERROR, MEMORY, READY, REFUSED})
 
 
 def frame(operation: int, branch: int, body: bytes = b"") -> bytes:
-    """A frame between judge and warden."""
+    """A frame between host and supervisor."""
     return HEAD.pack(operation, branch, len(body)) + body

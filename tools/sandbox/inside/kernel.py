@@ -1,4 +1,4 @@
-"""The system calls that Python does not offer: namespaces, mounts, capabilities, filters."""
+"""System calls that Python does not offer: namespaces, mounts, capabilities, filters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 # PyDLL keeps the interpreter lock: a raw clone with the lock released would lose it in the child.
 _libc = ctypes.PyDLL(None, use_errno=True)
-# Bound here and once: a forked child that looked them up would pay for it in each run.
+# Bound once here, so that no forked child has to look them up.
 _prctl = _libc.prctl
 _prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
 _syscall = _libc.syscall
@@ -53,30 +53,29 @@ def _check(result: int, what: str) -> int:
 
 
 def die_with_parent(with_signal: signal.Signals = signal.SIGKILL) -> None:
-    """Get a signal when the thread that forked this process ends. A change of uid clears it."""
+    """Get a signal when the thread that forked this process ends. A change of uid clears this."""
     _check(_prctl(_PR_SET_PDEATHSIG, with_signal, 0, 0, 0), "PR_SET_PDEATHSIG")
 
 
 def set_dumpable(dumpable: bool) -> None:
-    """Not dumpable: no other process of this user may look into this one."""
+    """Set the dumpable flag; without it, other processes of this user may not inspect this one."""
     _check(_prctl(_PR_SET_DUMPABLE, dumpable, 0, 0, 0), "PR_SET_DUMPABLE")
 
 
 def adopt_orphans() -> None:
-    """Descendants whose parent dies become children of this process."""
+    """Make descendants whose parent dies children of this process."""
     _check(_prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "PR_SET_CHILD_SUBREAPER")
 
 
 def no_new_privileges() -> None:
-    """Executing a file never gains privileges from here on."""
+    """Forbid this process to gain privileges by executing a file."""
     _check(_prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "PR_SET_NO_NEW_PRIVS")
 
 
 def clone_into_namespaces() -> int:
     """Fork; the child is process 1 of new pid, mount and user namespaces.
 
-    The new user namespace gives the child, and nobody else, the right to mount: the caller needs
-    no capability.
+    The new user namespace gives only the child the right to mount; the caller needs no capability.
     """
     return _clone(_CLONE_NEWUSER | _CLONE_NEWPID | _CLONE_NEWNS, "clone into new namespaces")
 
@@ -84,8 +83,8 @@ def clone_into_namespaces() -> int:
 def clone_as_sibling() -> int:
     """Fork; the child's parent is this process's own parent.
 
-    Only for a process with one thread: what the C library does around a fork is left out, such as
-    waiting for another thread to let go of the memory allocator.
+    Only for a process with one thread: the C library's work around a fork is skipped, such as
+    waiting for the memory allocator's locks.
     """
     return _clone(_CLONE_PARENT, "clone")
 
@@ -101,19 +100,19 @@ def _clone(flags: int, what: str) -> int:
 
 
 def mount(kind: bytes, target: bytes, flags: int, options: bytes) -> None:
-    """Mount a fresh file system of ``kind`` (tmpfs, proc) over ``target``."""
+    """Mount a new file system of ``kind`` (tmpfs, proc) over ``target``."""
     if _mount(kind, target, kind, flags, options) == -1:
         _check(-1, f"mount {kind.decode()} on {target.decode()}")
 
 
-def show_instead(source: bytes, target: bytes) -> None:
-    """Have one file show where another one is."""
+def bind_file(source: bytes, target: bytes) -> None:
+    """Bind-mount the file ``source`` over the file ``target``."""
     if _mount(source, target, None, _MS_BIND, None) == -1:
         _check(-1, f"show {source.decode()} at {target.decode()}")
 
 
 def drop_capabilities() -> None:
-    """Give up every capability for good, those of the bounding set included."""
+    """Drop every capability permanently, including those of the bounding set."""
     _check(
         _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), "clear ambient capabilities"
     )
@@ -132,7 +131,7 @@ def close_descriptors_from(first: int) -> None:
 
 
 class Filter:
-    """A seccomp filter, laid out for the kernel once and installed in each program's process.
+    """A seccomp filter, prepared once and installed in each program's process.
 
     Args:
         program: an array of ``struct sock_filter``.
@@ -145,18 +144,18 @@ class Filter:
         self._address = ctypes.addressof(self._head)
 
     def install(self) -> None:
-        """Load it into this process, for good."""
+        """Install the filter in this process, permanently."""
         result = _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, self._address, 0, 0)
         _check(result, "install the seccomp filter")
 
 
 def restrict_paths(rules: Iterable[tuple[str, int]], abi: int) -> None:
-    """Confine this process by Landlock to paths and rights; TCP and signals to outside are denied.
+    """Confine this process by Landlock to paths; deny TCP, and signals to other processes.
 
     Args:
-        rules: a path and the rights below it; a path that does not exist is left out.
-        abi: the version whose means are used, at least 3. Rights on devices come with 5, TCP
-            with 4, signals with 6.
+        rules: each a path and the rights below it; a path that does not exist is skipped.
+        abi: Landlock version to use, at least 3. Version 4 adds TCP, 5 rights on devices, 6
+            signals.
     """
     handled = _LANDLOCK_FS if abi >= 5 else _LANDLOCK_FS & ~_LANDLOCK_IOCTL
     words = [handled, _LANDLOCK_TCP, _LANDLOCK_SCOPES][: 3 if abi >= 6 else 2 if abi >= 4 else 1]
@@ -181,5 +180,5 @@ def restrict_paths(rules: Iterable[tuple[str, int]], abi: int) -> None:
 
 
 def landlock_abi() -> int:
-    """The version of Landlock that this kernel offers; 0: none."""
+    """The Landlock version of this kernel; 0: none."""
     return max(0, int(_syscall(_SYS_LANDLOCK, 0, 0, 1, 0, 0)))

@@ -1,7 +1,7 @@
-"""Process 1 of a container: brings the judge and the zygote, its child, together.
+"""Process 1 of a container: starts the zygote and connects it with the host.
 
-The judge is at the other end of standard input and output. When that closes, everything ends. Jobs
-take the same way, unless the judge's own control socket can be had.
+The host is at the other end of standard input and output; when they close, the container ends.
+Jobs arrive over the host's control socket if it can be passed in, else over standard input.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import signal
 import socket
 from dataclasses import asdict, replace
 
-from tools.sandbox.inside import kernel, warden, zygote
+from tools.sandbox.inside import kernel, zygote
 from tools.sandbox.inside.config import Config
+from tools.sandbox.inside.supervisor import main as supervisor
 from tools.sandbox.inside.tunnel import Tunnel
 
 DIRECT, TUNNEL = b"d", b"t"
-"""First byte of standard output: how jobs come in."""
+"""First byte of standard output: whether jobs arrive directly or through the tunnel."""
 _PATIENCE_S = 5.0
 
 
@@ -25,7 +26,7 @@ def main(settings: str) -> None:
     """Serve until standard input closes or the zygote ends.
 
     Args:
-        settings: a ``Config`` as JSON; its ``control_fd`` is chosen here.
+        settings: a ``Config`` as JSON; this function sets its ``control_fd``.
     """
     kernel.set_dumpable(False)
     source, sink = os.dup(0), os.dup(1)
@@ -41,30 +42,30 @@ def main(settings: str) -> None:
         for fd in (source, sink):
             os.close(fd)
         control.close()
-        # With a direct one, the other stays open as long as the zygote lives, and says so.
+        # With a direct socket, ``theirs`` stays open in the zygote and closes when it ends.
         serving = theirs.fileno() if direct is None else direct
         zygote.main(json.dumps(asdict(replace(config, control_fd=serving, token=""))))
     theirs.close()
     if direct is not None:
         os.close(direct)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # orphans end up here: nobody waits for them
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps orphans
     status = 0
     try:
         Tunnel(control, source, sink, first=1).serve()
     except BaseException as error:
-        warden.complain(error)
+        supervisor.report_error(error)
         status = 1
     os._exit(status)  # process 1: the kernel kills all others
 
 
 def _fetch_control(config: Config) -> int | None:
-    """The judge's control socket itself; None where the engine lets no descriptor in."""
+    """The host's control socket; None if it cannot be passed into this container."""
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as meeting:
-            meeting.settimeout(_PATIENCE_S)
-            meeting.connect(config.handover)
-            meeting.send(config.token.encode())
-            _, fds, _, _ = socket.recv_fds(meeting, 16, 1)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+            server.settimeout(_PATIENCE_S)
+            server.connect(config.control_path)
+            server.send(config.token.encode())
+            _, fds, _, _ = socket.recv_fds(server, 16, 1)
     except OSError:
         return None
     return fds[0] if fds else None

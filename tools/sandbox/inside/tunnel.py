@@ -1,10 +1,10 @@
-"""Sockets carried over a pair of byte streams: for a zygote to which no descriptor can be passed.
+"""Carries sockets over a pair of byte streams, for a zygote that can receive no descriptors.
 
-A tunnel has an end on either side of the byte streams, and each end a control socket. A message on
-one control socket comes out of the other one, with the sockets that it brought: from then on their
-bytes travel as well. Neither end interprets a byte of them. A stream may have ``_WINDOW`` bytes
-under way that its receiver has not taken, so that one which nobody reads holds up no other and
-fills no memory.
+A tunnel has two ends, one on each side of the byte streams, and each end has a control socket. A
+message on one control socket comes out of the other, with the sockets that were passed along; from
+then on, the tunnel carries their bytes without interpreting them. A stream may have ``_WINDOW``
+bytes in transit that its receiver has not taken, so that an unread stream delays no other stream
+and fills no memory.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ import time
 from collections.abc import Callable
 
 _HEADER = struct.Struct("!BII")  # kind of frame, number of the stream, count
-_MESSAGE, _DATA, _END, _TAKEN, _BEAT = range(5)
-_BEAT_S = 1.0
+_MESSAGE, _DATA, _END, _TAKEN, _HEARTBEAT = range(5)  # kinds of frames
+_HEARTBEAT_S = 1.0
 _SILENCE_S = 10.0
-"""Without a sign of life the other side is gone: no end of a stream tells of a killed engine."""
+"""Seconds without data after which the other side is gone: a killed engine closes nothing."""
 _WINDOW = 1 << 18
 _CHUNK = 1 << 16
 _MAX_QUEUED = 1 << 20
-"""Bytes waiting for the other side, above which no more is read from sockets here."""
+"""Bytes queued for the other side above which sockets here are not read."""
 _MAX_MESSAGE = 4096
 _MAX_SOCKETS = 16
 _HUNG_UP = select.EPOLLHUP | select.EPOLLERR
 
 
 class _Stream:
-    """One carried socket."""
+    """A carried socket."""
 
     def __init__(self, number: int, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -40,26 +40,26 @@ class _Stream:
         self.sock = sock
         self.fd = sock.fileno()
         self.credit = _WINDOW  # bytes that may still be sent to the other side
-        self.taken = 0  # bytes given to the socket here, of which the other side was not told
-        self.unsent = bytearray()  # for the socket here
+        self.taken = 0  # bytes written to the socket here and not yet acknowledged
+        self.unsent = bytearray()  # bytes to write to the socket here
         self.ended_here = False
         self.ended_there = False
-        self.deaf = False  # the socket's reader is gone
-        self.watched = 0
+        self.reader_gone = False  # the socket's reader is gone
+        self.watched = 0  # polled events
 
 
 class Tunnel:
-    """One end. ``serve`` returns when the other end or the control socket closes, or all is silent.
+    """One end of a tunnel.
 
-    The end with ``first=0`` gives signs of life, the other one listens for them.
+    The end with ``first=0`` sends heartbeats; the other end expects them.
 
     Args:
         control: SEQPACKET socket for messages of up to 4 KiB with up to 16 stream sockets.
         source: descriptor to read from the other side.
-        sink: descriptor to write to it; not the same number as ``source``.
-        first: 0 at one end and 1 at the other: each numbers streams in steps of two.
-        decode: applied to whatever is read from ``source``.
-        received: what was read from it before, decoded.
+        sink: descriptor to write to the other side; must differ from ``source``.
+        first: 0 at one end and 1 at the other: each end numbers its streams in steps of two.
+        decode: function that decodes the data of ``source``; None: use the data unchanged.
+        received: decoded data that was read from ``source`` before.
     """
 
     def __init__(
@@ -79,18 +79,21 @@ class Tunnel:
         self._sink = sink
         self._decode = decode
         self._next = first
-        self._beats = first == 0
-        self._heard = self._beaten = time.monotonic()
+        self._sends_heartbeats = first == 0
+        self._last_received = self._last_heartbeat = time.monotonic()
         self._streams: dict[int, _Stream] = {}
         self._by_fd: dict[int, _Stream] = {}
         self._incoming = bytearray(received)
         self._outgoing = bytearray()
-        # Apart from the other side's descriptors: this side pauses while too much is queued.
+        # Separate from ``source`` and ``sink``: these sockets pause while too much is queued.
         self._local = select.epoll()
         self._local.register(control.fileno(), select.EPOLLIN)
 
     def serve(self) -> None:
-        """Carry until either side closes; whatever was carried is closed then."""
+        """Carry data until an end or its control socket closes, or the other side is silent.
+
+        All carried sockets are then closed.
+        """
         try:
             self._carry()
         finally:
@@ -102,11 +105,11 @@ class Tunnel:
         poller = select.poll()
         poller.register(self._source, select.POLLIN)
         poller.register(self._local.fileno(), select.POLLIN)
-        paused = choked = False
-        self._digest()
+        paused = blocked = False
+        self._handle_frames()
         while True:
-            events = dict(poller.poll(1000 * _BEAT_S))
-            if self._source in events and not self._hear():
+            events = dict(poller.poll(1000 * _HEARTBEAT_S))
+            if self._source in events and not self._read_source():
                 return
             if not self._alive():
                 return
@@ -114,9 +117,9 @@ class Tunnel:
                 return
             if not self._flush():
                 return
-            if bool(self._outgoing) != choked:
-                choked = not choked
-                if choked:
+            if bool(self._outgoing) != blocked:
+                blocked = not blocked
+                if blocked:
                     poller.register(self._sink, select.POLLOUT)
                 else:
                     poller.unregister(self._sink)
@@ -125,13 +128,13 @@ class Tunnel:
                 poller.modify(self._local.fileno(), 0 if paused else select.POLLIN)
 
     def _alive(self) -> bool:
-        """Tell the other side that this one lives; whether the other one does."""
+        """Send a heartbeat if one is due; whether the other side lives."""
         now = time.monotonic()
-        if not self._beats:
-            return now - self._heard < _SILENCE_S
-        if now - self._beaten >= _BEAT_S:
-            self._beaten = now
-            self._queue(_BEAT, 0)
+        if not self._sends_heartbeats:
+            return now - self._last_received < _SILENCE_S
+        if now - self._last_heartbeat >= _HEARTBEAT_S:
+            self._last_heartbeat = now
+            self._queue(_HEARTBEAT, 0)
         return True
 
     def _serve_local(self) -> bool:
@@ -142,12 +145,12 @@ class Tunnel:
                 continue
             stream = self._by_fd.get(fd)
             if stream is None:
-                continue  # closed by an earlier event of this round
+                continue  # an earlier event of this round closed it
             if stream.unsent and events & (select.EPOLLOUT | _HUNG_UP):
-                self._give(stream, b"")
+                self._write(stream, b"")
             if events & (select.EPOLLIN | _HUNG_UP):
-                self._take(stream)
-            self._settle(stream)
+                self._read(stream)
+            self._update(stream)
         return True
 
     def _forward_message(self) -> bool:
@@ -165,8 +168,8 @@ class Tunnel:
         ]
         self._next += 2 * len(fds)
         for stream in opened:
-            self._take(stream)  # often the first bytes are there already
-            self._settle(stream)
+            self._read(stream)  # the first bytes have often arrived already
+            self._update(stream)
         return True
 
     def _open(self, number: int, sock: socket.socket) -> _Stream:
@@ -174,8 +177,8 @@ class Tunnel:
         self._streams[number] = self._by_fd[stream.fd] = stream
         return stream
 
-    def _take(self, stream: _Stream) -> None:
-        """Read from the socket here and queue it for the other side."""
+    def _read(self, stream: _Stream) -> None:
+        """Read from the socket here and queue the data for the other side."""
         if stream.ended_here or stream.credit == 0:
             return
         try:
@@ -191,30 +194,30 @@ class Tunnel:
             stream.ended_here = True
             self._queue(_END, stream.number)
 
-    def _give(self, stream: _Stream, data: bytes) -> None:
-        """Write to the socket here; what it does not take yet waits."""
+    def _write(self, stream: _Stream, data: bytes) -> None:
+        """Write to the socket here; keep the data that it does not take."""
         before = len(stream.unsent) + len(data)
         if stream.unsent:
             stream.unsent += data
-            data = bytes(stream.unsent) if not stream.deaf else b""
-        while data and not stream.deaf:
+            data = bytes(stream.unsent) if not stream.reader_gone else b""
+        while data and not stream.reader_gone:
             try:
                 data = data[stream.sock.send(data) :]
             except BlockingIOError:
                 break
             except ConnectionError:
-                stream.deaf = True
-        stream.unsent = bytearray() if stream.deaf else bytearray(data)
+                stream.reader_gone = True
+        stream.unsent = bytearray() if stream.reader_gone else bytearray(data)
         stream.taken += before - len(stream.unsent)
         if stream.taken >= _WINDOW // 2:
             self._queue(_TAKEN, stream.number, count=stream.taken)
             stream.taken = 0
 
-    def _settle(self, stream: _Stream) -> None:
-        """After any change: pass an end on, close what is finished, watch what may still move."""
-        if stream.ended_there and not stream.unsent and not stream.deaf:
-            stream.deaf = True
-            with contextlib.suppress(OSError):  # closed already
+    def _update(self, stream: _Stream) -> None:
+        """After a change of a stream: forward its end, close it if finished, poll it if not."""
+        if stream.ended_there and not stream.unsent and not stream.reader_gone:
+            stream.reader_gone = True
+            with contextlib.suppress(OSError):  # already closed
                 stream.sock.shutdown(socket.SHUT_WR)
         wanted = 0
         if stream.unsent:
@@ -233,7 +236,7 @@ class Tunnel:
             del self._streams[stream.number], self._by_fd[stream.fd]
             stream.sock.close()
 
-    def _hear(self) -> bool:
+    def _read_source(self) -> bool:
         try:
             data = os.read(self._source, 4 * _CHUNK)
         except BlockingIOError:
@@ -242,13 +245,13 @@ class Tunnel:
             return False
         if not data:
             return False
-        self._heard = time.monotonic()
+        self._last_received = time.monotonic()
         self._incoming += self._decode(data) if self._decode else data
-        self._digest()
+        self._handle_frames()
         return True
 
-    def _digest(self) -> None:
-        """Handle every frame that is whole."""
+    def _handle_frames(self) -> None:
+        """Handle every complete frame."""
         at = 0
         while len(self._incoming) - at >= _HEADER.size:
             kind, number, count = _HEADER.unpack_from(self._incoming, at)
@@ -260,28 +263,28 @@ class Tunnel:
         del self._incoming[:at]
 
     def _handle(self, kind: int, number: int, count: int, payload: bytes) -> None:
-        if kind == _BEAT:
+        if kind == _HEARTBEAT:
             return
         if kind == _MESSAGE:
             self._deliver(number, payload)
             return
         stream = self._streams.get(number)
         if stream is None:
-            return  # it ended here while this was under way
+            return  # the stream ended here while the frame was in transit
         if kind == _DATA:
-            self._give(stream, payload)
+            self._write(stream, payload)
         elif kind == _END:
             stream.ended_there = True
         else:
             stream.credit += count
-        self._settle(stream)
+        self._update(stream)
 
     def _deliver(self, number: int, payload: bytes) -> None:
         pairs = [socket.socketpair() for _ in range(payload[0])]
         socket.send_fds(self._control, [payload[1:]], [theirs.fileno() for _, theirs in pairs])
         for n, (mine, theirs) in enumerate(pairs):
             theirs.close()
-            self._settle(self._open(number + 2 * n, mine))
+            self._update(self._open(number + 2 * n, mine))
 
     def _queue(self, kind: int, number: int, payload: bytes = b"", *, count: int = 0) -> None:
         self._outgoing += _HEADER.pack(kind, number, count or len(payload))

@@ -1,1 +1,1 @@
-"""A sandbox over HTTP: ``python -m tools.sandbox serve``, and the client that looks like one."""
+"""A sandbox over HTTP: the server ``python -m tools.sandbox serve``, and its client."""

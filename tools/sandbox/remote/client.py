@@ -1,4 +1,4 @@
-"""A sandbox that another machine serves, with the interface of one of this machine."""
+"""The client of a sandbox on another machine, with the interface of a local sandbox."""
 
 from __future__ import annotations
 
@@ -14,44 +14,45 @@ from typing import Self
 import aiohttp
 
 from tools.owner import current_owner
-from tools.sandbox import grade as grading
-from tools.sandbox.cases import Test
 from tools.sandbox.errors import SandboxBusy, SandboxFailure
 from tools.sandbox.files import checked_patterns
+from tools.sandbox.grading import grade as grading
+from tools.sandbox.grading.cases import Test
 from tools.sandbox.health import Health
+from tools.sandbox.host.queue import FairQueue
+from tools.sandbox.host.reading import Clock, Reader
 from tools.sandbox.limits import Limits, check_session_times
-from tools.sandbox.queue import FairQueue
-from tools.sandbox.reading import Clock, Reader
 from tools.sandbox.remote import wire
-from tools.sandbox.remote.about import CONNECT_S, About, ask_about, checked_url
-from tools.sandbox.remote.line import Line, LineLost
+from tools.sandbox.remote.connection import Connection, ConnectionLost
+from tools.sandbox.remote.server_info import CONNECT_S, ServerInfo, checked_url, query_server
 from tools.sandbox.remote.session import RemoteSession
 from tools.sandbox.results import RunResult, Verdict
 
 PATIENCE_S = 600.0
-"""Seconds that a request may wait on the server, beside what its programs take."""
+"""Seconds that a request may wait on the server, in addition to its programs' time limits."""
 _HEARTBEAT_S = 15.0
 _RETRY_S = 1.0
-_PLACES_PER_WORKER = 4
-"""Requests under way for each of the server's workers: it shall find the next one waiting."""
+_PERMITS_PER_WORKER = 4
+"""Concurrent requests for each worker of the server, so that no worker waits for the next one."""
 
 
 class RemoteSandbox:
     """Runs programs in the sandbox of a server. Made by ``make_sandbox``, used in ``async with``.
 
-    One asyncio loop uses it, with as many concurrent callers as it likes; their owners are served
-    in turn. A connection that is lost counts as a failure of the sandbox: what it carried is asked
-    once more, sessions are over.
+    One client serves one event loop and any number of concurrent callers; their owners are served
+    by round-robin. A lost connection counts as a failure of the sandbox: runs and grades are
+    retried once, sessions are over.
 
     Args:
-        url: http or https, a host and a port.
-        limits: of each run that brings none of its own; None: the server's.
-        min_isolation: weakest isolation to accept of the server; None: any.
-        token: the server's; None: that of the environment variable TURNWISE_SANDBOX_TOKEN, if set.
-        patience_s: seconds that a request may wait on the server, beside what its programs take.
+        url: scheme (http or https), host and port of the server.
+        limits: limits of each run that names none; None: the server's.
+        min_isolation: weakest isolation of the server to accept; None: any.
+        token: token of the server; None: the environment variable TURNWISE_SANDBOX_TOKEN, if set.
+        patience_s: seconds that a request may wait on the server, in addition to its programs'
+            time limits.
 
     Raises:
-        ValueError: no such URL.
+        ValueError: ``url`` is not the URL of a server.
     """
 
     def __init__(
@@ -71,53 +72,53 @@ class RemoteSandbox:
         self._name = uuid.uuid4().hex
         self._rng = random.Random(self._name)
         self._http: aiohttp.ClientSession | None = None
-        self._about: About | None = None
+        self._info: ServerInfo | None = None
         self._reader = Reader()
-        self._line: Line | None = None
-        self._line_lock = asyncio.Lock()
+        self._connection: Connection | None = None
+        self._connection_lock = asyncio.Lock()
         self._failures = 0
         self._retries = 0
-        self.slots = FairQueue(1)
-        """One for each request under way; as many as suit the server, once it is known."""
+        self.permits = FairQueue(1)
+        """One permit for each request; ``start`` sets their number by the server's workers."""
 
     @property
-    def about(self) -> About:
-        """What the server says of itself.
+    def info(self) -> ServerInfo:
+        """Properties of the server's sandbox.
 
         Raises:
-            RuntimeError: it was not asked yet.
+            RuntimeError: the client is not started.
         """
-        if self._about is None:
+        if self._info is None:
             raise RuntimeError("the sandbox is not started: use `async with`")
-        return self._about
+        return self._info
 
     @property
     def limits(self) -> Limits:
-        """Of each run that brings none of its own."""
-        return self._limits or self.about.limits
+        """Limits of each run, grade and session that names none."""
+        return self._limits or self.info.limits
 
     @property
     def backend(self) -> str:
-        """The server's backend."""
-        return self.about.backend
+        """Name of the server's backend."""
+        return self.info.backend
 
     @property
     def isolation(self) -> str:
-        """The level on the server: "namespaces", "restricted" or "none"."""
-        return self.about.isolation
+        """Isolation level of the server: "namespaces", "restricted" or "none"."""
+        return self.info.isolation
 
     @property
     def limits_enforced_by(self) -> str:
-        """What holds the limits of memory and processes there."""
-        return self.about.limits_enforced_by
+        """Mechanisms that enforce the limits of memory and processes on the server."""
+        return self.info.limits_enforced_by
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """What the level promises elsewhere and the server's does not give, in words."""
-        return self.about.lost
+        """Guarantees of the level that the server lacks, in words."""
+        return self.info.lost
 
     async def __aenter__(self) -> Self:
-        """Start it. See ``start``."""
+        """Call ``start``."""
         await self.start()
         return self
 
@@ -127,14 +128,14 @@ class RemoteSandbox:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close it."""
+        """Call ``close``."""
         await self.close()
 
     async def start(self) -> None:
         """Connect to the server.
 
         Raises:
-            SandboxUnavailable: it cannot be reached, refuses the token, or is too weak.
+            SandboxUnavailable: the server is unreachable, rejects the token, or is too weak.
             ValueError: the limits exceed the server's.
         """
         if self._http is not None:
@@ -147,18 +148,18 @@ class RemoteSandbox:
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
         )
         try:
-            self._about = await ask_about(self._http, self._url, self._min_isolation)
-            self.limits.check_within(self._about.limits)
+            self._info = await query_server(self._http, self._url, self._min_isolation)
+            self.limits.check_within(self._info.limits)
         except BaseException:
             await self.close()
             raise
-        self.slots = FairQueue(_PLACES_PER_WORKER * self._about.workers)
+        self.permits = FairQueue(_PERMITS_PER_WORKER * self._info.workers)
 
     async def close(self) -> None:
         """End the connection; the server ends this client's runs and sessions."""
         http, self._http = self._http, None
-        if self._line is not None:
-            await self._line.close()
+        if self._connection is not None:
+            await self._connection.close()
         if http is not None:
             await http.close()
         self._reader.close()
@@ -193,7 +194,7 @@ class RemoteSandbox:
         stop_at_first_failure: bool = False,
         fresh_process: bool = False,
     ) -> Verdict:
-        """See ``Sandbox.grade``. Very large values of outcomes are left out (None)."""
+        """See ``Sandbox.grade``. Values of outcomes beyond 64 MiB are dropped (None)."""
         bounds = limits or self.limits
         grading.check(grading.Submission(source, entry_point, bounds, stop_at_first_failure), tests)
         message = {
@@ -215,40 +216,40 @@ class RemoteSandbox:
         idle_s: float = 600.0,
         life_s: float = 3600.0,
     ) -> RemoteSession:
-        """See ``Sandbox.session``. It ends when the connection to the server does."""
+        """See ``Sandbox.session``. The session ends with the connection to the server."""
         check_session_times(idle_s, life_s)
         return RemoteSession(self, dict(files or {}), limits or self.limits, idle_s, life_s)
 
     async def ready(self) -> None:
-        """Wait while too many wait for their turn: who starts more work asks before."""
-        await self.slots.ready()
+        """Wait until the queue is not full. Await it before starting more work."""
+        await self.permits.ready()
 
     async def health(self) -> Health:
-        """The server's numbers, of all its clients; this one's failures and retries are added.
+        """The server's health, over all its clients, plus this client's failures and retries.
 
         Raises:
-            SandboxFailure: the server does not tell.
+            SandboxFailure: the server does not report its health.
         """
         try:
             async with asyncio.timeout(CONNECT_S), self._usable().get("/health") as response:
                 response.raise_for_status()
                 health = Health(**await response.json())
         except (aiohttp.ClientError, OSError, TypeError) as error:
-            raise SandboxFailure(f"{self._url} does not tell its health: {error!r}") from None
+            raise SandboxFailure(f"{self._url} does not report its health: {error!r}") from None
         return replace(
             health,
             failures=health.failures + self._failures,
             retries=health.retries + self._retries,
         )
 
-    async def patiently(
+    async def retry_while_busy(
         self, attempt: Callable[[], Awaitable[wire.Data]], wait_s: float
     ) -> wire.Data:
-        """What ``attempt`` answers, asked again while the server has no room.
+        """The answer of ``attempt``, which is repeated while the server is full.
 
         Raises:
-            SandboxBusy: it had none until the deadline.
-            SandboxFailure: no answer until then.
+            SandboxBusy: the server was full until the deadline.
+            SandboxFailure: no answer until the deadline.
         """
         busy: SandboxBusy | None = None
         try:
@@ -265,39 +266,39 @@ class RemoteSandbox:
                 raise SandboxBusy(f"{self._url} had no room: {busy}") from None
             raise self.failure(f"no answer within {self._patience_s + wait_s:g} s") from None
 
-    def failure(self, what: str) -> SandboxFailure:
-        """What a caller is told when the server, or the way to it, failed; it is counted."""
+    def failure(self, message: str) -> SandboxFailure:
+        """The error to raise when the server or the connection failed; it is counted."""
         self._failures += 1
-        return SandboxFailure(f"{self._url}: {what}")
+        return SandboxFailure(f"{self._url}: {message}")
 
-    def retried(self) -> None:
-        """Something that was lost is tried again."""
+    def count_retry(self) -> None:
+        """Count a retry after a lost connection."""
         self._retries += 1
 
     @property
     def owner(self) -> str:
-        """Who calls, in a name that no other client uses."""
+        """Identifier of the current owner, unique among all clients."""
         return f"{self._name}/{hash(current_owner()):x}"
 
-    async def line(self) -> Line:
-        """The connection that carries sessions, made anew where it was lost.
+    async def connection(self) -> Connection:
+        """The connection that carries sessions; opened again if it was lost.
 
         Raises:
-            LineLost: the server cannot be reached.
+            ConnectionLost: the server cannot be reached.
         """
-        async with self._line_lock:
-            if self._line is None or self._line.closed:
-                if self._line is not None:
-                    await self._line.close()
+        async with self._connection_lock:
+            if self._connection is None or self._connection.closed:
+                if self._connection is not None:
+                    await self._connection.close()
                 try:
                     async with asyncio.timeout(CONNECT_S):
                         socket = await self._usable().ws_connect(
                             "/sessions", heartbeat=_HEARTBEAT_S, max_msg_size=0
                         )
                 except (aiohttp.ClientError, OSError):
-                    raise LineLost from None
-                self._line = Line(socket)
-            return self._line
+                    raise ConnectionLost from None
+                self._connection = Connection(socket)
+            return self._connection
 
     async def _post(self, path: str, message: wire.Data, wait_s: float) -> wire.Data:
         http, body, owner = self._usable(), wire.pack(message), self.owner
@@ -318,13 +319,13 @@ class RemoteSandbox:
                     if lost or self._http is None:
                         raise self.failure(f"{type(error).__name__}: {error}") from None
                 lost = True
-                self.retried()
+                self.count_retry()
                 await asyncio.sleep(_RETRY_S)
                 if self._http is None:
                     raise self.failure("closed while a request was under way")
 
-        async with self.slots:
-            return await self.patiently(attempt, wait_s)
+        async with self.permits:
+            return await self.retry_while_busy(attempt, wait_s)
 
     async def _answer(self, response: aiohttp.ClientResponse) -> wire.Data:
         if response.content_type != "application/json":
@@ -340,6 +341,6 @@ class RemoteSandbox:
 
     def _usable(self) -> aiohttp.ClientSession:
         if self._http is None:
-            state = "not started: use `async with`" if self._about is None else "closed"
+            state = "not started: use `async with`" if self._info is None else "closed"
             raise RuntimeError(f"the sandbox is {state}")
         return self._http

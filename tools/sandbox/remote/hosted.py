@@ -1,4 +1,4 @@
-"""Sessions that a server keeps for one client, for as long as its connection lasts."""
+"""The sessions of one client on a server; they end with the client's connection."""
 
 from __future__ import annotations
 
@@ -11,75 +11,81 @@ from typing import Any
 from tools.owner import acting_for
 from tools.sandbox.errors import SandboxBusy, SessionOver
 from tools.sandbox.remote import wire
-from tools.sandbox.remote.intake import Intake
+from tools.sandbox.remote.admission import Admission
 from tools.sandbox.sandbox import Sandbox
 from tools.sandbox.session import Session, Snapshot
 
 _MAX_KEPT = 4096
-"""Sessions and snapshots that one client may have, those that have ended but are not closed too."""
+"""Most sessions and snapshots of one client, including ended ones that are not closed."""
 _MAX_VALUES = 20_000
-"""Of a message about a session: its files and their paths."""
-_MAX_ASKED = 4 * _MAX_KEPT
-"""Messages of one client that are not answered yet; it loses its connection beyond."""
+"""Most values in a message about a session, for example its files and paths."""
+_MAX_PENDING = 4 * _MAX_KEPT
+"""Most unanswered messages of one client; further ones close its connection."""
 _ENDINGS = ("close", "drop")
 
 _log = logging.getLogger(__name__)
 
 
 class HostedSessions:
-    """One client's sessions and snapshots, by the numbers that the client gives them.
+    """The sessions and snapshots of one client, by the numbers that the client assigns.
 
     Args:
-        sandbox: whose they are.
-        intake: bounds what is held at once.
+        sandbox: the sandbox of the sessions.
+        admission: limits the requests of all clients.
         send: sends an answer.
     """
 
     def __init__(
-        self, sandbox: Sandbox, intake: Intake, send: Callable[[bytes], Awaitable[None]]
+        self, sandbox: Sandbox, admission: Admission, send: Callable[[bytes], Awaitable[None]]
     ) -> None:
         self._sandbox = sandbox
-        self._intake = intake
+        self._admission = admission
         self._send = send
         self._sessions: dict[int, Session] = {}
         self._snapshots: dict[int, Snapshot] = {}
         self._making: set[int] = set()
-        self._asked: dict[int, asyncio.Task[None]] = {}
+        self._pending: dict[int, asyncio.Task[None]] = {}
 
-    def take(self, body: bytes) -> None:
-        """Begin what a message asks for; the answer is sent when there is one.
+    def handle(self, body: bytes) -> None:
+        """Start to execute a message; the answer is sent later.
 
         Raises:
-            WireError: it asks for nothing, or too many are unanswered.
+            WireError: the message is invalid, or too many messages are unanswered.
         """
         message = wire.unpack(body, _MAX_VALUES)
         match message:
             case {"op": "cancel", "number": int(number)}:
-                if number in self._asked:
-                    self._asked[number].cancel()
-            case {"op": str(), "number": int(number), "owner": str()} if number not in self._asked:
-                if len(self._asked) >= _MAX_ASKED:
-                    raise wire.WireError(f"more than {_MAX_ASKED} messages wait for their answers")
+                if number in self._pending:
+                    self._pending[number].cancel()
+            case {"op": str(), "number": int(number), "owner": str()} if (
+                number not in self._pending
+            ):
+                if len(self._pending) >= _MAX_PENDING:
+                    raise wire.WireError(
+                        f"more than {_MAX_PENDING} messages wait for their answers"
+                    )
                 task = asyncio.create_task(self._answer(number, message, len(body)))
-                self._asked[number] = task
-                task.add_done_callback(lambda _: self._asked.pop(number))
+                self._pending[number] = task
+                task.add_done_callback(lambda _: self._pending.pop(number))
             case _:
                 raise wire.WireError("a message has an op, a new number and an owner")
 
     async def _answer(self, number: int, message: wire.Data, size: int) -> None:
         try:
-            held = self._intake.hold if message["op"] in _ENDINGS else self._intake.take
+            held = self._admission.hold if message["op"] in _ENDINGS else self._admission.take
             with acting_for(message["owner"]), held(size):
-                answer = await self._obey(message)
+                answer = await self._execute(message)
         except wire.KNOWN_ERRORS as error:
             _, answer = wire.write_error(error)
         except Exception as error:
             _log.exception("a session's %s failed", message["op"])
-            _, answer = wire.write_error(self._sandbox.failure(f"the server failed: {error!r}"))
-        with contextlib.suppress(ConnectionError):  # nobody is left to read it
+            _, answer = wire.write_error(
+                self._sandbox.executor.failure(f"the server failed: {error!r}")
+            )
+        with contextlib.suppress(ConnectionError):  # the client is gone
             await self._send(wire.pack({**answer, "number": number}))
 
-    async def _obey(self, message: wire.Data) -> wire.Data:
+    async def _execute(self, message: wire.Data) -> wire.Data:
         match message:
             case {"op": "start", "session": int(name), "settings": dict(settings)}:
                 await self._start(name, settings)
@@ -90,7 +96,7 @@ class HostedSessions:
                     self._snapshots.pop(name, None)
                 return {}
             case {"op": "close", "session": int(name)}:
-                # Forgotten when it is closed: the client's end may cut this short.
+                # Removed after it is closed: the client's end may cancel this.
                 if session := self._sessions.get(name):
                     await session.close()
                     self._sessions.pop(name, None)
@@ -110,10 +116,10 @@ class HostedSessions:
             case {"op": "restart"}:
                 await session.restart()
             case {"op": "fork", "twin": int(name)}:
-                with self._room(name):
+                with self._reserved(name):
                     self._sessions[name] = await session.fork()
             case {"op": "snapshot", "snapshot": int(name)}:
-                with self._room(name):
+                with self._reserved(name):
                     self._snapshots[name] = await session.snapshot()
             case {"op": "restore", "snapshot": int(name)}:
                 snapshot = self._snapshots.get(name)
@@ -137,13 +143,13 @@ class HostedSessions:
                 )
             case _:
                 raise wire.WireError("settings: files, limits, idle_s and life_s")
-        with self._room(name):
+        with self._reserved(name):
             await session.start()
             self._sessions[name] = session
 
     @contextlib.contextmanager
-    def _room(self, name: int) -> Iterator[None]:
-        """Keep ``name`` for what is made meanwhile: two of one name, and one is never closed."""
+    def _reserved(self, name: int) -> Iterator[None]:
+        """Reserve ``name`` during a creation: of two with one name, one would never be closed."""
         kept: tuple[Collection[int], ...] = (self._sessions, self._snapshots, self._making)
         if any(name in group for group in kept):
             raise wire.WireError(f"number {name} is taken")
@@ -156,11 +162,11 @@ class HostedSessions:
             self._making.remove(name)
 
     async def close(self) -> None:
-        """The client is gone: end what it asked for, and everything it had."""
-        asked = list(self._asked.values())
-        for task in asked:
+        """Cancel the client's messages and close its sessions and snapshots."""
+        pending = list(self._pending.values())
+        for task in pending:
             task.cancel()
-        await asyncio.gather(*asked, return_exceptions=True)
+        await asyncio.gather(*pending, return_exceptions=True)
         sessions, self._sessions = self._sessions, {}
         snapshots, self._snapshots = self._snapshots, {}
         await asyncio.gather(

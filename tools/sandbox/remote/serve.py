@@ -1,4 +1,4 @@
-"""``python -m tools.sandbox serve``: this machine's sandbox for trainers on others."""
+"""``python -m tools.sandbox serve``: serves this machine's sandbox to trainers elsewhere."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import signal
 import sys
 from pathlib import Path
 
+from tools.sandbox.backends.launcher import LEVELS
 from tools.sandbox.errors import SandboxUnavailable
-from tools.sandbox.launcher import LEVELS
+from tools.sandbox.host.queue import MAX_WAITING
 from tools.sandbox.limits import Limits
 from tools.sandbox.make import BACKENDS, local_sandbox
-from tools.sandbox.queue import MAX_WAITING
 from tools.sandbox.remote.wire import TOKEN_VARIABLE
 from tools.sandbox.sandbox import Sandbox
 
 PORT = 8700
 MIN_TOKEN = 16
-_PARTING_S = 0.2
-"""Seconds that a request may go on after the server was told to end."""
+_SHUTDOWN_S = 0.2
+"""Seconds that a request may continue after SIGTERM or SIGINT."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of ``serve``."""
+    """Add the options of ``serve``."""
     limits = Limits()
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
     parser.add_argument("--port", type=int, default=PORT, help="0: any free one (%(default)s)")
     token = parser.add_mutually_exclusive_group()
-    token.add_argument("--token-file", type=Path, help="file with the token that clients bring")
+    token.add_argument("--token-file", type=Path, help="file with the token that clients send")
     token.add_argument(
         "--token-env",
         default=TOKEN_VARIABLE,
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-waiting",
         type=int,
         default=MAX_WAITING,
-        help="requests that may wait; more are told to come again (%(default)s)",
+        help="most waiting requests; further ones get 429 and retry (%(default)s)",
     )
     parser.add_argument("--memory-mb", type=int, default=limits.memory_mb, help="of a run at most")
     parser.add_argument("--processes", type=int, default=limits.processes, help="of a run at most")
@@ -53,10 +53,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def token_of(arguments: argparse.Namespace) -> str | None:
-    """The token that clients must bring; None where none is set.
+    """The token that clients must send; None if none is set.
 
     Raises:
-        ValueError: the file cannot be read, or the token is no good.
+        ValueError: the file cannot be read, or the token is too short or not printable ASCII.
     """
     path: Path | None = arguments.token_file
     if path is None:
@@ -78,10 +78,10 @@ def token_of(arguments: argparse.Namespace) -> str | None:
 
 
 def check_host(host: str, token: str | None) -> None:
-    """Other machines need a token.
+    """Check that a token is set if other machines can reach ``host``.
 
     Raises:
-        ValueError: ``host`` can be reached by them, and there is none.
+        ValueError: other machines can reach ``host``, and no token is set.
     """
     if token is not None or host == "localhost":
         return
@@ -97,15 +97,15 @@ def check_host(host: str, token: str | None) -> None:
 
 
 async def serve(arguments: argparse.Namespace) -> int:
-    """Serve until SIGTERM or SIGINT, or until the sandbox is broken for good.
+    """Serve until SIGTERM or SIGINT, or until the sandbox cannot start a zygote any more.
 
     Returns:
         The exit code.
 
     Raises:
-        OSError: the address cannot be listened on.
+        OSError: the server cannot listen on the address.
         SandboxUnavailable: no sandbox works here.
-        ValueError: an option is wrong.
+        ValueError: an option is invalid.
     """
     token = token_of(arguments)
     check_host(arguments.host, token)
@@ -131,7 +131,7 @@ async def serve(arguments: argparse.Namespace) -> int:
 async def _serve(
     sandbox: Sandbox, token: str | None, arguments: argparse.Namespace, ending: asyncio.Event
 ) -> int:
-    # Loads aiohttp, which the other commands do without.
+    # Imported here because it loads aiohttp, which the other commands do not need.
     from aiohttp import web
 
     from tools.sandbox.remote.server import Server
@@ -140,7 +140,7 @@ async def _serve(
     runner = web.AppRunner(
         server.application(),
         handler_cancellation=True,
-        shutdown_timeout=_PARTING_S,
+        shutdown_timeout=_SHUTDOWN_S,
         access_log=None,
     )
     await runner.setup()
@@ -169,7 +169,7 @@ async def _serve(
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Run ``serve``; a mistake of the user is told in one line."""
+    """Run ``serve``; report a user error in one line."""
     try:
         return asyncio.run(serve(arguments))
     except (ValueError, OSError, SandboxUnavailable) as error:

@@ -1,4 +1,4 @@
-"""A sandbox as a web application: runs and grades by POST, sessions by a WebSocket."""
+"""A sandbox as a web application: runs and grades by POST, sessions by WebSocket."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from aiohttp import WSCloseCode, WSMsgType, web
 
 from tools.owner import acting_for
 from tools.sandbox.errors import SandboxBusy, SandboxFailure
-from tools.sandbox.reading import Clock
+from tools.sandbox.host.reading import Clock
 from tools.sandbox.remote import wire
+from tools.sandbox.remote.admission import RETRY_AFTER_S, Admission
 from tools.sandbox.remote.hosted import HostedSessions
-from tools.sandbox.remote.intake import RETRY_AFTER_S, Intake
 from tools.sandbox.sandbox import Sandbox
 
 _HEADERS_S = 30.0
-"""Seconds within which a new connection must have asked for something."""
+"""Seconds within which a new connection must send a request."""
 _BODY_S = 60.0
-"""Seconds within which a request's body must have come."""
+"""Seconds within which the body of a request must arrive."""
 _ANSWER_S = 60.0
 _SLOWEST = 1 << 20
-"""Bytes per second that a client takes of an answer, beyond these seconds; else it is cut off."""
+"""Slowest rate, after these seconds, at which a client may read an answer, in bytes per second."""
 _HEARTBEAT_S = 15.0
-"""Seconds between signs of life of a client with sessions."""
+"""Seconds between heartbeats of a client with sessions."""
 
 _log = logging.getLogger(__name__)
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Server:
-    """Serves one running sandbox to whoever has the token.
+    """Serves one running sandbox to clients that have the token.
 
     Args:
-        sandbox: a running one.
-        token: what a request must bring; None: nothing.
-        max_waiting: requests that may wait for their turn; more are told to come again.
+        sandbox: a running sandbox.
+        token: token that each request must send; None: no token is needed.
+        max_waiting: most waiting requests; further ones are answered with 429.
     """
 
     def __init__(self, sandbox: Sandbox, token: str | None, max_waiting: int) -> None:
@@ -49,51 +49,53 @@ class Server:
         self._token = token
         if max_waiting < 1:
             raise ValueError(f"max_waiting ({max_waiting}) must be >= 1")
-        self._intake = Intake(max_waiting + sandbox.workers)
-        self._asked: set[object] = set()
-        """Connections that have asked for something."""
+        self._admission = Admission(max_waiting + sandbox.workers)
+        self._active: set[object] = set()
+        """Connections that have sent a request."""
         self._clients: weakref.WeakSet[web.WebSocketResponse] = weakref.WeakSet()
         self._closing: set[asyncio.Task[None]] = set()
         self.broken = asyncio.Event()
         """Set when the sandbox cannot be used any more."""
 
     def application(self) -> web.Application:
-        """What aiohttp runs; its handlers must be cancelled when clients go away."""
+        """The application for aiohttp, which must cancel a handler when its client disconnects."""
         application = web.Application(middlewares=[self._guard], client_max_size=wire.MAX_BODY)
         application.add_routes(
             [
-                web.get("/sandbox", self._about),
+                web.get("/sandbox", self._info),
                 web.get("/health", self._health),
                 web.post("/run", self._run),
                 web.post("/grade", self._grade),
                 web.get("/sessions", self._sessions),
             ]
         )
-        application.on_shutdown.append(self._part)
-        application.on_cleanup.append(self._finish)
+        application.on_shutdown.append(self._close_clients)
+        application.on_cleanup.append(self._await_closing)
         return application
 
     async def watch(self, connections: Callable[[], Sequence[web.RequestHandler]]) -> None:
-        """Cut off, until cancelled, connections that ask for nothing; no token is needed for one.
+        """Close connections that send no request, until cancelled.
+
+        Any machine can open such a connection without a token.
 
         Args:
-            connections: lists those that are open.
+            connections: lists the open connections.
         """
         since: dict[web.RequestHandler, float] = {}
         while True:
             await asyncio.sleep(_HEADERS_S / 4)
             now = time.monotonic()
             since = {one: since.get(one, now) for one in connections()}
-            self._asked &= since.keys()
+            self._active &= since.keys()
             for one, first_seen in since.items():
-                if one not in self._asked and now - first_seen >= _HEADERS_S:
+                if one not in self._active and now - first_seen >= _HEADERS_S:
                     one.force_close()
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """Let in who has the token, and tell errors in the client's words."""
-        self._asked.add(request.protocol)
-        if "Origin" in request.headers:  # a web page, of whatever site
+        """Check the token, and convert errors to answers."""
+        self._active.add(request.protocol)
+        if "Origin" in request.headers:  # the request comes from a web page
             raise web.HTTPForbidden(text="not for browsers")
         if self._token is not None:
             self._check_token(request.headers.get("Authorization"), self._token)
@@ -119,12 +121,12 @@ class Server:
             raise web.HTTPUnauthorized(headers=challenge, text=text)
         theirs = given.encode("utf-8", "surrogateescape")
         if not hmac.compare_digest(theirs, f"Bearer {token}".encode()):
-            raise web.HTTPUnauthorized(headers=challenge, text="the token is another one")
+            raise web.HTTPUnauthorized(headers=challenge, text="the token is wrong")
 
     @contextlib.asynccontextmanager
     async def _sending(self, request: web.Request, size: int) -> AsyncIterator[None]:
-        """While an answer goes out it is held; a client that does not read it is cut off."""
-        with self._intake.hold(size):
+        """Reserve memory while an answer is sent; disconnect a client that does not read it."""
+        with self._admission.hold(size):
             try:
                 async with asyncio.timeout(_ANSWER_S + size / _SLOWEST):
                     yield
@@ -132,7 +134,7 @@ class Server:
                 if request.transport is not None:
                     request.transport.abort()
 
-    async def _about(self, request: web.Request) -> web.StreamResponse:
+    async def _info(self, request: web.Request) -> web.StreamResponse:
         sandbox = self._sandbox
         return _reply(
             {
@@ -150,7 +152,7 @@ class Server:
         return web.json_response(asdict(await self._sandbox.health()))
 
     async def _run(self, request: web.Request) -> web.StreamResponse:
-        with self._intake.take(_size(request)), acting_for(_owner(request)):
+        with self._admission.take(_size(request)), acting_for(_owner(request)):
             match await self._message(request):
                 case {
                     "source": str(source),
@@ -170,7 +172,7 @@ class Server:
             raise wire.WireError("a run has a source, stdin, files, limits and collect")
 
     async def _grade(self, request: web.Request) -> web.StreamResponse:
-        with self._intake.take(_size(request)), acting_for(_owner(request)):
+        with self._admission.take(_size(request)), acting_for(_owner(request)):
             match await self._message(request):
                 case {
                     "source": str(source),
@@ -188,7 +190,7 @@ class Server:
                         stop_at_first_failure=stop,
                         fresh_process=fresh,
                     )
-                    return await self._reply_beside(lambda: wire.write_verdict(verdict))
+                    return await self._reply_in_thread(lambda: wire.write_verdict(verdict))
             raise wire.WireError(
                 "a grade has a source, tests, entry_point, limits, a stop and a fresh_process"
             )
@@ -199,11 +201,15 @@ class Server:
                 body = await request.read()
         except TimeoutError:
             raise web.HTTPRequestTimeout from None
-        return await self._sandbox.reader.read(len(body), lambda: wire.unpack(body), Clock())
+        return await self._sandbox.executor.reader.read(
+            len(body), lambda: wire.unpack(body), Clock()
+        )
 
-    async def _reply_beside(self, say: Callable[[], wire.Data]) -> web.StreamResponse:
-        """An answer that may take long to write down: other clients go on meanwhile."""
-        return await self._sandbox.reader.read(wire.MAX_BODY, lambda: _reply(say()), Clock())
+    async def _reply_in_thread(self, make: Callable[[], wire.Data]) -> web.StreamResponse:
+        """An answer that takes long to encode, made in a thread so that other clients continue."""
+        return await self._sandbox.executor.reader.read(
+            wire.MAX_BODY, lambda: _reply(make()), Clock()
+        )
 
     async def _sessions(self, request: web.Request) -> web.StreamResponse:
         client = web.WebSocketResponse(heartbeat=_HEARTBEAT_S, max_msg_size=wire.MAX_BODY)
@@ -214,28 +220,28 @@ class Server:
             async with self._sending(request, len(answer)):
                 await client.send_bytes(answer)
 
-        hosted = HostedSessions(self._sandbox, self._intake, send)
+        hosted = HostedSessions(self._sandbox, self._admission, send)
         try:
             async for message in client:
                 if message.type is not WSMsgType.BINARY:
                     break
-                hosted.take(message.data)
+                hosted.handle(message.data)
         except wire.WireError as error:
             await client.close(code=WSCloseCode.UNSUPPORTED_DATA, message=str(error)[:100].encode())
         finally:
-            # A task of its own: this one is cancelled when the connection is gone.
+            # In a separate task, because this one is cancelled when the connection ends.
             closing = asyncio.create_task(hosted.close())
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
             await asyncio.shield(closing)
         return client
 
-    async def _part(self, application: web.Application) -> None:
-        """Tell clients with sessions that the server ends."""
+    async def _close_clients(self, application: web.Application) -> None:
+        """Close the connections of clients with sessions."""
         for client in set(self._clients):
             await client.close(code=WSCloseCode.GOING_AWAY, message=b"the server ends")
 
-    async def _finish(self, application: web.Application) -> None:
+    async def _await_closing(self, application: web.Application) -> None:
         """Wait until the sessions of all clients are closed."""
         await asyncio.gather(*self._closing)
 
@@ -249,12 +255,12 @@ def _reply(
 
 
 def _size(request: web.Request) -> int:
-    """The length that a request says it has; the reader holds it to that.
+    """The declared length of a request, which the reader enforces.
 
     Raises:
-        HTTPLengthRequired: it says nothing.
-        HTTPUnsupportedMediaType: it is compressed, and may become any size.
-        ValueError: it is too large.
+        HTTPLengthRequired: the request declares no length.
+        HTTPUnsupportedMediaType: the request is compressed, so that its size is unknown.
+        ValueError: the request is too large.
     """
     if "Content-Encoding" in request.headers:
         raise web.HTTPUnsupportedMediaType(text="send the body as it is, without Content-Encoding")

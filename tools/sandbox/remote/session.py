@@ -1,4 +1,4 @@
-"""A session that a server hosts, with the interface of one of this machine."""
+"""A session on a server, with the interface of a local session."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 from tools.sandbox.errors import SandboxFailure, SessionOver
 from tools.sandbox.limits import Limits
 from tools.sandbox.remote import wire
-from tools.sandbox.remote.line import Line, LineLost
+from tools.sandbox.remote.connection import Connection, ConnectionLost
 from tools.sandbox.results import CallResult
 
 if TYPE_CHECKING:
@@ -23,15 +23,15 @@ _NO_INTERPRETER = (
 
 
 class RemoteSnapshot:
-    """A session's state, frozen, on the server. See ``tools.sandbox.Snapshot``."""
+    """Frozen state of a session on the server. See ``tools.sandbox.Snapshot``."""
 
-    def __init__(self, sandbox: RemoteSandbox, line: Line, number: int) -> None:
+    def __init__(self, sandbox: RemoteSandbox, connection: Connection, number: int) -> None:
         self._sandbox = sandbox
-        self.line = line
+        self.connection = connection
         self.number = number
 
     async def __aenter__(self) -> Self:
-        """Itself."""
+        """Return this snapshot."""
         return self
 
     async def __aexit__(
@@ -40,49 +40,49 @@ class RemoteSnapshot:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close it."""
+        """Call ``close``."""
         await self.close()
 
     async def close(self) -> None:
-        """Give its process back. Closing twice is harmless."""
-        await end(self._sandbox, self.line, {"op": "drop", "snapshot": self.number})
+        """End the snapshot's process. Closing twice is harmless."""
+        await end(self._sandbox, self.connection, {"op": "drop", "snapshot": self.number})
 
 
-async def end(sandbox: RemoteSandbox, line: Line, message: wire.Data) -> None:
-    """Ask the server to close something; where the line is lost it was closed with it."""
-    if line.closed:
+async def end(sandbox: RemoteSandbox, connection: Connection, message: wire.Data) -> None:
+    """Ask the server to close a session or snapshot; a lost connection has closed it already."""
+    if connection.closed:
         return
     try:
-        await ask(sandbox, line, message)
-    except LineLost:
+        await ask(sandbox, connection, message)
+    except ConnectionLost:
         return
 
 
 async def ask(
-    sandbox: RemoteSandbox, line: Line, message: wire.Data, wait_s: float = 0.0
+    sandbox: RemoteSandbox, connection: Connection, message: wire.Data, wait_s: float = 0.0
 ) -> wire.Data:
-    """The answer to a message, asked again while the server has no room.
+    """The answer to a message, which is repeated while the server is full.
 
     Raises:
-        LineLost: none will come.
-        SandboxFailure: none came in time, or the server's sandbox failed.
-        SessionOver: there is no such session any more.
+        ConnectionLost: the connection has ended.
+        SandboxFailure: no answer in time, or the server's sandbox failed.
+        SessionOver: the session or snapshot has ended.
     """
     owned = {**message, "owner": sandbox.owner}
 
     async def attempt() -> wire.Data:
-        answer = await line.ask(owned)
+        answer = await connection.ask(owned)
         if "error" in answer:
             raise wire.read_error(answer)
         return answer
 
-    return await sandbox.patiently(attempt, wait_s)
+    return await sandbox.retry_while_busy(attempt, wait_s)
 
 
 class RemoteSession:
-    """A Python interpreter on a server. See ``tools.sandbox.Session`` for every method.
+    """A Python interpreter on a server; ``tools.sandbox.Session`` describes the methods.
 
-    It is over when the connection to the server is lost.
+    The session is over when the connection to the server is lost.
     """
 
     def __init__(
@@ -98,19 +98,19 @@ class RemoteSession:
         self._limits = limits
         self._idle_s = idle_s
         self._life_s = life_s
-        self._line: Line | None = None
+        self._connection: Connection | None = None
         self._number = 0
         self._ended = False
         self._lock = asyncio.Lock()
-        self._why = "it was not started: use `async with`"
+        self._end_reason = "it was not started: use `async with`"
 
     @property
     def over(self) -> bool:
-        """Whether a call would raise ``SessionOver``, as far as the last answer told."""
-        return self._line is None or self._line.closed or self._ended
+        """Whether a call would raise ``SessionOver``, according to the last answer."""
+        return self._connection is None or self._connection.closed or self._ended
 
     async def __aenter__(self) -> Self:
-        """Start it. See ``start``."""
+        """Call ``start``."""
         await self.start()
         return self
 
@@ -120,24 +120,24 @@ class RemoteSession:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close it."""
+        """Call ``close``."""
         await self.close()
 
     async def start(self) -> None:
-        """Start the interpreter; one that runs already goes on.
+        """Start the interpreter; no-op if it runs.
 
         Raises:
-            SandboxFailure: the sandbox failed, twice, or all its sessions stay open.
+            SandboxFailure: the sandbox failed twice, or no session permit became free in time.
         """
         async with self._lock:
             if self.over:
                 await self._start()
 
     async def restart(self) -> None:
-        """Start anew: an interpreter without variables or files, whatever became of the last.
+        """End the interpreter, if any, and start a new one without variables or files.
 
         Raises:
-            SandboxFailure: see ``start``.
+            SandboxFailure: as ``start``.
         """
         async with self._lock:
             await self._close()
@@ -152,106 +152,108 @@ class RemoteSession:
         }
         for last_try in (False, True):
             try:
-                line = await self._sandbox.line()
-                name = line.number()
+                connection = await self._sandbox.connection()
+                name = connection.number()
                 message = {"op": "start", "session": name, "settings": settings}
-                await self._made(line, message, {"op": "close", "session": name})
-            except LineLost as error:
+                await self._create(connection, message, {"op": "close", "session": name})
+            except ConnectionLost as error:
                 if last_try:
                     raise self._sandbox.failure(str(error)) from None
-                self._sandbox.retried()
+                self._sandbox.count_retry()
                 continue
-            self._line, self._number, self._ended = line, name, False
+            self._connection, self._number, self._ended = connection, name, False
             return
 
-    async def _made(self, line: Line, message: wire.Data, undo: wire.Data) -> wire.Data:
-        """Ask for something to be made; if nobody waits for it any more, it is undone."""
+    async def _create(
+        self, connection: Connection, message: wire.Data, undo: wire.Data
+    ) -> wire.Data:
+        """Ask the server to create a session or snapshot; if cancelled, send ``undo``."""
         try:
-            return await ask(self._sandbox, line, message)
+            return await ask(self._sandbox, connection, message)
         except asyncio.CancelledError:
-            line.tell({**undo, "number": line.number(), "owner": self._sandbox.owner})
+            connection.notify({**undo, "number": connection.number(), "owner": self._sandbox.owner})
             raise
 
     async def run(self, code: str, *, wall_s: float | None = None) -> CallResult:
-        """Run code where the last call left off, and say what a notebook would show.
+        """Run code in the interpreter and return its output, value or traceback.
 
         Raises:
-            SessionOver: the interpreter has ended before; ``restart`` makes another.
+            SessionOver: the interpreter had ended; ``restart`` starts another.
             SandboxFailure: the sandbox failed; the session is over.
             ValueError: ``wall_s`` is outside the range of ``Limits.wall_s``.
         """
         limits = self._limits if wall_s is None else replace(self._limits, wall_s=wall_s)
         message = {"op": "run", "code": code, "wall_s": wall_s}
-        async with self._lock, self._sandbox.slots:
+        async with self._lock, self._sandbox.permits:
             return wire.read_call((await self._ask(message, limits.wall_s))["result"])
 
     async def fork(self) -> RemoteSession:
-        """A second session in the state of this one. Raises as ``tools.sandbox.Session.fork``."""
-        async with self._lock, self._sandbox.slots:
-            line = self._living()
+        """A second session that continues from this one's state. Raises as ``Session.fork``."""
+        async with self._lock, self._sandbox.permits:
+            connection = self._open_connection()
             twin = RemoteSession(
                 self._sandbox, self._files, self._limits, self._idle_s, self._life_s
             )
-            name = line.number()
+            name = connection.number()
             await self._copy({"op": "fork", "twin": name}, {"op": "close", "session": name})
-            twin._line, twin._number = line, name
+            twin._connection, twin._number = connection, name
             return twin
 
     async def snapshot(self) -> RemoteSnapshot:
-        """The state as it is now, to ``restore`` later. Raises as ``fork``."""
-        async with self._lock, self._sandbox.slots:
-            line = self._living()
-            name = line.number()
+        """A snapshot of the current state, to ``restore`` later. Raises as ``fork``."""
+        async with self._lock, self._sandbox.permits:
+            connection = self._open_connection()
+            name = connection.number()
             await self._copy({"op": "snapshot", "snapshot": name}, {"op": "drop", "snapshot": name})
-            return RemoteSnapshot(self._sandbox, line, name)
+            return RemoteSnapshot(self._sandbox, connection, name)
 
     async def restore(self, snapshot: RemoteSnapshot) -> None:
-        """Go on from a snapshot, whatever became of this session since. Raises as ``fork``."""
-        async with self._lock, self._sandbox.slots:
-            if snapshot.line.closed:
+        """Continue from a snapshot, even if this session has ended. Raises as ``fork``."""
+        async with self._lock, self._sandbox.permits:
+            if snapshot.connection.closed:
                 raise SessionOver("there is nothing to restore: the connection was lost")
-            if self._line is not snapshot.line:
+            if self._connection is not snapshot.connection:
                 await self._close()
                 await self._start()
             await self._ask({"op": "restore", "snapshot": snapshot.number})
 
     async def close(self) -> None:
-        """End the interpreter and everything it started. Closing twice is harmless."""
-        self._why = "it was closed"
+        """End the interpreter and every process that it started. Closing twice is harmless."""
+        self._end_reason = "it was closed"
         async with self._lock:
             await self._close()
 
     async def _close(self) -> None:
-        line, self._line = self._line, None
-        if line is not None:
-            await end(self._sandbox, line, {"op": "close", "session": self._number})
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await end(self._sandbox, connection, {"op": "close", "session": self._number})
 
-    def _living(self) -> Line:
-        if self._line is None:
-            raise SessionOver(_NO_INTERPRETER.format(why=self._why))
-        if self._line.closed:
+    def _open_connection(self) -> Connection:
+        if self._connection is None:
+            raise SessionOver(_NO_INTERPRETER.format(why=self._end_reason))
+        if self._connection.closed:
             raise SessionOver(_NO_INTERPRETER.format(why="the connection to the server was lost"))
-        return self._line
+        return self._connection
 
     async def _copy(self, message: wire.Data, undo: wire.Data) -> None:
-        line = self._living()
+        connection = self._open_connection()
         try:
-            await self._made(line, {**message, "session": self._number}, undo)
-        except LineLost as error:
+            await self._create(connection, {**message, "session": self._number}, undo)
+        except ConnectionLost as error:
             raise self._lost(error) from None
 
     async def _ask(self, message: wire.Data, wait_s: float = 0.0) -> wire.Data:
         try:
             answer = await ask(
-                self._sandbox, self._living(), {**message, "session": self._number}, wait_s
+                self._sandbox, self._open_connection(), {**message, "session": self._number}, wait_s
             )
         except SessionOver:
             self._ended = True
             raise
-        except LineLost as error:
+        except ConnectionLost as error:
             raise self._lost(error) from None
         self._ended = answer["over"]
         return answer
 
-    def _lost(self, error: LineLost) -> SandboxFailure:
+    def _lost(self, error: ConnectionLost) -> SandboxFailure:
         return self._sandbox.failure(f"{error}; the session's state is lost")

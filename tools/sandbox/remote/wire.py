@@ -1,4 +1,4 @@
-"""What client and server say to each other: JSON of the sandbox's strict codec, and its errors."""
+"""Messages between client and server: JSON of the sandbox's strict codec, and errors."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from tools.sandbox.cases import AssertTest, CallTest, StdioTest, Test
 from tools.sandbox.errors import CopyRefused, SandboxBusy, SandboxFailure, SessionOver
+from tools.sandbox.grading.cases import AssertTest, CallTest, StdioTest, Test
+from tools.sandbox.host.reading import num_lists
 from tools.sandbox.inside.codec import CodecError, decode, encode
 from tools.sandbox.limits import Limits
-from tools.sandbox.reading import num_lists
 from tools.sandbox.results import CallResult, Outcome, OutcomeKind, RunResult, Status, Verdict
 
 VERSION = 1
-"""Of these messages; client and server must agree."""
+"""Version of the messages; client and server must agree."""
 MAX_BODY = 64 << 20
-"""Bytes of a request."""
+"""Most bytes of a request."""
 MAX_VALUES = 300_000
-"""Values of a message, those inside of others included: of all tests of a grade, say."""
+"""Most values of a message, including nested ones: for example, of all tests of a grade."""
 OWNER = "Turnwise-Owner"
-"""Header: on whose behalf a request is made."""
+"""Header with the owner of a request."""
 TOKEN_VARIABLE = "TURNWISE_SANDBOX_TOKEN"
 _ENVELOPE = 8
 """Levels of nesting that a message adds to the values in it."""
 _VALUES_KEPT = 64 << 20
-"""Bytes of candidates' values in one verdict."""
+"""Most bytes of returned values in one verdict."""
 
 Data = dict[str, Any]
 """A message: builtin data by name."""
 
 
 class WireError(ValueError):
-    """Raised for a message that says nothing that this version understands."""
+    """Raised for a message that this version does not understand."""
 
 
 def pack(message: Mapping[str, Any]) -> bytes:
     """A message as bytes.
 
     Raises:
-        CodecError: something in it is not builtin data, or nests too deeply.
+        CodecError: a value is not builtin data, or is nested too deeply.
     """
     return json.dumps(encode(dict(message), -_ENVELOPE), separators=(",", ":")).encode()
 
@@ -49,11 +49,11 @@ def unpack(body: bytes, most: int = MAX_VALUES) -> Data:
     """The message in ``body``.
 
     Args:
-        body: what came.
-        most: values that it may have.
+        body: the received bytes.
+        most: most values of the message.
 
     Raises:
-        WireError: there is none, or too much in it.
+        WireError: the body is malformed, or has too many values.
     """
     try:
         num_lists(body, most)
@@ -66,7 +66,7 @@ def unpack(body: bytes, most: int = MAX_VALUES) -> Data:
 
 
 def fields_of(record: Any) -> Data:
-    """A flat dataclass by the names of its fields."""
+    """Field name -> value of a flat dataclass."""
     return {field.name: getattr(record, field.name) for field in fields(record)}
 
 
@@ -74,7 +74,7 @@ def read_limits(data: Any) -> Limits:
     """The limits that ``fields_of`` wrote.
 
     Raises:
-        WireError: it is none.
+        WireError: the data has wrong fields.
         ValueError: a limit is outside its range.
     """
     try:
@@ -84,14 +84,14 @@ def read_limits(data: Any) -> Limits:
 
 
 def read_files(data: dict[Any, Any]) -> dict[str, str | bytes]:
-    """Files by their paths.
+    """Path -> content of files.
 
     Raises:
-        WireError: they are none.
+        WireError: a path is not text, or a content is not text or bytes.
     """
     for path, content in data.items():
         if not isinstance(path, str) or not isinstance(content, str | bytes):
-            raise WireError(f"files: a text or bytes by its path, not {path!r:.80}")
+            raise WireError(f"files: a path must map to text or bytes, not {path!r:.80}")
     return data
 
 
@@ -99,10 +99,10 @@ def read_patterns(data: list[Any]) -> list[str]:
     """Patterns of files to return.
 
     Raises:
-        WireError: they are none.
+        WireError: a pattern is not text.
     """
     if not all(isinstance(pattern, str) for pattern in data):
-        raise WireError("collect: a list of texts")
+        raise WireError("collect must be a list of texts")
     return data
 
 
@@ -119,7 +119,7 @@ def read_tests(data: list[Any]) -> list[Test]:
     """The tests that ``write_tests`` wrote.
 
     Raises:
-        WireError: they are none.
+        WireError: an item is not a test.
     """
     tests: list[Test] = []
     for item in data:
@@ -155,12 +155,12 @@ def read_run(data: Data) -> RunResult:
 
 
 def read_call(data: Data) -> CallResult:
-    """The same of a session's call."""
+    """The result of a session call that ``fields_of`` wrote."""
     return CallResult(**{**data, "status": Status(data["status"])})
 
 
 def write_verdict(verdict: Verdict) -> Data:
-    """A verdict as data. Of values beyond a bound in all, only the outcomes stay."""
+    """A verdict as data; values beyond ``_VALUES_KEPT`` are dropped, but not their outcomes."""
     outcomes, left = [], _VALUES_KEPT
     for outcome in verdict.outcomes:
         data = fields_of(outcome)
@@ -184,7 +184,7 @@ class _ErrorKind:
     http_status: int
 
 
-_ERRORS = (  # the first that fits
+_ERRORS = (  # the first match applies
     _ErrorKind(SandboxBusy, "busy", 429),
     _ErrorKind(SandboxFailure, "failure", 503),
     _ErrorKind(SessionOver, "over", 410),
@@ -208,4 +208,4 @@ def read_error(data: Data) -> Exception:
             if issubclass(kind.raised, SandboxFailure):
                 return kind.raised(data["message"], retryable=data["retryable"])
             return kind.raised(data["message"])
-    return SandboxFailure(f"the server answers with what this version does not know: {data}")
+    return SandboxFailure(f"the server sent an error that this version does not know: {data}")

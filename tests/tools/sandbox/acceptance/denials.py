@@ -215,9 +215,9 @@ _FILES = {
     "the map of process 1": "open('/proc/1/maps', 'rb').read(1)",
     "the descriptors of process 1": "os.listdir('/proc/1/fd')",
     "the environment of a process of the host": (
-        "open(f\"/proc/{HOST['judge']}/environ\", 'rb').read(1)"
+        "open(f\"/proc/{HOST['trainer']}/environ\", 'rb').read(1)"
     ),
-    "the descriptors of the judge": "os.listdir(f\"/proc/{HOST['judge']}/fd\")",
+    "the descriptors of the host": "os.listdir(f\"/proc/{HOST['trainer']}/fd\")",
     "the memory of the parent": "open(f'/proc/{os.getppid()}/mem', 'rb')",
     "another process's output": "open(f\"/proc/{HOST['victim']}/fd/1\", 'wb')",
 }
@@ -240,8 +240,8 @@ _PROCESSES = {
         "call(129, HOST['victim'], 9, ctypes.addressof(ctypes.create_string_buffer(128)))"
     ),
     "signalling a thread of the host": "call(234, HOST['victim'], HOST['victim'], 9)",
-    "signalling the judge": "os.kill(HOST['judge'], 9)",
-    "signalling the judge's group": "os.killpg(HOST['judge_group'], 9)",
+    "signalling the host": "os.kill(HOST['trainer'], 9)",
+    "signalling the host's group": "os.killpg(HOST['host_group'], 9)",
     "the processors of a process of the host": "os.sched_setaffinity(HOST['victim'], {0})",
     "the priority of a process of the host": (
         "os.setpriority(os.PRIO_PROCESS, HOST['victim'], 19)"

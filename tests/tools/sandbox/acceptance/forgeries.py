@@ -33,7 +33,7 @@ FORGERIES: list[Forgery] = [
             "import os\ndef f(x): os.execv('/bin/true', ['true'])"
         ),
         "exit by a forked parent": "import os\ndef f(x):\n    if os.fork(): os._exit(0)",
-        "an alarm in the judge's loop": (
+        "an alarm in the host's loop": (
             "import signal, os\nsignal.signal(14, lambda *a: os._exit(0))\nsignal.alarm(1)\n"
             "def f(x): return 0"
         ),
@@ -194,7 +194,7 @@ FORGERIES: list[Forgery] = [
             "            if isinstance(v, str) and f'assert f({x})' in v:\n"
             "                return int(re.search(r'== (\\d+)', v)[1])\n"
         ),
-        "a search for the judge's stub": (
+        "a search for the host's stub": (
             "import sys\ndef f(x):\n    frame = sys._getframe()\n    while frame.f_back: "
             "frame = frame.f_back\n    return frame.f_globals.get('expected', frame.f_locals)"
         ),

@@ -155,10 +155,10 @@ LIFECYCLE: list[Program] = [
 
 SECRETS: list[Program] = [
     Program(
-        "the environment is not the judge's, wherever it is looked for",
+        "the environment is not the host's, wherever it is looked for",
         _SEARCH + "import glob\nfor text in os.environ.values(): look(text)\n"
         "for name in glob.glob('/proc/*/environ') + glob.glob('/proc/*/task/*/environ') "
-        "+ [f'/proc/{p}/environ' for p in (1, HOST['judge'], HOST['victim'], os.getppid())]:\n"
+        "+ [f'/proc/{p}/environ' for p in (1, HOST['trainer'], HOST['victim'], os.getppid())]:\n"
         "    try: look(open(name).read())\n    except OSError: pass\nstep(found)",
         shows=r"^step set\(\)$",
     ),
@@ -166,7 +166,7 @@ SECRETS: list[Program] = [
         "no command line tells anything",
         _SEARCH + "import glob\n"
         "for name in glob.glob('/proc/*/cmdline') + [f'/proc/{p}/cmdline' "
-        "for p in (1, HOST['judge'], HOST['victim'], os.getppid())]:\n"
+        "for p in (1, HOST['trainer'], HOST['victim'], os.getppid())]:\n"
         "    try: look(open(name).read())\n    except OSError: pass\nstep(found)",
         shows=r"^step set\(\)$",
     ),
@@ -183,7 +183,7 @@ SECRETS: list[Program] = [
         shows=r"^step b'\\n'$",
     ),
     Program(
-        "nothing in the process's own memory tells of the judge",
+        "nothing in the process's own memory tells of the host",
         _SEARCH + "for one in gc.get_objects():\n"
         "    if isinstance(one, dict):\n        for v in list(one.values()): look(v)\n"
         "    elif isinstance(one, (list, tuple)):\n        for v in one: look(v)\n"

@@ -25,7 +25,7 @@ AT_ONCE = 6
 _SLACK_S = 6.0
 """Beyond its limit, a run has so many seconds on a busy machine."""
 CALLS = tuple(CallTest((x,), x * x + 7) for x in (3, 11, 2))
-# Not with a literal: that would be a call, which the judge makes without the test code.
+# Not with a literal: that would be a call, which the host makes without the test code.
 ASSERTS = tuple(AssertTest(f"assert f({x}) == {x} * {x} + 7") for x in (3, 11, 2))
 _numbers = itertools.count()
 

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 CANARY = "turnwise-canary-5f0e1c"
-"""Stands in the judge's environment, in a file and in an inheritable descriptor."""
+"""Stands in the host's environment, in a file and in an inheritable descriptor."""
 
 
 class World:
@@ -64,8 +64,8 @@ class World:
         return {
             "secret": str(self.secret),
             "victim": self.victim.pid,
-            "judge": os.getpid(),
-            "judge_group": os.getpgid(0),
+            "trainer": os.getpid(),
+            "host_group": os.getpgid(0),
             "tcp": self.tcp,
             "udp": self.udp,
             "unix_path": self.path,
@@ -83,7 +83,7 @@ class World:
             "the process": self.victim.poll(),
             "its priority": os.getpriority(os.PRIO_PROCESS, pid),
             "its processors": sorted(os.sched_getaffinity(pid)),
-            "the judge's priority": os.getpriority(os.PRIO_PROCESS, 0),
+            "the host's priority": os.getpriority(os.PRIO_PROCESS, 0),
         }
 
     def changes(self) -> list[str]:

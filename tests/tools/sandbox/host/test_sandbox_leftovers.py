@@ -1,0 +1,120 @@
+"""Backends without mounts leave no folder behind, however their start or their end is disturbed."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tools.sandbox import SandboxFailure, SandboxUnavailable, make_sandbox
+from tools.sandbox.backends import cgroup, landlock
+from tools.sandbox.inside import workdir
+from tools.sandbox.inside.supervisor.watchdog import descendants
+
+pytestmark = pytest.mark.filterwarnings("ignore:unsafe-local:UserWarning")
+
+
+@pytest.fixture
+def parent(tmp_path, monkeypatch):
+    """Where the common folders of zygotes are made."""
+    monkeypatch.setattr(landlock, "_scratch_parent", lambda: tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("broken", [(cgroup, "make"), (landlock.bundle, "write")])
+async def test_a_start_that_fails_for_lack_of_descriptors(parent, monkeypatch, broken):
+    def failing(*_):
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(*broken, failing)
+    with pytest.raises(SandboxUnavailable, match="too many open files"):
+        await make_sandbox("unsafe-local").start()
+    assert list(parent.iterdir()) == []
+
+
+async def test_a_close_that_is_cancelled_goes_on(parent):
+    sandbox = make_sandbox("unsafe-local")
+    await sandbox.start()
+    closing = asyncio.create_task(sandbox.close())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    deadline = time.monotonic() + 10
+    while list(parent.iterdir()):
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+
+
+def test_what_a_loop_that_ended_too_early_left_is_swept_by_the_next_start(parent):
+    async def start_only() -> None:
+        sandbox = make_sandbox("unsafe-local")
+        await sandbox.start()
+        run = asyncio.create_task(sandbox.run("open('f', 'w').write('x')\nwhile True: pass"))
+        await asyncio.sleep(0.3)
+        run.cancel()
+        task = asyncio.create_task(sandbox.close())  # cancelled when the loop ends
+        await asyncio.sleep(0.001)
+        assert not task.done()
+
+    async def start_and_close() -> None:
+        async with make_sandbox("unsafe-local") as sandbox:
+            assert (await sandbox.run("print(1)")).stdout == "1\n"
+            assert len(list(parent.iterdir())) == 1
+
+    asyncio.run(start_only())
+    deadline = time.monotonic() + 10
+    while descendants():  # its supervisors kill their runs
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    asyncio.run(start_and_close())
+    assert list(parent.iterdir()) == []
+
+
+async def test_supervisors_that_were_killed_with_their_zygote(parent):
+    async with make_sandbox("unsafe-local") as sandbox:
+        for pid in descendants():
+            os.kill(pid, signal.SIGSTOP)  # so that none cleans up after another
+        for pid in descendants():
+            os.kill(pid, signal.SIGKILL)
+        (common,) = parent.iterdir()
+        assert list(common.iterdir())
+        assert (await sandbox.run("print(1)")).stdout == "1\n"
+    assert list(parent.iterdir()) == []
+
+
+async def test_closing_while_the_first_zygote_starts(parent):
+    sandbox = make_sandbox("unsafe-local")
+    starting = asyncio.create_task(sandbox.start())
+    while not list(parent.iterdir()):
+        await asyncio.sleep(0)
+    await sandbox.close()
+    with pytest.raises((RuntimeError, SandboxFailure)):
+        await starting
+        await sandbox.run("print(1)")
+    assert list(parent.iterdir()) == [] == descendants()
+
+
+def test_a_folder_that_is_moved_while_its_tree_is_removed(tmp_path, monkeypatch):
+    """What lies above the tree stays, whoever is still at work in it."""
+    tree = tmp_path / "tree"
+    (tree / "a" / "b").mkdir(parents=True)
+    (tmp_path / "b").mkdir()
+    real = workdir._empty
+
+    def moving(folder: int) -> list[str]:
+        if Path(f"/proc/self/fd/{folder}").readlink() == tree / "a" / "b":
+            (tree / "a" / "b").rename(tree / "b")
+        return real(folder)
+
+    monkeypatch.setattr(workdir, "_empty", moving)
+    (tree / "etc").mkdir()
+    with pytest.raises(BlockingIOError, match="moves"):
+        workdir.remove_tree(str(tree))
+    assert (tmp_path / "b").exists() and tree.exists()

@@ -1,0 +1,178 @@
+"""What it costs the host, and honest neighbours, to read hostile answers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from tools.sandbox import CallTest, Limits, OutcomeKind
+from tools.sandbox.host.reading import (
+    MAX_VALUES,
+    Clock,
+    MemoryBudget,
+    Reader,
+    Size,
+    num_lists,
+    unpack,
+)
+from tools.sandbox.inside import codec
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+EMPTY_SETS = "def f(x): return [set() for _ in range({})]"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'["value",["l",[' + b",".join([b'["s",[]]'] * (MAX_VALUES + 1)) + b"]],1]",
+        b"[" + b",".join([b"[]"] * 200_000) + b"]",
+        b"[" + b",".join([b"{}"] * 200_000) + b"]",
+        b'["value",["l",[' + b",".join([b'""'] * 200_000) + b"]],1]",
+        b'["value",["l",[' + b",".join([b'"\\\\"'] * 260_000) + b"]],1]",
+        b'["' + b"[" * 500_000 + b'",' + b",".join([b"[]"] * 110_000) + b"]",
+    ],
+    ids=["sets", "lists", "objects", "texts", "backslashes", "hidden"],
+)
+async def test_frames_of_too_many_values_are_refused_before_they_are_read(body):
+    with pytest.raises(codec.CodecError, match="more than 50000 values"):
+        num_lists(body)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "[{(" * 170_000,
+        '"quoted" \\ "' * 20_000,
+        list(range(49_000)),
+        ["x"] * 49_000,
+        {str(n): [n] for n in range(16_000)},
+        [None] * 150_000,
+    ],
+    ids=["brackets", "quotes", "numbers", "texts", "dict", "nothing"],
+)
+async def test_large_honest_values_are_read(value):
+    frame = codec.pack(["value", codec.encode(value), 1])[4:]
+    assert 0 < num_lists(frame) <= 2 * MAX_VALUES
+    assert codec.decode(codec.unpack(frame)[1]) == value
+
+
+async def test_an_answer_of_too_many_values_is_an_error_and_no_more(either):
+    tests = [CallTest((n,), n) for n in range(3)]
+    verdict = await either.grade(EMPTY_SETS.format(MAX_VALUES), tests, "f")
+    assert [outcome.kind for outcome in verdict.outcomes].count(OutcomeKind.ERROR) == 1
+    assert any("more than 50000 values" in outcome.message for outcome in verdict.outcomes)
+    assert not verdict.passed and verdict.num_passed == 0
+
+
+async def test_the_values_of_a_grade_take_no_more_than_their_room(either):
+    tests = [CallTest((n,), n) for n in range(8)]
+    verdict = await either.grade(
+        EMPTY_SETS.format(3_000), tests, "f", limits=Limits(wall_s=60.0, cpu_s=60.0)
+    )
+    assert {outcome.kind for outcome in verdict.outcomes} == {OutcomeKind.WRONG}
+    kept = [outcome for outcome in verdict.outcomes if outcome.value is not None]
+    assert len(kept) == 2
+
+
+async def test_the_room_of_a_grade_is_bytes_and_containers():
+    budget = MemoryBudget()
+    assert budget.take(Size(20 << 20, 0, 0)) and not budget.take(Size(20 << 20, 0, 0))
+    assert not MemoryBudget().take(Size(0, (32 << 20) // 128 + 1, 0))
+    budget = MemoryBudget()
+    assert budget.take(Size(0, 0, 1 << 14)) and not budget.take(Size(0, 0, 1))
+
+
+@pytest.mark.parametrize(
+    ("value", "lists", "containers"),
+    [
+        ([1, 2.5, "x", None], 5, 3),
+        ([[], (), set()], 9, 9),
+        (["[", '["i",'], 5, 5),
+        (list(range(5000)), 5003, 3),
+    ],
+)
+async def test_sizes_count_containers_apart_from_numbers(value, lists, containers):
+    frame = codec.pack(["value", codec.encode(value), 1])[4:]
+    message, size = unpack(frame)
+    assert codec.decode(message[1]) == value
+    assert size == Size(len(frame), lists, containers)
+
+
+async def test_a_long_frame_is_read_in_slices_and_means_the_same():
+    for lists in (4096, 4097):
+        body = b"[" + b",".join([rb'[1.5,"\u00e9\\",{"k":null}]'] * (lists // 2)) + b"]"
+        expected = [[1.5, "\u00e9\\", {"k": None}]] * (lists // 2)
+        assert unpack(body)[0] == expected
+    for broken in (b"[" * 9000, b"[" + b"[]," * 5000, b"[" + b"[]," * 5000 + b"]", b"[[]" * 5000):
+        with pytest.raises(codec.CodecError):
+            unpack(broken)
+
+
+async def test_hostile_grades_make_no_honest_one_fail(either):
+    """Six that return the worst values beside four with twenty trivial tests: four right."""
+    hostile = EMPTY_SETS.format(45_000)
+    worst = [
+        either.grade(hostile, [CallTest((n,), n) for n in range(2)], "f", limits=Limits(wall_s=60))
+        for _ in range(6)
+    ]
+    honest = [
+        either.grade(
+            "def f(x): return x",
+            [CallTest((n,), n) for n in range(20)],
+            "f",
+            limits=Limits(wall_s=20.0),
+        )
+        for _ in range(4)
+    ]
+    verdicts = await asyncio.gather(*worst, *honest)
+    assert [verdict.passed for verdict in verdicts] == [False] * 6 + [True] * 4
+
+
+async def test_a_program_is_not_charged_for_the_judges_time(either, monkeypatch):
+    """The host takes 0.4 s for each of five answers, under a limit of 1.2 s in all."""
+    read = codec.decode
+
+    def slowly(data, depth=0):
+        time.sleep(0.4)
+        return read(data, depth)
+
+    monkeypatch.setattr("tools.sandbox.grading.candidate.decode", slowly)
+    tests = [CallTest((n,), "x" * 10_000) for n in range(5)]
+    source = "def f(x): return 'x' * 10_000"
+    verdict = await either.grade(source, tests, "f", limits=Limits(wall_s=1.2))
+    assert verdict.passed, verdict
+    assert verdict.wall_s > 2
+
+
+async def test_time_that_was_given_ahead_is_not_given_again():
+    clock, given = Clock(), []
+    clock.charge(5.0)  # nobody to give it to
+    clock.bind(given.append)
+    clock.charge(0.0, ahead=0.5)
+    clock.charge(0.1)
+    clock.charge(0.3)
+    assert given == [5.5]
+    clock.charge(0.2)
+    assert given == [5.5, pytest.approx(0.1)]
+    clock.bind(None)
+    clock.charge(9.0)
+    assert len(given) == 2
+
+
+async def test_a_loop_goes_on_while_an_answer_is_read():
+    reader, looks = Reader(), []
+
+    async def look():
+        while True:
+            looks.append(time.monotonic())
+            await asyncio.sleep(0.01)
+
+    looking = asyncio.create_task(look())
+    assert await reader.read(1 << 20, lambda: time.sleep(1) or "read", Clock()) == "read"
+    looking.cancel()
+    assert len(looks) > 5
+    reader.close()
+    assert await reader.read(1 << 20, lambda: "inline", Clock()) == "inline"

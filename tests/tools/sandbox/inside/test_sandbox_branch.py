@@ -1,0 +1,163 @@
+"""What a supervisor takes from an interpreter that is not trusted."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tools.sandbox.inside import frames
+from tools.sandbox.inside.supervisor import pausing, usage
+from tools.sandbox.inside.supervisor.branch import Branch, MisuseError, copy_of
+from tools.sandbox.inside.supervisor.processes import Child, Stream
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Branch, socket.socket]]:
+    """A branch, and the interpreter's end of its socket."""
+    mine, theirs = socket.socketpair()
+    with mine, theirs:
+        yield Branch(0, Child(0, -1, mine, -1, Stream(-1), Stream(-1)), 0.0, 0.0), theirs
+
+
+def fill(stream: socket.socket) -> int:
+    sent = 0
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            sent += stream.send(bytes(1 << 16), socket.MSG_DONTWAIT)
+    return sent
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_a_frame_for_which_there_is_no_room_is_the_programs_misuse(pair):
+    branch, _ = pair
+    fill(branch.child.link)
+    with pytest.raises(MisuseError, match="in place of the interpreter"):
+        branch.run(b"1")
+
+
+def test_a_fork_for_which_there_is_no_room_is_misuse_and_keeps_no_descriptors(pair):
+    branch, _ = pair
+    fill(branch.child.link)
+    before = descriptors()
+    with pytest.raises(MisuseError):
+        copy_of(branch, 1, 0.0, 1.0)
+    assert (descriptors(), branch.copy) == (before, None)
+
+
+def test_a_long_frame_goes_as_there_is_room_for_it(pair):
+    branch, theirs = pair
+    code = os.urandom(3 << 20)
+    branch.run(code)
+    received = bytearray()
+    while branch.unsent:
+        received += theirs.recv(1 << 20)
+        branch.push()
+    theirs.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            received += theirs.recv(1 << 20)
+    head = frames.INNER.pack(frames.RUN, frames.INTERRUPTS.size + len(code))
+    assert received == head + frames.INTERRUPTS.pack(0) + code
+
+
+def test_no_frame_follows_one_that_is_not_read(pair):
+    branch, theirs = pair
+    branch.run(bytes(3 << 20))
+    branch.push()  # there is no more room
+    with pytest.raises(MisuseError):
+        branch.run(b"1")
+    theirs.close()
+    branch.push()
+    assert not branch.unsent
+
+
+def test_a_copy_for_which_there_are_no_descriptors_is_refused(pair, monkeypatch):
+    branch, _ = pair
+    before = descriptors()
+    real, calls = os.pipe, []
+
+    def pipe() -> tuple[int, int]:
+        calls.append(1)
+        if len(calls) == 2:
+            raise OSError(24, "Too many open files")
+        return real()
+
+    monkeypatch.setattr(os, "pipe", pipe)
+    with pytest.raises(OSError, match="Too many"):
+        copy_of(branch, 1, 0.0, 1.0)
+    assert descriptors() == before
+
+
+@pytest.fixture
+def stopped() -> Iterator[Branch]:
+    """A branch that sleeps, stopped."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        branch = Branch(0, Child(process.pid, -1, None, -1, Stream(-1), Stream(-1)), 0.0, 0.0)
+        try:
+            pausing.stop(branch, Branch.members)
+            yield branch
+        finally:
+            process.kill()
+
+
+def test_a_stopped_branch_that_gets_no_processor_has_not_gone_on(stopped, monkeypatch):
+    """Its threads are awake at each look, for they had no turn to stop: it is not their doing."""
+    monkeypatch.setattr(usage, "progress", lambda pid: {7: (3, 5), 8: (0, 2)})
+    pausing.stop(stopped, Branch.members)
+    assert not any(pausing.was_resumed(stopped, Branch.members) for _ in range(10))
+    assert stopped.wakeups == 0
+
+
+def test_a_stopped_branch_whose_thread_was_resumed_is_found_out_at_the_third_look(
+    stopped, monkeypatch
+):
+    counts = iter(range(100))
+    monkeypatch.setattr(usage, "progress", lambda pid: {7: (3, next(counts))})
+    assert [pausing.was_resumed(stopped, Branch.members) for _ in range(3)] == [False, False, True]
+
+
+def until(condition) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_the_progress_of_a_process():
+    """None of a stopped one; of one that runs, more and more; its name may be anything."""
+    busy = "import ctypes\nctypes.CDLL(None).prctl(15, b'ctxt_switches:1')\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", busy]) as process:
+        try:
+            name = Path(f"/proc/{process.pid}/comm")
+            until(lambda: name.read_text() == "ctxt_switches:1\n")
+            first = usage.progress(process.pid)
+            until(lambda: usage.progress(process.pid) != first)
+            assert list(first) == [process.pid]
+            process.send_signal(signal.SIGSTOP)
+            until(lambda: usage.progress(process.pid) == {})
+        finally:
+            process.kill()
+
+
+def test_descriptors_that_a_program_sends_to_its_supervisor_are_not_taken():
+    mine, theirs = socket.socketpair()
+    mine.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    nothing = Stream(-1)
+    copy = Branch(1, Child(0, -1, mine, -1, nothing, nothing), 0.0, 0.0)
+    with mine, theirs:
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        socket.send_fds(theirs, [b"x"], [mine.fileno()] * 4)
+        assert copy.receive(100, []) is None
+        assert len(list(Path("/proc/self/fd").iterdir())) == before

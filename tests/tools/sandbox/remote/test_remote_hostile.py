@@ -1,0 +1,196 @@
+"""What a client with the token may try against the server and its other clients."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import time
+import zlib
+
+import aiohttp
+import pytest
+import pytest_asyncio
+from aiohttp import web
+
+from tools.sandbox import Limits, make_sandbox
+from tools.sandbox.remote import hosted as hosted_module
+from tools.sandbox.remote import server as server_module
+from tools.sandbox.remote import wire
+from tools.sandbox.remote.server import Server
+
+
+@pytest_asyncio.fixture
+async def sandbox():
+    """The sandbox that is served."""
+    async with make_sandbox("bwrap", workers=2, max_sessions=6) as made:
+        yield made
+
+
+@pytest_asyncio.fixture
+async def server(sandbox):
+    return Server(sandbox, None, 64)
+
+
+@pytest_asyncio.fixture
+async def http(server):
+    """A client without manners."""
+    runner = web.AppRunner(server.application(), handler_cancellation=True, shutdown_timeout=0.2)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0]
+    async with aiohttp.ClientSession(f"http://{host}:{port}") as session:
+        yield session
+    await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        b'["l",[' + b",".join([b'["s",[]]'] * 400_000) + b"]]",
+        b'["l",[' + b",".join([b"null"] * 4_000_000) + b"]]",
+    ],
+    ids=["sets", "nothing"],
+)
+async def test_a_message_of_too_many_values_is_refused_while_others_are_served(http, tests):
+    body = b'["d",[["source","x"],["tests",' + tests + b"]]]"
+    waited = 0.0
+
+    async def look() -> None:
+        nonlocal waited
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(0.01)
+            waited = max(waited, time.monotonic() - before)
+
+    looking = asyncio.create_task(look())
+    async with http.post("/grade", data=io.BytesIO(body)) as response:
+        assert response.status == 400
+        assert "more than 300000 values" in wire.unpack(await response.read())["message"]
+    looking.cancel()
+    assert waited < 5  # to read such a message took 9 to 17 s
+    async with http.post("/run", data=a_run("print(1)")) as response:
+        assert wire.unpack(await response.read())["stdout"] == "1\n"
+
+
+async def test_a_connection_that_asks_for_nothing_is_cut_off(server, monkeypatch):
+    monkeypatch.setattr(server_module, "_HEADERS_S", 0.4)
+    runner = web.AppRunner(server.application())
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    watching = asyncio.create_task(server.watch(lambda: runner.server.connections))
+    host, port = runner.addresses[0]
+    (silent, nothing), (asker, asks), (slow, begins) = [
+        await asyncio.open_connection(host, port) for _ in range(3)
+    ]
+    asks.write(b"GET /sandbox HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert b"200 OK" in await asker.readuntil(b"\r\n")
+    begins.write(b"GET /sandbox HTTP/1.1\r\nHost:")
+    async with asyncio.timeout(20):
+        assert (await silent.read(), await slow.read()) == (b"", b"")
+    asks.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")  # this one is still open
+    async with asyncio.timeout(20):
+        await asker.readuntil(b"200 OK")
+    for writer in (nothing, asks, begins):
+        writer.close()
+    watching.cancel()
+    await runner.cleanup()
+
+
+def a_run(source: str, **limits: float) -> bytes:
+    return wire.pack(
+        {
+            "source": source,
+            "stdin": "",
+            "files": {},
+            "limits": wire.fields_of(Limits()) | limits,
+            "collect": [],
+        }
+    )
+
+
+async def until(condition, seconds=10.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+
+
+async def test_a_body_that_grows_when_it_is_read_is_refused(http, sandbox):
+    body = zlib.compress(a_run("print(1)" + " " * (1 << 20)))
+    async with http.post("/run", data=body, headers={"Content-Encoding": "deflate"}) as response:
+        assert response.status == 415
+    assert (await sandbox.health()).runs == 0
+
+
+async def test_limits_that_are_no_numbers_of_their_kind_cost_no_zygote(http, sandbox):
+    for limits in ({"memory_mb": 128.0}, {"wall_s": 10**400}, {"processes": True}):
+        async with http.post("/run", data=a_run("print(1)", **limits)) as response:
+            assert response.status == 400
+            assert next(iter(limits)) in wire.unpack(await response.read())["message"]
+    health = await sandbox.health()
+    assert (health.failures, health.zygotes_died) == (0, 0)
+
+
+async def test_sessions_started_under_one_number_are_one(http, sandbox):
+    settings = {"files": {}, "limits": wire.fields_of(Limits()), "idle_s": 600, "life_s": 600}
+    async with http.ws_connect("/sessions") as line:
+        for number in range(4):
+            start = {"op": "start", "session": 7, "settings": settings}
+            await line.send_bytes(wire.pack({**start, "number": number, "owner": "one"}))
+        answers = [wire.unpack((await line.receive()).data) for _ in range(4)]
+        assert sum("error" not in answer for answer in answers) == 1
+        assert sandbox.executor.session_permits.in_flight == 1
+    await until(lambda: sandbox.executor.session_permits.in_flight == 0)
+
+
+async def test_messages_without_number_end_the_connection(http, sandbox, monkeypatch):
+    monkeypatch.setattr(hosted_module, "_MAX_PENDING", 5)
+    settings = {"files": {}, "limits": wire.fields_of(Limits()), "idle_s": 600, "life_s": 600}
+    async with http.ws_connect("/sessions") as line:
+        start = {"op": "start", "session": 7, "settings": settings, "number": 0, "owner": "one"}
+        await line.send_bytes(wire.pack(start))
+        await line.receive()
+        busy = {"op": "run", "session": 7, "code": "while True: pass", "wall_s": 60}
+        await line.send_bytes(wire.pack({**busy, "number": 1, "owner": "one"}))
+        for number in range(2, 7):  # endings are taken however much is under way
+            close = {"op": "close", "session": 7, "number": number, "owner": "one"}
+            await line.send_bytes(wire.pack(close))
+            call = {"op": "run", "session": 7, "code": "1", "wall_s": None, "owner": "one"}
+            await line.send_bytes(wire.pack({**call, "number": -number}))
+        while (message := await line.receive(20)).type is aiohttp.WSMsgType.BINARY:
+            pass
+        assert message.type is aiohttp.WSMsgType.CLOSE
+        assert message.extra == "more than 5 messages wait for their answers"
+    await until(
+        lambda: (
+            sandbox.executor.session_permits.in_flight == sandbox.executor.permits.in_flight == 0
+        )
+    )
+
+
+@pytest.mark.parametrize("path", ["/run", "/sessions"])
+async def test_answers_that_nobody_reads_are_held_and_then_dropped(
+    http, server, sandbox, monkeypatch, path
+):
+    monkeypatch.setattr(server_module, "_ANSWER_S", 1.0)
+    monkeypatch.setattr(server_module, "_SLOWEST", 1 << 30)
+    big = Limits(output_kb=32 << 10, wall_s=20)
+    program = "import sys\nfor _ in range(16): sys.stdout.write('a' * (1 << 20))"
+    if path == "/run":
+        response = await http.post(path, data=a_run(program, **wire.fields_of(big)))
+        connection = response.connection
+    else:
+        line = await http.ws_connect(path, max_msg_size=0, compress=0)
+        settings = {"files": {}, "limits": wire.fields_of(big), "idle_s": 600, "life_s": 600}
+        start = {"op": "start", "session": 7, "settings": settings}
+        await line.send_bytes(wire.pack({**start, "number": 0, "owner": "one"}))
+        await line.receive()
+        call = {"op": "run", "session": 7, "code": program, "wall_s": None}
+        connection = line._conn
+        connection.transport.pause_reading()
+        await line.send_bytes(wire.pack({**call, "number": 1, "owner": "one"}))
+    connection.transport.pause_reading()
+    await until(lambda: server._admission._held >= 16 << 20)
+    await until(lambda: server._admission._held == 0)
+    await until(lambda: sandbox.executor.session_permits.in_flight == 0)
+    connection.transport.abort()

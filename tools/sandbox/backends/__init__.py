@@ -1,0 +1,1 @@
+"""Backends: how a zygote is started and confined by bubblewrap, docker or Landlock."""

@@ -1,0 +1,166 @@
+"""A control group (version 2) for each zygote, if this process may create one.
+
+The group limits memory and tasks of all runs of the zygote together, and counts memory that no
+other limit counts, above all kernel memory. It is optional: without a delegated group, the limits
+of each run and the watchdog apply alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+_PREFIX = "turnwise-sandbox-"
+"""Start of a group's name; its owner's pid namespace and its process id there follow."""
+_MEMORY_SHARE = 0.75
+"""Share of this machine's memory for all runs of a zygote together."""
+_MAX_RUNS = 512
+"""Number of runs and sessions, each at its limit, for which the group's task limit suffices."""
+_CONTROLLERS = {"memory", "pids"}
+
+
+class Group:
+    """A control group, or none.
+
+    ``entry`` and ``events`` are descriptors for the zygote; -1: no group. A process that writes
+    "0" to ``entry`` enters the group, with its later children. ``events`` counts the processes
+    that the kernel killed for lack of memory.
+
+    Args:
+        folder: folder of the new group; None: no group.
+        processes: limit of processes of one run.
+    """
+
+    def __init__(self, folder: Path | None, processes: int) -> None:
+        self.entry = self.events = -1
+        self._folder = folder
+        if folder is None:
+            return
+        folder.mkdir()
+        try:
+            pages = int(_MEMORY_SHARE * os.sysconf("SC_PHYS_PAGES"))
+            (folder / "memory.max").write_text(str(pages * os.sysconf("SC_PAGE_SIZE")))
+            (folder / "pids.max").write_text(str(_MAX_RUNS * (processes + 1)))
+            with contextlib.suppress(FileNotFoundError):  # the kernel has no swap
+                (folder / "memory.swap.max").write_text("0")
+            self.entry = os.open(folder / "cgroup.procs", os.O_WRONLY)
+            self.events = os.open(folder / "memory.events", os.O_RDONLY)
+        except BaseException:
+            self._close()
+            self.remove()
+            raise
+
+    @property
+    def descriptors(self) -> list[int]:
+        """The descriptors that the zygote inherits."""
+        return [fd for fd in (self.entry, self.events) if fd >= 0]
+
+    @property
+    def enforced_by(self) -> str:
+        """Mechanisms that enforce the limits; the cgroup counts only if a process is in it."""
+        used = self._folder is not None and bool((self._folder / "cgroup.procs").read_text())
+        return "rlimit+watchdog per run, cgroup in total" if used else "rlimit+watchdog"
+
+    @contextlib.contextmanager
+    def passed_on(self) -> Iterator[None]:
+        """Start the zygote in this context: it closes the descriptors here, which the zygote has.
+
+        If the start raises, the group is removed.
+        """
+        try:
+            yield
+        except BaseException:
+            self.remove()
+            raise
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        for fd in self.descriptors:
+            os.close(fd)
+        self.entry = self.events = -1
+
+    def remove(self) -> bool:
+        """Remove the group; False while it has processes."""
+        if self._folder is not None:
+            try:
+                self._folder.rmdir()
+            except FileNotFoundError:
+                return True
+            except OSError:
+                return False
+        return True
+
+
+def make(processes: int) -> Group:
+    """A new group for a zygote, if this process may create one; removes groups of dead trainers.
+
+    Args:
+        processes: limit of processes of one run.
+    """
+    parent = _parent()
+    if parent is not None:
+        _sweep(parent)
+        name = f"{_PREFIX}{_pid_namespace()}-{os.getpid()}-{secrets.token_hex(4)}"
+        with contextlib.suppress(OSError):  # the kernel refuses it after all
+            return Group(parent / name, processes)
+    return Group(None, processes)
+
+
+def _parent() -> Path | None:
+    """The folder of this process's group, or its parent, if limited groups can be made in it."""
+    own = [
+        line.removeprefix("0::/")
+        for line in Path("/proc/self/cgroup").read_text().splitlines()
+        if line.startswith("0::/")
+    ]
+    mount = _mount()
+    if not own or mount is None:
+        return None
+    group = mount / own[0]
+    for folder in (group, group.parent):
+        if folder != mount.parent and os.access(folder, os.W_OK) and _has_controllers(folder):
+            return folder
+    return None
+
+
+def _mount() -> Path | None:
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        root, mount_point = before.split()[3:5]
+        if after.startswith("cgroup2 ") and root == "/":
+            return Path(mount_point)
+    return None
+
+
+def _has_controllers(folder: Path) -> bool:
+    """Whether groups in ``folder`` have limits; enables the controllers if possible.
+
+    The kernel refuses to enable them in a group that itself has processes.
+    """
+    control = folder / "cgroup.subtree_control"
+    with contextlib.suppress(OSError):
+        if not set(control.read_text().split()) >= _CONTROLLERS:
+            control.write_text("+memory +pids")
+        return True
+    return False
+
+
+def _sweep(parent: Path) -> None:
+    """Remove the groups of dead owners. A group that has processes stays.
+
+    Groups of other pid namespaces, for example of containers that share the parent, stay too:
+    whether their owners live is unknown here.
+    """
+    for folder in parent.glob(f"{_PREFIX}{_pid_namespace()}-*"):
+        owner = folder.name.split("-")[-2]
+        if owner.isdigit() and not Path("/proc", owner).exists():
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+def _pid_namespace() -> int:
+    return Path("/proc/self/ns/pid").stat().st_ino

@@ -1,0 +1,1 @@
+"""Backend ``docker``: a zygote in a hardened container of an image built on this machine."""

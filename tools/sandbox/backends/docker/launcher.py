@@ -1,0 +1,96 @@
+"""Starts zygotes in containers."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+
+from tools.sandbox.backends import bundle, interpreter, seccomp
+from tools.sandbox.backends.docker import bridge, container, control_socket, engine
+from tools.sandbox.inside.config import Config
+from tools.sandbox.limits import Limits
+
+_USER_IDS = (20_000, 40_000)
+"""First user id for containers, and how many follow; every engine maps these ids."""
+_MEMORY_SHARE = 0.75
+"""Share of this machine's memory for a container, which may have many sessions."""
+_MAX_RUNS = 512
+"""Number of runs and sessions, each at its limit, for which the container's task limit suffices."""
+
+
+class DockerLauncher:
+    """Starts zygotes in containers; each run has its own namespaces, as with ``bwrap``."""
+
+    isolation: str = "namespaces"
+    enforced_by = "rlimit+watchdog per run, cgroup in total"
+    start_s = 90.0  # the first one packs the image
+    lost: tuple[str, ...] = ()
+
+    def __init__(self, python: str | None, runtime: str | None) -> None:
+        self.backend = "docker" if runtime is None else f"docker/{runtime}"
+        self._python = python
+        self._runtime = runtime
+
+    def launch(
+        self, limits: Limits, idle: int, control_fd: int, stderr_fd: int
+    ) -> subprocess.Popen[bytes]:
+        """See ``Launcher``."""
+        engine.check_present()
+        python = interpreter.find(self._python)
+        user_id = _USER_IDS[0] + secrets.randbelow(_USER_IDS[1])
+        token = secrets.token_hex(16)
+        config = Config(
+            isolation=self.isolation,
+            control_fd=-1,
+            parent_pid=0,
+            idle=idle,
+            memory_mb=limits.memory_mb,
+            processes=limits.processes,
+            disk_mb=limits.disk_mb,
+            seccomp=seccomp.assemble(restricted=False).hex(),
+            user_id=user_id,
+            hidden=("/sys",),
+            control_path=control_socket.SOCKET_PATH,
+            token=token,
+        )
+        bundle_fd = bundle.anonymous_file("bundle", bundle.document(config, "relay"))
+        try:
+            task = bridge.Task(
+                parent_pid=os.getpid(),
+                control_fd=control_fd,
+                bundle_fd=bundle_fd,
+                token=token,
+                python=python,
+                spec=container.Spec(
+                    command=tuple(bundle.streamed_command(python.path)),
+                    user_id=user_id,
+                    memory_mb=_memory_mb(),
+                    tasks=_MAX_RUNS * (limits.processes + 1),
+                    runtime=self._runtime,
+                ),
+            )
+            return subprocess.Popen(
+                [sys.executable, "-c", bridge.START, json.dumps(sys.path), bridge.encode(task)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr_fd,
+                pass_fds=[control_fd, bundle_fd],
+                start_new_session=True,
+            )
+        finally:
+            os.close(bundle_fd)
+
+    def started(self, pid: int) -> None:
+        """See ``Launcher``."""
+
+    def cleared(self, pid: int) -> bool:
+        """See ``Launcher``: nothing is left, because files were in the container's memory."""
+        return True
+
+
+def _memory_mb() -> int:
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return int(_MEMORY_SHARE * total) >> 20

@@ -1,0 +1,60 @@
+"""The protocol of a backend: how it starts zygotes."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from tools.sandbox.limits import Limits
+
+
+@dataclass(frozen=True)
+class BackendOptions:
+    """Options of ``make_sandbox`` for the backend."""
+
+    python: str | None
+    """Path of the interpreter that runs programs; None: this one."""
+    runtime: str | None = None
+    """Container runtime; None: the engine's default."""
+
+
+ENVIRONMENT: Mapping[str, str] = {"MALLOC_ARENA_MAX": "2", "LD_BIND_NOW": "1"}
+"""Environment of zygotes. ``LD_BIND_NOW`` binds symbols once instead of after each fork."""
+LEVELS = ("none", "restricted", "namespaces")
+"""Isolation levels, weakest first."""
+
+
+class Launcher(Protocol):
+    """A backend: starts zygotes of one isolation level."""
+
+    backend: str
+    isolation: str
+    enforced_by: str
+    """Mechanisms that enforce the limits of memory and processes."""
+    start_s: float
+    """Seconds within which a zygote must be ready."""
+    lost: tuple[str, ...]
+    """Guarantees of the level that this machine lacks, in words; known after ``launch``."""
+
+    def launch(
+        self, limits: Limits, idle: int, control_fd: int, stderr_fd: int
+    ) -> subprocess.Popen[bytes]:
+        """Start a zygote that takes jobs from ``control_fd`` and ends with this thread.
+
+        The returned process leads a new process group, which the caller kills after its end.
+
+        Raises:
+            OSError: the zygote cannot be started.
+            SandboxUnavailable: a requirement is missing; the message names the fix.
+        """
+        ...
+
+    def started(self, pid: int) -> None:
+        """Called when the zygote is ready."""
+        ...
+
+    def cleared(self, pid: int) -> bool:
+        """Remove what an ended zygote left; False: call again later."""
+        ...

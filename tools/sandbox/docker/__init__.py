@@ -1,1 +1,0 @@
-"""Backend ``docker``: the warm zygote in a hardened container of an image made here."""

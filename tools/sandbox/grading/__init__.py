@@ -1,0 +1,1 @@
+"""Grading: test cases, a submission's process, and the comparison of its answers."""

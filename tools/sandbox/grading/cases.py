@@ -1,0 +1,50 @@
+"""The kinds of tests of a submission: calls, standard input and output, assertions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class CallTest:
+    """Test that ``entry_point(*args, **kwargs)`` equals ``expected``.
+
+    Values are builtin data (None, bool, int, float, complex, str, bytes, list, tuple, dict, set,
+    frozenset). They are compared by ``==``: 1 equals 1.0, and a tuple does not equal a list.
+    """
+
+    args: tuple[Any, ...]
+    expected: Any
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    tolerance: float | None = None
+    """Absolute or relative difference allowed for numbers anywhere in the value; at least 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class StdioTest:
+    """Test that the submission, run as a program on ``stdin``, prints ``stdout`` and exits with 0.
+
+    White space at line ends and empty lines at the end are ignored.
+    """
+
+    stdin: str
+    stdout: str
+
+
+@dataclass(frozen=True, slots=True)
+class AssertTest:
+    """Test code that passes if it finishes without an exception.
+
+    The test code runs in a separate sandbox, in which the submission's functions are stubs that
+    take and return builtin data. With an entry point, only that name is a stub; without, every
+    undefined name of the test code is a stub.
+    """
+
+    code: str
+    setup: str = ""
+    """Code that runs before ``code``: imports, or the task's prompt with helper functions."""
+
+
+Test = CallTest | StdioTest | AssertTest

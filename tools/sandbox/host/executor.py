@@ -1,0 +1,217 @@
+"""Sends jobs to the processes of one backend, within the permits, and counts them."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import socket
+import sys
+
+from tools.sandbox.backends.launcher import Launcher
+from tools.sandbox.errors import SandboxFailure, SandboxUnavailable
+from tools.sandbox.health import Health, Tally, measure
+from tools.sandbox.host.job import Reply, Request
+from tools.sandbox.host.queue import FairQueue
+from tools.sandbox.host.reading import Clock, Reader
+from tools.sandbox.host.session_link import SessionLink
+from tools.sandbox.host.zygotes import LostError, Zygotes
+from tools.sandbox.limits import Limits
+from tools.sandbox.results import RunResult, status_of
+
+_SUPPORTED = ("linux", "x86_64")
+_MAX_IDLE = 4
+RECYCLE_AFTER = 2000
+"""Runs after which a zygote is replaced: its runs share an address layout and a hash seed."""
+
+
+class Executor:
+    """Runs the jobs of a sandbox: its programs, its grades and its sessions.
+
+    Callers hold a permit of ``permits`` for each job, and one of ``session_permits`` for each open
+    session.
+
+    Args:
+        launcher: the backend until ``start`` names another.
+        limits: of each job.
+        workers: jobs in flight at once.
+        max_sessions: sessions, copies and snapshots open at once.
+    """
+
+    def __init__(self, launcher: Launcher, limits: Limits, workers: int, max_sessions: int) -> None:
+        self.limits = limits
+        self.workers = workers
+        self.max_sessions = max_sessions
+        self.session_permits = FairQueue(max_sessions)
+        """One permit for each open session, copy or snapshot."""
+        self.permits = FairQueue(workers)
+        """One permit for each run, grade or session call in flight."""
+        self.tally = Tally()
+        self.reader = Reader()
+        self.links: set[SessionLink] = set()
+        self.launcher = launcher
+        self._zygotes: Zygotes | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def backend(self) -> str:
+        """The backend's name."""
+        return self.launcher.backend
+
+    @property
+    def isolation(self) -> str:
+        """The level: "namespaces", "restricted" or "none"."""
+        return self.launcher.isolation
+
+    @property
+    def limits_enforced_by(self) -> str:
+        """The mechanisms that enforce the limits of memory and processes."""
+        return self.launcher.enforced_by
+
+    @property
+    def zygotes(self) -> Zygotes:
+        """The running zygotes.
+
+        Raises:
+            RuntimeError: the sandbox is not started, is closed, or belongs to another event loop.
+        """
+        if self._loop is None or self._zygotes is None:
+            state = "not started: use `async with`" if self._loop is None else "closed"
+            raise RuntimeError(f"the sandbox is {state}")
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError(
+                "the sandbox belongs to another event loop: make one sandbox for each loop"
+            )
+        return self._zygotes
+
+    def check_running(self) -> None:
+        """Raise a ``RuntimeError`` unless the sandbox runs on this event loop."""
+        _ = self.zygotes
+
+    def bind_loop(self) -> None:
+        """Use the running event loop from now on.
+
+        Raises:
+            RuntimeError: a loop was bound before.
+        """
+        if self._loop is not None:
+            raise RuntimeError("this sandbox was started before: make a new one")
+        self._loop = asyncio.get_running_loop()
+
+    async def start(self, launcher: Launcher) -> None:
+        """Start the zygotes of a backend.
+
+        Raises:
+            SandboxUnavailable: the backend does not start here.
+        """
+        self.launcher = launcher
+        if self.isolation != "none" and (sys.platform, platform.machine()) != _SUPPORTED:
+            raise SandboxUnavailable(
+                f"{self.backend} works on Linux on x86_64 only (this is {sys.platform} on "
+                f"{platform.machine()})"
+            )
+        zygotes = Zygotes(
+            launcher,
+            self.limits,
+            idle=min(_MAX_IDLE, self.workers),
+            recycle_after=RECYCLE_AFTER,
+        )
+        self._zygotes = zygotes
+        try:
+            await zygotes.start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """End every process; ``start`` may then try another backend."""
+        zygotes, self._zygotes = self._zygotes, None
+        if zygotes is not None:
+            await zygotes.close()
+
+    def reset_counters(self) -> None:
+        """Forget what was counted so far, which was the canary."""
+        self.tally, self.permits = Tally(), FairQueue(self.workers)
+
+    async def close(self) -> None:
+        """End every process; jobs in flight fail, sessions are lost."""
+        zygotes, self._zygotes = self._zygotes, None
+        for link in list(self.links):
+            link.close()
+        if zygotes is not None:
+            await zygotes.close()
+        self.reader.close()
+
+    async def exchange(
+        self,
+        request: Request,
+        channel: socket.socket | None = None,
+        clock: Clock | None = None,
+    ) -> Reply:
+        """Run one job. A job without a channel is retried once; a conversation cannot be repeated.
+
+        Raises:
+            SandboxFailure: no reply.
+            LostError: no reply to a job with a channel.
+        """
+        zygotes = self.zygotes
+        if channel is not None:
+            return await zygotes.run(request, channel, clock)
+        try:
+            return await zygotes.run(request, None)
+        except LostError:
+            self.tally.retries += 1
+            try:
+                return await zygotes.run(request, None)
+            except LostError as error:
+                raise self.failure(str(error)) from None
+
+    async def open_link(self, request: Request) -> SessionLink:
+        """A stream to a supervisor that will serve a session.
+
+        Raises:
+            LostError: no supervisor is waiting.
+            SandboxFailure: no zygote starts any more.
+        """
+        stream, close = await self.zygotes.connect()
+        link = SessionLink(stream, close, request.limits.output_kb * 1024, self.links.discard)
+        self.links.add(link)
+        return link
+
+    def failure(self, message: str) -> SandboxFailure:
+        """The error to raise to a caller; it is counted."""
+        self.tally.failures += 1
+        return SandboxFailure(f"{self.backend}: {message}")
+
+    def result(self, reply: Reply, limits: Limits) -> RunResult:
+        """The result of a program, from its supervisor's reply; it is counted."""
+        head = reply.head
+        stderr = reply.stderr.decode(errors="replace")
+        status = status_of(head, stderr, limits.cpu_seconds)
+        self.tally.runs += 1
+        self.tally.end(status)
+        return RunResult(
+            status=status,
+            stdout=reply.stdout.decode(errors="replace"),
+            stderr=stderr,
+            exit_code=head["exit_code"],
+            signal=head["signal"],
+            wall_s=head["wall_s"],
+            cpu_s=head["cpu_s"],
+            max_rss_mb=head["max_rss_kb"] / 1024,
+            isolation=self.isolation,
+            backend=self.backend,
+            limits_enforced_by=self.limits_enforced_by,
+            stdout_truncated=head["stdout_truncated"],
+            stderr_truncated=head["stderr_truncated"],
+            detail=head["reason"],
+            files=reply.files,
+            files_left_out=head.get("left_out", {}),
+        )
+
+    def health(self) -> Health:
+        """The counters since the start and the current gauges.
+
+        Raises:
+            RuntimeError: the sandbox is not running.
+        """
+        return measure(self.tally, self.permits, self.session_permits, self.zygotes)

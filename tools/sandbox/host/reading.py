@@ -1,0 +1,159 @@
+"""Decodes answers of untrusted processes: with bounds, and long ones outside the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import json.scanner
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
+
+from tools.sandbox.inside import codec
+
+MAX_VALUES = 50_000
+"""Values in one answer, including nested ones."""
+_SHORT = 1 << 13
+"""Bytes up to which decoding is faster than handing over to a thread."""
+_LEASE_S = 0.5
+"""Seconds that a program gets in advance while the host decodes its answer."""
+_NOTHING_S = 0.02
+"""Seconds of the host's time that are not worth a message."""
+_KEPT = 32 << 20
+"""Bytes of memory, about, for the values of one grade."""
+_KEPT_CONTAINERS = 1 << 14
+"""Lists on the wire, except those of numbers, for the values of one grade; a container takes two.
+Python's garbage collector stops every thread while it visits them."""
+_WEIGHT_OF_LIST = 128
+"""Bytes of memory, about, for one list on the wire."""
+_LISTS_AT_ONCE = 4096
+"""Lists up to which the decoder in C is used, which no other thread can interrupt."""
+
+
+class _InSlices(json.JSONDecoder):
+    """JSON decoder in Python, five times slower, during which other threads can run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scan_once = json.scanner.py_make_scanner(self)  # type: ignore[attr-defined]
+
+
+_read_in_slices = _InSlices().raw_decode
+
+T = TypeVar("T")
+
+
+def num_lists(body: bytes, most: int = MAX_VALUES) -> int:
+    """Number of lists in a frame; a list takes a thousand times as long to decode as a character.
+
+    Raises:
+        CodecError: the frame has more lists, items or texts than ``most`` values need.
+    """
+    # A value has one or two lists, and as many texts. Backslashes may hide half of the quotes.
+    quotes = body.count(b'"') - body.count(b'\\"')
+    lists, items = body.count(b"[") + body.count(b"{"), body.count(b",")
+    # Values without a list or a text are decoded fast, so more of them do no harm.
+    if quotes <= 4 * most and (lists > 2 * most or items > 10 * most):
+        bare = _without_texts(body)
+        lists, items = bare.count(b"[") + bare.count(b"{"), bare.count(b",")
+    if quotes > 4 * most or lists > 2 * most or items > 10 * most:
+        raise codec.CodecError(f"more than {most} values at once")
+    return lists
+
+
+def _without_texts(body: bytes) -> bytes:
+    return b"".join(body.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2])
+
+
+def unpack(body: bytes) -> tuple[Any, Size]:
+    """The message of a frame, and its size.
+
+    Raises:
+        CodecError: the frame is malformed or has too many values.
+    """
+    lists = num_lists(body)
+    size = Size(len(body), lists, lists - body.count(b'["i","') - body.count(b'["f","'))
+    if lists <= _LISTS_AT_ONCE:
+        return codec.unpack(body), size
+    return codec.unpack(body, _read_in_slices), size
+
+
+class Size(NamedTuple):
+    """Size of a frame."""
+
+    num_bytes: int
+    lists: int
+    """Lists on the wire, where a number is a list as well."""
+    containers: int
+    """Lists on the wire except those of numbers: two for most containers of the value."""
+
+
+class Clock:
+    """Gives a program extra time for the time that the host itself uses during the run."""
+
+    def __init__(self) -> None:
+        self._give: Callable[[float], None] | None = None
+        self._owed = 0.0
+        self._given = 0.0
+
+    def bind(self, give: Callable[[float], None] | None) -> None:
+        """Set the function that extends the program's deadline; None: the run has ended."""
+        self._give = give
+
+    def charge(self, seconds: float, ahead: float = 0.0) -> None:
+        """Record ``seconds`` of the host's time, and grant ``ahead`` seconds in advance."""
+        self._owed += seconds
+        missing = self._owed + ahead - self._given
+        if missing > _NOTHING_S and self._give is not None:
+            self._given += missing
+            self._give(missing)
+
+
+class Reader:
+    """Decodes long answers one at a time in a thread, so that the event loop continues."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sandbox-reader")
+        self._closed = False
+
+    async def read(self, size: int, act: Callable[[], T], clock: Clock) -> T:
+        """Return the result of ``act``; its time counts as the host's.
+
+        Args:
+            size: bytes that ``act`` decodes.
+            act: function that may run in another thread.
+            clock: clock of the program that waits.
+        """
+        if size <= _SHORT or self._closed:
+            return act()
+        reading = asyncio.get_running_loop().run_in_executor(self._thread, act)
+        try:
+            while True:
+                before = time.monotonic()
+                clock.charge(0.0, ahead=_LEASE_S)
+                await asyncio.wait([reading], timeout=_LEASE_S / 2)
+                clock.charge(time.monotonic() - before)
+                if reading.done():
+                    return reading.result()
+        finally:
+            reading.cancel()
+
+    def close(self) -> None:
+        """End the thread after its pending work."""
+        self._closed = True
+        self._thread.shutdown(wait=False)
+
+
+class MemoryBudget:
+    """Memory for the values of one grade; values beyond it are dropped."""
+
+    def __init__(self) -> None:
+        self._left = _KEPT
+        self._containers_left = _KEPT_CONTAINERS
+
+    def take(self, size: Size) -> bool:
+        """Take memory for a value of that size; whether the value may be kept."""
+        self._left -= size.num_bytes + _WEIGHT_OF_LIST * size.lists
+        self._containers_left -= size.containers
+        return self._left >= 0 and self._containers_left >= 0

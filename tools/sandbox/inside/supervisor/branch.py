@@ -1,0 +1,265 @@
+"""One interpreter of a session, as its supervisor sees it: process, messages, output, usage."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import socket
+import struct
+import time
+from collections.abc import Collection, Container, Iterable
+from dataclasses import dataclass, field
+
+from tools.sandbox.inside import fd_passing, frames
+from tools.sandbox.inside.supervisor import watchdog
+from tools.sandbox.inside.supervisor.processes import Child, Stream
+
+_SLACK = 1 << 12
+"""Bytes by which a refusal's text may exceed the cap."""
+_CREDENTIALS = struct.Struct("3i")
+STARTING, IDLE, CALLING, FORKING = "starting", "idle", "calling", "forking"
+_ALL_SENT = memoryview(b"")
+_UNREAD = "the program answered calls in place of the interpreter"
+
+
+class MisuseError(Exception):
+    """Raised when the program itself uses the interpreter's socket to the supervisor."""
+
+
+@dataclass
+class Branch:
+    """One interpreter of a session: the first one or a copy."""
+
+    number: int
+    """0 for the first interpreter; the host numbers the copies."""
+    child: Child
+    """The process; its ``pid`` is 0 until the process has reported."""
+    since: float
+    """Start of the state."""
+    deadline: float
+    """Latest end of the state."""
+    state: str = STARTING
+    interrupted: bool = False
+    interrupts: int = 0
+    """Number of interrupts sent so far."""
+    stopped: bool = False
+    """Whether its processes are stopped, as between calls."""
+    checked: float = 0.0
+    """Time of the last check that they are stopped."""
+    wakeups: int = 0
+    """How often a process resumed since the last call."""
+    progress: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Progress of its threads that had not yet stopped at the last stop signal."""
+    guard: watchdog.Watchdog | None = None
+    copy: Branch | None = None
+    """The copy that is being made, while FORKING."""
+    announced: bool = False
+    """Whether the host knows that this branch has started."""
+    refused: str = ""
+    """Why this branch did not start."""
+    received: bytearray = field(default_factory=bytearray)
+    unsent: memoryview = _ALL_SENT
+    """Rest of the last frame that the interpreter's socket has not taken."""
+
+    def descriptors(self) -> list[int]:
+        """The descriptors that the supervisor polls."""
+        child = self.child
+        fds = [child.link.fileno(), child.pidfd, child.stdout.fd, child.stderr.fd]
+        return [fd for fd in fds if fd >= 0]
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        for fd in (self.child.pidfd, self.child.stdout.fd, self.child.stderr.fd):
+            if fd >= 0:
+                os.close(fd)
+        self.child.link.close()
+
+    @property
+    def reason(self) -> str:
+        """The limit that the branch exceeds, in words."""
+        return self.guard.reason if self.guard else ""
+
+    def members(self) -> list[int]:
+        """The branch's process and its descendants."""
+        pid = self.child.pid
+        living = pid and self.child.status is None
+        return [pid, *watchdog.descendants(pid)] if living else []
+
+    def begin(self, state: str, now: float, deadline: float) -> None:
+        """Enter a state."""
+        self.state, self.since, self.deadline = state, now, deadline
+        self.interrupted = False
+
+    def idle(self, now: float) -> None:
+        """Enter the state IDLE, in which the branch waits for a call."""
+        self.begin(IDLE, now, math.inf)
+        self.wakeups = 0
+
+    def interrupt(self, deadline: float) -> None:
+        """Interrupt the process group, as Ctrl-C in a terminal does."""
+        self.interrupted, self.deadline = True, deadline
+        self.interrupts += 1
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.child.pid, signal.SIGINT)
+
+    def run(self, code: bytes) -> None:
+        """Tell the interpreter to run ``code``. Raises as ``send``."""
+        self.send(frames.RUN, frames.INTERRUPTS.pack(self.interrupts) + code)
+
+    def send(self, operation: int, body: bytes, fds: tuple[int, ...] = ()) -> None:
+        """Send a frame to the interpreter; ``push`` sends the part that the socket did not take.
+
+        If the interpreter is dying, the frame is dropped.
+
+        Raises:
+            MisuseError: the last frame is unread, although it was answered. The interpreter reads
+                a frame before it answers, so the program sent the answer.
+        """
+        frame = frames.INNER.pack(operation, len(body)) + body
+        if self.unsent:
+            raise MisuseError(_UNREAD)
+        try:
+            if fds:
+                sent = fd_passing.send(self.child.link, frame, fds, socket.MSG_DONTWAIT)
+            else:
+                sent = self.child.link.send(frame, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            raise MisuseError(_UNREAD) from None
+        except ConnectionError:
+            return
+        self.unsent = memoryview(frame)[sent:] or _ALL_SENT
+
+    def push(self) -> None:
+        """Send the rest of the last frame, as far as the socket takes it."""
+        try:
+            sent = self.child.link.send(self.unsent, socket.MSG_DONTWAIT)
+            self.unsent = self.unsent[sent:] or _ALL_SENT
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            self.unsent = _ALL_SENT
+
+    def receive(self, cap: int, others: Collection[int]) -> tuple[int, bytes] | None:
+        """Kind and text of the interpreter's message; None while it is incomplete.
+
+        Args:
+            cap: most bytes of a text.
+            others: processes of the other branches, none of which can be a new copy.
+
+        Raises:
+            EOFError: the socket is closed.
+            MisuseError: the message is not from the interpreter.
+        """
+        link = self.child.link
+        try:
+            if self.child.pid:
+                data = link.recv(1 << 16, socket.MSG_DONTWAIT)
+            else:
+                data = self._receive_first(others)
+        except BlockingIOError:
+            return None
+        except ConnectionError:
+            data = b""
+        if not data:
+            raise EOFError
+        received = self.received
+        received += data
+        if len(received) < frames.INNER.size:
+            return None
+        kind, size = frames.INNER.unpack_from(received)
+        excess = len(received) - frames.INNER.size - size
+        plain = kind & ~frames.CUT
+        if plain not in frames.KINDS or size > cap + _SLACK or excess > 0 or self.state == IDLE:
+            raise MisuseError("the program wrote to the interpreter's own socket")
+        if excess:
+            return None
+        text = bytes(memoryview(received)[frames.INNER.size :])
+        received.clear()
+        return kind, text
+
+    def answer(self, kind: int, text: bytes, ready: Container[int]) -> bytes:
+        """The body of the answer to a call, with the output since the last call.
+
+        Args:
+            kind: kind of the text.
+            text: the interpreter's text.
+            ready: descriptors that the last poll found readable, with the interpreter's socket.
+        """
+        for stream in (self.child.stdout, self.child.stderr):
+            # The kernel polls in the order of registration, the socket first: a stream that it
+            # found empty had no output when the answer was there.
+            if stream.fd in ready:
+                stream.drain()
+        out, out_cut = self.child.stdout.take()
+        err, err_cut = self.child.stderr.take()
+        flags = out_cut * frames.STDOUT_CUT | err_cut * frames.STDERR_CUT
+        flags |= bool(kind & frames.CUT) * frames.TEXT_CUT | self.interrupted * frames.INTERRUPTED
+        taken = time.monotonic() - self.since
+        head = frames.ANSWER.pack(flags, kind & ~frames.CUT, taken, len(out), len(err))
+        return b"".join([head, out, err, text])
+
+    def _receive_first(self, others: Collection[int]) -> bytes:
+        """The first message of a copy, for which the kernel names the sending process."""
+        # No room for descriptors: the kernel closes those that a program may have sent.
+        room = socket.CMSG_SPACE(_CREDENTIALS.size)
+        data, notes, _, _ = self.child.link.recvmsg(1 << 16, room, socket.MSG_DONTWAIT)
+        for level, kind, note in notes:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
+                pid = _CREDENTIALS.unpack_from(note)[0]
+                if pid not in others:
+                    self._identify(pid)
+        return data
+
+    def _identify(self, pid: int) -> None:
+        try:
+            # A child's process id stays reserved until the child is reaped here.
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            self.child.pidfd = os.pidfd_open(pid)
+        except OSError:  # the process is gone or not a child
+            return
+        self.child.pid = pid
+
+
+def next_check_s(branches: Iterable[Branch]) -> float:
+    """Seconds until the next check of a branch's limits, or the next tick."""
+    guards = [branch.guard for branch in branches if branch.guard and not branch.stopped]
+    return min([watchdog.MOST_S, *(guard.next_check_s for guard in guards)])
+
+
+def first(child: Child, now: float, deadline: float) -> Branch:
+    """The branch of the session's first process, which already has its request."""
+    os.close(child.stdin)
+    child.stdin = -1
+    child.link.settimeout(None)
+    child.stdout.discards = child.stderr.discards = True
+    return Branch(0, child, now, deadline)
+
+
+def copy_of(branch: Branch, number: int, now: float, deadline: float) -> Branch:
+    """Tell ``branch`` to copy itself; the copy's process is unknown until it reports.
+
+    Raises:
+        MisuseError: as ``send``.
+        OSError: the kernel refuses to make or pass descriptors.
+    """
+    with contextlib.ExitStack() as kept, contextlib.ExitStack() as given:
+        mine, theirs = socket.socketpair()
+        kept.callback(mine.close)
+        given.callback(theirs.close)
+        mine.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        streams, ends = [], []
+        for _ in range(2):
+            reader, writer = os.pipe()
+            kept.callback(os.close, reader)
+            given.callback(os.close, writer)
+            os.set_blocking(reader, False)
+            streams.append(Stream(reader, branch.child.stdout.cap, discards=True))
+            ends.append(writer)
+        branch.send(frames.FORK, str(number).encode(), (theirs.fileno(), *ends))
+        kept.pop_all()
+    branch.begin(FORKING, now, deadline)
+    stdout, stderr = streams
+    branch.copy = Branch(number, Child(0, -1, mine, -1, stdout, stderr), now, deadline)
+    return branch.copy

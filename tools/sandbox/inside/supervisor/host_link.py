@@ -1,0 +1,97 @@
+"""The supervisor's end of a session's stream to the host."""
+
+from __future__ import annotations
+
+import select
+import socket
+
+from tools.sandbox.inside import frames
+
+_CHUNK = 1 << 16
+"""Bytes read at once: small enough that malloc does not map a buffer for each call."""
+_FINISH_S = 10.0
+
+
+class GoneError(Exception):
+    """Raised when the host closed the stream."""
+
+
+class HostLink:
+    """Reads and writes whole frames without waiting; buffers what the socket does not take.
+
+    Args:
+        stream: socket to the host.
+        poller: watches the socket; the caller calls ``flush`` when the socket is writable.
+    """
+
+    def __init__(self, stream: socket.socket, poller: select.poll) -> None:
+        self._stream = stream
+        self._poller = poller
+        self._inbox = bytearray()
+        self._outbox = bytearray()
+        stream.setblocking(False)
+        poller.register(stream.fileno(), select.POLLIN)
+
+    def fileno(self) -> int:
+        """The socket's descriptor."""
+        return self._stream.fileno()
+
+    def receive(self) -> list[tuple[int, int, bytes]]:
+        """The received frames: operation, branch, body.
+
+        Raises:
+            GoneError: the host closed the stream.
+        """
+        try:
+            data = self._stream.recv(_CHUNK)
+        except BlockingIOError:
+            return []
+        except ConnectionError:
+            raise GoneError from None
+        if not data:
+            raise GoneError
+        inbox = self._inbox
+        inbox += data
+        found = []
+        while len(inbox) >= frames.HEAD.size:
+            operation, number, size = frames.HEAD.unpack_from(inbox)
+            end = frames.HEAD.size + size
+            if len(inbox) < end:
+                break
+            found.append((operation, number, bytes(memoryview(inbox)[frames.HEAD.size : end])))
+            del inbox[:end]
+        return found
+
+    def send(self, operation: int, number: int, body: bytes) -> None:
+        """Send a frame, now or when the socket is writable.
+
+        Raises:
+            GoneError: the host closed the stream.
+        """
+        waiting = bool(self._outbox)
+        self._outbox += frames.frame(operation, number, body)
+        if not waiting:
+            self._push()
+            if self._outbox:
+                self._poller.modify(self.fileno(), select.POLLIN | select.POLLOUT)
+
+    def flush(self) -> None:
+        """Send buffered frames; the socket is writable. Raises as ``send``."""
+        self._push()
+        if not self._outbox:
+            self._poller.modify(self.fileno(), select.POLLIN)
+
+    def finish(self) -> None:
+        """Send the buffered frames and wait until they are sent."""
+        self._stream.settimeout(_FINISH_S)
+        self._stream.sendall(self._outbox)
+
+    def _push(self) -> None:
+        try:
+            while self._outbox:
+                sent = self._stream.send(self._outbox)
+                del self._outbox[:sent]
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            raise GoneError from None

@@ -1,0 +1,162 @@
+"""The processes of a run, as its supervisor sees them: output, end and final report."""
+
+from __future__ import annotations
+
+import _socket
+import contextlib
+import itertools
+import os
+import signal
+import struct
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from tools.sandbox.inside import codec
+from tools.sandbox.inside.config import Config
+from tools.sandbox.inside.supervisor import watchdog
+
+_PIPE_CHUNK = 1 << 16
+_MAX_REAPED = 64
+_MAX_CHUNKS = 32
+"""Chunks per drain: more than a pipe holds, so that all earlier output is read."""
+
+
+@dataclass
+class Stream:
+    """Standard output or error of the program, kept up to a cap."""
+
+    fd: int
+    cap: int = 0
+    kept: bytearray = field(default_factory=bytearray)
+    truncated: bool = False
+    closed: bool = False
+    discards: bool = False
+    """True: output beyond the cap is read and dropped. False: it is not read."""
+
+    def drain(self) -> None:
+        """Read the available output without waiting; of endless output, a part."""
+        for _ in range(_MAX_CHUNKS):
+            if self.closed or (self.truncated and not self.discards):
+                return
+            try:
+                data = os.read(self.fd, _PIPE_CHUNK)
+            except BlockingIOError:
+                return
+            if not data:
+                self.closed = True
+            self.kept += data
+            if len(self.kept) > self.cap:
+                del self.kept[self.cap :]
+                self.truncated = True
+
+    def take(self) -> tuple[bytes, bool]:
+        """Return the kept output and whether more was dropped; reset both."""
+        taken = bytes(self.kept), self.truncated
+        self.kept.clear()
+        self.truncated = False
+        return taken
+
+
+@dataclass
+class Child:
+    """The program's process and the supervisor's ends of its pipes and socket."""
+
+    pid: int
+    pidfd: int
+    link: _socket.socket
+    stdin: int
+    stdout: Stream
+    stderr: Stream
+    status: int | None = None
+    """Wait status of the process, once it is reaped."""
+    cpu_s: float = 0.0
+    max_rss_kb: int = 0
+
+
+def reap(child: Child, options: int) -> None:
+    """Reap dead processes; with options 0, wait until no process is left."""
+    # Without waiting, reap a part: children that end as fast as they are reaped must not block.
+    for _ in range(_MAX_REAPED) if options & os.WNOHANG else itertools.count():
+        try:
+            pid, status, usage = os.wait4(-1, options)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        if pid == child.pid:
+            child.status = status
+        child.cpu_s += usage.ru_utime + usage.ru_stime
+        child.max_rss_kb = max(child.max_rss_kb, usage.ru_maxrss)
+
+
+def send_signal(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process that may be gone."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def kill_everything(config: Config, child: Child) -> None:
+    """Kill every process of the run and wait until all are gone."""
+    if config.isolation == "namespaces":
+        # One atomic pass over this pid namespace: no fork slips through.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGKILL)
+        reap(child, 0)
+        return
+    while True:
+        # The leader's id stays reserved while the group has members.
+        if child.status is None or watchdog.descendants():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+        for pid in watchdog.descendants():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        reap(child, os.WNOHANG)
+        if not watchdog.descendants():
+            return
+        time.sleep(0.0005)
+
+
+def report(
+    child: Child,
+    verdict: str,
+    reason: str,
+    wall_s: float,
+    files: tuple[dict[str, bytes], dict[str, str]] = ({}, {}),
+) -> bytes:
+    """The supervisor's report to the host, after every process is dead.
+
+    Args:
+        child: the program's process.
+        verdict: status with which the supervisor ended the run, or "".
+        reason: the reason of the status, in words.
+        wall_s: seconds that the run took.
+        files: the result of ``collect``.
+    """
+    returned, left_out = files
+    status = child.status or 0
+    signalled = os.WIFSIGNALED(status)
+    head: dict[str, Any] = {
+        "ended": verdict,
+        "reason": reason,
+        "exit_code": None if signalled else os.waitstatus_to_exitcode(status),
+        "signal": os.WTERMSIG(status) if signalled else None,
+        "wall_s": wall_s,
+        "cpu_s": child.cpu_s,
+        "max_rss_kb": child.max_rss_kb,
+        "stdout_truncated": child.stdout.truncated,
+        "stderr_truncated": child.stderr.truncated,
+        "sizes": [len(child.stdout.kept), len(child.stderr.kept)],
+    }
+    if returned or left_out:
+        head["files"] = {path: len(content) for path, content in returned.items()}
+        head["left_out"] = left_out
+    body = codec.encode_json(head).encode()
+    parts: list[bytes | bytearray] = [
+        struct.pack("!I", len(body)),
+        body,
+        child.stdout.kept,
+        child.stderr.kept,
+    ]
+    return b"".join([*parts, *returned.values()])

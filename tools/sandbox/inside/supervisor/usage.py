@@ -1,0 +1,202 @@
+"""Reads the usage of processes from /proc."""
+
+# Plain os calls: this code runs every 25 ms beside each program.
+# ruff: noqa: PTH115, PTH116, PTH123, PTH208
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterable
+from typing import NamedTuple
+
+_PAGE = os.sysconf("SC_PAGESIZE")
+_CLOCK = os.sysconf("SC_CLK_TCK")
+_DEAD = (b"Z", b"X", b"")
+_SWITCHES = (b"voluntary_ctxt_switches:", b"nonvoluntary_ctxt_switches:")
+_FEW = 8
+"""Number of descriptors up to which a process's sockets and pipes are not counted."""
+_PIPE = 64 << 10
+"""Bytes that a pipe holds; the filter fixes this size."""
+
+
+class HiddenError(Exception):
+    """Raised for a process that this process may not inspect."""
+
+
+class Usage(NamedTuple):
+    """Usage of one process."""
+
+    entry: int
+    """Its entry in /proc: the process id, or a living thread's id if the first thread has ended.
+    The entry of an ended first thread is empty."""
+
+    ending: bool
+    """Whether the process is freeing its memory: /proc no longer shows the rest."""
+    resident: int
+    """Bytes of memory, including shared and swapped-out memory."""
+    tables: int
+    """Bytes of page tables. They can exceed the memory that they map: an isolated page needs a
+    table of 4 KiB, and another above it."""
+    cpu_s: float
+    """Processor seconds of the process and of its reaped children."""
+    nice: int
+    running: tuple[int, ...]
+    """Threads that run or wait for a processor."""
+
+
+def of(pid: int) -> Usage:
+    """The usage of process ``pid``.
+
+    Raises:
+        OSError: the process has ended.
+    """
+    fields, entry = _stat(f"/proc/{pid}/stat"), pid
+    if fields[0] == b"Z" and fields[17] != b"1":
+        entry = next((task for task in tasks(pid) if _state(pid, task) not in _DEAD), pid)
+        fields = _stat(f"/proc/{entry}/stat")
+    with open(f"/proc/{entry}/status", "rb") as file:
+        status = file.read()
+    ending = fields[0] not in _DEAD and b"\nVmPTE:" not in status
+    resident = int(fields[21]) * _PAGE + _bytes(status, b"\nVmSwap:")
+    tables = _bytes(status, b"\nVmPTE:")
+    running: tuple[int, ...] = (pid,) if fields[0] == b"R" else ()
+    if fields[17] != b"1":
+        running = tuple(task for task in tasks(pid) if _runs(pid, task))
+    cpu_s = sum(map(int, fields[11:15])) / _CLOCK
+    return Usage(entry, ending, resident, tables, cpu_s, int(fields[16]), running)
+
+
+def _bytes(status: bytes, line: bytes) -> int:
+    """A size in /proc/PID/status; 0 for a process without memory."""
+    at = status.find(line)
+    if at < 0:
+        return 0
+    return int(status[at + len(line) : status.index(b"kB", at)]) * 1024
+
+
+def tasks(pid: int) -> list[int]:
+    """The threads of a process.
+
+    Raises:
+        OSError: the process has ended.
+    """
+    return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+
+
+def progress(pid: int) -> dict[int, tuple[int, int]]:
+    """Progress of a process's threads that run, or wait interruptibly.
+
+    A thread's progress is its ticks of processor time and its number of context switches. Both
+    numbers change only when the thread gets a processor.
+
+    Raises:
+        OSError: the process has ended.
+    """
+    found: dict[int, tuple[int, int]] = {}
+    for task in tasks(pid):
+        with contextlib.suppress(OSError):  # the thread has ended
+            fields = _stat(f"/proc/{pid}/task/{task}/stat")
+            if fields[0] in (b"R", b"S"):
+                with open(f"/proc/{pid}/task/{task}/status", "rb") as file:
+                    lines = [line for line in file if line.startswith(_SWITCHES)]
+                switches = sum(int(line.split()[1]) for line in lines)
+                found[task] = int(fields[11]) + int(fields[12]), switches
+    return found
+
+
+def _runs(pid: int, task: int) -> bool:
+    return _state(pid, task) == b"R"
+
+
+def _state(pid: int, task: int) -> bytes:
+    try:
+        return _stat(f"/proc/{pid}/task/{task}/stat")[0]
+    except OSError:
+        return b""
+
+
+def _stat(path: str) -> list[bytes]:
+    """The fields from the third on; the second is a name that the program chooses."""
+    with open(path, "rb") as file:
+        data = file.read()
+    return data[data.rindex(b")") + 2 :].split()
+
+
+def proportional(pid: int) -> int:
+    """Bytes of memory, where each page is divided by the number of processes that share it.
+
+    Raises:
+        OSError: the process has ended.
+    """
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            lines = [line for line in file if line.startswith((b"Pss:", b"SwapPss:"))]
+    except PermissionError:
+        return of(pid).resident  # unreadable: the resident size counts in full
+    return sum(int(line.split()[1]) for line in lines) * 1024
+
+
+def buffers(members: Iterable[int]) -> int:
+    """Bytes of kernel memory that the sockets and pipes of processes hold when full.
+
+    Raises:
+        HiddenError: a process cannot be inspected.
+    """
+    found: set[str] = set()
+    for pid in members:
+        descriptors = _descriptors(pid)
+        if len(descriptors) > _FEW:
+            found |= {name for _, name in descriptors}
+    sockets = sum(name.startswith("socket:") for name in found)
+    size = _PIPE * sum(name.startswith("pipe:") for name in found)
+    if not sockets:
+        return size
+    one, other = socket.socketpair()
+    with one, other:
+        return size + sockets * one.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+
+
+def deleted_files(members: Iterable[int], folder: str) -> dict[int, int]:
+    """Inode -> bytes on disk of open files that were deleted from ``folder``.
+
+    Raises:
+        HiddenError: a process cannot be inspected.
+    """
+    held: dict[int, int] = {}
+    for pid in members:
+        for fd, name in _descriptors(pid):
+            if name.startswith(folder):
+                try:
+                    status = os.stat(f"/proc/{pid}/fd/{fd}")
+                except OSError:
+                    continue
+                if status.st_nlink == 0:
+                    held[status.st_ino] = status.st_blocks * 512
+    return held
+
+
+def _descriptors(pid: int) -> list[tuple[str, str]]:
+    """Number and name of each open descriptor."""
+    found = []
+    try:
+        numbers = os.listdir(f"/proc/{pid}/fd")
+    except PermissionError:
+        if has_memory(pid):
+            raise HiddenError from None
+        return []  # the process is ending
+    except OSError:
+        return []  # the process has ended
+    for fd in numbers:
+        with contextlib.suppress(OSError):  # the descriptor was just closed
+            found.append((fd, os.readlink(f"/proc/{pid}/fd/{fd}")))
+    return found
+
+
+def has_memory(pid: int) -> bool:
+    """Whether the process still has memory, which an ending process has not."""
+    try:
+        return int(_stat(f"/proc/{pid}/stat")[21]) > 0
+    except OSError:
+        return False

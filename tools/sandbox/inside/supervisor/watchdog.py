@@ -1,0 +1,296 @@
+"""Enforces the limits of a run's total usage, which the kernel limits only by cgroups."""
+
+# Plain os calls: this code runs every 25 ms beside each program.
+# ruff: noqa: PTH123, PTH208
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import math
+import os
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from tools.sandbox.inside.config import Config
+from tools.sandbox.inside.supervisor import mappings, usage
+from tools.sandbox.inside.workdir import MAX_FILES, WorkDir
+
+if TYPE_CHECKING:
+    from tools.sandbox.inside.supervisor.processes import Child
+
+_FIRST_S = 0.02
+"""Seconds before the first check: shorter programs are never checked."""
+_SHARE = 8
+"""Checks use at most this part of a core: an eighth."""
+_LEAST_S, MOST_S = 0.004, 0.025
+"""Shortest and longest seconds between checks; shorter near a limit."""
+_BYTES_PER_S = 4 << 30
+"""Memory that a program fills in one second of processor time."""
+_LONGEST_S = 0.25
+"""Longest seconds between checks of a run that hardly computes."""
+_WEIGHT_OF_NICE = 1.25
+"""Factor by which one step of niceness divides a thread's share of a processor."""
+_MAX_NICE = 19
+_SCHEDULED = 2
+"""The clock of a process that counts the time that the scheduler gave it; see
+clock_getcpuclockid(3)."""
+_NO_PRIORITY = os.sched_param(0)
+_PROCESSORS = os.cpu_count() or 1
+
+
+class Watchdog:
+    """Measures a run regularly and returns the status with which to end it.
+
+    Args:
+        config: settings of the zygote.
+        workdir: the run's folder.
+        request: the run's limits.
+        child: the program's process.
+        members: lists the run's processes; None: all processes below this one.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        workdir: WorkDir,
+        request: dict[str, Any],
+        child: Child,
+        members: Callable[[], list[int]] | None = None,
+    ) -> None:
+        self.reason = ""
+        everything = (
+            _namespace_members if config.isolation == "namespaces" else lambda: descendants()
+        )
+        self._members = members or everything
+        self._workdir = workdir
+        self._child = child
+        self._memory = request["memory_mb"] << 20
+        self._disk = request["disk_mb"] << 20
+        self._cpu_s = request["total_cpu_s"]
+        self._processes = request["processes"]
+        self._first_nice: int | None = None
+        self._nice = -math.inf
+        self._running = 0
+        self._bomb = False
+        self._events = config.group_events_fd
+        self._kills = self._group_kills()
+        self._held: dict[int, tuple[int, int]] = {}
+        """Process -> resident bytes at its first and at its last check."""
+        self._clocks = _processor_s([child.pid])
+        """Process -> seconds of processor time at the last check, or at the start."""
+        self._checked = time.monotonic()
+        self._next = self._checked + _FIRST_S
+        self._pause_s = MOST_S
+
+    @property
+    def next_check_s(self) -> float:
+        """Seconds until the next check is due."""
+        return min(MOST_S, max(_LEAST_S / 2, self._next - time.monotonic()))
+
+    def tick(self, *, now: bool = False) -> str:
+        """Check the run if a check is due; the status with which to end it, or "".
+
+        Args:
+            now: check even if no check is due.
+        """
+        if not now and (time.monotonic() < self._next or self._is_waiting()):
+            return ""
+        before = time.thread_time()  # on a busy machine, a cheap check may take long
+        self._checked = time.monotonic()
+        verdict = self._check()
+        spent_s = (time.thread_time() - before) * (_SHARE - 1)
+        self._next = time.monotonic() + max(self._pause_s, spent_s)
+        return verdict
+
+    def _is_waiting(self) -> bool:
+        """Whether the run has computed too little since the last check to exceed a limit.
+
+        A run takes memory, disk space and processes only while it computes. A full check costs ten
+        times as much as this test, so a run that waits for an answer or a processor is checked
+        less often.
+        """
+        now = time.monotonic()
+        if now - self._checked > _LONGEST_S:
+            return False
+        used = _processor_s(self._members())
+        if used.keys() != self._clocks.keys():
+            return False
+        computed_s = sum(used.values()) - sum(self._clocks.values())
+        self._next = now + self._pause_s
+        return computed_s < self._pause_s / 2
+
+    def out_of_memory(self) -> bool:
+        """Whether the kernel has killed a process of the cgroup for lack of memory."""
+        if self._group_kills() == self._kills:
+            return False
+        self.reason = "all runs together used up the memory of the sandbox"
+        return True
+
+    def _group_kills(self) -> int:
+        if self._events < 0:
+            return 0
+        lines = os.pread(self._events, 4096, 0).splitlines()
+        return sum(int(line.split()[1]) for line in lines if line.startswith(b"oom_kill "))
+
+    def _check(self) -> str:
+        members = set(self._members())
+        self._clocks = _processor_s(members)
+        # The kernel's limit is exact only if the run has its own user id.
+        if len(members) > self._processes:
+            self.reason = f"more than {self._processes} processes"
+            return "killed"
+        used: dict[int, usage.Usage] = {}
+        for pid in members:
+            with contextlib.suppress(OSError):  # the process has ended
+                used[pid] = usage.of(pid)
+        cpu_s = self._child.cpu_s + sum(one.cpu_s for one in used.values())
+        if cpu_s > self._cpu_s:
+            self.reason = f"{cpu_s:.2f} s of processor time, {self._cpu_s:g} s allowed"
+            return "timeout"
+        self._adjust_priority(used)
+        try:
+            entries = [one.entry for one in used.values()]
+            maps = mappings.read(entries, self._processes)
+            return self._memory_trouble(used, maps) or self._disk_trouble(entries, maps)
+        except mappings.TooManyError:
+            self.reason = "more mappings of memory than can be counted"
+            return "memory"
+        except usage.HiddenError:
+            self.reason = "a process cannot be inspected: it runs an unreadable program"
+            return "killed"
+
+    def _memory_trouble(self, used: dict[int, usage.Usage], maps: dict[int, bytes]) -> str:
+        rest = sum(one.tables for one in used.values()) + self._ending_memory(used)
+        rest += usage.buffers(one.entry for one in used.values()) + mappings.kernel_memory(maps)
+        # Each process's resident size includes pages shared with the zygote. If the sum is above
+        # the limit, the exact sum, which is slower, decides.
+        total = rest + sum(one.resident for one in used.values())
+        if total > self._memory:
+            total = rest
+            for one in used.values():
+                with contextlib.suppress(OSError):
+                    total += usage.proportional(one.entry)
+        self._pause_s = MOST_S
+        self._check_before(self._memory - total)
+        if total <= self._memory:
+            return ""
+        self.reason = f"{total >> 20} MiB in use, {self._memory >> 20} MiB allowed"
+        return "memory"
+
+    def _check_before(self, left: int) -> None:
+        """Schedule the next check before the program can use up ``left`` bytes."""
+        left_s = left / (_BYTES_PER_S * min(_PROCESSORS, self._processes))
+        self._pause_s = min(self._pause_s, max(_LEAST_S, left_s))
+
+    def _ending_memory(self, used: dict[int, usage.Usage]) -> int:
+        """Memory that ending processes may still hold: their growth between checks.
+
+        The memory of their first check may be shared with other processes.
+        """
+        last, self._held = self._held, {}
+        total = 0
+        for pid, one in used.items():
+            first, then = last.get(pid, (one.resident, one.resident))
+            self._held[pid] = first, then if one.ending else one.resident
+            total += max(0, then - first) if one.ending else 0
+        return total
+
+    def _disk_trouble(self, entries: list[int], maps: dict[int, bytes]) -> str:
+        if self._workdir.private:
+            return ""
+        size, count = _disk_use(self._workdir.folder)
+        unnamed = mappings.deleted(maps, self._workdir.folder, self._disk)
+        unnamed |= usage.deleted_files(entries, self._workdir.folder)
+        size += sum(unnamed.values())
+        self._check_before(self._disk - size)
+        if size > self._disk:
+            self.reason = f"files exceed {self._disk >> 20} MiB"
+            return "killed"
+        if count > MAX_FILES:
+            self.reason = f"more than {MAX_FILES} files"
+            return "killed"
+        return ""
+
+    def _adjust_priority(self, used: dict[int, usage.Usage]) -> None:
+        """Raise the niceness of a run's threads, so that all together weigh as much as one thread.
+
+        A run that keeps its maximum number of processes busy, and more than there are processors,
+        acts like a fork bomb and gets only the time that other runs leave. With idle processors,
+        this slows nothing down. The change is permanent: lowering niceness needs privileges.
+        """
+        if self._first_nice is None:
+            self._first_nice = min((one.nice for one in used.values()), default=0)
+        running = sum(len(one.running) for one in used.values())
+        steady, self._running = min(running, self._running), running  # ignores short peaks
+        if steady >= self._processes and steady > _PROCESSORS:
+            self._bomb = True
+        if steady > 1:
+            steps = math.ceil(math.log(steady, _WEIGHT_OF_NICE))
+            self._nice = max(self._nice, min(self._first_nice + steps, _MAX_NICE))
+        for pid, one in used.items():
+            with contextlib.suppress(OSError):
+                if self._bomb and os.sched_getscheduler(pid) != os.SCHED_IDLE:
+                    for task in usage.tasks(pid):
+                        os.sched_setscheduler(task, os.SCHED_IDLE, _NO_PRIORITY)
+                if one.nice < self._nice:
+                    for task in usage.tasks(pid):
+                        os.setpriority(os.PRIO_PROCESS, task, int(self._nice))
+
+
+def _processor_s(members: Iterable[int]) -> dict[int, float]:
+    """Seconds of processor time that all threads of each process have used."""
+    used: dict[int, float] = {}
+    for pid in members:
+        try:
+            used[pid] = time.clock_gettime(~pid << 3 | _SCHEDULED)
+        except OSError:
+            # The process has ended. No comparison with NaN is true, so a check is due.
+            used[pid] = math.nan
+    return used
+
+
+def _namespace_members() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
+
+
+def descendants(root: int | None = None) -> list[int]:
+    """Every living or unreaped descendant of ``root``, or of this process."""
+    found: list[int] = []
+    pending = [os.getpid() if root is None else root]
+    while pending:
+        below = children(pending.pop())
+        found += below
+        pending += below
+    return found
+
+
+def children(pid: int) -> list[int]:
+    """The living or unreaped children of a process, which may be gone."""
+    found: list[int] = []
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children", "rb") as file:
+                found += [int(child) for child in file.read().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+    return found
+
+
+def _disk_use(folder: str) -> tuple[int, int]:
+    """Bytes on disk and entries below ``folder``; stops counting beyond ``MAX_FILES``."""
+    size = count = 0
+    pending = [folder]
+    while pending and count <= MAX_FILES:
+        try:
+            with os.scandir(pending.pop()) as entries:
+                for entry in entries:
+                    count += 1
+                    size += entry.stat(follow_symlinks=False).st_blocks * 512
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(entry.path)
+        except OSError as error:
+            if error.errno in (errno.ENAMETOOLONG, errno.EACCES):
+                return size, MAX_FILES + 1  # the folder cannot be measured
+    return size, count

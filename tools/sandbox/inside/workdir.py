@@ -1,0 +1,114 @@
+"""The working directory of a run: how it is made and removed."""
+
+# Plain os calls: relative to a folder's descriptor, and once per run.
+# ruff: noqa: PTH101, PTH102, PTH106
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+
+from tools.sandbox.inside import kernel
+from tools.sandbox.inside.config import Config
+
+PRIVATE_FOLDER = "/tmp"
+"""The folder of a run that has a private file system."""
+MAX_FILES = 4096
+"""Files and folders that a run may have at once."""
+_ENTER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+
+
+@dataclass(frozen=True)
+class WorkDir:
+    """The working directory of a run, and the user that the run works as."""
+
+    folder: str
+    uid: int | None
+    """None: the uid is not changed."""
+    private: bool
+    """True: a private file system, which vanishes with the run."""
+
+
+def make_workdir(config: Config) -> WorkDir:
+    """The working directory of a new run: the private /tmp, or a new folder below the scratch."""
+    if config.isolation == "namespaces":
+        return WorkDir(PRIVATE_FOLDER, uid=None, private=True)
+    os.setsid()
+    kernel.adopt_orphans()
+    folder = f"{config.scratch}/{os.urandom(8).hex()}"
+    os.mkdir(folder, 0o700)
+    uid = None
+    if config.uids:
+        uid = config.first_uid + os.getpid() % config.uids
+        os.chown(folder, uid, uid)
+    return WorkDir(folder, uid=uid, private=False)
+
+
+def remove_workdir(workdir: WorkDir) -> None:
+    """Delete the folder of a run whose processes are all dead."""
+    if not workdir.private:
+        remove_tree(workdir.folder)
+
+
+def remove_tree(path: str) -> None:
+    """Delete a folder that no process changes, regardless of modes; links are not followed.
+
+    Works by descent instead of by path: a tree may be deeper than the longest path.
+
+    Raises:
+        OSError: another process changes or deletes the folder.
+    """
+    here = os.open(path, _ENTER)
+    try:
+        below: list[tuple[str, tuple[int, int], list[str]]] = [("", _identity(here), _empty(here))]
+        while below:
+            name, _, folders = below[-1]
+            if folders:
+                inner = folders.pop()
+                here = _moved(here, inner)
+                below.append((inner, _identity(here), _empty(here)))
+                continue
+            below.pop()
+            if below:
+                here = _moved(here, "..")
+                if _identity(here) != below[-1][1]:  # moved: its new parent may be any folder
+                    raise BlockingIOError(f"{path}: another process moves folders in there")
+                os.rmdir(name, dir_fd=here)
+    finally:
+        os.close(here)
+    os.rmdir(path)
+
+
+def _identity(folder: int) -> tuple[int, int]:
+    status = os.fstat(folder)
+    return status.st_dev, status.st_ino
+
+
+def _moved(here: int, name: str) -> int:
+    there = os.open(name, _ENTER, dir_fd=here)
+    os.close(here)
+    return there
+
+
+def _empty(folder: int) -> list[str]:
+    """Delete the files of an open folder; make its folders enterable and return their names."""
+    os.fchmod(folder, stat.S_IRWXU)
+    folders = []
+    with os.scandir(folder) as entries:
+        for entry in list(entries):
+            if entry.is_dir(follow_symlinks=False):
+                _make_enterable(entry.name, folder)
+                folders.append(entry.name)
+            else:
+                os.unlink(entry.name, dir_fd=folder)
+    return folders
+
+
+def _make_enterable(name: str, folder: int) -> None:
+    """Give the owner all rights of a folder; a link that replaced the folder is not followed."""
+    held = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+    try:
+        os.chmod(f"/proc/self/fd/{held}", stat.S_IRWXU)  # by name, chmod would follow a link
+    finally:
+        os.close(held)
