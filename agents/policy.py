@@ -91,8 +91,8 @@ class Observable(Protocol):
         """A number that changes whenever a token is read or sampled, or weights get further."""
         ...
 
-    def parts(self) -> dict[str, str]:
-        """What each of its parts does, by name: a thread, a server."""
+    def component_status(self) -> dict[str, str]:
+        """What each component does, by name: a thread, a server."""
         ...
 
 

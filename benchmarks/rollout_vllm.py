@@ -40,7 +40,8 @@ import torch
 import envs
 from agents.completion import SamplingParams
 from agents.renderer import Renderer
-from agents.vllm import Member, Prober, ServerConfig, VLLMServerPolicy, WeightFolders
+from agents.serving import ManagedServer, Prober, WeightFolders
+from agents.vllm import ServerConfig, VLLMServerPolicy, VLLMServerProcess
 from agents.vllm.protocol import ENDPOINTS, request_body
 from agents.vllm.sampling import sampling_parameters
 from benchmarks.weight_sync import make_model
@@ -341,12 +342,15 @@ async def measure(words: argparse.Namespace, log: Path) -> list[dict[str, Any]]:
             max_num_seqs=MAX_NUM_SEQS,
             arguments=("--kv-cache-memory-bytes", str(CACHE_BYTES)),
         )
+        process = VLLMServerProcess(config)
         policy = VLLMServerPolicy(
-            [Member(prober, config=config)], WeightFolders(), prober, context_window=WINDOW
+            [ManagedServer(prober, runner=process)],
+            WeightFolders(),
+            prober,
+            context_window=WINDOW,
         )
         try:
             await policy.open()
-            process = policy._members[0]._process
             bench = Bench(policy, model, Renderer(tokenizer), process._process.pid)  # type: ignore[union-attr]
             rows = []
             for episodes in words.episodes:

@@ -27,15 +27,8 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from agents.completion import SamplingParams
-from agents.vllm import (
-    MEETINGS,
-    Member,
-    Prober,
-    ServerConfig,
-    Transfer,
-    VLLMServerPolicy,
-    WeightFolders,
-)
+from agents.serving import ManagedServer, Prober, WeightFolders
+from agents.vllm import RENDEZVOUS, ServerConfig, Transfer, VLLMServerPolicy, VLLMServerProcess
 from rl.learner.lora import adapter_config, add_adapter, trained_state
 from rl.learner.model import score_tokens
 from rl.run.folder import versions
@@ -79,7 +72,7 @@ class Where:
         """What hands them over."""
         if self.transfer == "files":
             return WeightFolders(adapter=adapter)
-        return Transfer(MEETINGS[self.transfer], deadline_s=120)
+        return Transfer(RENDEZVOUS[self.transfer], deadline_s=120)
 
 
 async def measure(
@@ -120,7 +113,7 @@ async def measure(
             lora_targets=tuple(adapter["target_modules"]) if adapter else (),
         )
         policy = VLLMServerPolicy(
-            [Member(prober, config=config)],
+            [ManagedServer(prober, runner=VLLMServerProcess(config))],
             where.folders(adapter),
             prober,
             context_window=WINDOW,
@@ -151,7 +144,7 @@ def main() -> None:
     parser.add_argument("--python", default=sys.executable, help="interpreter that has vLLM")
     parser.add_argument("--lora", type=int, default=8, help="rank of the adapter; 0: none")
     parser.add_argument("--device", default="cpu", help="the learner's; cuda:1 with nccl")
-    parser.add_argument("--transfer", default="files", choices=["files", *MEETINGS])
+    parser.add_argument("--transfer", default="files", choices=["files", *RENDEZVOUS])
     parser.add_argument("--out", type=Path, default=RESULTS)
     words = parser.parse_args()
     torch.set_num_threads(1)

@@ -240,7 +240,7 @@ class LocalPolicy:
         """Steps of the engine, and versions of the weights."""
         return float(self._engine.stats().num_steps + self._engine.version)
 
-    def parts(self) -> dict[str, str]:
+    def component_status(self) -> dict[str, str]:
         """What the thread does that generates."""
         asked = sum(queue.request is not None for queue in list(self._queues.values()))
         return {"generation thread": f"asked for {asked} completions"}

@@ -1,26 +1,20 @@
-"""Policies whose tokens vLLM samples: servers, here or elsewhere, or the engine in this process."""
+"""Policies that sample with vLLM: servers, here or elsewhere, or the engine in this process."""
 
+from agents.vllm.client import VLLMClient
 from agents.vllm.engine_policy import VLLMEnginePolicy
-from agents.vllm.engine_process import EngineConfig, EngineProcess
-from agents.vllm.member import Member
-from agents.vllm.policy import Timeouts, VLLMServerPolicy
-from agents.vllm.process import ServerConfig, ServerProcess
-from agents.vllm.proof import Prober, WeightsDiffer
-from agents.vllm.transfer import MEETINGS, Transfer
-from agents.vllm.weights import WeightFolders
+from agents.vllm.engine_process import EngineConfig, VLLMEngineProcess
+from agents.vllm.policy import VLLMServerPolicy
+from agents.vllm.server_process import ServerConfig, VLLMServerProcess
+from agents.vllm.transfer import RENDEZVOUS, Transfer
 
 __all__ = [
-    "MEETINGS",
+    "RENDEZVOUS",
     "EngineConfig",
-    "EngineProcess",
-    "Member",
-    "Prober",
     "ServerConfig",
-    "ServerProcess",
-    "Timeouts",
     "Transfer",
+    "VLLMClient",
     "VLLMEnginePolicy",
+    "VLLMEngineProcess",
     "VLLMServerPolicy",
-    "WeightFolders",
-    "WeightsDiffer",
+    "VLLMServerProcess",
 ]

@@ -1,9 +1,9 @@
-"""An adapter on a vLLM server: a name that requests give, and a path that its workers read.
+"""A LoRA adapter on a vLLM server: requests name it, and workers read it from a path.
 
-VLLM 0.32 can replace an adapter by itself (``load_inplace``). That is not used: the word stays with
-the name, so that every step reads the files again, and a request that runs has the former path, by
-which it brings the former adapter back for everybody. Instead the path is a link: an update turns
-it to the new folder and has the workers forget what they read, and they read it at the next token.
+The path is a symbolic link. An update points the link to the new folder and makes the workers drop
+the loaded adapter; they read the new one at the next token. vLLM 0.32's own replacement
+(``load_inplace``) is not used: every step would read the files again, and a running request would
+bring the old adapter back. See docs/decisions/0009-an-adapters-path-is-a-link.md.
 """
 
 from __future__ import annotations
@@ -14,52 +14,53 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from agents.vllm.arguments import room
-from agents.vllm.weights import ADAPTER_CONFIG
+from agents.serving.weight_folders import ADAPTER_CONFIG
+from agents.vllm.arguments import max_lora_rank
 
 ADAPTER = "turnwise-adapter"
-"""Its name."""
+"""The adapter's name on servers."""
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether the folder holds an adapter, not weights."""
+    """Whether the folder holds an adapter instead of a whole model's weights."""
     return (folder / ADAPTER_CONFIG).is_file()
 
 
 def link_of(folder: Path, url: str) -> Path:
-    """The path by which the server at ``url`` knows the adapters that lie beside ``folder``.
+    """The adapter's path for the server at ``url``, beside ``folder``.
 
-    Each server has its own: one on its way back may need the version before the newest.
+    Each server has its own link: a restarted server may load the version before the newest.
     """
     return folder.with_name("adapter-" + re.sub(r"\W+", "-", url.rpartition("//")[2]))
 
 
-def turn(link: Path, folder: Path) -> None:
-    """Have ``link`` lead to ``folder``, from one moment to the next.
+def point_link(link: Path, folder: Path) -> None:
+    """Point ``link`` to ``folder``, atomically.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the link cannot be written.
     """
-    turned = link.with_name(f"{link.name}.new")
-    turned.unlink(missing_ok=True)
-    turned.symlink_to(folder.name)
-    turned.replace(link)
+    new = link.with_name(f"{link.name}.new")
+    new.unlink(missing_ok=True)
+    new.symlink_to(folder.name)
+    new.replace(link)
 
 
-def held(answer: Mapping[str, Any]) -> list[int]:
-    """The numbers of the adapters that workers hold, from what ``list_loras`` answered.
+def adapter_ids(answer: Mapping[str, Any]) -> list[int]:
+    """Ids of the adapters that workers hold, from the response to ``list_loras``.
 
-    It is a list with what each worker says, a set in Python's words.
+    The response has one text for each worker: the representation of a Python set.
     """
-    told = answer.get("results") or ()
-    return sorted({int(number) for one in told for number in re.findall(r"\d+", str(one))})
+    results = answer.get("results") or ()
+    return sorted({int(number) for one in results for number in re.findall(r"\d+", str(one))})
 
 
 def how_to_start(folder: Path) -> str:
-    """What a server's command line must say that the adapter in ``folder`` can be loaded."""
+    """How to start a server that can load the adapter in ``folder``."""
     adapter = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+    rank, targets = adapter["r"], " ".join(adapter["target_modules"])
     return (
-        f"an adapter of rank {adapter['r']} is loaded by /v1/load_lora_adapter: start the server "
+        f"an adapter of rank {rank} is loaded by /v1/load_lora_adapter: start the server "
         f"with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, --enable-lora, --max-lora-rank "
-        f"{room(adapter['r'])} and --lora-target-modules {' '.join(adapter['target_modules'])}"
+        f"{max_lora_rank(rank)} and --lora-target-modules {targets}"
     )

@@ -1,4 +1,4 @@
-"""What vLLM is told at its start, as a server's command line and as an engine's arguments."""
+"""vLLM's start arguments, as a server's command line or as an engine's keyword arguments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-NOT_FREE = {
+RESERVED = {
     "model": "model=...",
     "max_model_len": "context_length=...",
     "dtype": "dtype=...",
@@ -21,50 +21,47 @@ NOT_FREE = {
     "logprobs_mode": "",
     "generation_config": "",
 }
-"""Arguments that are chosen elsewhere, by this; those without are what training rests on."""
+"""Reserved arguments, and the setting to use instead; empty: training depends on the value."""
 
 ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
-"""Has the model computed where requests are scheduled. On a CPU vLLM puts it into a process of its
-own, for whose answer the scheduler's waits spinning: that takes a core and a half of the time, and
-keeps requests from being read while others are computed, at times all but one for seconds. The
-name in full is taken where "uni" is not."""
-
-
+"""Computes the model in the scheduler's process. By default vLLM uses a separate process on a CPU,
+and the scheduler busy-waits for its results: this costs one and a half cores and delays the reading
+of new requests, at times for seconds. VLLM rejects the short name "uni" here."""
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""What vLLM takes as the largest rank of an adapter."""
+"""Values that vLLM accepts as the maximum rank of an adapter."""
 MAX_RANK = _RANKS[-1]
 
 
 @dataclass(frozen=True, kw_only=True)
 class StartConfig:
-    """How vLLM is started, whichever way."""
+    """How vLLM is started, as a server or as an engine."""
 
     model: str
     """A folder or id in the Hugging Face layout."""
     context_window: int
-    """Tokens of one sequence."""
+    """Maximum tokens of one sequence."""
     dtype: str = "auto"
-    """float32, bfloat16, ...; auto is what the model was saved as."""
+    """float32, bfloat16, ...; auto: the type of the saved model."""
     cpu: bool = True
-    """Whether it computes on the CPU: then it is started for little memory and a quick start."""
+    """Whether vLLM computes on the CPU, with little memory and a quick start."""
     threads: int = 1
-    """With which it computes, on a CPU."""
+    """Threads of the computation on a CPU."""
     max_num_seqs: int = 64
-    """Requests that it computes together."""
+    """Requests that vLLM computes at once."""
     supports: bool = False
-    """Whether it tells which tokens top-p and top-k left; it cannot on a CPU."""
+    """Whether vLLM reports the sampling support; not possible on a CPU."""
     transfer: str = ""
-    """By which of its own transfers it takes weights; "": by files."""
+    """vLLM's own transfer for weights (nccl, ipc); empty: files."""
     lora_rank: int = 0
-    """Of the adapter that it is given in the place of weights; 0: it is given all weights."""
+    """Rank of the adapter that vLLM loads instead of weights; 0: vLLM loads all weights."""
     lora_targets: tuple[str, ...] = ()
-    """Layers that the adapter changes, by the last parts of their names."""
+    """Layers that the adapter changes, by the last part of their names."""
     log: Path | None = None
-    """A file for what it says; None: it is not kept."""
+    """A file for vLLM's output; None: the output is dropped."""
 
     def core_arguments(self) -> dict[str, Any]:
-        """The arguments, by vLLM's names: its log-probabilities are those it samples by."""
-        told: dict[str, Any] = {
+        """The arguments, by vLLM's names; log-probabilities are the sampling distribution's."""
+        arguments: dict[str, Any] = {
             "model": self.model,
             "max_model_len": self.context_window,
             "dtype": self.dtype,
@@ -74,31 +71,35 @@ class StartConfig:
             "scheduling_policy": "priority",
         }
         if self.transfer:
-            told["weight_transfer_config"] = {"backend": self.transfer}
+            arguments["weight_transfer_config"] = {"backend": self.transfer}
         if self.supports:
-            told["return_sampling_mask"] = True
+            arguments["return_sampling_mask"] = True
         if self.lora_rank:
-            told |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": room(self.lora_rank)}
-            # The output head among them, as vLLM 0.32 would have it, ends its engine on a CPU where
-            # a prompt's log-probabilities are asked for while others are sampled.
-            told["lora_target_modules"] = list(self.lora_targets)
+            arguments |= {
+                "enable_lora": True,
+                "max_loras": 1,
+                "max_lora_rank": max_lora_rank(self.lora_rank),
+            }
+            # By default vLLM 0.32 includes the output head. On a CPU that crashes its engine if a
+            # prompt's log-probabilities are requested while other requests are sampled.
+            arguments["lora_target_modules"] = list(self.lora_targets)
         if self.cpu:
-            told |= {"enforce_eager": True, "kv_cache_memory_bytes": 2**27, "block_size": 32}
-            # A prompt that has a seed and is computed in two pieces ends vLLM 0.32's engine: it
-            # sets back the seed's generator, which those of a CPU cannot do.
-            told["enable_chunked_prefill"] = False
-        return told
+            arguments |= {"enforce_eager": True, "kv_cache_memory_bytes": 2**27, "block_size": 32}
+            # Otherwise a seeded prompt computed in two chunks crashes vLLM 0.32's engine, which
+            # rewinds the seed's generator: a CPU's generator cannot be rewound.
+            arguments["enable_chunked_prefill"] = False
+        return arguments
 
 
-def room(rank: int) -> int:
-    """The least ``max_lora_rank`` that has room for an adapter of this rank, of 512 at most."""
+def max_lora_rank(rank: int) -> int:
+    """The smallest ``max_lora_rank`` that fits an adapter of this rank, at most 512."""
     return next(largest for largest in _RANKS if largest >= rank)
 
 
 def as_words(arguments: Mapping[str, Any]) -> list[str]:
-    """Arguments as words of vLLM's command line; True is a word alone, False one with "no".
+    """Arguments as words of vLLM's command line.
 
-    What has parts is JSON; the parts of a list are words of their own.
+    True is ``--name``, False is ``--no-name``, a dict is JSON, and each item of a list is a word.
     """
     words: list[str] = []
     for name, value in arguments.items():
@@ -113,22 +114,22 @@ def as_words(arguments: Mapping[str, Any]) -> list[str]:
 
 
 def split_words(text: str) -> tuple[str, ...]:
-    """Words of a command line as a shell would split them.
+    """Words of a command line, split like a shell does.
 
     Raises:
-        ValueError: a quotation does not end.
+        ValueError: a quotation mark is missing.
     """
     try:
         return tuple(shlex.split(text))
     except ValueError as error:
-        raise ValueError(f"arguments ({text!r}): a quotation does not end") from error
+        raise ValueError(f"arguments ({text!r}) lacks a closing quotation mark") from error
 
 
 def parse_pairs(text: str) -> dict[str, Any]:
-    """Arguments given as ``key=value key=value``; values are JSON, or else words as they are.
+    """Arguments of the form ``key=value key=value``; a value is JSON or a bare word.
 
     Raises:
-        ValueError: a word is no pair, or names what is chosen elsewhere.
+        ValueError: a word is no pair, or the argument is reserved.
     """
     pairs: dict[str, Any] = {}
     for word in split_words(text):
@@ -136,9 +137,9 @@ def parse_pairs(text: str) -> dict[str, Any]:
         name = name.removeprefix("--").replace("-", "_")
         if not equals or not name:
             raise ValueError(f"arguments ({word!r}) must be words like max_num_seqs=32")
-        if name in NOT_FREE:
-            instead = NOT_FREE[name]
-            reason = f"say {instead}" if instead else "training rests on what it is set to"
+        if name in RESERVED:
+            instead = RESERVED[name]
+            reason = f"use {instead}" if instead else "training depends on its value"
             raise ValueError(f"arguments must not set {name}: {reason}")
         try:
             pairs[name] = json.loads(value)

@@ -1,4 +1,4 @@
-"""VLLM's engine in this process: its verbs, each with a deadline."""
+"""A client of vLLM's engine in this process. Every call has a deadline."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agents.completion import Completion, SamplingParams
+from agents.serving.client import FIRST, PublishedWeights
+from agents.serving.errors import Broken, Refused, Unreachable
 from agents.vllm.adapter import ADAPTER, is_adapter
-from agents.vllm.engine_process import EngineProcess
-from agents.vllm.errors import Broken, Refused, Unreachable
-from agents.vllm.instance import Handover
+from agents.vllm.engine_process import VLLMEngineProcess
 from agents.vllm.protocol import Verb, transfer_body
-from agents.vllm.replica import FIRST
 from agents.vllm.sampling import (
     UNBOUNDED,
-    Asked,
     BadAnswer,
+    Expected,
     NoSupport,
     Sampled,
     Span,
@@ -31,44 +30,45 @@ _PROGRESS = ("vllm:generation_tokens", "vllm:prompt_tokens")
 
 
 class Engine:
-    """An engine that was started here, asked as a :class:`~agents.vllm.replica.Replica` is.
+    """Sends requests to the engine; the counterpart of :class:`~agents.vllm.client.VLLMClient`.
 
     Args:
-        process: whoever started it.
-        short_s: deadline of everything that generates nothing, in seconds.
+        process: starts and holds the engine.
+        short_s: deadline of calls that generate nothing, in seconds.
         load_s: deadline of loading weights.
     """
 
     url = "the vLLM engine"
-    path = "AsyncLLM"
+    endpoint = "AsyncLLM"
+    reports_versions = True
 
-    def __init__(self, process: EngineProcess, *, short_s: float, load_s: float) -> None:
+    def __init__(self, process: VLLMEngineProcess, *, short_s: float, load_s: float) -> None:
         self._process = process
         self._short_s = short_s
         self._load_s = load_s
         self.context_window = 0
         self.max_num_seqs: int | None = None
-        """Requests that it computes at once."""
+        """Requests that the engine computes at once; None: unknown."""
         self.num_workers = 1
-        """Processes that hold its weights."""
-        self.tells_supports = False
-        """Whether it tells what top-k and top-p left."""
+        """Processes that hold the weights."""
+        self.reports_support = False
+        """Whether the engine reports the sampling support."""
         self.num_running = 0
-        """Requests that it was sent and has not answered."""
+        """Requests without a response."""
         self._adapter: Path | None = None
-        """Where the adapter lay that it was given first; None: it has none."""
+        """Folder of the first loaded adapter, which requests name; None: no adapter."""
 
     async def describe(self) -> None:
-        """Learn its window, and how many requests it computes at once.
+        """Query the engine's context window and scheduler.
 
         Raises:
-            Unreachable: it is not there.
+            Unreachable: the engine is not running.
         """
         llm = self._llm()
         self.context_window = int(llm.model_config.max_model_len)
         self.num_workers = int(llm.vllm_config.parallel_config.world_size)
         self.max_num_seqs = int(llm.scheduler_config.max_num_seqs)
-        self.tells_supports = getattr(llm.model_config, "return_sampling_mask", False) is True
+        self.reports_support = getattr(llm.model_config, "return_sampling_mask", False) is True
 
     async def generate(
         self,
@@ -80,25 +80,25 @@ class Engine:
         priority: int,
         deadline_s: float,
     ) -> Completion:
-        """One completion; cancelling the call aborts the request.
+        """Sample one completion; cancelling the call aborts the request.
 
         Raises:
             Unreachable: the engine does not answer in time, or is dead.
             Refused: the request is wrong.
         """
-        asked = Asked.of(prompt_ids, sampling, self.context_window, version)
+        expected = Expected.of(prompt_ids, sampling, self.context_window, version)
         output = await self._ask(
             prompt_ids, sampling, request_id, str(version), deadline_s, priority=priority
         )
-        return self._completion(output, asked)
+        return self._completion(output, expected)
 
     async def probe(
         self, prompt_ids: Sequence[int], sampling: SamplingParams, version: int
     ) -> tuple[list[float], Completion]:
-        """The log-probabilities of a prompt's tokens, and a completion with those of its own.
+        """Log-probabilities of a prompt's tokens except the first, and a completion.
 
         Returns:
-            Those of the prompt from its second token on, at temperature 1; and what is sampled.
+            The prompt's log-probabilities, at temperature 1, and the completion.
 
         Raises:
             Unreachable, Refused: as :meth:`generate`.
@@ -107,58 +107,58 @@ class Engine:
         output = await self._ask(
             prompt_ids, sampling, name, name, self._load_s, priority=FIRST, prompt=True
         )
-        asked = Asked.of(prompt_ids, sampling, self.context_window, version)
+        expected = Expected.of(prompt_ids, sampling, self.context_window, version)
         rows = output.prompt_logprobs
         read = None
         if rows is not None:
             entries = zip(prompt_ids, rows, strict=False)
             read = [_logprob(row, token) for token, row in entries]
         try:
-            return scored(prompt_ids, read), self._completion(output, asked)
+            return scored(prompt_ids, read), self._completion(output, expected)
         except BadAnswer as bad:
-            raise Broken(f"{self.url} cannot be believed: {bad}") from bad
+            raise Broken(f"{self.url}: invalid response: {bad}") from bad
 
-    async def load(self, given: Handover, version: int) -> None:
-        """Pause, load the weights or the adapter that are given, label them, go on.
+    async def load(self, weights: PublishedWeights, version: int) -> None:
+        """Pause the engine, load the weights or the adapter, set the version label, and resume.
 
-        Requests that are running go on with the new weights; their keys and values are computed
-        anew. A failure leaves the engine paused: another :meth:`load` may repair it, a request
-        would end it.
+        Running requests continue with the new weights; the engine recomputes their keys and values.
+        After a failure the engine stays paused: another :meth:`load` may repair it, but a request
+        would crash it.
 
         Raises:
-            Unreachable: the engine does not answer in time, or could not load them.
+            Unreachable: the engine does not answer in time, or could not load the weights.
         """
         llm = self._llm()
         await self._do("pause", llm.pause_generation(mode="keep", clear_cache=True), self._load_s)
-        await self._take(given)
+        await self._receive(weights)
         await self._do("label weights", llm.update_weight_version(str(version)), self._short_s)
-        await self._do("go on", llm.resume_generation(), self._short_s)
+        await self._do("resume", llm.resume_generation(), self._short_s)
 
-    async def _take(self, given: Handover) -> None:
-        if not isinstance(given, Path):
-            return await given.into(self)
-        if is_adapter(given):
-            self._adapter = self._adapter or given
-            loading = self._llm().add_lora(_named(given, load_inplace=True))
+    async def _receive(self, weights: PublishedWeights) -> None:
+        if not isinstance(weights, Path):
+            return await weights.into(self)
+        if is_adapter(weights):
+            self._adapter = self._adapter or weights
+            loading = self._llm().add_lora(_lora_request(weights, load_inplace=True))
         else:
-            reload = {"weights_path": str(given)}
+            reload = {"weights_path": str(weights)}
             loading = self._llm().collective_rpc("reload_weights", kwargs=reload)
         await self._do("load weights", loading, self._load_s)
 
-    async def transfer(self, verb: Verb, told: Mapping[str, Any]) -> None:
-        """Tell it a verb of vLLM's own transfer of weights.
+    async def transfer(self, verb: Verb, arguments: Mapping[str, Any]) -> None:
+        """Call a verb of vLLM's own transfer of weights.
 
         Raises:
-            Unreachable: it does not answer in time, or fails.
+            Unreachable: the engine does not answer in time, or fails.
         """
-        call = self._llm().collective_rpc(verb, kwargs=transfer_body(told))
+        call = self._llm().collective_rpc(verb, kwargs=transfer_body(arguments))
         await self._do(verb.replace("_", " "), call, self._load_s)
 
     async def num_tokens(self) -> float | None:
-        """Tokens that it has read and sampled since it was started; None where it does not count.
+        """Tokens read and sampled since the engine's start; None: unknown.
 
         Raises:
-            Unreachable: it is not there.
+            Unreachable: the engine is not running.
         """
         self._llm()
         from vllm.v1.metrics.reader import get_metrics_snapshot
@@ -167,27 +167,27 @@ class Engine:
         return float(sum(metric.value for metric in found)) if found else None
 
     async def sleep(self) -> None:
-        """Give back the device's memory: weights move to the host's, keys and values are dropped.
+        """Free the device's memory: move weights to the host, and drop keys and values.
 
-        Requests that are running wait.
+        Running requests wait.
 
         Raises:
-            Unreachable: it does not in time.
+            Unreachable: the engine does not sleep in time.
         """
         await self._do("sleep", self._llm().sleep(level=1, mode="keep"), self._load_s)
 
     async def wake(self) -> None:
-        """Take the memory back, and go on.
+        """Take the device's memory again, and resume.
 
         Raises:
-            Unreachable: it does not in time.
+            Unreachable: the engine does not wake up in time.
         """
         await self._do("wake up", self._llm().wake_up(), self._load_s)
 
     def _llm(self) -> Any:
         llm = self._process.llm
         if llm is None or llm.errored:
-            raise Unreachable(f"{self.url} is not there")
+            raise Unreachable(f"{self.url} is not running")
         return llm
 
     async def _ask(
@@ -201,9 +201,9 @@ class Engine:
         priority: int,
         prompt: bool = False,
     ) -> Any:
-        """What vLLM says at a request's end."""
+        """VLLM's final output of a request."""
         llm = self._llm()
-        if self.tells_supports and not sampling.top_k:
+        if self.reports_support and not sampling.top_k:
             raise Refused(f"{self.url} {UNBOUNDED}")
         from vllm import SamplingParams as Parameters
         from vllm import TokensPrompt
@@ -211,16 +211,16 @@ class Engine:
         from vllm.sampling_params import RequestOutputKind
 
         async def last() -> Any:
-            told = sampling_parameters(sampling, prompt_logprobs=prompt)
-            parameters = Parameters(**told, output_kind=RequestOutputKind.FINAL_ONLY)
+            values = sampling_parameters(sampling, prompt_logprobs=prompt)
+            parameters = Parameters(**values, output_kind=RequestOutputKind.FINAL_ONLY)
             tokens = TokensPrompt(prompt_token_ids=list(prompt_ids), cache_salt=salt)
-            adapter = _named(self._adapter) if self._adapter is not None else None
-            asked = llm.generate(
+            adapter = _lora_request(self._adapter) if self._adapter is not None else None
+            generating = llm.generate(
                 tokens, parameters, request_id, lora_request=adapter, priority=priority
             )
-            outputs = [output async for output in asked]
+            outputs = [output async for output in generating]
             if not outputs:
-                raise Unreachable(f"{self.url} answered nothing")
+                raise Unreachable(f"{self.url} returned no output")
             return outputs[-1]
 
         self.num_running += 1
@@ -233,23 +233,23 @@ class Engine:
         finally:
             self.num_running -= 1
 
-    def _completion(self, output: Any, asked: Asked) -> Completion:
-        told = output.outputs[0]
-        tokens = [int(token) for token in told.token_ids]
-        rows = told.logprobs or ()
+    def _completion(self, output: Any, expected: Expected) -> Completion:
+        choice = output.outputs[0]
+        tokens = [int(token) for token in choice.token_ids]
+        rows = choice.logprobs or ()
         logprobs = [_logprob(row, token) for token, row in zip(tokens, rows, strict=False)]
         sampled = Sampled(
             tokens,
             [logprob for logprob in logprobs if logprob is not None],
-            [Span(span.version, span.start, span.end) for span in told.weight_versions or ()],
-            told.finish_reason,
-            told.stop_reason,
-            None if told.sampling_mask is None else told.sampling_mask.token_ids,
+            [Span(span.version, span.start, span.end) for span in choice.weight_versions or ()],
+            choice.finish_reason,
+            choice.stop_reason,
+            None if choice.sampling_mask is None else choice.sampling_mask.token_ids,
         )
         try:
-            return completion_from(sampled, asked)
+            return completion_from(sampled, expected)
         except BadAnswer as bad:
-            raise Broken(f"{self.url} cannot be believed: {bad}") from bad
+            raise Broken(f"{self.url}: invalid response: {bad}") from bad
         except NoSupport as missing:
             raise Refused(f"{self.url}: {missing}") from missing
 
@@ -259,14 +259,14 @@ class Engine:
                 return await call
         except TimeoutError as error:
             raise Unreachable(f"{self.url} did not {what} within {deadline_s:g} s") from error
-        # The engine's own failures have no type in common.
+        # The engine's exceptions have no common type.
         except Exception as error:
             said = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
             raise Unreachable(f"{self.url} did not {what}: {said}") from error
 
 
-def _named(folder: Path, *, load_inplace: bool = False) -> Any:
-    """The adapter, as vLLM is told of it; a request names it and has nothing read."""
+def _lora_request(folder: Path, *, load_inplace: bool = False) -> Any:
+    """VLLM's name for the adapter. Without ``load_inplace`` the loaded adapter is used as it is."""
     from vllm.lora.request import LoRARequest
 
     return LoRARequest(ADAPTER, 1, str(folder), load_inplace=load_inplace)

@@ -1,34 +1,34 @@
-"""The policy that samples by vLLM's engine in this process; see :class:`agents.policy.Policy`."""
+"""The policy that samples with vLLM's engine in this process."""
 
 from __future__ import annotations
 
+from agents.serving.client import WeightPublisher
+from agents.serving.errors import Unreachable
+from agents.serving.policy import Timeouts
+from agents.serving.probe import Prober
+from agents.serving.server import ManagedServer
 from agents.vllm.engine import Engine
-from agents.vllm.engine_process import EngineProcess
-from agents.vllm.errors import Unreachable
-from agents.vllm.member import Member
-from agents.vllm.policy import Timeouts, VLLMServerPolicy
-from agents.vllm.proof import Prober
-from agents.vllm.transfer import Transfer
-from agents.vllm.weights import WeightFolders
+from agents.vllm.engine_process import VLLMEngineProcess
+from agents.vllm.policy import VLLMServerPolicy
 
 
 class VLLMEnginePolicy(VLLMServerPolicy):
-    """Samples by one engine, which is looked after as a server that a run starts.
+    """Samples with one engine, which is monitored and restarted like a server.
 
     Args:
-        process: the engine.
-        folders: where weights are handed over.
-        prober: proves that they arrived.
-        context_window: tokens of one sequence.
+        process: starts the engine.
+        publisher: makes weights available to the engine.
+        prober: verifies the engine's weights.
+        context_window: maximum tokens of one sequence.
         timeouts: deadlines.
-        start_s: deadline of its being there, in seconds.
+        start_s: deadline of a start, in seconds.
         load_s: deadline of loading weights, of sleeping and of waking up.
     """
 
     def __init__(
         self,
-        process: EngineProcess,
-        folders: WeightFolders | Transfer,
+        process: VLLMEngineProcess,
+        publisher: WeightPublisher,
         prober: Prober,
         *,
         context_window: int,
@@ -36,35 +36,35 @@ class VLLMEnginePolicy(VLLMServerPolicy):
         start_s: float = 600.0,
         load_s: float = 120.0,
     ) -> None:
-        self._engine = Member(prober, engine=process, start_s=start_s, load_s=load_s)
+        self._server = ManagedServer(prober, runner=process, start_s=start_s, load_s=load_s)
         self._sleeps = process.config.sleep
         super().__init__(
-            [self._engine], folders, prober, context_window=context_window, timeouts=timeouts
+            [self._server], publisher, prober, context_window=context_window, timeouts=timeouts
         )
 
     async def sleep(self) -> None:
-        """Give the device's memory to the learner, where that was configured.
+        """Give the device's memory to the learner, if configured.
 
-        An engine that fails at it is started again, awake.
+        An engine that fails to sleep is restarted, awake.
         """
         await self._rest(asleep=True)
 
     async def wake(self) -> None:
-        """Take the memory back."""
+        """Take the device's memory again."""
         await self._rest(asleep=False)
 
     def facts(self) -> dict[str, object]:
-        """What a run records of its policy."""
+        """Properties of the policy that a run records."""
         import vllm
 
         return {"policy": "vllm-engine", "vllm": vllm.__version__, "sleep": self._sleeps}
 
     async def _rest(self, *, asleep: bool) -> None:
-        if not self._sleeps or not self._engine.is_ready:
+        if not self._sleeps or not self._server.is_ready:
             return
-        engine = self._engine.replica
+        engine = self._server.client
         assert isinstance(engine, Engine)
         try:
             await (engine.sleep() if asleep else engine.wake())
         except Unreachable as error:
-            self._engine.suspect(error)
+            self._server.mark_unhealthy(error)

@@ -1,6 +1,6 @@
-"""VLLM's engine, started by this process, watched over and ended with all that belongs to it.
+"""Starts, monitors and ends vLLM's engine, with all its processes.
 
-What is asked is in this process; what computes is in processes that vLLM starts.
+The engine's front end runs in this process; vLLM starts processes that compute.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import multiprocessing
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agents.vllm import tree
+from agents.serving import process_tree
+from agents.serving.errors import ServerGone
+from agents.serving.guard import Used, shared_memory
+from agents.serving.process_tree import Tree
 from agents.vllm.arguments import StartConfig
-from agents.vllm.environment import handed_down
-from agents.vllm.guard import Used, shared_memory
-from agents.vllm.process import ServerGone
-from agents.vllm.tree import Tree
+from agents.vllm.environment import child_environment
 
 if TYPE_CHECKING:
     import aiohttp
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 NOT_INSTALLED = (
-    "policy=vllm-engine needs vLLM in this interpreter: pip install '.[vllm]', or say "
-    "policy=vllm-server policy.python=... for one that is installed elsewhere"
+    "policy=vllm-engine needs vLLM in this interpreter: pip install '.[vllm]', or use "
+    "policy=vllm-server policy.python=... with another interpreter"
 )
 NEEDED = ("pause_generation", "resume_generation", "collective_rpc", "update_weight_version")
-"""Verbs of AsyncLLM that releases before 0.32 do not all have."""
+"""Methods of AsyncLLM that some releases before 0.32 lack."""
 _END_S = 30.0
-"""How long an engine may take to be gone."""
-_LOOK_S = 0.1
+"""Seconds that an engine may take to end."""
+_CHECK_S = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,26 +51,28 @@ class EngineConfig(StartConfig):
     """How an engine is started."""
 
     gpu_memory: float = 0.4
-    """Share of the GPU's memory that it takes; the learner has the rest."""
+    """Fraction of the GPU's memory for the engine; the learner has the rest."""
     sleep: bool = False
-    """Whether it is able to give that memory back for a while."""
+    """Whether the engine can free its memory during updates."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Further arguments, by the names of vLLM's AsyncEngineArgs."""
+    """More arguments, by the names of vLLM's AsyncEngineArgs."""
 
     def engine_arguments(self) -> dict[str, Any]:
-        """Everything that vLLM is told."""
-        told = self.core_arguments() | {"use_tqdm_on_load": False}
+        """All arguments of the engine."""
+        values = self.core_arguments() | {"use_tqdm_on_load": False}
         if not self.cpu:
-            told |= {"gpu_memory_utilization": self.gpu_memory, "enable_sleep_mode": self.sleep}
-        return told | dict(self.arguments)
+            values |= {"gpu_memory_utilization": self.gpu_memory, "enable_sleep_mode": self.sleep}
+        return values | dict(self.arguments)
 
 
-class EngineProcess:
+class VLLMEngineProcess:
     """An AsyncLLM, and the processes that compute for it.
 
     Attributes:
-        llm: the AsyncLLM; None before it is there and after it was ended.
+        llm: the AsyncLLM; None before it is ready and after it ended.
     """
+
+    engine = "vLLM"
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
@@ -81,17 +83,17 @@ class EngineProcess:
         self._others: set[int | None] = set()
         self._guard: asyncio.subprocess.Process | None = None
         self._memory: Used
-        """What shared memory it was seen to use."""
+        """Shared memory that the processes use."""
         self._ending = False
         self._stopping: asyncio.Task[None] | None = None
 
     @property
     def running(self) -> bool:
-        """Whether it is there and alive."""
+        """Whether the engine is alive."""
         return self.llm is not None and not self.llm.errored
 
     async def start(self) -> None:
-        """Start it; it is there some twenty seconds later.
+        """Start the engine; it is ready some twenty seconds later.
 
         Raises:
             ServerGone: vLLM is not installed here.
@@ -100,37 +102,37 @@ class EngineProcess:
             raise ServerGone(NOT_INSTALLED)
         self._ending, self._error, self._stopping = False, "", None
         self._memory = Used(self._processes, shared_memory())
-        # Else it would be started, once, with the engine's environment.
+        # Otherwise the tracker would start later, with the engine's environment.
         resource_tracker.ensure_running()
         self._others = {child.pid for child in multiprocessing.active_children()}
         self._guard = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", tree.__file__),
+            *(sys.executable, "-I", "-S", process_tree.__file__),
             stdin=asyncio.subprocess.PIPE,
             start_new_session=True,
         )
         self._boot = asyncio.create_task(self._bring_up())
 
     async def ended(self) -> None:
-        """Return when it is gone, or could not be started."""
+        """Return when the engine has ended, or could not be started."""
         while self.running or (self._boot is not None and not self._boot.done()):
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_CHECK_S)
 
     def last_words(self) -> str:
-        """Why it could not be started, in one line, and where the rest is."""
+        """Why the engine could not be started, in one line, and the path of the log."""
         log = self.config.log
         where = f" (all of it: {log})" if log is not None else ""
-        return (self._error or "it said nothing") + where
+        return (self._error or "no error message") + where
 
-    def instance(self, session: aiohttp.ClientSession, *, short_s: float, load_s: float) -> Engine:
-        """What is asked; ``session`` is for servers."""
+    def client(self, session: aiohttp.ClientSession, *, short_s: float, load_s: float) -> Engine:
+        """A client of the engine; it needs no ``session``."""
         from agents.vllm.engine import Engine
 
         return Engine(self, short_s=short_s, load_s=load_s)
 
     async def stop(self) -> None:
-        """Kill its processes, and remove the shared memory that they left.
+        """Kill the engine's processes, and remove the shared memory that they left.
 
-        Done to its end whoever is cancelled meanwhile: another call waits for the same.
+        The cleanup finishes even if the caller is cancelled; another call waits for it.
         """
         if self._stopping is None:
             self._stopping = asyncio.create_task(self._stop())
@@ -141,7 +143,7 @@ class EngineProcess:
         if boot is None:
             return
         self._ending = True
-        self._memory.look()
+        self._memory.observe()
         gone = self._kill()
         await asyncio.wait({boot}, timeout=_END_S)
         llm, self.llm = self.llm, None
@@ -149,7 +151,7 @@ class EngineProcess:
             gone += self._kill()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.to_thread(llm.shutdown), _END_S)
-            # It is called again when the object goes, when what it calls may be gone before.
+            # The object's destructor calls it again, at a time when its own parts may not exist.
             llm.shutdown = lambda: None
         loop = asyncio.get_running_loop()
         end = loop.time() + _END_S
@@ -157,7 +159,7 @@ class EngineProcess:
             if loop.time() > end:
                 logger.warning("processes of the vLLM engine do not end")
                 break
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_CHECK_S)
         self._trees = set()
         for path in self._memory.orphans():
             _remove(path)
@@ -171,20 +173,20 @@ class EngineProcess:
     async def _bring_up(self) -> None:
         building = asyncio.ensure_future(asyncio.to_thread(self._build))
         while not building.done():
-            await asyncio.wait({building}, timeout=_LOOK_S)
+            await asyncio.wait({building}, timeout=_CHECK_S)
             self._note_trees()
-            self._memory.look()
+            self._memory.observe()
             if self._ending:
                 self._kill()
         try:
             self.llm = building.result()
-        # Whatever it is, it is told: vLLM's errors have no type in common.
+        # VLLM's exceptions have no common type.
         except Exception as error:
             logger.debug("the vLLM engine did not start", exc_info=error)
             self._error = " ".join(str(error).split()) or type(error).__name__
 
     def _note_trees(self) -> None:
-        """Know the processes that vLLM starts, and have the guard know them."""
+        """Record the processes that vLLM starts, here and in the guard."""
         for child in multiprocessing.active_children():
             if child.pid is None or child.pid in self._others or child.name[:6] != "Engine":
                 continue
@@ -195,18 +197,18 @@ class EngineProcess:
                 self._guard.stdin.write(f"{found.pid} {found.born}\n".encode())
 
     def _processes(self) -> list[int]:
-        """This one, which makes what it shares with those that compute, and those."""
+        """This process, which creates the shared memory, and those that compute."""
         return [os.getpid(), *(one.pid for found in self._trees for one in found.members())]
 
     def _kill(self) -> list[Tree]:
         return [one for found in self._trees for one in found.kill()]
 
     def _build(self) -> Any:
-        """Make the AsyncLLM: it waits for its processes, so it has a thread."""
+        """Make the AsyncLLM, in a thread: it waits for its processes."""
         with tempfile.TemporaryDirectory(prefix="turnwise-engine-") as folder:
             log_config = Path(folder) / "logging.json"
             log_config.write_text(json.dumps(_log_config(self.config.log)))
-            with handed_down(_variables(self.config, log_config)):
+            with child_environment(_variables(self.config, log_config)):
                 import vllm
                 from vllm.engine.arg_utils import AsyncEngineArgs
                 from vllm.v1.engine.async_llm import AsyncLLM
@@ -215,18 +217,18 @@ class EngineProcess:
                 if lacking:
                     raise ServerGone(
                         f"vLLM {vllm.__version__} has no AsyncLLM.{lacking[0]}: install 0.32 or "
-                        f"later, or say policy=vllm-server"
+                        f"later, or use policy=vllm-server"
                     )
-                told = self.config.engine_arguments()
-                _check_names(told, [f.name for f in dataclasses.fields(AsyncEngineArgs)])
-                arguments = AsyncEngineArgs(**told)
+                values = self.config.engine_arguments()
+                _check_names(values, [f.name for f in dataclasses.fields(AsyncEngineArgs)])
+                arguments = AsyncEngineArgs(**values)
                 if self._ending:
-                    raise ServerGone("it was ended before it was there")
+                    raise ServerGone("the engine was stopped during its start")
                 return AsyncLLM.from_engine_args(arguments)
 
 
-def _check_names(told: Mapping[str, Any], known: list[str]) -> None:
-    for name in told:
+def _check_names(names: Iterable[str], known: list[str]) -> None:
+    for name in names:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
@@ -235,7 +237,7 @@ def _check_names(told: Mapping[str, Any], known: list[str]) -> None:
 
 def _variables(config: EngineConfig, log_config: Path) -> dict[str, str]:
     variables = {
-        # This process has threads: a copy of it might wait for one that it does not have.
+        # This process has threads: a forked copy could wait for a thread that it lacks.
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
         "VLLM_LOGGING_CONFIG_PATH": str(log_config),
         "VLLM_NO_USAGE_STATS": "1",
@@ -243,17 +245,17 @@ def _variables(config: EngineConfig, log_config: Path) -> dict[str, str]:
         "PYTHONWARNINGS": "ignore",
     }
     if config.transfer == "ipc":
-        # Handles of a GPU's memory are pickled.
+        # Handles of GPU memory are pickled.
         variables["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
     if config.cpu:
         variables["OMP_NUM_THREADS"] = str(config.threads)
-        # Else a small function of the sampler is compiled for half a minute at the first token.
+        # Compiling a small function of the sampler would delay the first token by 30 s.
         variables["TORCH_COMPILE_DISABLE"] = "1"
     return variables
 
 
 def _log_config(log: Path | None) -> dict[str, Any]:
-    """Everything that vLLM says goes to a file: the terminal is the run's."""
+    """Sends vLLM's messages to a file, because the terminal is the run's."""
     if log is not None:
         log.parent.mkdir(parents=True, exist_ok=True)
     handler = {
@@ -272,7 +274,7 @@ def _log_config(log: Path | None) -> dict[str, Any]:
 
 
 def _remove(path: Path) -> None:
-    """Delete a file of shared memory, also from what this process would delete as it ends."""
+    """Delete a file of shared memory, and unregister it from this process's resource tracker."""
     path.unlink(missing_ok=True)
     kind, name = "shared_memory", path.name
     if name.startswith("sem."):

@@ -1,4 +1,4 @@
-"""Variables of the environment, for as long as vLLM needs them, and no others it leaves."""
+"""Environment variables for the processes that vLLM starts, and for no others."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 
 
 @contextlib.contextmanager
-def handed_down(variables: Mapping[str, str]) -> Iterator[None]:
-    """What the processes inherit that vLLM starts here: variables, and that Ctrl-C is not theirs.
+def child_environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Context in which child processes inherit ``variables`` and ignore Ctrl-C.
 
-    Then these are undone, and the variables that vLLM sets itself: it preloads libraries and binds
-    threads, which no other child of this process should inherit.
+    At the end, the previous environment is restored. This also removes the variables that vLLM sets
+    itself to preload libraries and bind threads, which other child processes must not inherit.
     """
     before = dict(os.environ)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

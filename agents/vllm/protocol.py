@@ -1,8 +1,8 @@
-"""What is said to a vLLM server and what it answers: token ids in and out, as plain JSON.
+"""Requests and responses of a vLLM server: token ids in and out, as plain JSON.
 
-Two endpoints do it. ``/inference/v1/generate`` (a server with ``--enable-scale-out``) tells which
-weights sampled which token. ``/v1/completions`` with ``return_token_ids`` does not: there a
-completion's version is known only where no update fell into it.
+There are two endpoints. ``/inference/v1/generate`` (a server with ``--enable-scale-out``) reports
+the weight version of each token. ``/v1/completions`` with ``return_token_ids`` does not, so a
+completion's version is known only if no update happened while it ran.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 from agents.completion import Completion
 from agents.vllm.sampling import (
-    Asked,
     BadAnswer,
+    Expected,
     Sampled,
     Span,
     completion_from,
@@ -24,7 +24,7 @@ from agents.vllm.sampling import (
 )
 
 Endpoint = Literal["generate", "completions"]
-"""Which of the two endpoints is asked."""
+"""One of the two endpoints."""
 ENDPOINTS: dict[Endpoint, str] = {
     "generate": "/inference/v1/generate",
     "completions": "/v1/completions",
@@ -34,11 +34,11 @@ ENDPOINTS: dict[Endpoint, str] = {
 Verb = Literal[
     "init_weight_transfer_engine", "start_weight_update", "update_weights", "finish_weight_update"
 ]
-"""What a vLLM is told of a transfer of weights, as it calls it."""
+"""vLLM's names for the steps of its own weight transfer."""
 
 
 def request_body(
-    path: Endpoint,
+    endpoint: Endpoint,
     model: str,
     prompt_ids: Sequence[int],
     parameters: Mapping[str, Any],
@@ -50,58 +50,58 @@ def request_body(
     """The body of a request.
 
     Args:
-        path: which endpoint.
-        model: its name on the server.
+        endpoint: the endpoint.
+        model: the model's name on the server.
         prompt_ids: the prompt.
-        parameters: how it samples (:func:`~agents.vllm.sampling.sampling_parameters`).
-        request_id: names the request where it is to be aborted.
-        salt: of the prefix cache: keys and values of other weights are never found under it.
-        priority: lower is served earlier, where the server schedules by priority.
+        parameters: result of :func:`~agents.vllm.sampling.sampling_parameters`.
+        request_id: the request's name, for aborting it.
+        salt: part of the prefix cache's key, so that entries of other weights are never used.
+        priority: a lower value is served earlier if the server schedules by priority.
     """
     about: dict[str, Any] = {"model": model, "request_id": request_id, "cache_salt": salt}
     if priority:
         about["priority"] = priority
-    if path == "generate":
+    if endpoint == "generate":
         return {**about, "token_ids": list(prompt_ids), "sampling_params": dict(parameters)}
     return {**about, **parameters, "prompt": list(prompt_ids), "return_token_ids": True}
 
 
-def transfer_body(told: Mapping[str, Any]) -> dict[str, Any]:
-    """What a verb tells, for a server's HTTP: handles of CUDA's memory are pickled.
+def transfer_body(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a transfer's verb as JSON values; handles of CUDA memory are pickled.
 
     A server unpickles them only with ``VLLM_ALLOW_INSECURE_SERIALIZATION=1``.
     """
-    update = told.get("update_info")
+    update = arguments.get("update_info")
     if not isinstance(update, Mapping) or update.get("ipc_handles") is None:
-        return dict(told)
+        return dict(arguments)
     pickled = base64.b64encode(pickle.dumps(update["ipc_handles"])).decode()
     rest = {key: value for key, value in update.items() if key != "ipc_handles"}
-    return {**told, "update_info": {**rest, "ipc_handles_pickled": pickled}}
+    return {**arguments, "update_info": {**rest, "ipc_handles_pickled": pickled}}
 
 
-def completion_of(path: Endpoint, answer: Mapping[str, Any], asked: Asked) -> Completion:
-    """The completion that an answer holds.
+def completion_of(endpoint: Endpoint, answer: Mapping[str, Any], expected: Expected) -> Completion:
+    """The checked completion of a response.
 
     Raises:
-        BadAnswer: something is missing, or its numbers are none.
-        NoSupport: it must tell which tokens could be sampled.
+        BadAnswer: something is missing or invalid.
+        NoSupport: the sampling support is missing.
     """
     with _readable():
-        sampled = _sampled(path, answer)
-    return completion_from(sampled, asked)
+        sampled = _sampled(endpoint, answer)
+    return completion_from(sampled, expected)
 
 
-def _sampled(path: Endpoint, answer: Mapping[str, Any]) -> Sampled:
+def _sampled(endpoint: Endpoint, answer: Mapping[str, Any]) -> Sampled:
     choice = _choice(answer)
-    told = choice.get("logprobs") or {}
-    if path == "generate":
-        logprobs = [float(entry["logprob"]) for entry in told.get("content") or ()]
+    scores = choice.get("logprobs") or {}
+    if endpoint == "generate":
+        logprobs = [float(entry["logprob"]) for entry in scores.get("content") or ()]
         spans = [
             Span(str(span["version"]), int(span["start"]), int(span["end"]))
             for span in choice.get("weight_versions") or ()
         ]
     else:
-        logprobs = [float(logprob) for logprob in told.get("token_logprobs") or ()]
+        logprobs = [float(logprob) for logprob in scores.get("token_logprobs") or ()]
         spans = None
     tokens = list(map(int, choice.get("token_ids") or ()))
     reason, stopped_by = choice.get("finish_reason"), choice.get("stop_reason")
@@ -111,14 +111,14 @@ def _sampled(path: Endpoint, answer: Mapping[str, Any]) -> Sampled:
 
 
 def prompt_logprobs_of(answer: Mapping[str, Any], prompt_ids: Sequence[int]) -> list[float]:
-    """The log-probability of each prompt token but the first, at temperature 1.
+    """The log-probability of each prompt token except the first, at temperature 1.
 
     Raises:
-        BadAnswer: they are not all there.
+        BadAnswer: a value is missing.
     """
     with _readable():
         rows = answer.get("prompt_logprobs")
-        if rows is None:  # /v1/completions has them in its choice
+        if rows is None:  # /v1/completions puts them into the choice
             rows = _choice(answer).get("prompt_logprobs")
         if not isinstance(rows, list) or len(rows) != len(prompt_ids):
             return scored(prompt_ids, None)
@@ -128,16 +128,16 @@ def prompt_logprobs_of(answer: Mapping[str, Any], prompt_ids: Sequence[int]) -> 
 
 @contextlib.contextmanager
 def _readable() -> Iterator[None]:
-    """An answer of another shape is a bad one, wherever that shows."""
+    """Turns errors of an unexpected response shape into BadAnswer."""
     try:
         yield
     except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise BadAnswer(f"its shape is another: {type(error).__name__}: {error}") from error
+        raise BadAnswer(f"its shape is unexpected: {type(error).__name__}: {error}") from error
 
 
 def _choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
     choices = answer.get("choices")
     if not isinstance(choices, list) or len(choices) != 1:
-        raise BadAnswer("it has no choice, or several")
+        raise BadAnswer("it must have exactly one choice")
     choice: Mapping[str, Any] = choices[0]
     return choice

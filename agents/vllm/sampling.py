@@ -1,4 +1,4 @@
-"""What vLLM is asked of sampling and what its answers must hold, over HTTP or in this process."""
+"""Sampling parameters for vLLM, and checks of its completions; for servers and the engine."""
 
 from __future__ import annotations
 
@@ -9,48 +9,48 @@ from typing import Any, NamedTuple
 from agents.completion import Completion, FinishReason, SamplingParams
 
 POISONED = -9999.0
-"""What vLLM writes for a log-probability that is not a number: its weights or its cache are bad."""
+"""vLLM's log-probability in place of NaN: its weights or its cache are broken."""
 UNBOUNDED = (
-    "tells with every token what it was sampled from, the whole vocabulary where nothing bounds "
-    "it: give sampling.top_k and eval.top_k, or start it without --return-sampling-mask"
+    "reports the support of every token, without top_k the whole vocabulary: set sampling.top_k "
+    "and eval.top_k, or start it without --return-sampling-mask"
 )
 ROUNDING = 1e-5
-"""By how much a log-probability may come out above 0."""
+"""Largest log-probability that counts as 0."""
 
 
 class BadAnswer(Exception):
-    """Raised when an answer does not hold what it should; it says what is missing."""
+    """Raised when a response is incomplete or contains invalid values."""
 
 
 class NoSupport(Exception):
-    """Raised when an answer does not tell which tokens could be sampled, and must."""
+    """Raised when a response lacks the sampling support that training needs."""
 
     def __init__(self) -> None:
         super().__init__(
-            "it does not tell which tokens top_p and top_k left, without which no importance ratio "
-            "is right: start it with --return-sampling-mask (vLLM has it on GPUs only), or sample "
-            "with top_p=1 and top_k=0"
+            "the response does not report the tokens that top_p and top_k left, which importance "
+            "ratios need: start it with --return-sampling-mask (vLLM has it on GPUs only), or "
+            "sample with top_p=1 and top_k=0"
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What an answer is read against."""
+class Expected:
+    """Properties of a request that its response must match."""
 
     prompt_length: int
     max_tokens: int
     context_window: int
     stop_token_ids: tuple[int, ...]
     version: int
-    """The weights' version when the request was sent."""
+    """Version of the weights when the request was sent."""
     needs_support: bool = False
-    """Whether it must tell which tokens could be sampled."""
+    """Whether the response must report the sampling support."""
 
     @classmethod
     def of(
         cls, prompt_ids: Sequence[int], sampling: SamplingParams, window: int, version: int
-    ) -> Asked:
-        """What is asked by a request."""
+    ) -> Expected:
+        """The properties of one request."""
         return cls(
             prompt_length=len(prompt_ids),
             max_tokens=sampling.max_tokens,
@@ -62,7 +62,7 @@ class Asked:
 
 
 class Span(NamedTuple):
-    """Which weights sampled the tokens from ``start`` up to, without, ``end``."""
+    """The version of the tokens from ``start`` up to ``end``, exclusive."""
 
     version: str
     start: int
@@ -71,29 +71,29 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """A completion as vLLM tells it, not looked at yet."""
+    """A completion as vLLM reports it, not checked yet."""
 
     token_ids: Sequence[int]
     logprobs: Sequence[float]
     spans: Sequence[Span] | None
-    """None where it tells no versions: then nothing but the asked one can be meant."""
+    """None: vLLM reports no versions, and all tokens have the request's version."""
     finish_reason: str | None
     stopped_by: int | str | None
     supports: Sequence[Sequence[int]] | None = None
-    """Which tokens each could have been; None where it does not tell."""
+    """Support of each token: the ids it was sampled from. None: not reported."""
 
 
 def sampling_parameters(
     sampling: SamplingParams, *, prompt_logprobs: bool = False
 ) -> dict[str, Any]:
-    """The sampling parameters, by vLLM's names for them.
+    """Sampling parameters, by vLLM's names.
 
-    Every parameter that a model's ``generation_config.json`` may set is said, so that tokens come
-    from the distribution that their log-probabilities are of.
+    Every parameter that a model's ``generation_config.json`` could set is included, so that tokens
+    come from the distribution of their log-probabilities.
 
     Args:
-        sampling: how; only its own stop tokens end it, never those that vLLM adds.
-        prompt_logprobs: whether the prompt's log-probabilities are asked for as well.
+        sampling: the parameters. Only its stop tokens end a completion, never vLLM's defaults.
+        prompt_logprobs: whether the prompt's log-probabilities are requested as well.
     """
     parameters: dict[str, Any] = {
         "n": 1,
@@ -118,12 +118,12 @@ def sampling_parameters(
     return parameters
 
 
-def completion_from(sampled: Sampled, asked: Asked) -> Completion:
-    """The completion, when it can be believed.
+def completion_from(sampled: Sampled, expected: Expected) -> Completion:
+    """The checked completion.
 
     Raises:
-        BadAnswer: something is missing, or its numbers are none.
-        NoSupport: it must tell which tokens could be sampled.
+        BadAnswer: something is missing or invalid.
+        NoSupport: the sampling support is missing.
     """
     tokens, logprobs = sampled.token_ids, sampled.logprobs
     if len(logprobs) != len(tokens):
@@ -134,21 +134,21 @@ def completion_from(sampled: Sampled, asked: Asked) -> Completion:
     return Completion(
         tuple(tokens),
         tuple([logprob if logprob < 0 else 0.0 for logprob in logprobs]),
-        _versions(sampled, asked),
-        _finish_reason(sampled, asked),
-        _supports(sampled) if asked.needs_support else None,
+        _versions(sampled, expected),
+        _finish_reason(sampled, expected),
+        _supports(sampled) if expected.needs_support else None,
     )
 
 
 def scored(prompt_ids: Sequence[int], logprobs: Sequence[float | None] | None) -> list[float]:
-    """The log-probability of each prompt token but the first.
+    """The log-probability of each prompt token except the first.
 
     Args:
         prompt_ids: the prompt.
-        logprobs: what vLLM tells of each of its tokens; None for none.
+        logprobs: vLLM's value for each token; None: no value.
 
     Raises:
-        BadAnswer: they are not all there.
+        BadAnswer: a value is missing.
     """
     if logprobs is None or len(logprobs) != len(prompt_ids):
         raise BadAnswer("the prompt's log-probabilities are missing")
@@ -160,15 +160,15 @@ def scored(prompt_ids: Sequence[int], logprobs: Sequence[float | None] | None) -
     return found
 
 
-def _versions(sampled: Sampled, asked: Asked) -> tuple[int, ...]:
-    """The version of each token: half-open spans over the sampled tokens, or what was asked."""
+def _versions(sampled: Sampled, expected: Expected) -> tuple[int, ...]:
+    """The version of each token: from its span, or the request's."""
     count = len(sampled.token_ids)
     if sampled.spans is None:
-        return (asked.version,) * count
+        return (expected.version,) * count
     versions: list[int] = []
     for span in sampled.spans:
         if span.start != len(versions) or not span.version.isdigit():
-            raise BadAnswer(f"its weight versions are {[tuple(span) for span in sampled.spans]}")
+            raise BadAnswer(f"the weight versions are {[tuple(span) for span in sampled.spans]}")
         versions += [int(span.version)] * (span.end - span.start)
     if len(versions) != count:
         raise BadAnswer(f"{count} tokens came with the weight versions of {len(versions)}")
@@ -183,20 +183,20 @@ def _supports(sampled: Sampled) -> tuple[Sequence[int], ...]:
         raise BadAnswer(f"{len(sampled.token_ids)} tokens came with the supports of {count}")
     for token, support in zip(sampled.token_ids, sampled.supports, strict=True):
         if token not in support:
-            raise BadAnswer(f"token {token} was sampled from others, which are {len(support)}")
+            raise BadAnswer(f"token {token} is not in its support of {len(support)} tokens")
     return tuple(sampled.supports)
 
 
-def _finish_reason(sampled: Sampled, asked: Asked) -> FinishReason:
+def _finish_reason(sampled: Sampled, expected: Expected) -> FinishReason:
     tokens, stopped_by = sampled.token_ids, sampled.stopped_by
     if sampled.finish_reason == "stop":
         if isinstance(stopped_by, str):
             return FinishReason.STOP_STRING
-        if tokens and tokens[-1] in asked.stop_token_ids:
+        if tokens and tokens[-1] in expected.stop_token_ids:
             return FinishReason.STOP_TOKEN
-        raise BadAnswer(f"it stopped by {stopped_by}, which nobody asked for")
+        raise BadAnswer(f"it stopped at {stopped_by}, which is no stop token of the request")
     if sampled.finish_reason == "length":
-        full = asked.prompt_length + len(tokens) >= asked.context_window
-        cut = full and len(tokens) < asked.max_tokens
+        full = expected.prompt_length + len(tokens) >= expected.context_window
+        cut = full and len(tokens) < expected.max_tokens
         return FinishReason.CONTEXT_FULL if cut else FinishReason.LENGTH
-    raise BadAnswer(f"its finish_reason is {sampled.finish_reason!r}")
+    raise BadAnswer(f"the finish_reason is {sampled.finish_reason!r}")

@@ -1,9 +1,9 @@
-"""Weights from memory to memory, by vLLM's own transfer: NCCL between GPUs, CUDA IPC on one.
+"""Weights from memory to memory by vLLM's own transfer: NCCL between GPUs, CUDA IPC on one GPU.
 
-vLLM has both ends of it (``vllm.distributed.weight_transfer``): an engine in each server, and one
-here that drives it by four verbs. What is written here is what stands around them: a copy that does
-not change while it is sent, a thread of its own, a deadline on every leg, and another beginning
-after a failure. A server that was started again has no engine yet, so each is met anew.
+vLLM implements both ends (``vllm.distributed.weight_transfer``): a receiver in each server, and a
+sender here, which calls the receiver by four verbs. This module adds a copy that stays unchanged
+while it is sent, a thread for each call, deadlines, and new attempts after failures. A restarted
+server has no receiver, so sender and receiver connect again.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 from weakref import ref
 
-from agents.vllm.environment import handed_down
-from agents.vllm.errors import Refused, Unreachable
+from agents.serving.client import UnfitWeights
+from agents.serving.errors import Refused, Unreachable
+from agents.vllm.environment import child_environment
 from agents.vllm.protocol import Verb
-from agents.vllm.weights import UnfitWeights
 
 if TYPE_CHECKING:
     import torch
@@ -33,43 +33,43 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 _ABORT_S = 10.0
-"""Giving up a communicator takes vLLM five seconds at most."""
+"""Seconds for aborting a transfer; vLLM needs five at most."""
 _HERE = (None, "localhost", "127.0.0.1", "::1")
-"""Hosts of servers that may share a GPU with this process; the engine in it has none."""
+"""Hosts of servers that may share a GPU with this process; None is the engine in this process."""
 
 
 class Receiver(Protocol):
-    """A vLLM that weights are sent to."""
+    """A client of a vLLM that receives weights."""
 
     @property
     def url(self) -> str:
-        """What it is called where something is said of it."""
+        """Name used in logs and errors."""
         ...
 
     @property
     def num_workers(self) -> int:
-        """Processes that hold its weights."""
+        """Processes that hold the weights."""
         ...
 
-    async def transfer(self, verb: Verb, told: Mapping[str, Any]) -> None:
-        """Tell it a verb; it has a deadline.
+    async def transfer(self, verb: Verb, arguments: Mapping[str, Any]) -> None:
+        """Call a verb; the call has a deadline.
 
         Raises:
-            Unreachable: it does not answer in time, or fails.
-            Refused: it knows no such verb.
+            Unreachable: vLLM does not answer in time, or fails.
+            Refused: vLLM lacks the verb.
         """
         ...
 
 
-Meeting = Callable[[Receiver], Any]
-"""From a server to vLLM's ``TrainerInitInfo`` for it: how both ends meet.
+Rendezvous = Callable[[Receiver], Any]
+"""Makes vLLM's ``TrainerInitInfo`` for a server: how sender and receiver connect.
 
-It may raise Refused, for one that cannot be met.
+Raises Refused if they cannot connect.
 """
 
 
 def by_nccl(receiver: Receiver) -> Any:
-    """Over NCCL: the trainer's GPU is none of the server's."""
+    """Over NCCL: trainer and server use different GPUs."""
     from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
     from vllm.utils.network_utils import get_open_port
 
@@ -82,54 +82,54 @@ def by_nccl(receiver: Receiver) -> Any:
 
 
 def by_ipc(receiver: Receiver) -> Any:
-    """By CUDA IPC: the server computes on the trainer's own GPU."""
+    """By CUDA IPC: trainer and server use the same GPU."""
     if receiver.num_workers > 1 or urlsplit(receiver.url).hostname not in _HERE:
         raise Refused(
             f"{receiver.url} with {receiver.num_workers} worker(s) does not compute on this "
-            "process's own GPU alone, as policy.transfer=ipc needs: say policy.transfer=nccl"
+            "process's own GPU alone, as policy.transfer=ipc needs: use policy.transfer=nccl"
         )
     from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
 
     return IPCTrainerInitInfo(rank=0)
 
 
-MEETINGS: dict[str, Meeting] = {"nccl": by_nccl, "ipc": by_ipc}
-"""By vLLM's names for the transfers."""
+RENDEZVOUS: dict[str, Rendezvous] = {"nccl": by_nccl, "ipc": by_ipc}
+"""Rendezvous by vLLM's name of the transfer."""
 
 
 def _address_towards(url: str) -> str:
-    """This machine's address as the host of ``url`` sees it; nothing is sent to find it out."""
+    """This machine's address as the host of ``url`` sees it. Nothing is sent."""
     at = urlsplit(url)
     assert at.hostname is not None
-    # NCCL's meeting place is given by an address of version 4.
+    # NCCL's rendezvous needs an IPv4 address.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as towards:
         towards.connect((at.hostname, at.port or 80))
         return str(towards.getsockname()[0])
 
 
 class Transfer:
-    """Hands versions over from memory to memory, one server after the other.
+    """Publishes weights from memory to memory, to one server after the other.
 
     Args:
-        meeting: how this end and a server's meet.
-        deadline_s: of meeting a server, and of one handing over, each, in seconds.
+        rendezvous: how this process and a server connect.
+        deadline_s: deadline of connecting, and of sending one version, in seconds.
     """
 
-    def __init__(self, meeting: Meeting, *, deadline_s: float) -> None:
-        self._meeting = meeting
+    def __init__(self, rendezvous: Rendezvous, *, deadline_s: float) -> None:
+        self._rendezvous = rendezvous
         self._deadline_s = deadline_s
-        self._met: list[tuple[ref[Receiver], Any]] = []
-        """Servers, and vLLM's sender for each."""
+        self._senders: list[tuple[ref[Receiver], Any]] = []
+        """Connected servers, and vLLM's sender for each."""
         self._one = asyncio.Lock()
-        """Several communicators at once on one device may wait for each other for ever."""
+        """Several communicators at once on one device can deadlock."""
 
     def write(self, weights: Mapping[str, torch.Tensor], version: int) -> Snapshot:
-        """A copy of ``weights`` on their own device, to be sent to whoever needs this version.
+        """Copy ``weights`` on their device, for sending to servers later.
 
         Raises:
-            UnfitWeights: one is not finite.
+            UnfitWeights: a weight is not finite.
         """
-        # Tied weights have several names, and one copy.
+        # Tied weights have several names and one copy.
         copies: dict[int, torch.Tensor] = {}
         for name, tensor in weights.items():
             if id(tensor) in copies:
@@ -140,54 +140,55 @@ class Transfer:
         return Snapshot(self, {name: copies[id(tensor)] for name, tensor in weights.items()})
 
     async def send(self, weights: Mapping[str, torch.Tensor], receiver: Receiver) -> None:
-        """Put ``weights`` into a server, which is paused.
+        """Send ``weights`` to a paused server.
 
         Raises:
-            Unreachable: it did not take them in time, or one of the two ends failed.
-            Refused: it knows no such transfer, or cannot be met.
+            Unreachable: the transfer missed its deadline, or one end failed.
+            Refused: the server lacks this transfer, or no connection is possible.
         """
-        # It takes long, once, and sets variables that other children must not have.
+        # The first import is slow, and sets variables that other child processes must not have.
         await asyncio.to_thread(_import)
         async with self._one:
             client = _Client(receiver, asyncio.get_running_loop(), self._deadline_s)
-            sender = self._take(receiver)
+            sender = self._take_sender(receiver)
             try:
                 if sender is None:
-                    meet = _on_device_of(weights, _meet(self._meeting, receiver, client))
-                    sender = await self._in_time(client, "meet this process", meet)
+                    connect = _connect(self._rendezvous, receiver, client)
+                    connect = _on_device_of(weights, connect)
+                    sender = await self._in_time(client, "connect to this process", connect)
                 sender.client, sender.source.weights = client, weights
                 send = _on_device_of(weights, sender.send_weights)
-                await self._in_time(client, "take the weights", send)
+                await self._in_time(client, "receive the weights", send)
             except BaseException:
                 client.close()
                 if sender is not None:
                     await _abort(sender)
                 raise
-            # Nothing of it may keep the server or the weights.
+            # The sender must keep neither the server nor the weights alive.
             sender.client, sender.source.weights = None, {}
-            self._met.append((ref(receiver), sender))
+            self._senders.append((ref(receiver), sender))
 
     def close(self) -> None:
-        """Nothing more is handed over."""
-        met, self._met = self._met, []
-        for _, sender in met:
+        """Shut down all senders."""
+        senders, self._senders = self._senders, []
+        for _, sender in senders:
             _shut_down(sender)
 
-    def _take(self, receiver: Receiver) -> Any:
-        """The sender for a server, out of the list; those of servers that are gone end."""
+    def _take_sender(self, receiver: Receiver) -> Any:
+        """Remove and return a server's sender; shut down those of servers that are gone."""
         mine, others = None, []
-        for met, sender in self._met:
-            if met() is receiver:
+        for connected, sender in self._senders:
+            if connected() is receiver:
                 mine = sender
-            elif met() is None:
+            elif connected() is None:
                 threading.Thread(target=_shut_down, args=(sender,), daemon=True).start()
             else:
-                others.append((met, sender))
-        self._met = others
+                others.append((connected, sender))
+        self._senders = others
         return mine
 
     async def _in_time(self, client: _Client, what: str, work: Callable[[], T]) -> T:
-        """What ``work`` returns, unless the server says before that it fails."""
+        """The result of ``work``; raises early if a call to the server fails."""
         url = client.receiver.url
         working = asyncio.ensure_future(_in_thread(work, f"weights to {url}"))
         failing = asyncio.wrap_future(client.failed)
@@ -200,7 +201,7 @@ class Transfer:
             raise
         except TimeoutError as error:
             raise Unreachable(f"{url} did not {what} within {self._deadline_s:g} s") from error
-        # Those of NCCL, CUDA and vLLM have no type in common.
+        # Exceptions of NCCL, CUDA and vLLM have no common type.
         except Exception as error:
             said = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
             raise Unreachable(f"{url} did not {what}: {said}") from error
@@ -209,11 +210,11 @@ class Transfer:
 
 
 class Snapshot:
-    """The weights of a version, as they were.
+    """A copy of one version of the weights.
 
     Args:
-        transfer: sends them.
-        weights: nobody else's.
+        transfer: sends the weights.
+        weights: the copy, which nothing else changes.
     """
 
     def __init__(self, transfer: Transfer, weights: Mapping[str, torch.Tensor]) -> None:
@@ -221,12 +222,12 @@ class Snapshot:
         self._weights = weights
 
     async def into(self, receiver: Receiver) -> None:
-        """As :meth:`Transfer.send`."""
+        """Send the copy, see :meth:`Transfer.send`."""
         await self._transfer.send(self._weights, receiver)
 
 
 class _Client:
-    """What vLLM's sender calls, in its threads, each call until it is answered."""
+    """The client that vLLM's sender calls in its threads; each call blocks until the response."""
 
     def __init__(
         self, receiver: Receiver, loop: asyncio.AbstractEventLoop, deadline_s: float
@@ -234,30 +235,30 @@ class _Client:
         self.receiver, self._loop, self._deadline_s = receiver, loop, deadline_s
         self._closed = False
         self.failed: Future[Any] = Future()
-        """Has the first failure of a call, of which a sender may hear only after it has waited for
-        the server in a collective call."""
+        """The first failed call. A sender may notice it late, because it first waits for the server
+        in a collective call."""
 
     def close(self) -> None:
-        """A sender that was given up must not go on talking while another one does."""
+        """Refuse further calls: an aborted sender must not interfere with the next one."""
         self._closed = True
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        self._tell("init_weight_transfer_engine", {"init_info": init_info})
+        self._call("init_weight_transfer_engine", {"init_info": init_info})
 
     def start_weight_update(self) -> None:
-        self._tell("start_weight_update", {})
+        self._call("start_weight_update", {})
 
     def update_weights(self, update_info: dict[str, Any] | list[dict[str, Any]]) -> None:
-        self._tell("update_weights", {"update_info": update_info})
+        self._call("update_weights", {"update_info": update_info})
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
-        self._tell("finish_weight_update", {})
+        self._call("finish_weight_update", {})
 
-    def _tell(self, verb: Verb, told: dict[str, Any]) -> None:
+    def _call(self, verb: Verb, arguments: dict[str, Any]) -> None:
         try:
             if self._closed:
-                raise Unreachable(f"{self.receiver.url} is not told {verb}: it took too long")
-            call: Coroutine[Any, Any, None] = self.receiver.transfer(verb, told)
+                raise Unreachable(f"{self.receiver.url}: {verb} came after the transfer's deadline")
+            call: Coroutine[Any, Any, None] = self.receiver.transfer(verb, arguments)
             asyncio.run_coroutine_threadsafe(call, self._loop).result(self._deadline_s)
         except BaseException as error:
             if not self.failed.done():
@@ -268,19 +269,19 @@ class _Client:
 def _import() -> None:
     name = "vllm.distributed.weight_transfer.factory"
     if name not in sys.modules:
-        with handed_down({}):
+        with child_environment({}):
             importlib.import_module(name)
 
 
-def _meet(meeting: Meeting, receiver: Receiver, client: _Client) -> Callable[[], Any]:
-    """What makes vLLM's sender for a server, and has both meet."""
+def _connect(rendezvous: Rendezvous, receiver: Receiver, client: _Client) -> Callable[[], Any]:
+    """A function that makes vLLM's sender for a server and connects both."""
 
-    def meet() -> Any:
+    def connect() -> Any:
         from vllm.distributed.weight_transfer.base import ParamMeta, WeightSource
         from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
 
         class Source(WeightSource):  # type: ignore[misc]
-            """What is sent next."""
+            """The weights that the sender sends next."""
 
             weights: Mapping[str, torch.Tensor] = {}
 
@@ -294,14 +295,14 @@ def _meet(meeting: Meeting, receiver: Receiver, client: _Client) -> Callable[[],
                 return iter(self.weights.items())
 
         return WeightTransferTrainerFactory.trainer_init(
-            meeting(receiver), client=client, source=Source()
+            rendezvous(receiver), client=client, source=Source()
         )
 
-    return meet
+    return connect
 
 
 def _on_device_of(weights: Mapping[str, torch.Tensor], work: Callable[[], T]) -> Callable[[], T]:
-    """The same work on the device of ``weights``: a new thread would be on the first."""
+    """``work`` on the device of ``weights``: a new thread uses the first device by default."""
     device = next(iter(weights.values())).device
 
     def there() -> T:
@@ -316,24 +317,25 @@ def _on_device_of(weights: Mapping[str, torch.Tensor], work: Callable[[], T]) ->
 
 
 async def _abort(sender: Any) -> None:
-    """Give up what may hang in a collective call, before another begins beside it."""
+    """Abort a sender that may hang in a collective call, before the next one starts."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_ABORT_S):
-            await _in_thread(partial(_shut_down, sender), "a transfer of weights that ends")
+            await _in_thread(partial(_shut_down, sender), "aborted weight transfer")
 
 
 def _shut_down(sender: Any) -> None:
     try:
         sender.shutdown()
     except Exception:
-        # The others must end as well.
-        logger.exception("a transfer of weights could not be ended")
+        # The other senders must be shut down as well.
+        logger.exception("a sender of weights could not be shut down")
 
 
 async def _in_thread(work: Callable[[], T], name: str) -> T:
-    """What ``work`` returns, done in a thread of its own.
+    """The result of ``work``, which runs in a new daemon thread.
 
-    It is nobody's: one that hangs in a collective call can be ended by nothing but the process.
+    A pool's thread would not do: a thread that hangs in a collective call ends only with the
+    process.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()

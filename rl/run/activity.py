@@ -163,7 +163,11 @@ class Activities:
 
     def parts(self) -> dict[str, str]:
         """What the parts of all that is watched do."""
-        return {name: does for source in self._sources for name, does in source.parts().items()}
+        return {
+            name: does
+            for source in self._sources
+            for name, does in source.component_status().items()
+        }
 
     def last_progress(self) -> tuple[float, str]:
         """How many seconds ago something got further, and what it was."""

@@ -16,22 +16,27 @@ import torch
 
 from agents.local import Limits, LocalPolicy, TorchThread
 from agents.policy import Policy
-from agents.vllm import (
-    MEETINGS,
-    EngineConfig,
-    EngineProcess,
-    Member,
+from agents.serving import (
+    PROBE_TOKENS,
+    ManagedServer,
     Prober,
-    ServerConfig,
     Timeouts,
-    Transfer,
-    VLLMEnginePolicy,
-    VLLMServerPolicy,
     WeightFolders,
+    WeightPublisher,
+)
+from agents.vllm import (
+    RENDEZVOUS,
+    EngineConfig,
+    ServerConfig,
+    Transfer,
+    VLLMClient,
+    VLLMEnginePolicy,
+    VLLMEngineProcess,
+    VLLMServerPolicy,
+    VLLMServerProcess,
 )
 from agents.vllm.arguments import MAX_RANK, StartConfig, parse_pairs, split_words
 from agents.vllm.engine_process import NOT_INSTALLED
-from agents.vllm.proof import PROBE_TOKENS
 from rl.config import RunConfig, TrainConfig
 from rl.errors import UsageError
 from rl.learner.local import LocalWeights, load_policy_model
@@ -243,21 +248,21 @@ async def _open_vllm(
         tolerance=settings.tolerance or await learner.tolerance(config.seed),
         seed=config.seed,
     )
-    handover = _handover(settings, facts)
+    publisher = _publisher(settings, facts)
     policy: VLLMServerPolicy
     if isinstance(settings, VLLMEngineConfig):
-        policy = _engine(config, settings, start, handover, prober, logs)
+        policy = _engine(config, settings, start, publisher, prober, logs)
         say("starting vLLM in this process")
     else:
         assert isinstance(settings, VLLMServerConfig)
-        policy = _servers(config, settings, start, handover, prober, logs)
+        policy = _servers(config, settings, start, publisher, prober, logs)
         if not settings.urls:
             say(f"starting vLLM, {settings.replicas} server(s)")
     stack.push_async_callback(policy.close)
     await policy.open()
     weights = await learner.weights(learner.version)
     await policy.load_weights(await weights.tensors(), weights.version)
-    say(f"vLLM: {policy.about}")
+    say(f"vLLM: {policy.description}")
     return policy
 
 
@@ -265,24 +270,25 @@ def _servers(
     config: RunConfig,
     settings: VLLMServerConfig,
     start: StartConfig,
-    handover: WeightFolders | Transfer,
+    publisher: WeightPublisher,
     prober: Prober,
     logs: Path | None,
 ) -> VLLMServerPolicy:
-    member = partial(Member, prober, start_s=settings.start_s, load_s=settings.load_s)
+    server = partial(ManagedServer, prober, start_s=settings.start_s, load_s=settings.load_s)
     if settings.urls:
-        members = [member(url=url) for url in settings.urls]
+        servers = [server(connect=VLLMClient.at(url)) for url in settings.urls]
     else:
-        told = ServerConfig(
+        config_of_all = ServerConfig(
             **dataclasses.asdict(start),
             python=settings.python,
             arguments=split_words(settings.arguments),
         )
         files = [logs / f"vllm-{n}.log" if logs else None for n in range(settings.replicas)]
-        members = [member(config=dataclasses.replace(told, log=log)) for log in files]
+        configs = [dataclasses.replace(config_of_all, log=log) for log in files]
+        servers = [server(runner=VLLMServerProcess(one)) for one in configs]
     return VLLMServerPolicy(
-        members,
-        handover,
+        servers,
+        publisher,
         prober,
         context_window=start.context_window,
         timeouts=_timeouts(config, settings),
@@ -294,12 +300,12 @@ def _engine(
     config: RunConfig,
     settings: VLLMEngineConfig,
     start: StartConfig,
-    handover: WeightFolders | Transfer,
+    publisher: WeightPublisher,
     prober: Prober,
     logs: Path | None,
 ) -> VLLMEnginePolicy:
     told = dataclasses.asdict(start) | {"log": logs / "vllm-engine.log" if logs else None}
-    engine = EngineProcess(
+    engine = VLLMEngineProcess(
         EngineConfig(
             **told,
             gpu_memory=settings.gpu_memory,
@@ -309,7 +315,7 @@ def _engine(
     )
     return VLLMEnginePolicy(
         engine,
-        handover,
+        publisher,
         prober,
         context_window=start.context_window,
         timeouts=_timeouts(config, settings),
@@ -318,9 +324,9 @@ def _engine(
     )
 
 
-def _handover(settings: VLLMConfig, facts: ModelFacts) -> WeightFolders | Transfer:
+def _publisher(settings: VLLMConfig, facts: ModelFacts) -> WeightPublisher:
     if settings.transfer != "files":
-        return Transfer(MEETINGS[settings.transfer], deadline_s=settings.load_s)
+        return Transfer(RENDEZVOUS[settings.transfer], deadline_s=settings.load_s)
     parent = Path(settings.weights) if settings.weights else None
     return WeightFolders(parent, adapter=facts.adapter)
 

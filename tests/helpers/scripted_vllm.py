@@ -8,8 +8,9 @@ from pathlib import Path
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from agents.vllm import Member, Timeouts, VLLMServerPolicy, WeightsDiffer
-from agents.vllm.proof import Proof
+from agents.serving import ManagedServer, Timeouts, WeightsDiffer
+from agents.serving.probe import Proof
+from agents.vllm import VLLMClient, VLLMServerPolicy
 
 BASE = 99
 """The weights of a server that was just started."""
@@ -134,7 +135,7 @@ class NumberProber:
 
     async def expect(self, version: int) -> None: ...
 
-    async def prove(self, replica: object, version: int, *, sampled: bool = True) -> Proof:
+    async def prove(self, client: object, version: int, *, sampled: bool = True) -> Proof:
         if self._server.weights != version:
             raise WeightsDiffer("it has others", retryable=False)
         return Proof(version, 0.0)
@@ -145,9 +146,11 @@ async def opened(
 ) -> VLLMServerPolicy:
     """A policy on a scripted server, with the weights 1."""
     prober = NumberProber(script)
-    member = Member(prober, url=str(server.make_url("")), start_s=5, load_s=5, short_s=2)
+    managed = ManagedServer(
+        prober, connect=VLLMClient.at(str(server.make_url(""))), start_s=5, load_s=5, short_s=2
+    )
     policy = VLLMServerPolicy(
-        [member],
+        [managed],
         NumberedFolders(),
         prober,
         context_window=64,

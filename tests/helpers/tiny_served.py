@@ -6,7 +6,7 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from agents.completion import SamplingParams
-from agents.vllm import Prober
+from agents.serving import Prober
 from rl.learner.lora import add_adapter
 from rl.learner.model import score_tokens
 from rl.settings.lora import LoraConfig

@@ -176,7 +176,8 @@ def test_an_evaluation_keeps_what_its_server_said(toy_model, tmp_path, capfd):
     assert rl.eval.main([*COMMON, *served, f"out={out}"]) == 1
     log = out / "logs" / "vllm-0.log"
     assert (
-        f"vLLM ended as it started: ValueError: no GPU (all of it: {log})" in capfd.readouterr()[1]
+        f"vLLM ended during its start: ValueError: no GPU (all of it: {log})"
+        in capfd.readouterr()[1]
     )
     assert log.read_text() == "ValueError: no GPU\n"
 

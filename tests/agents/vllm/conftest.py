@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from tiny_served import VOCAB, WINDOW, new_model, prober_of
 
-from agents.vllm import Member, ServerConfig, Timeouts, VLLMServerPolicy, WeightFolders
-from agents.vllm.process import ServerProcess
+from agents.serving import ManagedServer, Timeouts, WeightFolders
+from agents.vllm import ServerConfig, VLLMClient, VLLMServerPolicy, VLLMServerProcess
 
 START_S = 420.0
 """A server is there after 25 s; on a busy machine it has taken two minutes."""
@@ -64,13 +64,14 @@ def server_config(vllm_python, model_folder, tmp_path_factory) -> Callable[..., 
 @pytest.fixture(scope="session")
 def server(server_config):
     """A server that the tests of this session share; those that end it start their own."""
-    process = ServerProcess(server_config())
+    process = VLLMServerProcess(server_config())
 
     async def start() -> None:
         await process.start()
-        member = Member(prober_of(new_model()), url=process.url, short_s=START_S)
-        await member.open()
-        await member.close()
+        connect = VLLMClient.at(process.url)
+        managed = ManagedServer(prober_of(new_model()), connect=connect, short_s=START_S)
+        await managed.open()
+        await managed.close()
 
     with asyncio.Runner() as runner:
         runner.run(start())
@@ -80,13 +81,13 @@ def server(server_config):
 
 @pytest.fixture
 async def open_policy(tmp_path):
-    """Opens policies on the members that are given, and closes them in the end."""
+    """Opens policies on servers, and closes them in the end."""
     opened = []
 
-    async def open_one(model, make_member, *, count: int = 1, stall_s: float = 60.0, **probing):
+    async def open_one(model, make_server, *, count: int = 1, stall_s: float = 60.0, **probing):
         prober = prober_of(model, **probing)
         policy = VLLMServerPolicy(
-            [make_member(prober) for _ in range(count)],
+            [make_server(prober) for _ in range(count)],
             WeightFolders(tmp_path / "weights"),
             prober,
             context_window=WINDOW,

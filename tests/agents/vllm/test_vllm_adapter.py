@@ -14,10 +14,11 @@ from scripted_vllm import NumberProber, ScriptedServer
 
 from agents.completion import SamplingParams
 from agents.policy import PolicyFailure
-from agents.vllm import Member, ServerConfig, Timeouts, VLLMServerPolicy
-from agents.vllm.adapter import ADAPTER, held
-from agents.vllm.arguments import room
-from agents.vllm.process import command_line
+from agents.serving import ManagedServer, Timeouts
+from agents.vllm import ServerConfig, VLLMClient, VLLMServerPolicy
+from agents.vllm.adapter import ADAPTER, adapter_ids
+from agents.vllm.arguments import max_lora_rank
+from agents.vllm.server_process import command_line
 
 ONE = SamplingParams(max_tokens=1, seed=1)
 
@@ -113,19 +114,21 @@ class AdapterFolders:
 class Reading(NumberProber):
     """Has the server read what it was given, as the first token does."""
 
-    async def prove(self, replica, version, *, sampled=True):
+    async def prove(self, client, version, *, sampled=True):
         about = {"request_id": "probe", "version": version, "priority": 0, "deadline_s": 5}
-        await replica.generate([1], ONE, **about)
-        return await super().prove(replica, version, sampled=sampled)
+        await client.generate([1], ONE, **about)
+        return await super().prove(client, version, sampled=sampled)
 
 
 @asynccontextmanager
 async def policy_of(script, folder):
     async with TestServer(script.app()) as server:
         prober = Reading(script)
-        member = Member(prober, url=str(server.make_url("")), short_s=5, start_s=5, load_s=5)
+        managed = ManagedServer(
+            prober, connect=VLLMClient.at(str(server.make_url(""))), short_s=5, start_s=5, load_s=5
+        )
         policy = VLLMServerPolicy(
-            [member],
+            [managed],
             AdapterFolders(folder),
             prober,
             context_window=64,
@@ -221,13 +224,13 @@ async def test_a_server_that_takes_no_such_adapter_is_said_with_the_fix(server, 
 
 
 def test_numbers_are_found_in_what_workers_say():
-    assert held({"results": ["{1, 12}", "{1}"]}) == [1, 12]
-    assert held({"results": ["set()"]}) == []
-    assert held({}) == []
+    assert adapter_ids({"results": ["{1, 12}", "{1}"]}) == [1, 12]
+    assert adapter_ids({"results": ["set()"]}) == []
+    assert adapter_ids({}) == []
 
 
 def test_a_server_is_started_with_room_for_the_adapter():
-    assert [room(rank) for rank in (1, 2, 8, 9, 257, 512)] == [1, 8, 8, 16, 320, 512]
+    assert [max_lora_rank(rank) for rank in (1, 2, 8, 9, 257, 512)] == [1, 8, 8, 16, 320, 512]
     targets = ("q_proj", "v_proj")
     with_lora = ServerConfig(model="m", context_window=64, lora_rank=12, lora_targets=targets)
     words = " ".join(command_line(with_lora, 1))

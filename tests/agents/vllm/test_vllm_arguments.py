@@ -8,14 +8,14 @@ import pytest
 
 from agents.vllm import EngineConfig, ServerConfig
 from agents.vllm.arguments import as_words, parse_pairs
-from agents.vllm.process import command_line
+from agents.vllm.server_process import command_line
 
 
 def test_pairs_are_json_or_words():
     text = 'max_num_seqs=32 enable_prefix_caching=false --block-size=16 tokenizer_mode=slow x="a b"'
     expected = {"max_num_seqs": 32, "enable_prefix_caching": False, "block_size": 16}
     assert parse_pairs(text) == expected | {"tokenizer_mode": "slow", "x": "a b"}
-    with pytest.raises(ValueError, match="a quotation does not end"):
+    with pytest.raises(ValueError, match="lacks a closing quotation mark"):
         parse_pairs('x="a')
 
 

@@ -19,15 +19,9 @@ from tiny_served import WINDOW, new_model, nudge, prober_of
 
 from agents.completion import FinishReason, SamplingParams
 from agents.policy import PolicyFailure
-from agents.vllm import (
-    EngineConfig,
-    EngineProcess,
-    Timeouts,
-    VLLMEnginePolicy,
-    WeightFolders,
-    WeightsDiffer,
-)
-from agents.vllm.guard import SHARED_MEMORY
+from agents.serving import Timeouts, WeightFolders, WeightsDiffer
+from agents.serving.guard import SHARED_MEMORY
+from agents.vllm import EngineConfig, VLLMEnginePolicy, VLLMEngineProcess
 from rl.learner.model import score_tokens
 
 pytest.importorskip("vllm", reason="vLLM is not installed for this interpreter")
@@ -41,7 +35,7 @@ START_S = 420.0
 def make_policy(model, folder, **config):
     settings = {"context_window": WINDOW, "dtype": "float32"} | config
     return VLLMEnginePolicy(
-        EngineProcess(EngineConfig(model=str(folder), **settings)),
+        VLLMEngineProcess(EngineConfig(model=str(folder), **settings)),
         WeightFolders(),
         prober_of(model),
         context_window=WINDOW,
@@ -109,10 +103,10 @@ async def test_a_running_completion_goes_on_with_the_new_weights_and_says_which(
     sampling = SamplingParams(max_tokens=WINDOW - len(PROMPT), seed=5)
     before, old_version = new_model(), engine.version
     before.load_state_dict(engine.model.state_dict())
-    replica = engine._engine.replica
-    begun = await replica.num_tokens()
+    client = engine._server.client
+    begun = await client.num_tokens()
     calls = [asyncio.create_task(engine.generate(PROMPT, sampling)) for _ in range(8)]
-    while await replica.num_tokens() < begun + 700:  # the prompts, and some that is sampled
+    while await client.num_tokens() < begun + 700:  # the prompts, and some that is sampled
         await asyncio.sleep(0.01)
     await update(engine, 0.1)
     spans = 0
@@ -160,11 +154,11 @@ async def test_a_cancelled_call_ends_the_generation(engine):
     ends = await asyncio.gather(*calls, return_exceptions=True)
     assert all(isinstance(end, asyncio.CancelledError) for end in ends)
     await asyncio.sleep(1.0)
-    replica = engine._engine.replica
-    before = await replica.num_tokens()
+    client = engine._server.client
+    before = await client.num_tokens()
     await asyncio.sleep(0.3)
-    assert await replica.num_tokens() == before
-    assert replica.num_running == 0
+    assert await client.num_tokens() == before
+    assert client.num_running == 0
 
 
 async def test_a_token_that_the_engine_lacks_is_refused_and_harms_nothing(engine):
@@ -178,17 +172,17 @@ async def test_a_label_ahead_of_its_weights_is_found_out(engine):
     nudge(engine.model, 0.1)
     version = engine.version + 1
     await engine._prober.expect(version)
-    await engine._engine._process.llm.update_weight_version(str(version))
+    await engine._server._runner.llm.update_weight_version(str(version))
     with pytest.raises(WeightsDiffer, match=f"the vLLM engine does not run version {version}"):
-        await engine._prober.prove(engine._engine.replica, version)
+        await engine._prober.prove(engine._server.client, version)
     await update(engine)
 
 
 async def test_a_failed_load_leaves_the_engine_paused_and_the_next_one_mends_it(engine, tmp_path):
-    from agents.vllm.errors import Unreachable
+    from agents.serving.errors import Unreachable
 
     with pytest.raises(Unreachable, match="did not load weights"):
-        await engine._engine.replica.load(tmp_path / "nowhere", 99)
+        await engine._server.client.load(tmp_path / "nowhere", 99)
     asked = asyncio.create_task(engine.generate(PROMPT, SamplingParams(max_tokens=8, seed=1)))
     await asyncio.sleep(0.3)
     assert not asked.done(), "a paused engine answers nothing"
@@ -201,10 +195,10 @@ async def test_a_failed_load_leaves_the_engine_paused_and_the_next_one_mends_it(
 async def test_an_engine_that_sleeps_answers_when_it_is_awake_again(engine):
     # On a CPU no memory is freed; what is asked meanwhile waits all the same.
     await engine.sleep()
-    assert not await engine._engine._process.llm.is_sleeping(), "it is not configured to"
+    assert not await engine._server._runner.llm.is_sleeping(), "it is not configured to"
     engine._sleeps = True
     await engine.sleep()
-    assert await engine._engine._process.llm.is_sleeping()
+    assert await engine._server._runner.llm.is_sleeping()
     asked = asyncio.create_task(engine.generate(PROMPT, SamplingParams(max_tokens=8, seed=1)))
     await asyncio.sleep(0.3)
     assert not asked.done()
@@ -217,7 +211,7 @@ async def test_an_engine_that_sleeps_answers_when_it_is_awake_again(engine):
 
 async def test_ctrl_c_is_not_the_engines(engine):
     # A terminal sends it to every process of the group.
-    (core,) = engine._engine._process._trees
+    (core,) = engine._server._runner._trees
     for member in core.members():
         os.kill(member.pid, signal.SIGINT)
     await asyncio.sleep(0.5)
@@ -229,7 +223,7 @@ async def test_ctrl_c_is_not_the_engines(engine):
 async def test_an_engine_that_dies_is_started_again_and_its_requests_are_asked_again(engine):
     sampling = SamplingParams(max_tokens=WINDOW - len(PROMPT), seed=5)
     expected = await engine.generate(PROMPT, sampling)
-    (core,) = engine._engine._process._trees
+    (core,) = engine._server._runner._trees
     worker = core.members()[-1]
     assert worker.pid != core.pid
     calls = [asyncio.create_task(engine.generate(PROMPT, sampling)) for _ in range(8)]
@@ -264,10 +258,10 @@ async def test_a_wrong_value_is_told_in_one_line(model_folder):
 
 async def test_what_is_asked_fails_when_the_policy_is_closed_and_nothing_is_left(engine):
     # The last test: it closes the engine.
-    (core,) = engine._engine._process._trees
+    (core,) = engine._server._runner._trees
     mine = [member.pid for member in core.members()]
     assert len(mine) == 2
-    guard = engine._engine._process._guard.pid
+    guard = engine._server._runner._guard.pid
     memory = shared_memory_of(mine)
     assert memory
     sampling = SamplingParams(max_tokens=WINDOW - len(PROMPT), seed=5)

@@ -9,7 +9,8 @@ import pytest
 from tiny_served import VOCAB, WINDOW, new_adapted, new_model, nudge, prober_of
 
 from agents.completion import SamplingParams
-from agents.vllm import EngineConfig, EngineProcess, Timeouts, VLLMEnginePolicy, WeightFolders
+from agents.serving import Timeouts, WeightFolders
+from agents.vllm import EngineConfig, VLLMEnginePolicy, VLLMEngineProcess
 from rl.learner.lora import adapter_config, trained_state
 from rl.learner.model import score_tokens
 
@@ -40,7 +41,7 @@ async def test_adapters_arrive_alone_and_reach_what_runs(model_folder, tmp_path)
         lora_targets=tuple(adapter["target_modules"]),
     )
     policy = VLLMEnginePolicy(
-        EngineProcess(config),
+        VLLMEngineProcess(config),
         WeightFolders(adapter=adapter),
         prober_of(model, sampling=SamplingParams()),
         context_window=WINDOW,

@@ -12,8 +12,9 @@ from tiny_served import WINDOW, new_model, nudge
 
 from agents.completion import SamplingParams
 from agents.policy import PolicyFailure
-from agents.vllm import Member
-from agents.vllm.guard import SHARED_MEMORY
+from agents.serving import ManagedServer
+from agents.serving.guard import SHARED_MEMORY
+from agents.vllm import VLLMClient, VLLMServerProcess
 
 PROMPT = list(range(20, 60))
 SAMPLING = SamplingParams(max_tokens=WINDOW - len(PROMPT), seed=5)
@@ -25,10 +26,12 @@ async def policy(server_config, open_policy):
     """A policy on a server of its own, which hangs after 8 s without a token."""
     model = new_model()
 
-    def member(prober):
-        return Member(prober, config=server_config(), start_s=START_S, short_s=15.0)
+    def managed(prober):
+        return ManagedServer(
+            prober, runner=VLLMServerProcess(server_config()), start_s=START_S, short_s=15.0
+        )
 
-    policy = await open_policy(model, member, stall_s=8.0)
+    policy = await open_policy(model, managed, stall_s=8.0)
     policy.model = model
     await policy.load_weights(model.state_dict(), 1)
     return policy
@@ -36,7 +39,7 @@ async def policy(server_config, open_policy):
 
 def group_of(policy) -> list[int]:
     """The processes of a policy's server: its front end, its engine, its worker."""
-    process = policy._members[0]._process._process
+    process = policy._servers[0]._runner._process
     if process is None:
         return []
     front = process.pid
@@ -52,8 +55,8 @@ def group_of(policy) -> list[int]:
 
 
 async def sampled(policy, count: int) -> None:
-    replica = policy._members[0].replica
-    while (await replica.num_tokens() or 0) < count:
+    client = policy._servers[0].client
+    while (await client.num_tokens() or 0) < count:
         await asyncio.sleep(0.01)
 
 
@@ -78,14 +81,14 @@ async def test_a_killed_server_is_started_again_and_its_requests_are_asked_again
 
 
 async def test_weights_that_come_while_a_server_comes_back_with_those_before_arrive(policy):
-    member = policy._members[0]
-    loads, begun = member._load_and_prove, asyncio.Event()
+    managed = policy._servers[0]
+    loads, begun = managed._load_and_prove, asyncio.Event()
 
     async def seen(**how):
         begun.set()
         return await loads(**how)
 
-    member._load_and_prove = seen
+    managed._load_and_prove = seen
     os.kill(group_of(policy)[0], signal.SIGKILL)
     asking = asyncio.create_task(policy.generate(PROMPT, SAMPLING))
     # It is being given version 1 again, when version 2 is there.
@@ -102,7 +105,7 @@ async def test_a_server_killed_again_as_it_starts_is_started_once_more(policy):
     front = group_of(policy)[0]
     os.kill(front, signal.SIGKILL)
     asking = asyncio.create_task(policy.generate(PROMPT, SAMPLING))
-    while (process := policy._members[0]._process._process) is None or process.pid == front:
+    while (process := policy._servers[0]._runner._process) is None or process.pid == front:
         await asyncio.sleep(0.02)
     os.kill(process.pid, signal.SIGKILL)
     assert (await asking).token_ids == expected.token_ids
@@ -121,7 +124,10 @@ async def test_a_server_that_hangs_behind_a_healthy_front_is_found_out(policy):
 async def test_closing_leaves_no_process_and_no_shared_memory(server_config, open_policy):
     before = set(SHARED_MEMORY.iterdir())
     policy = await open_policy(
-        new_model(), lambda prober: Member(prober, config=server_config(), start_s=START_S)
+        new_model(),
+        lambda prober: ManagedServer(
+            prober, runner=VLLMServerProcess(server_config()), start_s=START_S
+        ),
     )
     await policy.load_weights(new_model().state_dict(), 1)
     group = group_of(policy)
@@ -139,20 +145,26 @@ async def test_closing_leaves_no_process_and_no_shared_memory(server_config, ope
 
 async def test_a_server_that_cannot_start_says_why(server_config, open_policy):
     broken = server_config(arguments=("--max-num-seqs", "none"))
-    with pytest.raises(PolicyFailure, match=r"ended as it started: .*max-num-seqs"):
+    with pytest.raises(PolicyFailure, match=r"ended during its start: .*max-num-seqs"):
         await open_policy(
-            new_model(), lambda prober: Member(prober, config=broken, start_s=START_S)
+            new_model(),
+            lambda prober: ManagedServer(prober, runner=VLLMServerProcess(broken), start_s=START_S),
         )
 
 
 async def test_an_interpreter_that_is_not_there_is_named(server_config, open_policy):
     nowhere = server_config(python="/nowhere/python")
     with pytest.raises(PolicyFailure, match="cannot be started by /nowhere/python"):
-        await open_policy(new_model(), lambda prober: Member(prober, config=nowhere))
+        await open_policy(
+            new_model(), lambda prober: ManagedServer(prober, runner=VLLMServerProcess(nowhere))
+        )
 
 
 async def test_a_url_where_nobody_listens_is_named_within_its_deadline(open_policy):
     with pytest.raises(PolicyFailure, match=r"127\.0\.0\.1:9 was not there after 0\.5 s"):
         await open_policy(
-            new_model(), lambda prober: Member(prober, url="http://127.0.0.1:9", short_s=0.5)
+            new_model(),
+            lambda prober: ManagedServer(
+                prober, connect=VLLMClient.at("http://127.0.0.1:9"), short_s=0.5
+            ),
         )

@@ -9,7 +9,8 @@ import pytest
 from tiny_served import VOCAB, WINDOW, new_adapted, new_model, nudge, prober_of
 
 from agents.completion import SamplingParams
-from agents.vllm import Member, Timeouts, VLLMServerPolicy, WeightFolders
+from agents.serving import ManagedServer, Timeouts, WeightFolders
+from agents.vllm import VLLMServerPolicy, VLLMServerProcess
 from rl.learner.lora import adapter_config, trained_state
 from rl.learner.model import score_tokens
 
@@ -24,7 +25,7 @@ async def policy(server_config, model_folder, tmp_path):
     lora = {"lora_rank": 8, "lora_targets": tuple(adapter["target_modules"])}
     prober = prober_of(model, sampling=SamplingParams())
     policy = VLLMServerPolicy(
-        [Member(prober, config=server_config(**lora))],
+        [ManagedServer(prober, runner=VLLMServerProcess(server_config(**lora)))],
         WeightFolders(tmp_path / "weights", adapter=adapter),
         prober,
         context_window=WINDOW,
@@ -58,13 +59,13 @@ async def test_adapters_arrive_alone_reach_what_runs_and_survive_a_restart(polic
     completion = await policy.generate(PROMPT, SamplingParams(max_tokens=24, seed=3))
     assert far(completion.logprobs, scores(model, completion)) < 1e-4
     assert far(completion.logprobs, scores(new_model(), completion)) > 0.1, "the base answered"
-    written = {path.name for path in policy._folders.newest.iterdir()}
+    written = {path.name for path in policy._publisher.newest.iterdir()}
     assert written == {"adapter_config.json", "adapter_model.safetensors"}
 
     await _an_update_reaches_what_runs(policy)
 
-    (member,) = policy._members
-    await member._process.stop()
+    (managed,) = policy._servers
+    await managed._runner.stop()
     after = await policy.generate(PROMPT, SamplingParams(max_tokens=24, seed=4))
     assert after.versions == (22,) * 24
     assert far(after.logprobs, scores(model, after)) < 1e-4
@@ -74,11 +75,11 @@ async def test_adapters_arrive_alone_reach_what_runs_and_survive_a_restart(polic
 async def _an_update_reaches_what_runs(policy):
     """As with whole weights: each token has the version of the adapter that sampled it."""
     sampling = SamplingParams(max_tokens=WINDOW - len(PROMPT), seed=5)
-    before, replica = copy.deepcopy(policy.model), policy._members[0].replica
-    had = await replica.num_tokens()
+    before, client = copy.deepcopy(policy.model), policy._servers[0].client
+    had = await client.num_tokens()
     prompts = [[n % VOCAB, *PROMPT[1:]] for n in range(120)]
     calls = [asyncio.create_task(policy.generate(prompt, sampling)) for prompt in prompts]
-    while await replica.num_tokens() < had + len(calls) * len(PROMPT) + 500:
+    while await client.num_tokens() < had + len(calls) * len(PROMPT) + 500:
         await asyncio.sleep(0.01)
     nudge(policy.model, 0.1)
     await policy.load_weights(trained_state(policy.model), 22)

@@ -9,9 +9,11 @@ import pytest
 
 from agents.completion import Completion, FinishReason, SamplingParams
 from agents.vllm.protocol import completion_of, prompt_logprobs_of, request_body
-from agents.vllm.sampling import Asked, BadAnswer, NoSupport, sampling_parameters
+from agents.vllm.sampling import BadAnswer, Expected, NoSupport, sampling_parameters
 
-ASKED = Asked(prompt_length=10, max_tokens=3, context_window=64, stop_token_ids=(7, 9), version=4)
+EXPECTED = Expected(
+    prompt_length=10, max_tokens=3, context_window=64, stop_token_ids=(7, 9), version=4
+)
 
 
 def answer(tokens, logprobs, reason, stopped_by=None, spans=None):
@@ -56,34 +58,36 @@ def test_both_endpoints_are_asked_for_the_same():
 )
 def test_why_a_completion_ended(tokens, reason, stopped_by, expected):
     made = completion_of(
-        "generate", answer(tokens, [-0.5] * len(tokens), reason, stopped_by), ASKED
+        "generate", answer(tokens, [-0.5] * len(tokens), reason, stopped_by), EXPECTED
     )
     assert made == Completion(tuple(tokens), (-0.5,) * len(tokens), (4,) * len(tokens), expected)
 
 
 def test_a_completion_that_the_window_cut_is_not_one_of_full_length():
-    asked = Asked(prompt_length=62, max_tokens=9, context_window=64, stop_token_ids=(), version=4)
-    made = completion_of("generate", answer([5, 6], [-1.0, -1.0], "length"), asked)
+    expected = Expected(
+        prompt_length=62, max_tokens=9, context_window=64, stop_token_ids=(), version=4
+    )
+    made = completion_of("generate", answer([5, 6], [-1.0, -1.0], "length"), expected)
     assert made.finish_reason is FinishReason.CONTEXT_FULL
 
 
 def test_each_token_has_the_version_of_its_span():
     spans = [{"version": "3", "start": 0, "end": 2}, {"version": "4", "start": 2, "end": 3}]
-    made = completion_of("generate", answer([5, 6, 8], [-1.0] * 3, "length", spans=spans), ASKED)
+    made = completion_of("generate", answer([5, 6, 8], [-1.0] * 3, "length", spans=spans), EXPECTED)
     assert made.versions == (3, 3, 4)
 
 
 def test_without_spans_the_version_is_that_of_the_request():
     choice = {"token_ids": [5, 9], "finish_reason": "stop", "stop_reason": 9}
     choice["logprobs"] = {"token_logprobs": [-0.25, -1.0]}
-    made = completion_of("completions", {"choices": [choice]}, ASKED)
+    made = completion_of("completions", {"choices": [choice]}, EXPECTED)
     assert made == Completion((5, 9), (-0.25, -1.0), (4, 4), FinishReason.STOP_TOKEN)
 
 
-def masked(mask, **asked):
+def masked(mask, **changes):
     told = answer([5, 6], [-1.0, 0.0], "length")
     told["choices"][0]["sampling_mask"] = mask
-    return completion_of("generate", told, dataclasses.replace(ASKED, **asked))
+    return completion_of("generate", told, dataclasses.replace(EXPECTED, **changes))
 
 
 def test_what_top_k_and_top_p_left_is_told_where_it_is_asked_for():
@@ -97,7 +101,7 @@ def test_what_top_k_and_top_p_left_is_told_where_it_is_asked_for():
 
 
 def test_rounding_above_0_is_cut():
-    made = completion_of("generate", answer([5], [3e-7], "length"), ASKED)
+    made = completion_of("generate", answer([5], [3e-7], "length"), EXPECTED)
     assert made.logprobs == (0.0,)
 
 
@@ -120,7 +124,7 @@ def test_rounding_above_0_is_cut():
 )
 def test_what_cannot_be_is_not_believed(wrong, message):
     with pytest.raises(BadAnswer, match=message):
-        completion_of("generate", wrong, ASKED)
+        completion_of("generate", wrong, EXPECTED)
 
 
 def test_a_prompts_logprobs_are_found_by_token():

@@ -11,8 +11,9 @@ from tiny_served import VOCAB, WINDOW, new_model, nudge, prober_of
 
 from agents.completion import FinishReason, SamplingParams
 from agents.policy import PolicyFailure
-from agents.vllm import Member, WeightsDiffer
-from agents.vllm.errors import Unreachable
+from agents.serving import ManagedServer, WeightsDiffer
+from agents.serving.errors import Unreachable
+from agents.vllm import VLLMClient
 from rl.learner.model import score_tokens
 
 PROMPT = list(range(20, 60))
@@ -21,7 +22,9 @@ PROMPT = list(range(20, 60))
 @pytest.fixture
 async def policy(server, open_policy):
     model = new_model()
-    policy = await open_policy(model, lambda prober: Member(prober, url=server.url))
+    policy = await open_policy(
+        model, lambda prober: ManagedServer(prober, connect=VLLMClient.at(server.url))
+    )
     policy.model = model
     await policy.load_weights(model.state_dict(), 1)
     return policy
@@ -59,11 +62,11 @@ async def test_a_running_completion_goes_on_with_the_new_weights_and_says_which(
     sampling = SamplingParams(max_tokens=WINDOW - len(PROMPT), seed=5)
     before = new_model()
     before.load_state_dict(policy.model.state_dict())
-    replica = policy._members[0].replica
-    before_all = await replica.num_tokens()
+    client = policy._servers[0].client
+    before_all = await client.num_tokens()
     calls = [asyncio.create_task(policy.generate(PROMPT, sampling)) for _ in range(48)]
     read = len(calls) * len(PROMPT)
-    while await replica.num_tokens() < before_all + read + 500:  # until some of it is sampled
+    while await client.num_tokens() < before_all + read + 500:  # until some of it is sampled
         await asyncio.sleep(0.01)
     nudge(policy.model, 0.1)
     await policy.load_weights(policy.model.state_dict(), 2)
@@ -101,7 +104,7 @@ async def test_the_window_ends_a_completion(policy):
 
 async def test_a_cpu_server_cuts_but_does_not_tell_what_it_left(policy):
     cut = SamplingParams(temperature=0.7, top_k=3, max_tokens=8, seed=5)
-    with pytest.raises(PolicyFailure, match="does not tell which tokens top_p and top_k left"):
+    with pytest.raises(PolicyFailure, match="does not report the tokens that top_p and top_k left"):
         await policy.generate(PROMPT, cut)
     said = await policy.generate(PROMPT, dataclasses.replace(cut, with_support=False))
     tokens = torch.tensor([*PROMPT, *said.token_ids])
@@ -141,21 +144,21 @@ async def test_prompts_of_more_than_one_step_are_sampled_by_their_seeds(policy):
 
 
 async def test_a_server_computes_the_waiting_request_of_least_priority_first(policy):
-    replica, ended = policy._members[0].replica, []
+    client, ended = policy._servers[0].client, []
 
     async def ask(name: str, priority: int, tokens: int) -> None:
         sampling = SamplingParams(max_tokens=tokens, seed=1)
         about = {"request_id": f"first-{name}", "version": 1, "priority": priority}
-        await replica.generate(PROMPT, sampling, **about, deadline_s=60)
+        await client.generate(PROMPT, sampling, **about, deadline_s=60)
         ended.append(name)
 
     async def compare() -> bool:
         """Whether a request of high priority was computed while others waited."""
         ended.clear()
-        seats = replica.max_num_seqs
+        seats = client.max_num_seqs
         long = [asyncio.create_task(ask("seated", 0, 200)) for _ in range(seats)]
         later = [asyncio.create_task(ask(f"waits {n}", 0, 200)) for n in range(seats)]
-        while not ended and (await waiting(replica)) < seats:
+        while not ended and (await waiting(client)) < seats:
             await asyncio.sleep(0.01)
         full = not ended
         await ask("nearly done", -3, 1)
@@ -170,15 +173,15 @@ async def test_a_server_computes_the_waiting_request_of_least_priority_first(pol
             pass
 
 
-async def waiting(replica) -> float:
+async def waiting(client) -> float:
     """Requests in the server's own queue."""
-    text = await replica._call("GET", "/metrics", 30, as_text=True)
+    text = await client._call("GET", "/metrics", 30, as_text=True)
     rows = [row for row in text.splitlines() if row.startswith("vllm:num_requests_waiting{")]
     return float(rows[0].rsplit(" ", 1)[1])
 
 
 async def test_a_cancelled_call_ends_the_generation(policy):
-    replica = policy._members[0].replica
+    client = policy._servers[0].client
     long = SamplingParams(max_tokens=200, seed=1)
     calls = [asyncio.create_task(policy.generate(PROMPT, long)) for _ in range(16)]
     await asyncio.sleep(0.05)
@@ -187,15 +190,15 @@ async def test_a_cancelled_call_ends_the_generation(policy):
     ends = await asyncio.gather(*calls, return_exceptions=True)
     assert all(isinstance(end, asyncio.CancelledError) for end in ends)
     await asyncio.sleep(1.0)
-    before = await replica.num_tokens()
+    before = await client.num_tokens()
     await asyncio.sleep(0.3)
-    assert await replica.num_tokens() == before
+    assert await client.num_tokens() == before
 
 
 async def test_the_second_endpoint_gives_the_same_tokens(policy):
     sampling = SamplingParams(temperature=0.7, max_tokens=24, seed=3)
     first = await policy.generate(PROMPT, sampling)
-    policy._members[0].replica.path = "completions"
+    policy._servers[0].client.endpoint = "completions"
     second = await policy.generate(PROMPT, sampling)
     assert (second.token_ids, second.versions) == (first.token_ids, first.versions)
     assert far(policy.model, second, 0.7) < 1e-4
@@ -234,7 +237,9 @@ async def test_cut_connections_cost_a_request_and_no_restart(server, open_policy
     between = await asyncio.start_server(connect, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{between.sockets[0].getsockname()[1]}"
     model = new_model()
-    policy = await open_policy(model, lambda prober: Member(prober, url=url))
+    policy = await open_policy(
+        model, lambda prober: ManagedServer(prober, connect=VLLMClient.at(url))
+    )
     await policy.load_weights(model.state_dict(), 1)
     sampling = SamplingParams(max_tokens=WINDOW - len(PROMPT), seed=5)
     expected = await policy.generate(PROMPT, sampling)
@@ -274,32 +279,34 @@ async def test_a_later_version_must_name_the_same_weights(policy):
 @pytest.mark.parametrize("missing", ["lm_head.weight", "model.layers.0.self_attn.q_proj.weight"])
 async def test_a_checkpoint_without_some_weights_is_found_out(server, open_policy, missing):
     model = new_model(seed=1)
-    policy = await open_policy(model, lambda prober: Member(prober, url=server.url))
+    policy = await open_policy(
+        model, lambda prober: ManagedServer(prober, connect=VLLMClient.at(server.url))
+    )
     partial = {name: w for name, w in model.state_dict().items() if name != missing}
     with pytest.raises(WeightsDiffer, match=r"does not run version 1 .* nats from the learner's"):
         await policy.load_weights(partial, 1)
 
 
 async def test_a_label_ahead_of_its_weights_is_found_out(policy):
-    replica = policy._members[0].replica
+    client = policy._servers[0].client
     nudge(policy.model, 0.1)
     await policy._prober.expect(2)
-    await replica._call("POST", "/update_weight_version", 10, {"new_version": "2"})
+    await client._call("POST", "/update_weight_version", 10, {"new_version": "2"})
     with pytest.raises(WeightsDiffer, match="does not run version 2"):
-        await policy._prober.prove(replica, 2)
+        await policy._prober.prove(client, 2)
 
 
 async def test_weights_without_their_label_are_found_out(policy):
-    replica = policy._members[0].replica
+    client = policy._servers[0].client
     await policy._prober.expect(2)
     with pytest.raises(WeightsDiffer, match="samples from version 1 after an update to 2"):
-        await policy._prober.prove(replica, 2)
+        await policy._prober.prove(client, 2)
 
 
 async def test_a_failed_load_leaves_the_server_paused_and_the_next_one_mends_it(policy, tmp_path):
-    replica = policy._members[0].replica
+    client = policy._servers[0].client
     with pytest.raises(Unreachable, match="500"):
-        await replica.load(tmp_path / "nowhere", 2)
+        await client.load(tmp_path / "nowhere", 2)
     asked = asyncio.create_task(policy.generate(PROMPT, SamplingParams(max_tokens=8, seed=1)))
     await asyncio.sleep(0.3)
     assert not asked.done(), "a paused server answers nothing"
@@ -316,7 +323,9 @@ async def test_a_server_with_another_model_is_refused_in_one_line(server, open_p
     other = new_model().config
     other.num_hidden_layers = 1
     model = Qwen3ForCausalLM(other).eval()
-    policy = await open_policy(model, lambda prober: Member(prober, url=server.url))
+    policy = await open_policy(
+        model, lambda prober: ManagedServer(prober, connect=VLLMClient.at(server.url))
+    )
     with pytest.raises(PolicyFailure) as failure:
         await policy.load_weights(model.state_dict(), 1)
     assert "\n" not in str(failure.value)

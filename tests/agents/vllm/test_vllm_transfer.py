@@ -19,11 +19,12 @@ from safetensors.torch import load_file
 from tiny_served import WINDOW, new_model, nudge, prober_of
 
 from agents.completion import SamplingParams
-from agents.vllm import Member, ServerConfig, Timeouts, Transfer, VLLMServerPolicy
-from agents.vllm.errors import Refused, Unreachable
+from agents.serving import ManagedServer, Timeouts
+from agents.serving.errors import Refused, Unreachable
+from agents.serving.weight_folders import UnfitWeights
+from agents.vllm import ServerConfig, Transfer, VLLMServerPolicy, VLLMServerProcess
 from agents.vllm.protocol import transfer_body
 from agents.vllm.transfer import by_ipc, by_nccl
-from agents.vllm.weights import UnfitWeights
 
 PLUGIN = Path(__file__).parents[2] / "helpers" / "vllm_plugin"
 PROMPT = list(range(20, 60))
@@ -86,8 +87,8 @@ async def policy(plugin, model_folder, tmp_path):
     model = new_model()
     prober = prober_of(model)
     policy = VLLMServerPolicy(
-        [Member(prober, config=config, start_s=START_S)],
-        Transfer(lambda receiver: plugin.Meeting(rank=0), deadline_s=60),
+        [ManagedServer(prober, runner=VLLMServerProcess(config), start_s=START_S)],
+        Transfer(lambda receiver: plugin.Rendezvous(rank=0), deadline_s=60),
         prober,
         context_window=WINDOW,
         timeouts=Timeouts(request_s=START_S),
@@ -145,10 +146,10 @@ class Slow(Receiving):
 async def test_a_sender_that_hangs_ends_with_its_deadline_and_is_heard_no_more(plugin):
     """As one does whose peer is gone from a collective call; its thread keeps nobody."""
     receiver, ended = Slow(), plugin.Sending.num_ended
-    transfer = Transfer(lambda receiver: plugin.Meeting(rank=0), deadline_s=0.5)
+    transfer = Transfer(lambda receiver: plugin.Rendezvous(rank=0), deadline_s=0.5)
     snapshot = transfer.write({"w": torch.zeros(3)}, 1)
     try:
-        with pytest.raises(Unreachable, match=r"did not take the weights within 0\.5 s"):
+        with pytest.raises(Unreachable, match=r"did not receive the weights within 0\.5 s"):
             await snapshot.into(receiver)
         assert plugin.Sending.num_ended == ended + 1, "it holds no communicator"
         receiver.told.clear()
@@ -180,7 +181,7 @@ async def test_what_a_server_says_is_told_though_the_sender_waits_for_it(plugin,
 
     monkeypatch.setattr(plugin.Sending, "send_weights", send_weights)
     monkeypatch.setattr(plugin.Sending, "tell", tell, raising=False)
-    transfer = Transfer(lambda receiver: plugin.Meeting(rank=0), deadline_s=20)
+    transfer = Transfer(lambda receiver: plugin.Rendezvous(rank=0), deadline_s=20)
     try:
         async with asyncio.timeout(10):
             with pytest.raises(Unreachable, match="it has no room for them"):
@@ -190,7 +191,7 @@ async def test_what_a_server_says_is_told_though_the_sender_waits_for_it(plugin,
 
 
 async def test_the_ends_of_servers_that_are_gone_are_given_back(plugin):
-    transfer = Transfer(lambda receiver: plugin.Meeting(rank=0), deadline_s=20)
+    transfer = Transfer(lambda receiver: plugin.Rendezvous(rank=0), deadline_s=20)
     snapshot, ended = transfer.write({"w": torch.zeros(3)}, 1), plugin.Sending.num_ended
     for _ in range(3):
         await snapshot.into(Receiving())
@@ -208,14 +209,14 @@ async def test_the_ends_of_servers_that_are_gone_are_given_back(plugin):
 def test_ipc_is_for_a_server_on_this_gpu(url, workers):
     receiver = Receiving()
     receiver.url, receiver.num_workers = url, workers
-    with pytest.raises(Refused, match=r"as policy\.transfer=ipc needs: say policy\.transfer=nccl"):
+    with pytest.raises(Refused, match=r"as policy\.transfer=ipc needs: use policy\.transfer=nccl"):
         by_ipc(receiver)
 
 
 async def test_what_is_sent_is_what_was_published(plugin):
     """The learner may go on while a server on its way back is given the weights before."""
     receiver = Receiving()
-    transfer = Transfer(lambda receiver: plugin.Meeting(rank=0), deadline_s=20)
+    transfer = Transfer(lambda receiver: plugin.Rendezvous(rank=0), deadline_s=20)
     weights = {"w": torch.zeros(3), "tied": torch.ones(2)}
     weights["head"] = weights["tied"]
     snapshot = transfer.write(weights, 1)

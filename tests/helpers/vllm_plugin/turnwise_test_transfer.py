@@ -70,16 +70,16 @@ class Receiving(WeightTransferEngine[Met, Update]):
 
 
 @dataclass
-class Meeting(TrainerInitInfo):
+class Rendezvous(TrainerInitInfo):
     """How the sending end is made."""
 
     backend: ClassVar[str] = BACKEND
 
 
-class Sending(TrainerWeightTransferEngine[Meeting]):
+class Sending(TrainerWeightTransferEngine[Rendezvous]):
     """In the trainer. ``fault`` is called before the weights are told of."""
 
-    init_info_cls = Meeting
+    init_info_cls = Rendezvous
     num_made = num_ended = 0
     fault = staticmethod(lambda: None)
 

@@ -11,7 +11,7 @@ from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
 import rl.learner.model
 from agents.completion import Completion, FinishReason, SamplingParams
-from agents.vllm import Prober, WeightsDiffer
+from agents.serving import Prober, WeightsDiffer
 from rl.learner.model import (
     COARSE_TOLERANCE,
     LEAST_TOLERANCE,

@@ -167,7 +167,7 @@ def test_progress_is_what_was_told_or_seen(activities, clock):
         def progress(self):
             return float(self.tokens)
 
-        def parts(self):
+        def component_status(self):
             return {"thread": "computes"}
 
     policy = Policy()

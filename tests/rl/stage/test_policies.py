@@ -103,7 +103,7 @@ def test_a_cut_that_nothing_is_trained_on_is_let_pass(with_vllm):
     ("word", "message"),
     [
         ("policy.arguments=foo", r"policy\.arguments \('foo'\) must be words like max_num_seqs=32"),
-        ("policy.arguments=dtype=half", r"must not set dtype: say dtype="),
+        ("policy.arguments=dtype=half", r"must not set dtype: use dtype="),
         ("policy.arguments=--logprobs-mode=raw_logprobs", "must not set logprobs_mode: training"),
         ("policy.gpu_memory=1", r"policy\.gpu_memory \(1\.0\) must be above 0 and below 1"),
         ("policy.stall_s=0", r"policy\.stall_s \(0\.0\) must be above 0"),

@@ -1,7 +1,7 @@
-"""The proof that weights arrived: a server and the learner give a probe the same log-probabilities.
+"""Verification of weights: server and learner must give a probe the same log-probabilities.
 
-Nothing else tells. A server answers 200 for a checkpoint of which it dropped the head, its version
-is a label that anybody may set, and its checksums are of empty tensors where it packed the weights.
+A server's own report proves nothing. A server answers 200 for a checkpoint without its output head,
+any client may set the version label, and checksums of packed layers are of empty tensors.
 """
 
 from __future__ import annotations
@@ -12,23 +12,26 @@ from dataclasses import dataclass, replace
 
 from agents.completion import SamplingParams
 from agents.policy import PolicyFailure
-from agents.vllm.instance import Instance
+from agents.serving.client import EngineClient
 
 Score = Callable[[Sequence[int], float, Sequence[Sequence[int]]], Awaitable[Sequence[float]]]
-"""From token ids, a temperature and what the last of them were sampled from (none: from the whole
-vocabulary) to the learner's log-probability of each token but the first."""
+"""The learner's log-probability of each token except the first.
+
+Arguments: token ids, temperature, and the ids that each of the last tokens was sampled from (empty:
+the whole vocabulary).
+"""
 PROMPT_TOKENS, SAMPLED_TOKENS = 48, 16
 PROBE_TOKENS = PROMPT_TOKENS + SAMPLED_TOKENS
-"""The window that a probe needs."""
+"""Context window that a probe needs."""
 
 
 class WeightsDiffer(PolicyFailure):
-    """Raised when a server does not sample from the weights that it was given."""
+    """Raised when a server does not sample from the weights that it loaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What a probe of a version showed."""
+    """Result of a probe."""
 
     version: int
     difference: float
@@ -39,10 +42,10 @@ class Prober:
     """Compares servers with the learner.
 
     Args:
-        score: the learner's own scores, with the weights that were handed over last.
-        vocab_size: the probe's tokens are drawn below it.
-        sampling: how episodes are sampled.
-        tolerance: the largest difference of a log-probability that is let pass, in nats.
+        score: the learner's scores, with the weights that were published last.
+        vocab_size: the probe's tokens are below it.
+        sampling: sampling parameters of the episodes.
+        tolerance: largest accepted difference of a log-probability, in nats.
         seed: of the probe's tokens.
     """
 
@@ -65,32 +68,32 @@ class Prober:
         self._expected: dict[int, list[float]] = {}
 
     async def expect(self, version: int) -> None:
-        """Remember what the learner says of the probe now, as ``version``.
+        """Store the learner's scores of the probe as those of ``version``.
 
-        The version before is remembered as well: a server on its way back may be given that one.
+        The scores of the version before stay as well: a restarted server may load that version.
         """
         scores = list(await self._score(self._prompt, 1.0, ()))
         former = list(self._expected.items())[-1:]
         self._expected = dict(former) | {version: scores}
 
-    async def prove(self, replica: Instance, version: int, *, sampled: bool = True) -> Proof:
+    async def prove(self, client: EngineClient, version: int, *, sampled: bool = True) -> Proof:
         """Probe a server that runs ``version``.
 
         Args:
-            replica: the server.
-            version: one of the two that :meth:`expect` was last called for.
-            sampled: whether what it samples is compared as well, which the learner must score with
-                the very weights: False where it may have gone on.
+            client: the server's client.
+            version: one of the last two versions passed to :meth:`expect`.
+            sampled: whether sampled tokens are compared as well. The learner scores them with its
+                current weights: pass False if the learner may have a newer version.
 
         Raises:
-            WeightsDiffer: it runs other weights, or calls them by another version.
-            Unreachable, Refused: there is no answer.
+            WeightsDiffer: the server runs other weights, or labels them with another version.
+            Unreachable, Refused: the server did not answer the probe.
         """
-        found, completion = await replica.probe(self._prompt, self._sampling, version)
+        found, completion = await client.probe(self._prompt, self._sampling, version)
         wrong = next((v for v in completion.versions if v != version), version)
         if wrong != version:
             raise WeightsDiffer(
-                f"{replica.url} samples from version {wrong} after an update to {version}",
+                f"{client.url} samples from version {wrong} after an update to {version}",
                 retryable=False,
             )
         differences = _differences(found, self._expected[version])
@@ -105,22 +108,22 @@ class Prober:
             if read <= self.tolerance:
                 where = "sampled"
         largest = max(differences)
-        # Written so that nan fails.
+        # `not <=` instead of `>`, so that nan fails.
         if not largest <= self.tolerance:
-            raise WeightsDiffer(self._told(replica, version, largest, where), retryable=False)
+            raise WeightsDiffer(self._message(client, version, largest, where), retryable=False)
         return Proof(version, largest)
 
-    def _told(self, replica: Instance, version: int, largest: float, where: str) -> str:
+    def _message(self, client: EngineClient, version: int, largest: float, where: str) -> str:
         message = (
-            f"{replica.url} does not run version {version} of the weights: a token it {where} has "
-            f"a log-probability {largest:.3g} nats from the learner's (at most "
-            f"{self.tolerance:g} is let pass)"
+            f"{client.url} does not run version {version} of the weights: a token it {where} has "
+            f"a log-probability {largest:.3g} nats from the learner's (the tolerance is "
+            f"{self.tolerance:g})"
         )
         if where == "sampled":
             message += (
-                f"; those that it read agree: start it with --logprobs-mode processed_logprobs, so "
-                f"that log-probabilities are those at temperature "
-                f"{self._sampling.temperature:g}"
+                f"; tokens of the prompt agree: the server must report log-probabilities at "
+                f"temperature {self._sampling.temperature:g} (vLLM: --logprobs-mode "
+                f"processed_logprobs)"
             )
         return message
 

@@ -1,7 +1,7 @@
-"""A process with all below it, as one thing to end.
+"""A process and all its descendants, killed together.
 
-As a program of its own it is a guard: it reads processes, one a line, until whoever started it is
-gone, however that came, and then ends them.
+Run as a program, this file is a guard: it reads processes from its input, one a line. When the
+input ends, because the parent ended in any way, the guard kills them.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The process ``pid`` that began at ``born``, in clock ticks: numbers are given again."""
+    """The process ``pid`` that started at ``born``, in clock ticks: the system reuses ids."""
 
     pid: int
     born: int
 
     @classmethod
     def of(cls, pid: int) -> Tree:
-        """The one that has this number now; ``born`` is -1 where there is none."""
+        """The process that has this id now; ``born`` is -1 if there is none."""
         return cls(pid, _born(pid))
 
     @property
     def exists(self) -> bool:
-        """Whether it is there, and no zombie."""
+        """Whether the process is alive; a zombie is not."""
         return self.born == _born(self.pid) != -1
 
     def members(self) -> list[Tree]:
-        """It and every process below it."""
+        """The process and all its descendants."""
         return [Tree.of(pid) for pid in (self.pid, *_below(self.pid))] if self.exists else []
 
     def kill(self) -> list[Tree]:
-        """Kill all of it; returns what it was."""
+        """Kill the process and all its descendants; returns them."""
         members = self.members()
         for member in members:
             if member.exists:

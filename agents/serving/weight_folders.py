@@ -1,10 +1,10 @@
-"""Weights handed over as a folder: one safetensors file that both sides can read.
+"""Publishes weights as folders with one safetensors file each, which servers read.
 
-vLLM packs each linear layer when it loads it, an output head that is tied to the embedding
-included: only what a file names is packed anew. So tied weights are written under each of their
-names, and all are looked at before anybody reads them: a server that meets a bad file stays broken.
+Tied weights are written under each of their names: vLLM packs an output head that is tied to the
+embedding separately, and repacks only the names in the file. All weights are checked before they
+are written, because a server that reads a bad file stays broken.
 
-Where an adapter alone is trained, it alone is handed over, in PEFT's layout.
+If only an adapter is trained, the folder holds the adapter alone, in PEFT's layout.
 """
 
 from __future__ import annotations
@@ -18,31 +18,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agents.vllm.guard import SHARED_MEMORY, Guard
+from agents.serving.client import UnfitWeights
+from agents.serving.guard import SHARED_MEMORY, Guard
 
 if TYPE_CHECKING:
     import torch
 
 _FREE_FACTOR = 3
-"""Shared memory is used where it has room for this many copies: the newest two are kept while one
-more is written."""
-
-
+"""Shared memory is used if it has room for this many copies: the newest two stay while the next one
+is written."""
 ADAPTER_CONFIG = "adapter_config.json"
-"""Is in a folder that holds an adapter."""
-
-
-class UnfitWeights(ValueError):
-    """Raised for weights that must not be published."""
+"""A folder with this file holds an adapter."""
 
 
 class WeightFolders:
-    """Where a run's weights lie for its servers, a folder a version; the newest two are kept.
+    """A run's published weights, one folder for each version; the newest two are kept.
 
     Args:
-        parent: a folder that the servers read under the same path; None: shared memory where it
-            has room, else the temporary folder.
-        adapter: the content of ``adapter_config.json``, where the weights are an adapter's.
+        parent: a folder that the servers read under the same path; None: shared memory if it has
+            room, else the temporary folder.
+        adapter: the content of ``adapter_config.json``; None: the weights are a whole model's.
     """
 
     def __init__(
@@ -55,29 +50,29 @@ class WeightFolders:
         self._names: set[str] = set()
         self._guard: Guard | None = None
         self._lock = threading.Lock()
-        """Whoever waited for a write may be gone, and close before it has ended."""
+        """A caller may be cancelled and close the folders while a write is running."""
         self._closed = False
 
     @property
     def newest(self) -> Path | None:
-        """The folder written last."""
+        """The folder that was written last."""
         return self._written[-1] if self._written else None
 
     def write(self, weights: Mapping[str, torch.Tensor], version: int) -> Path:
         """Write ``weights`` and return their folder.
 
         Args:
-            weights: by the names of the model's ``state_dict``, or of an adapter's file; read while
-                this runs.
-            version: names the folder.
+            weights: by their names in the model's ``state_dict`` or the adapter's file; not to be
+                changed during the call.
+            version: the folder is named after it.
 
         Raises:
-            UnfitWeights: one is not finite, or the names are not those of the first version.
-            OSError: the folder cannot be written, or all were deleted.
+            UnfitWeights: a weight is not finite, or the names differ from the first version's.
+            OSError: the folder cannot be written, or the folders are closed.
         """
         with self._lock:
             if self._closed:
-                raise OSError(f"version {version} is not handed over: the folders are closed")
+                raise OSError(f"version {version} is not published: the folders are closed")
             return self._write(weights, version)
 
     def _write(self, weights: Mapping[str, torch.Tensor], version: int) -> Path:
@@ -90,9 +85,9 @@ class WeightFolders:
         names = set(tensors)
         if self._names and names != self._names:
             some = ", ".join(sorted(names ^ self._names)[:3])
-            raise UnfitWeights(f"version {version} is not published: it differs by {some}")
+            raise UnfitWeights(f"version {version} is not published: its names differ: {some}")
         self._names = names
-        # A file names each tensor's own bytes: tied ones are written twice.
+        # A safetensors file cannot share bytes between names: tied weights are written twice.
         seen: set[int] = set()
         for name, tensor in tensors.items():
             if tensor.data_ptr() in seen:
@@ -106,8 +101,8 @@ class WeightFolders:
         except (OSError, SafetensorError) as error:
             shutil.rmtree(folder, ignore_errors=True)
             raise OSError(
-                f"the weights of version {version} cannot be handed over in {folder.parent}: "
-                f"{error}; make room there, or name another folder by policy.weights=..."
+                f"the weights of version {version} cannot be written to {folder.parent}: "
+                f"{error}; free space there, or set another folder with policy.weights=..."
             ) from error
         self._written = [path for path in self._written if path != folder] + [folder]
         for old in self._written[:-2]:
@@ -116,7 +111,7 @@ class WeightFolders:
         return folder
 
     def close(self) -> None:
-        """Delete what was written; nothing can be written any more."""
+        """Delete the folders; later writes fail."""
         with self._lock:
             self._closed = True
             self._written = []

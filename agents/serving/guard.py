@@ -1,11 +1,11 @@
-"""A process that cleans up after this one, however this one ends.
+"""A separate process that cleans up when this process ends, in whatever way.
 
-A trainer that is killed closes nothing: its servers would go on, and what it and they keep in
-shared memory would stay. A guard waits until its input ends, which the system sees to, and then
-kills a process group and removes what is left. It is this file, run as a program of its own.
+A killed trainer closes nothing: its servers would keep running, and their shared memory would stay.
+The guard is this file, run as a program. It waits until its input ends, which the system does when
+the parent ends. Then the guard kills a process group and removes its shared memory.
 
-Shared memory is removed that the group was seen to use while it lived, and no other: containers may
-share it whose processes cannot be seen from here.
+The guard removes only shared memory that it saw the group use: other containers, whose processes
+are invisible here, may share the folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 
 SHARED_MEMORY = Path("/dev/shm")
 KILL_S = 10.0
-"""How long processes that were killed may take to be gone."""
+"""Seconds that killed processes may take to disappear."""
 _LEFT_BEHIND = ("psm_", "sem.mp-")
 _FINISH_S = 2 * KILL_S
 _EVERY_S = 0.02
@@ -31,15 +31,15 @@ _LOOK_S = 1.0
 
 
 class Guard:
-    """Watches over this process from outside of it.
+    """Monitors this process from another one.
 
     Args:
-        group: a process group that ends with this process. Shared memory that it was seen to use,
-            that nobody uses then, and that was not there before, goes with it.
-        folder: one that is deleted.
+        group: a process group that is killed when this process ends. Shared memory that the guard
+            saw the group use is removed, if it is new and no process uses it any more.
+        folder: a folder that is deleted when this process ends.
 
     Raises:
-        OSError: the system has no room for another process.
+        OSError: the system cannot start another process.
     """
 
     def __init__(self, *, group: int | None = None, folder: Path | None = None) -> None:
@@ -52,9 +52,9 @@ class Guard:
         )
 
     def finish(self) -> bool:
-        """Have it do now what it is for; whether it did. Takes seconds at most."""
+        """Clean up now; returns whether that succeeded. Takes seconds at most."""
         assert self._process.stdin is not None
-        # A word, not its end alone: a copy of this process may hold the pipe, too.
+        # Closing alone is not enough: a copy of this process may hold the pipe, too.
         with contextlib.suppress(BrokenPipeError), self._process.stdin as words:
             words.write(b"now\n")
             words.flush()
@@ -65,7 +65,7 @@ class Guard:
             return False
 
     def dismiss(self) -> None:
-        """End it: what it was for is done."""
+        """End the guard: there is nothing left to clean up."""
         self._process.kill()
         self._process.wait()
         assert self._process.stdin is not None
@@ -73,18 +73,18 @@ class Guard:
 
 
 def shared_memory() -> set[Path]:
-    """Files of shared memory as Python's ``multiprocessing`` makes them, anybody's."""
+    """Files of shared memory that Python's ``multiprocessing`` creates, of all processes."""
     if not SHARED_MEMORY.is_dir():
         return set()
     return {path for path in SHARED_MEMORY.iterdir() if path.name.startswith(_LEFT_BEHIND)}
 
 
 class Used:
-    """Files of shared memory that some processes were seen to use.
+    """Files of shared memory that certain processes use or used.
 
     Args:
-        processes: the numbers of those that are there when it is called.
-        before: files that were there before these processes, and are none of theirs.
+        processes: returns the current ids of the processes.
+        before: files that existed before these processes.
     """
 
     def __init__(self, processes: Callable[[], Iterable[int]], before: set[Path]) -> None:
@@ -92,31 +92,31 @@ class Used:
         self._before = before
         self._seen: dict[Path, int] = {}
 
-    def look(self) -> None:
-        """See what they use now."""
+    def observe(self) -> None:
+        """Record the files that the processes use now."""
         if new := shared_memory() - self._before - self._seen.keys():
             used = {inode for pid in self._processes() for inode in _used_by(Path(f"/proc/{pid}"))}
             self._seen |= {path: inode for path in new if (inode := _inode(path)) in used}
 
     def orphans(self) -> set[Path]:
-        """Those files that are this user's and that nobody uses now."""
+        """The recorded files that belong to this user and that no process uses now."""
         found = set()
         for path, inode in self._seen.items():
             with contextlib.suppress(OSError):
-                told = path.stat()
-                if (told.st_ino, told.st_uid) == (inode, os.geteuid()) and orphaned(path):
+                status = path.stat()
+                if (status.st_ino, status.st_uid) == (inode, os.geteuid()) and orphaned(path):
                     found.add(path)
         return found
 
 
 def orphaned(path: Path) -> bool:
-    """Whether no process that can be seen has it mapped or open."""
+    """Whether no visible process has the file mapped or open."""
     inode = _inode(path)
     return inode > 0 and not any(inode in _used_by(p) for p in Path("/proc").glob("[0-9]*"))
 
 
 def members(group: int) -> list[int]:
-    """The processes of a group."""
+    """Ids of a group's processes."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -126,9 +126,9 @@ def members(group: int) -> list[int]:
 
 
 def _used_by(process: Path) -> set[int]:
-    """Inodes of the shared memory that a process has mapped or open, as far as that can be seen.
+    """Inodes of the shared memory that a process has mapped or open, as far as visible.
 
-    Not names: a semaphore is mapped under the one that it had before it got its own.
+    Inodes and not names: a semaphore stays mapped under its temporary first name.
     """
     used = set()
     with contextlib.suppress(OSError):
@@ -136,14 +136,14 @@ def _used_by(process: Path) -> set[int]:
             if str(SHARED_MEMORY) in line:
                 used.add(int(line.split()[4]))
         for descriptor in (process / "fd").iterdir():
-            with contextlib.suppress(OSError):  # It may be closed by now.
+            with contextlib.suppress(OSError):  # The file may be closed by now.
                 if descriptor.readlink().parent == SHARED_MEMORY:
                     used.add(descriptor.stat().st_ino)
     return used
 
 
 def _inode(path: Path) -> int:
-    """0 where the file is not there."""
+    """The file's inode; 0 if the file does not exist."""
     try:
         return path.stat().st_ino
     except OSError:
@@ -151,13 +151,13 @@ def _inode(path: Path) -> int:
 
 
 def kill_group(group: int) -> None:
-    """Kill every process of a group, stopped ones as well."""
+    """Kill every process of a group, including stopped ones."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, signal.SIGKILL)
 
 
 def group_exists(group: int) -> bool:
-    """Whether a process of the group is there, and be it one that nobody waited for."""
+    """Whether the group has a process; a zombie counts."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
@@ -168,15 +168,15 @@ def group_exists(group: int) -> bool:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Wait for the end of the input; then clean up."""
+    """Wait until the input ends, then clean up."""
     group, folder, *there = argv
     used = Used(lambda: members(int(group)), {SHARED_MEMORY / name for name in there})
     while not select.select([sys.stdin], [], [], _LOOK_S if group else None)[0]:
-        used.look()
+        used.observe()
     if folder:
         shutil.rmtree(folder, ignore_errors=True)
     if group:
-        used.look()
+        used.observe()
         kill_group(int(group))
         end = time.monotonic() + KILL_S
         while group_exists(int(group)) and time.monotonic() < end:

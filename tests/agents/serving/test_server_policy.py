@@ -24,7 +24,7 @@ async def test_tokens_are_labelled_by_the_weights_that_sampled_them(endpoint):
     script = ScriptedServer(endpoint)
     async with TestServer(script.app()) as server:
         policy = await opened(script, server)
-        assert policy.path == endpoint
+        assert policy.endpoint == endpoint
         calls = asked(policy, 1, 2, 3)
         await asyncio.sleep(0.05)
         update = asyncio.create_task(policy.load_weights({}, 2))
@@ -92,17 +92,17 @@ async def test_a_line_of_metrics_that_says_nothing_does_not_end_the_watch():
     script = ScriptedServer("generate")
     async with TestServer(script.app()) as server:
         policy = await opened(script, server, stall_s=0.2)
-        member = policy._members[0]
+        managed = policy._servers[0]
         script.goes.clear()
         script.metrics = "vllm:generation_tokens_total\n"
         (hangs,) = asked(policy, 1)
         await asyncio.sleep(0.3)
         script.metrics = "vllm:generation_tokens_total 7\n"
         async with asyncio.timeout(5):
-            await member._lost
+            await managed._lost
         hangs.cancel()
         await policy.close()
-        assert member._session.closed
+        assert managed._session.closed
 
 
 @pytest.mark.parametrize("endpoint", ["generate", "completions"])

@@ -11,7 +11,8 @@ import pytest
 from tiny_served import WINDOW, new_model, nudge
 
 from agents.completion import SamplingParams
-from agents.vllm import Member
+from agents.serving import ManagedServer
+from agents.vllm import VLLMServerProcess
 from rl.learner.model import score_tokens
 
 START_S = 420.0
@@ -25,20 +26,22 @@ async def policy(server_config, open_policy, tmp_path):
     """A policy on two servers of its own, each with a thread."""
     model, numbers = new_model(), itertools.count()
 
-    def member(prober):
+    def managed(prober):
         number = next(numbers)
         config = server_config(log=tmp_path / f"server-{number}.log")
-        return Member(prober, config=config, start_s=START_S, short_s=30.0)
+        return ManagedServer(
+            prober, runner=VLLMServerProcess(config), start_s=START_S, short_s=30.0
+        )
 
-    policy = await open_policy(model, member, count=2)
+    policy = await open_policy(model, managed, count=2)
     policy.model = model
     await policy.load_weights(model.state_dict(), 1)
     return policy
 
 
-async def found(member) -> float:
+async def found(managed) -> float:
     """Prompt tokens that a server found in its prefix cache."""
-    text = await member.replica._call("GET", "/metrics", 30, as_text=True)
+    text = await managed.client._call("GET", "/metrics", 30, as_text=True)
     name = "vllm:prefix_cache_hits_total"
     return sum(float(row.rsplit(" ", 1)[1]) for row in text.splitlines() if row.startswith(name))
 
@@ -68,14 +71,14 @@ def far(model, prompt, completion) -> float:
 
 
 async def test_two_servers_share_the_work_and_one_of_them_dies(policy):
-    members = policy._members
-    begun = [await member.replica.num_tokens() for member in members]
+    servers = policy._servers
+    begun = [await managed.client.num_tokens() for managed in servers]
     sampling = SamplingParams(max_tokens=16, seed=3)
     await play(policy, sampling)
     # Both worked, and each second turn found the full blocks of its first: 96 + 15 tokens.
-    work = [await m.replica.num_tokens() - b for m, b in zip(members, begun, strict=True)]
+    work = [await m.client.num_tokens() - b for m, b in zip(servers, begun, strict=True)]
     assert min(work) > 0.3 * sum(work), work
-    hits = [await found(member) for member in members]
+    hits = [await found(managed) for managed in servers]
     assert sum(hits) == NUM_EPISODES * 96, hits
 
     # One is killed while both sample: what it had is asked of the other, with the same result.
@@ -83,23 +86,23 @@ async def test_two_servers_share_the_work_and_one_of_them_dies(policy):
     prompts = [[n, *range(1, PROMPT)] for n in range(32)]
     expected = await asyncio.gather(*(policy.generate(p, long) for p in prompts))
     calls = [asyncio.create_task(policy.generate(p, long)) for p in prompts]
-    while min(member.num_running for member in members) < 8:
+    while min(managed.num_running for managed in servers) < 8:
         await asyncio.sleep(0.01)
-    os.killpg(members[1]._process._process.pid, signal.SIGKILL)
+    os.killpg(servers[1]._runner._process.pid, signal.SIGKILL)
     completions = await asyncio.wait_for(asyncio.gather(*calls), 120)
     assert [c.token_ids for c in completions] == [e.token_ids for e in expected]
-    assert not members[1].is_ready, "it is not back yet: the other one answered"
+    assert not servers[1].is_ready, "it is not back yet: the other one answered"
 
     # The weights change meanwhile; it is asked again when it is proved to run the newest.
     nudge(policy.model, 0.1)
     await policy.load_weights(policy.model.state_dict(), 2)
-    assert all(member.is_ready for member in members)
+    assert all(managed.is_ready for managed in servers)
     metrics = policy.take_metrics()
     assert metrics["policy/restarts"] == 1
     assert metrics["policy/reissued"] >= 1
-    begun = [await member.replica.num_tokens() for member in members]
+    begun = [await managed.client.num_tokens() for managed in servers]
     episodes = await play(policy, sampling)
-    work = [await m.replica.num_tokens() - b for m, b in zip(members, begun, strict=True)]
+    work = [await m.client.num_tokens() - b for m, b in zip(servers, begun, strict=True)]
     assert min(work) > 0.3 * sum(work), work
     for prompt, completion in episodes:
         assert set(completion.versions) == {2}

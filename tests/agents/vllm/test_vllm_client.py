@@ -10,8 +10,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from agents.completion import SamplingParams
-from agents.vllm.errors import Refused
-from agents.vllm.replica import Replica, open_session
+from agents.serving.errors import Refused
+from agents.serving.server import open_session
+from agents.vllm.client import VLLMClient
 
 
 @pytest.mark.parametrize(("has_it", "expected"), [(True, "generate"), (False, "completions")])
@@ -28,9 +29,9 @@ async def test_the_endpoint_is_found(has_it, expected):
     if has_it:
         app.router.add_post("/inference/v1/generate", generate)
     async with TestServer(app) as server, aiohttp.ClientSession() as session:
-        replica = Replica(str(server.make_url("")), session, short_s=5, load_s=5)
-        await replica.describe()
-    assert (replica.model, replica.context_window, replica.path) == ("m", 64, expected)
+        client = VLLMClient(str(server.make_url("")), session, short_s=5, load_s=5)
+        await client.describe()
+    assert (client.model, client.context_window, client.endpoint) == ("m", 64, expected)
 
 
 @pytest.mark.parametrize(("scheduling", "expected"), [("priority", -3), ("fcfs", None)])
@@ -53,12 +54,12 @@ async def test_priorities_are_told_where_requests_are_served_by_them(scheduling,
     app.router.add_get("/server_info", server_info)
     app.router.add_post("/inference/v1/generate", generate)
     async with TestServer(app) as server, aiohttp.ClientSession() as session:
-        replica = Replica(str(server.make_url("")), session, short_s=5, load_s=5)
-        await replica.describe()
+        client = VLLMClient(str(server.make_url("")), session, short_s=5, load_s=5)
+        await client.describe()
         about = {"request_id": "a", "version": 1, "priority": -3, "deadline_s": 5}
         with pytest.raises(Refused, match="no"):
-            await replica.generate([1], SamplingParams(max_tokens=1), **about)
-    assert replica.max_num_seqs == 7
+            await client.generate([1], SamplingParams(max_tokens=1), **about)
+    assert client.max_num_seqs == 7
     assert asked[-1].get("priority") == expected
 
 
@@ -90,15 +91,15 @@ async def test_a_server_that_was_left_in_the_middle_of_an_update_must_be_started
     app = web.Application()
     app.router.add_post("/start_weight_update", start)
     async with TestServer(app) as server, aiohttp.ClientSession() as session:
-        replica = Replica(str(server.make_url("")), session, short_s=5, load_s=5)
-        with pytest.raises(Refused, match="given up in the middle of an update: start it again"):
-            await replica.transfer("start_weight_update", {})
+        client = VLLMClient(str(server.make_url("")), session, short_s=5, load_s=5)
+        with pytest.raises(Refused, match="interrupted in the middle of an update: restart it"):
+            await client.transfer("start_weight_update", {})
 
 
-async def test_a_server_that_tells_supports_is_asked_for_no_unbounded_one():
+async def test_a_server_that_reports_support_is_asked_for_no_unbounded_one():
     async with aiohttp.ClientSession() as session:
-        replica = Replica("http://127.0.0.1:9", session, short_s=5, load_s=5)
-        replica.tells_supports = True
+        client = VLLMClient("http://127.0.0.1:9", session, short_s=5, load_s=5)
+        client.reports_support = True
         about = {"request_id": "a", "version": 1, "priority": 0, "deadline_s": 5}
-        with pytest.raises(Refused, match=r"give sampling\.top_k and eval\.top_k, or start it"):
-            await replica.generate([1], SamplingParams(max_tokens=1), **about)
+        with pytest.raises(Refused, match=r"set sampling\.top_k and eval\.top_k, or start it"):
+            await client.generate([1], SamplingParams(max_tokens=1), **about)

@@ -1,10 +1,9 @@
-"""Which server a request goes to, and when: each computes so many at once, most others wait here.
+"""Assigns requests to servers, and queues the requests that no server has room for.
 
-A request that waits at a server waits in the order of its arrival, and nobody can tell how long.
-Here the episode that has taken the most turns comes first, of equals the one that was announced
-first. Episodes that are nearly done thereby end, and with them the groups and steps that wait for
-them, while their keys and values are still in the server's cache. None waits for ever: those before
-it have turns left to take, and new ones come after it.
+The episode with the most turns comes first; among equals, the one that was announced first. So
+episodes, and the groups and steps that wait for them, finish while their keys and values are still
+in a server's cache. No request waits forever: episodes before it run out of turns, and new episodes
+come after it. A server's own queue would serve requests in the order of their arrival.
 """
 
 from __future__ import annotations
@@ -21,85 +20,84 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agents.policy import PolicyFailure
-from agents.vllm.member import Member
+from agents.serving.server import ManagedServer
 
 _CROWDED = 1.5
-"""A server is passed by when it has this many times the requests of the least busy one."""
+"""A request leaves its home server if that has this many times the requests of the idlest one."""
 SPARE = 1.0
-"""Requests that a server is sent beyond those that it computes at once, as a share of these. They
-take the places of those that end, which would stay empty until an answer is read here and the next
-request is read there: all end together where all sample equally many tokens."""
-_LOOK_S = 1.0
-"""How often one that waits looks whether a server came back."""
-_DRAIN_LOOK_S = 0.01
+"""Extra requests at a server, as a fraction of those that it computes at once. They replace
+finished requests immediately; otherwise a place stays empty until the response is read here and the
+next request arrives there."""
+_CHECK_S = 1.0
+"""Seconds between two checks of a waiting request for a recovered server."""
+_DRAIN_CHECK_S = 0.01
 
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """One completion to be placed; placed again when its server is lost."""
+    """One completion to be placed on a server; placed again if its server fails."""
 
     session: str | None
     prompt: int
-    """Hash of a first turn's prompt: the members of a group have the same. 0 where it is known
-    already where the request should go."""
+    """Hash of a first turn's prompt, which all members of a group share; 0: the request's server is
+    known already."""
     rank: tuple[int, int, int]
-    """The least is served first."""
+    """The smallest rank is served first."""
     asked_at: float = field(default_factory=time.monotonic)
     queued_s: float = 0.0
-    """Seconds that it waited for room, so far."""
-    member: asyncio.Future[Member] | None = None
+    """Seconds that the request waited for room, so far."""
+    server: asyncio.Future[ManagedServer] | None = None
 
     @property
     def priority(self) -> int:
-        """For a server's own queue: of two that wait there the one with the least comes first."""
+        """Priority in the server's own queue: the lowest value comes first."""
         return self.rank[0]
 
 
 @dataclass(slots=True)
 class _Session:
-    """What is known of an episode."""
+    """One episode."""
 
     order: int
     num_turns: int = 0
-    """Turns that it has asked for."""
-    home: Member | None = None
-    """Whose prefix cache has its tokens."""
+    """Turns that the episode has requested."""
+    home: ManagedServer | None = None
+    """The server whose prefix cache has the episode's tokens."""
     num_waiting: int = 0
     waits_since: float = 0.0
     queued_s: float = 0.0
-    """Seconds that at least one of its requests waited; without those since ``waits_since``."""
+    """Seconds that at least one request waited, up to ``waits_since``."""
 
 
 class Dispatcher:
-    """Places requests on servers, on each as many as it computes at once and a few to follow.
+    """Places requests on servers: as many as each computes at once, and some extra ones.
 
-    An episode stays where its earlier turns were, whose keys and values are cached there, and the
-    members of a group where the first of them went, unless that server is lost or much busier than
-    another.
+    An episode stays on the server that caches its earlier turns, and a group's members share a
+    server, unless that server failed or is much busier than another.
 
     Args:
-        members: the servers.
-        max_num_seqs: what one computes at once, where it does not tell.
-        stuck_s: deadline of the queue's moving, in seconds.
-        spare: what each is sent beyond that, as a share of it.
+        servers: the servers.
+        max_num_seqs: requests that a server computes at once, if the server does not report it.
+        stuck_s: the queue must move within this many seconds.
+        spare: extra requests at a server, as a fraction of those that it computes at once.
     """
 
     def __init__(
         self,
-        members: Sequence[Member],
+        servers: Sequence[ManagedServer],
         *,
         max_num_seqs: int,
         stuck_s: float,
         spare: float = SPARE,
     ) -> None:
-        self._members = members
+        self._servers = servers
         self._max_num_seqs = max_num_seqs
         self._stuck_s = stuck_s
         self._spare = spare
-        self._running: Counter[Member] = Counter()
+        self._running: Counter[ManagedServer] = Counter()
         self._waiting: list[Request] = []
         self._sessions: dict[str, _Session] = {}
-        self._homes: dict[int, Member] = {}
+        self._homes: dict[int, ManagedServer] = {}
         self._numbers = itertools.count()
         self._moved_at = 0.0
         self._held = False
@@ -107,22 +105,22 @@ class Dispatcher:
         self._queued_s = 0.0
 
     def begin(self, sessions: Sequence[str]) -> None:
-        """Episodes that are about to ask, in the order in which they count."""
+        """Announce episodes, in the order of their priority."""
         for session in sessions:
             self._session(session)
 
     def end(self, session: str) -> None:
-        """An episode is over."""
+        """Forget an episode that is over."""
         self._sessions.pop(session, None)
 
     def forget(self) -> None:
-        """No server has anything cached any more."""
+        """Forget which server caches which episode: all caches were cleared."""
         self._homes.clear()
         for session in self._sessions.values():
             session.home = None
 
     def queued_s(self, session: str) -> float:
-        """Seconds in which a request of an episode waited for room, so far."""
+        """Seconds in which at least one of an episode's requests waited for room, so far."""
         known = self._sessions.get(session)
         if known is None:
             return 0.0
@@ -130,16 +128,16 @@ class Dispatcher:
         return known.queued_s + waits
 
     def take_mean_queued_s(self) -> float:
-        """Seconds that a request waited, on average of those placed since the last call."""
+        """Mean wait of the requests placed since the last call, in seconds."""
         mean = self._queued_s / self._placed if self._placed else 0.0
         self._placed, self._queued_s = 0, 0.0
         return mean
 
     def request(self, prompt: list[int], session: str | None) -> Request:
-        """A request to be placed."""
+        """A new request for :meth:`place`."""
         number = next(self._numbers)
         known = self._session(session) if session is not None else None
-        at_home = len(self._members) == 1 or (known is not None and known.home is not None)
+        at_home = len(self._servers) == 1 or (known is not None and known.home is not None)
         first = 0 if at_home else hash(tuple(prompt))
         if known is None:
             return Request(None, first, (0, number, number))
@@ -147,41 +145,41 @@ class Dispatcher:
         known.num_turns += 1
         return request
 
-    async def place(self, request: Request) -> Member:
-        """A server with room for ``request``; the caller gives the room back by :meth:`free`.
+    async def place(self, request: Request) -> ManagedServer:
+        """Wait for a server with room for ``request``; the caller later calls :meth:`free`.
 
         Raises:
-            PolicyFailure: no server is left, or the queue did not move within its deadline.
+            PolicyFailure: every server was given up, or the queue did not move in time.
         """
-        request.member = asyncio.get_running_loop().create_future()
+        request.server = asyncio.get_running_loop().create_future()
         request.asked_at = time.monotonic()
         bisect.insort(self._waiting, request, key=lambda waiting: waiting.rank)
         self._dispatch()
-        self._begins_to_wait(request)
+        self._start_wait(request)
         try:
-            while not request.member.done():
-                await self._look(request, request.member)
+            while not request.server.done():
+                await self._wait(request, request.server)
         except BaseException:
-            if not request.member.done():
+            if not request.server.done():
                 self._waiting.remove(request)
-            elif not request.member.cancelled():
-                self.free(request.member.result())
+            elif not request.server.cancelled():
+                self.free(request.server.result())
             raise
         finally:
-            self._ends_to_wait(request)
-        return request.member.result()
+            self._end_wait(request)
+        return request.server.result()
 
-    def free(self, member: Member) -> None:
-        """A request that was placed has ended."""
-        self._running[member] -= 1
+    def free(self, server: ManagedServer) -> None:
+        """A placed request has ended."""
+        self._running[server] -= 1
         self._dispatch()
 
     @contextlib.asynccontextmanager
     async def quiet(self) -> AsyncIterator[None]:
-        """While it is entered no request is placed, and none that was runs any more.
+        """Context in which no request runs: new ones wait until it ends.
 
         Raises:
-            PolicyFailure: those that run did not end within ``stuck_s``.
+            PolicyFailure: running requests did not end within ``stuck_s``.
         """
         self._held, end = True, time.monotonic() + self._stuck_s
         try:
@@ -189,7 +187,7 @@ class Dispatcher:
                 if time.monotonic() > end:
                     message = f"running requests did not end for {self._stuck_s:g} s"
                     raise PolicyFailure(message, retryable=True)
-                await asyncio.sleep(_DRAIN_LOOK_S)
+                await asyncio.sleep(_DRAIN_CHECK_S)
             yield
         finally:
             self._held, self._moved_at = False, time.monotonic()
@@ -200,18 +198,18 @@ class Dispatcher:
             self._sessions[name] = _Session(next(self._numbers))
         return self._sessions[name]
 
-    def _begins_to_wait(self, request: Request) -> None:
+    def _start_wait(self, request: Request) -> None:
         known = self._sessions.get(request.session or "")
         if known is not None:
             if not known.num_waiting:
                 known.waits_since = request.asked_at
             known.num_waiting += 1
 
-    def _ends_to_wait(self, request: Request) -> None:
+    def _end_wait(self, request: Request) -> None:
         now = time.monotonic()
         request.queued_s += now - request.asked_at
-        assert request.member is not None
-        if request.member.done() and not request.member.cancelled():
+        assert request.server is not None
+        if request.server.done() and not request.server.cancelled():
             self._placed += 1
             self._queued_s += now - request.asked_at
         known = self._sessions.get(request.session or "")
@@ -220,40 +218,40 @@ class Dispatcher:
             if not known.num_waiting:
                 known.queued_s += now - known.waits_since
 
-    async def _look(self, request: Request, member: asyncio.Future[Member]) -> None:
-        """Wait until it is placed, a server comes back, or it is time to look again.
+    async def _wait(self, request: Request, placed: asyncio.Future[ManagedServer]) -> None:
+        """Wait until the request is placed, a server recovers, or the next check is due.
 
         Raises:
             PolicyFailure: as :meth:`place`.
         """
-        broken = [server.broken for server in self._members]
+        broken = [server.broken for server in self._servers]
         if all(broken):
             raise PolicyFailure(f"no server is left: {broken[0]}", retryable=False)
         left = max(request.asked_at, self._moved_at) + self._stuck_s - time.monotonic()
         if left <= 0:
             raise PolicyFailure(
-                f"no server had room: none ended a request for {self._stuck_s:g} s", retryable=True
+                f"no server had room: no request ended for {self._stuck_s:g} s", retryable=True
             )
-        there = [server.is_ready for server in self._members]
-        lost = [m for m in self._members if not m.is_ready and m.broken is None]
+        ready = [server.is_ready for server in self._servers]
+        lost = [s for s in self._servers if not s.is_ready and s.broken is None]
         changes = [asyncio.ensure_future(server.changed()) for server in lost]
-        any_of: set[asyncio.Future[Any]] = {member, *changes}
+        any_of: set[asyncio.Future[Any]] = {placed, *changes}
         try:
             await asyncio.wait(
-                any_of, timeout=min(left, _LOOK_S), return_when=asyncio.FIRST_COMPLETED
+                any_of, timeout=min(left, _CHECK_S), return_when=asyncio.FIRST_COMPLETED
             )
         finally:
             for change in changes:
                 change.cancel()
-        # Whatever else makes room places the next one itself.
-        if there != [server.is_ready for server in self._members]:
+        # Every other event that makes room calls _dispatch itself.
+        if ready != [server.is_ready for server in self._servers]:
             self._dispatch()
 
     def _dispatch(self) -> None:
-        """Place those that wait, in their order, while there is room."""
+        """Place waiting requests, in their order, while there is room."""
         number = 0 if not self._held else len(self._waiting)
         while number < len(self._waiting):
-            free = [m for m in self._members if m.is_ready and self._room(m) > 0]
+            free = [s for s in self._servers if s.is_ready and self._room(s) > 0]
             if not free:
                 return
             request = self._waiting[number]
@@ -268,18 +266,18 @@ class Dispatcher:
                 self._homes[request.prompt] = chosen
             if request.session in self._sessions:
                 self._sessions[request.session].home = chosen
-            assert request.member is not None
-            request.member.set_result(chosen)
+            assert request.server is not None
+            request.server.set_result(chosen)
 
-    def _room(self, member: Member) -> int:
-        computed = member.max_num_seqs or self._max_num_seqs
-        return math.ceil(computed * (1 + self._spare)) - self._running[member]
+    def _room(self, server: ManagedServer) -> int:
+        computed = server.max_num_seqs or self._max_num_seqs
+        return math.ceil(computed * (1 + self._spare)) - self._running[server]
 
-    def _choose(self, request: Request, free: Sequence[Member]) -> Member | None:
-        """Its home, or the least busy of ``free``; None where it should wait for its home."""
+    def _choose(self, request: Request, free: Sequence[ManagedServer]) -> ManagedServer | None:
+        """The request's home server, or the idlest of ``free``; None: wait for the home server."""
         known = self._sessions.get(request.session or "")
         home = (known.home if known is not None else None) or self._homes.get(request.prompt)
-        idle = min(free, key=lambda member: self._running[member])
+        idle = min(free, key=lambda server: self._running[server])
         if home is None or not home.is_ready:
             return idle
         if self._running[home] > _CROWDED * (self._running[idle] + 1):

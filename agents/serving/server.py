@@ -1,4 +1,4 @@
-"""A server as a member of a policy: ready, or on its way back."""
+"""One server of a policy: serving requests, or recovering."""
 
 from __future__ import annotations
 
@@ -13,55 +13,66 @@ import aiohttp
 
 from agents.completion import Completion, SamplingParams
 from agents.policy import Busy, PolicyFailure
-from agents.vllm.errors import Broken, Lost, Refused, Unreachable
-from agents.vllm.instance import Handover, Instance, Startable
-from agents.vllm.process import ServerConfig, ServerGone, ServerProcess
-from agents.vllm.proof import Prober, Proof, WeightsDiffer
-from agents.vllm.replica import Replica, open_session, ready
+from agents.serving.client import (
+    Connect,
+    EngineClient,
+    EngineRunner,
+    PublishedWeights,
+    wait_until_ready,
+)
+from agents.serving.errors import Broken, Lost, Refused, ServerGone, Unreachable
+from agents.serving.probe import Prober, Proof, WeightsDiffer
 
 logger = logging.getLogger(__name__)
 MAX_RESTARTS_IN_A_ROW = 3
 RESTART, SYNC, GENERATE = "restart", "sync", "generate"
-"""What its seconds are counted as."""
+"""States that a server's seconds are counted as."""
+_REUSED_S = 2.0
+"""A connection that was idle for longer is not reused: servers close idle connections after 5 s,
+and a request sent at that moment is lost."""
 
 
-class Member:
-    """One server: asked while it is ready; looked after, and started again, while it is not.
+def open_session() -> aiohttp.ClientSession:
+    """HTTP connections to servers; the caller closes them."""
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_REUSED_S)
+    return aiohttp.ClientSession(connector=connector, trust_env=False)
+
+
+class ManagedServer:
+    """One server or engine, monitored and restarted.
 
     Args:
-        prober: proves which weights it runs.
-        url: where a server of somebody else listens; None: one is started here.
-        config: how one is started here.
-        engine: what is started in its place.
-        start_s: deadline of its being there, in seconds.
+        prober: verifies the server's weights.
+        connect: makes the client of a server that somebody else runs.
+        runner: starts the server here; exactly one of ``connect`` and ``runner`` is given.
+        start_s: deadline of a start, in seconds.
         load_s: deadline of loading weights.
-        short_s: deadline of what generates nothing.
+        short_s: deadline of calls that generate nothing.
     """
 
     def __init__(
         self,
         prober: Prober,
         *,
-        url: str | None = None,
-        config: ServerConfig | None = None,
-        engine: Startable | None = None,
+        connect: Connect | None = None,
+        runner: EngineRunner | None = None,
         start_s: float = 600.0,
         load_s: float = 120.0,
         short_s: float = 20.0,
     ) -> None:
-        if [url, config, engine].count(None) != 2:
-            raise ValueError("give either the url of a server, or how to start one")
+        if (connect is None) == (runner is None):
+            raise ValueError("give either connect, for a running server, or runner, to start one")
         self.busy: Busy = lambda state: contextlib.nullcontext()
-        """Counts its seconds."""
+        """Counts the server's seconds."""
         self._prober = prober
-        self._process: Startable | None = ServerProcess(config) if config is not None else engine
-        self._url = url
+        self._connect = connect
+        self._runner = runner
         self._start_s, self._load_s, self._short_s = start_s, load_s, short_s
         self._session: aiohttp.ClientSession | None = None
-        self.replica: Instance
+        self.client: EngineClient
         self.broken: PolicyFailure | None = None
-        """Why it will not come back."""
-        self._weights: tuple[Handover, int] | None = None
+        """Why the server will not come back; None: it serves requests or recovers."""
+        self._weights: tuple[PublishedWeights, int] | None = None
         self._ready = asyncio.Event()
         self._changed = asyncio.Event()
         self._lost: asyncio.Future[Unreachable]
@@ -70,14 +81,14 @@ class Member:
         self._restarts = 0
         self._tokens: float | None = None
         self._num_done = 0
-        """Loads and starts that succeeded, answers as well."""
-        self._moved_at = 0.0
+        """Completed loads, starts and requests."""
+        self._progress_at = 0.0
 
     async def open(self) -> None:
-        """Connect, or start the server and wait until it is there.
+        """Connect to the server, or start it and wait until it answers.
 
         Raises:
-            PolicyFailure: it is not there within ``start_s``, or is no server to be used.
+            PolicyFailure: the server does not answer within ``start_s``, or cannot be used.
         """
         self._session = open_session()
         try:
@@ -88,12 +99,12 @@ class Member:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it may be asked."""
+        """Whether the server accepts requests."""
         return self._ready.is_set()
 
     @property
     def state(self) -> str:
-        """What it does, in words."""
+        """The server's state, in words."""
         if self.broken is not None:
             return f"given up: {self.broken}"
         if not self.is_ready:
@@ -104,26 +115,26 @@ class Member:
 
     @property
     def progress(self) -> float:
-        """A number that changes when it reads, samples, loads weights or comes back."""
+        """A number that changes when the server reads, samples, loads weights or recovers."""
         return (self._tokens or 0.0) + self._num_done
 
     @property
     def num_running(self) -> int:
-        """Requests that it has not answered."""
-        return self.replica.num_running
+        """Requests without a response."""
+        return self.client.num_running
 
     @property
     def max_num_seqs(self) -> int | None:
-        """Requests that it computes at once; None where it does not tell."""
-        return self.replica.max_num_seqs
+        """Requests that the server computes at once; None: unknown."""
+        return self.client.max_num_seqs
 
     def take_restarts(self) -> int:
-        """How often it was started again since the last call."""
+        """Number of restarts since the last call."""
         taken, self._restarts = self._restarts, 0
         return taken
 
     async def changed(self) -> None:
-        """Return when it is ready, or will not be any more."""
+        """Return when the server is ready, or is given up."""
         await self._changed.wait()
 
     async def generate(
@@ -136,15 +147,15 @@ class Member:
         priority: int,
         deadline_s: float,
     ) -> Completion:
-        """As :meth:`Replica.generate`; ends early when the server is found to be gone or to hang.
+        """As :meth:`EngineClient.generate`; ends early if the server dies or stalls.
 
         Raises:
-            Lost: the server was lost meanwhile, by no fault of this request that is known.
-            Unreachable, Refused: as there.
+            Lost: the server failed while the request ran; the request need not be the cause.
+            Unreachable, Refused: as :meth:`EngineClient.generate`.
         """
         lost = self._lost
         asking = asyncio.ensure_future(
-            self.replica.generate(
+            self.client.generate(
                 prompt_ids,
                 sampling,
                 request_id=request_id,
@@ -164,16 +175,16 @@ class Member:
         finally:
             asking.cancel()
 
-    async def load(self, given: Handover, version: int) -> tuple[float, Proof]:
-        """Bring it to what is given, and prove it; the seconds of the first, and the proof.
+    async def load(self, weights: PublishedWeights, version: int) -> tuple[float, Proof]:
+        """Load weights and verify them; returns the seconds of loading, and the proof.
 
         Raises:
-            PolicyFailure: it cannot be brought there, or samples from others.
+            PolicyFailure: the weights cannot be loaded, or the server samples from others.
         """
         async with self._loading:
-            self._weights = (given, version)
+            self._weights = (weights, version)
             for _ in range(MAX_RESTARTS_IN_A_ROW):
-                # It comes back with weights, though maybe with those before these.
+                # A recovered server has weights, but perhaps those of the version before.
                 await self._changed.wait()
                 if self.broken is not None:
                     raise self.broken
@@ -182,15 +193,15 @@ class Member:
                 except Refused as refusal:
                     raise PolicyFailure(str(refusal), retryable=False) from refusal
                 except Unreachable as error:
-                    self.suspect(error)
+                    self.mark_unhealthy(error)
                     last = error
         raise PolicyFailure(
             f"version {version} did not arrive in {MAX_RESTARTS_IN_A_ROW} attempts: {last}",
             retryable=False,
         )
 
-    def suspect(self, error: Unreachable) -> None:
-        """Take it out until it is known to work, or works again; running requests end now."""
+    def mark_unhealthy(self, error: Unreachable) -> None:
+        """Stop sending requests until the server is verified again; running requests end now."""
         if self._recovery is not None or self.broken is not None:
             return
         self._ready.clear()
@@ -198,25 +209,26 @@ class Member:
         self._lost.set_result(error)
         self._recovery = asyncio.create_task(self._recover(error))
 
-    async def look(self, stall_s: float) -> None:
-        """Suspect it when it is asked and did not read or sample a token for ``stall_s``."""
+    async def check_progress(self, stall_s: float) -> None:
+        """Mark the server unhealthy if it has requests and no token came for ``stall_s``."""
         now = time.monotonic()
         if self.num_running == 0 or self._loading.locked():
-            self._moved_at = now
+            self._progress_at = now
             return
         try:
-            tokens = await self.replica.num_tokens()
+            tokens = await self.client.num_tokens()
         except (Unreachable, Refused) as error:
             if self.is_ready:
-                self.suspect(Unreachable(f"it hangs: {error}"))
+                self.mark_unhealthy(Unreachable(f"it hangs: {error}"))
             return
         if tokens is None or tokens != self._tokens or self._loading.locked():
-            self._tokens, self._moved_at = tokens, time.monotonic()
-        elif now - self._moved_at > stall_s and self.is_ready:
-            self.suspect(Unreachable(f"{self.replica.url} hangs: no token for {stall_s:g} s"))
+            self._tokens, self._progress_at = tokens, time.monotonic()
+        elif now - self._progress_at > stall_s and self.is_ready:
+            url = self.client.url
+            self.mark_unhealthy(Unreachable(f"{url} hangs: no token for {stall_s:g} s"))
 
     async def close(self) -> None:
-        """End the connections, and the server where it was started here; what runs fails."""
+        """Close the connections, and end the server if it was started here; requests fail."""
         closed = PolicyFailure("the policy is closed", retryable=False)
         self.broken = self.broken or closed
         self._changed.set()
@@ -227,38 +239,34 @@ class Member:
         if self._ready.is_set():
             self._ready.clear()
             self._lost.set_result(Unreachable("the policy is closed"))
-        if self._process is not None:
-            await self._process.stop()
+        if self._runner is not None:
+            await self._runner.stop()
         if self._session is not None:
             await self._session.close()
 
     def _set_ready(self) -> None:
         self._lost = asyncio.get_running_loop().create_future()
-        self._moved_at = time.monotonic()
+        self._progress_at = time.monotonic()
         self._num_done += 1
         self._ready.set()
         self._changed.set()
 
     async def _reach(self) -> None:
-        """Start it if it is ours, and wait for it."""
+        """Start the server if it is this run's own, and wait until it answers."""
         assert self._session is not None
-        if self._process is not None:
-            await self._process.start()
-            self.replica = self._process.instance(
-                self._session, short_s=self._short_s, load_s=self._load_s
-            )
-        else:
-            assert self._url is not None
-            self.replica = Replica(
-                self._url, self._session, short_s=self._short_s, load_s=self._load_s
-            )
-            return await ready(self.replica, self._short_s)
-        waiting = asyncio.ensure_future(ready(self.replica, self._start_s))
-        ending = asyncio.ensure_future(self._process.ended())
+        if self._runner is None:
+            assert self._connect is not None
+            self.client = self._connect(self._session, short_s=self._short_s, load_s=self._load_s)
+            return await wait_until_ready(self.client, self._short_s)
+        await self._runner.start()
+        self.client = self._runner.client(self._session, short_s=self._short_s, load_s=self._load_s)
+        waiting = asyncio.ensure_future(wait_until_ready(self.client, self._start_s))
+        ending = asyncio.ensure_future(self._runner.ended())
         try:
             await asyncio.wait({waiting, ending}, return_when=asyncio.FIRST_COMPLETED)
             if not waiting.done():
-                raise ServerGone(f"vLLM ended as it started: {self._process.last_words()}")
+                runner = self._runner
+                raise ServerGone(f"{runner.engine} ended during its start: {runner.last_words()}")
             waiting.result()
         finally:
             waiting.cancel()
@@ -266,71 +274,71 @@ class Member:
 
     async def _load_and_prove(self, *, sampled: bool = True) -> tuple[float, Proof]:
         assert self._weights is not None
-        given, version = self._weights
+        weights, version = self._weights
         began = time.perf_counter()
         with self.busy(SYNC):
-            await self.replica.load(given, version)
+            await self.client.load(weights, version)
             self._num_done += 1
             seconds = time.perf_counter() - began
-            return seconds, await self._prober.prove(self.replica, version, sampled=sampled)
+            return seconds, await self._prober.prove(self.client, version, sampled=sampled)
 
     async def _recover(self, error: Unreachable) -> None:
-        """Back to work: at once where it only lost a connection, else started or waited for."""
-        logger.warning("a vLLM server is looked after: %s", error)
+        """Verify the server if it may only have lost a connection; else restart or await it."""
+        logger.warning("%s failed and is checked: %s", self.client.url, error)
         try:
             last: Exception = error
             for _ in range(MAX_RESTARTS_IN_A_ROW):
                 try:
                     with self.busy(RESTART):
                         if isinstance(error, Broken) or not await self._is_well():
-                            await self._again()
+                            await self._restart()
                     self._set_ready()
                     return
-                # It has worked before: one that ends as it starts may have been killed, too.
+                # The server has started before: a start that fails may be worth another one.
                 except (Unreachable, ServerGone) as failed:
-                    logger.warning("a vLLM server is not back yet: %s", failed)
+                    logger.warning("%s did not recover yet: %s", self.client.url, failed)
                     last = failed
             raise PolicyFailure(
-                f"a vLLM server failed {MAX_RESTARTS_IN_A_ROW} times in a row: {last}",
+                f"{self.client.url} failed {MAX_RESTARTS_IN_A_ROW} times in a row: {last}",
                 retryable=False,
             )
         except (Refused, PolicyFailure) as failure:
             self._give_up(failure)
         except Exception as failure:
-            # Whoever waits for the server must not wait for ever.
-            logger.exception("looking after a vLLM server failed")
+            # Without this, requests would wait for the server forever.
+            logger.exception("the recovery of %s failed", self.client.url)
             self._give_up(failure)
         finally:
             self._recovery = None
 
     def _give_up(self, failure: Exception) -> None:
         self.broken = PolicyFailure(str(failure), retryable=False)
-        logger.error("a vLLM server is given up: %s", failure)
+        logger.error("%s is given up: %s", self.client.url, failure)
         self._changed.set()
 
     async def _is_well(self) -> bool:
-        """Whether it samples a token, in time, from the weights that it should."""
-        if self._process is not None and not self._process.running:
+        """Whether the server samples a token, in time, from the right weights."""
+        if self._runner is not None and not self._runner.running:
             return False
         try:
             if self._weights is None:
-                await self.replica.describe()
+                await self.client.describe()
             else:
                 await asyncio.wait_for(
-                    self._prober.prove(self.replica, self._weights[1], sampled=False),
+                    self._prober.prove(self.client, self._weights[1], sampled=False),
                     self._short_s,
                 )
         except (Unreachable, WeightsDiffer, TimeoutError):
             return False
         return True
 
-    async def _again(self) -> None:
-        """Start it again, or wait for its owner to; then give it the newest weights."""
-        if self._process is not None:
-            await self._process.stop()
+    async def _restart(self) -> None:
+        """Restart the server, or wait until its owner does; then load the newest weights."""
+        if self._runner is not None:
+            await self._runner.stop()
             self._restarts += 1
             await self._reach()
         else:
-            await ready(self.replica, self._start_s, refusing=True)
+            await wait_until_ready(self.client, self._start_s, retry_refused=True)
         if self._weights is not None:
             await self._load_and_prove(sampled=False)

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from agents.vllm.guard import SHARED_MEMORY, Used, shared_memory
-from agents.vllm.process import ServerConfig, ServerProcess, command_line
-from agents.vllm.weights import WeightFolders
+from agents.serving.guard import SHARED_MEMORY, Used, shared_memory
+from agents.serving.weight_folders import WeightFolders
+from agents.vllm.server_process import ServerConfig, VLLMServerProcess, command_line
 
 pytestmark = pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="needs /dev/shm")
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="needs /dev/s
 HELD = """
 import multiprocessing
 from multiprocessing import shared_memory
-from agents.vllm.guard import SHARED_MEMORY, orphaned
+from agents.serving.guard import SHARED_MEMORY, orphaned
 
 before = set(SHARED_MEMORY.iterdir())
 block = shared_memory.SharedMemory(create=True, size=4096)
@@ -53,11 +53,11 @@ def test_what_somebody_has_mapped_is_no_orphan():
 STARTER = """
 import asyncio, sys
 import torch
-from agents.vllm.process import ServerConfig, ServerProcess
-from agents.vllm.weights import WeightFolders
+from agents.vllm.server_process import ServerConfig, VLLMServerProcess
+from agents.serving.weight_folders import WeightFolders
 
 async def main():
-    server = ServerProcess(ServerConfig(model="m", context_window=64, python=sys.argv[1]))
+    server = VLLMServerProcess(ServerConfig(model="m", context_window=64, python=sys.argv[1]))
     await server.start()
     folder = WeightFolders().write({"w": torch.zeros(4)}, 0)
     print(server._process.pid, folder.parent, flush=True)
@@ -88,7 +88,7 @@ def test_memory_is_whose_that_were_seen_to_use_it_though_they_are_gone():
         while not mine.exists():
             time.sleep(0.02)
         others.touch()
-        used.look()
+        used.observe()
         assert used.orphans() == set(), "it is used"
         child.kill()
     found = used.orphans()
@@ -141,7 +141,7 @@ def test_nothing_of_a_server_outlives_whoever_started_it(tmp_path):
 async def test_a_server_is_cleaned_up_though_whoever_began_it_was_cancelled(tmp_path):
     left, others = memory("cancelled"), memory("cancelled_others")
     python = str(holder(tmp_path, left))
-    server = ServerProcess(ServerConfig(model="m", context_window=64, python=python))
+    server = VLLMServerProcess(ServerConfig(model="m", context_window=64, python=python))
     await server.start()
     while not left.exists():
         await asyncio.sleep(0.02)
@@ -162,7 +162,7 @@ async def test_a_server_is_cleaned_up_though_whoever_began_it_was_cancelled(tmp_
 async def test_a_server_whose_guard_is_gone_ends_all_the_same(tmp_path, caplog):
     left = memory("unguarded")
     python = str(holder(tmp_path, left))
-    server = ServerProcess(ServerConfig(model="m", context_window=64, python=python))
+    server = VLLMServerProcess(ServerConfig(model="m", context_window=64, python=python))
     await server.start()
     while not left.exists():
         await asyncio.sleep(0.02)
@@ -180,21 +180,23 @@ async def test_a_server_whose_guard_is_gone_ends_all_the_same(tmp_path, caplog):
     [
         ("ValueError: no GPU\nbye", "ValueError: no GPU (all of it: "),
         ("Error (ModuleNotFoundError: No module named 'vllm')", "it is not installed for "),
-        ("", "nothing (all of it: "),
+        ("", "no output (all of it: "),
     ],
 )
 def test_a_server_that_ended_says_why(tmp_path, said, told):
     log = tmp_path / "vllm.log"
     log.write_text(said)
     config = ServerConfig(model="m", context_window=64, python="/elsewhere/python", log=log)
-    assert ServerProcess(config).last_words().startswith(told)
+    assert VLLMServerProcess(config).last_words().startswith(told)
 
 
 def test_vllm_that_is_not_installed_is_named_though_nothing_was_kept(monkeypatch):
     config = ServerConfig(model="m", context_window=64, python="/elsewhere/python")
-    assert ServerProcess(config).last_words().startswith("what it said was not kept: rl.eval keeps")
+    assert (
+        VLLMServerProcess(config).last_words().startswith("its output was not kept: rl.eval keeps")
+    )
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    words = ServerProcess(ServerConfig(model="m", context_window=64)).last_words()
+    words = VLLMServerProcess(ServerConfig(model="m", context_window=64)).last_words()
     assert words.startswith(f"it is not installed for {sys.executable}: pip install '.[vllm]'")
 
 
@@ -227,10 +229,10 @@ def test_a_server_that_is_not_guarded_yet_does_not_begin(tmp_path):
     server.chmod(0o755)
     dying = (
         "import os, sys, asyncio\n"
-        "import agents.vllm.process as process\n"
-        "process.Guard = lambda **_: os._exit(9)\n"
+        "import agents.serving.process, agents.vllm.server_process as process\n"
+        "agents.serving.process.Guard = lambda **_: os._exit(9)\n"
         "config = process.ServerConfig(model='m', context_window=64, python=sys.argv[1])\n"
-        "asyncio.run(process.ServerProcess(config).start())\n"
+        "asyncio.run(process.VLLMServerProcess(config).start())\n"
     )
     words = [sys.executable, "-c", dying, str(server)]
     assert subprocess.run(words, check=False, timeout=60).returncode == 9
@@ -245,7 +247,7 @@ def test_weights_for_which_there_is_no_room_are_one_line(tmp_path):
     try:
         first = folders.write(small, 0)
         resource.setrlimit(resource.RLIMIT_FSIZE, (2048, before[1]))
-        with pytest.raises(OSError, match=r"version 1 cannot be handed over in .*: .*File too la"):
+        with pytest.raises(OSError, match=r"version 1 cannot be written to .*: .*File too la"):
             folders.write(large, 1)
         assert [path.name for path in first.parent.iterdir()] == ["version-0"], "nothing half-made"
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -8,8 +8,8 @@ import time
 
 from processes import alive
 
-from agents.vllm import tree
-from agents.vllm.tree import Tree
+from agents.serving import process_tree
+from agents.serving.process_tree import Tree
 
 PARENT = """
 import subprocess
@@ -55,7 +55,7 @@ def test_a_number_that_was_given_again_is_another_process():
 
 
 def test_the_guard_ends_it_when_its_input_does():
-    words = [sys.executable, "-I", "-S", tree.__file__]
+    words = [sys.executable, "-I", "-S", process_tree.__file__]
     parent, child = start()
     with parent, subprocess.Popen(words, stdin=subprocess.PIPE, text=True) as guard:
         found = Tree.of(parent.pid)

@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from agents.policy import PolicyFailure
-from agents.vllm.dispatch import Dispatcher
+from agents.serving.dispatch import Dispatcher
 
 
 class Server:
-    """What a dispatcher sees of a member."""
+    """The part of a ManagedServer that a dispatcher uses."""
 
     def __init__(self, max_num_seqs: int | None) -> None:
         self.max_num_seqs = max_num_seqs

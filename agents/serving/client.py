@@ -1,0 +1,212 @@
+"""Contracts of an inference server: its client, its process, and the weights that it loads.
+
+A new engine implements :class:`EngineClient`, and :class:`EngineRunner` if runs start the engine.
+Everything else in this package then works with the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import aiohttp
+
+from agents.completion import Completion, SamplingParams
+from agents.serving.errors import Refused, Unreachable
+
+if TYPE_CHECKING:
+    import torch
+
+FIRST = -(2**30)
+"""Priority of requests that must not wait behind completions."""
+
+
+class WeightSender(Protocol):
+    """One version of the weights in this process's memory."""
+
+    async def into(self, receiver: Any) -> None:
+        """Send the weights to a client of the matching engine.
+
+        Raises:
+            Unreachable: the transfer failed or missed its deadline.
+            Refused: the engine does not support the transfer.
+        """
+        ...
+
+
+PublishedWeights: TypeAlias = Path | WeightSender
+"""One version of the weights as servers receive it: a folder of files, or a sender."""
+
+
+class WeightPublisher(Protocol):
+    """Makes the learner's weights available to servers."""
+
+    def write(self, weights: Mapping[str, torch.Tensor], version: int) -> PublishedWeights:
+        """Publish ``weights``; the caller may change them after the call.
+
+        Raises:
+            UnfitWeights: the weights must not be published.
+            OSError: the weights cannot be written.
+        """
+        ...
+
+    def close(self) -> None:
+        """Delete everything that was published."""
+        ...
+
+
+class UnfitWeights(ValueError):
+    """Raised for weights that must not be published."""
+
+
+class EngineClient(Protocol):
+    """A running engine: a server, or an engine in this process. Every method has a deadline.
+
+    Methods raise :class:`~agents.serving.errors.Unreachable` if the engine does not answer or is
+    broken, and :class:`~agents.serving.errors.Refused` if the request is wrong.
+    """
+
+    @property
+    def url(self) -> str:
+        """Name used in logs and errors."""
+        ...
+
+    @property
+    def endpoint(self) -> str:
+        """Name of the API that serves requests."""
+        ...
+
+    @property
+    def reports_versions(self) -> bool:
+        """Whether each completion reports the weight version of every token.
+
+        Otherwise the policy updates weights only while no request runs.
+        """
+        ...
+
+    @property
+    def context_window(self) -> int:
+        """Maximum tokens of one sequence."""
+        ...
+
+    @property
+    def max_num_seqs(self) -> int | None:
+        """Requests that the engine computes at once; None: unknown."""
+        ...
+
+    @property
+    def num_running(self) -> int:
+        """Requests without a response."""
+        ...
+
+    async def describe(self) -> None:
+        """Query the running engine's properties."""
+        ...
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        request_id: str,
+        version: int,
+        priority: int,
+        deadline_s: float,
+    ) -> Completion:
+        """Sample one completion. Of waiting requests, the lowest priority value runs first."""
+        ...
+
+    async def probe(
+        self, prompt_ids: Sequence[int], sampling: SamplingParams, version: int
+    ) -> tuple[list[float], Completion]:
+        """Log-probabilities of a prompt's tokens except the first, and a completion."""
+        ...
+
+    async def load(self, weights: PublishedWeights, version: int) -> None:
+        """Load ``weights`` and label them ``version``."""
+        ...
+
+    async def num_tokens(self) -> float | None:
+        """Tokens read and sampled since the start; None: unknown."""
+        ...
+
+
+Connect = Callable[..., EngineClient]
+"""Makes a client; called with the arguments of :meth:`EngineRunner.client`."""
+
+
+class EngineRunner(Protocol):
+    """Starts, monitors and stops one engine and all its processes."""
+
+    @property
+    def engine(self) -> str:
+        """Name used in logs and errors."""
+        ...
+
+    @property
+    def running(self) -> bool:
+        """Whether the engine is alive."""
+        ...
+
+    async def start(self) -> None:
+        """Start the engine; it answers some time later.
+
+        Raises:
+            ServerGone: the engine cannot be started.
+        """
+        ...
+
+    async def ended(self) -> None:
+        """Return when the engine has ended."""
+        ...
+
+    def last_words(self) -> str:
+        """The engine's last error, in one line."""
+        ...
+
+    def client(
+        self, session: aiohttp.ClientSession, *, short_s: float, load_s: float
+    ) -> EngineClient:
+        """A client of the started engine.
+
+        Args:
+            session: HTTP connections that the client may use.
+            short_s: deadline of calls that generate nothing, in seconds.
+            load_s: deadline of loading weights.
+        """
+        ...
+
+    async def stop(self) -> None:
+        """Kill the engine's processes, and remove the shared memory that they left."""
+        ...
+
+
+async def wait_until_ready(
+    client: EngineClient, within_s: float, *, retry_refused: bool = False, every_s: float = 0.25
+) -> None:
+    """Wait until the engine answers.
+
+    Args:
+        client: the engine's client.
+        within_s: deadline.
+        retry_refused: whether a refusal is retried as well: while a server restarts, a proxy in
+            front of it may answer.
+        every_s: seconds between two attempts.
+
+    Raises:
+        Unreachable: the engine did not answer before the deadline.
+        Refused: the engine refuses.
+    """
+    loop = asyncio.get_running_loop()
+    end = loop.time() + within_s
+    while True:
+        try:
+            return await client.describe()
+        except (Unreachable, Refused) as error:
+            if isinstance(error, Refused) and not retry_refused:
+                raise
+            if loop.time() >= end:
+                raise Unreachable(f"{client.url} was not there after {within_s:g} s") from error
+        await asyncio.sleep(every_s)

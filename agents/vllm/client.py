@@ -1,0 +1,368 @@
+"""A client of one vLLM server, over HTTP. Every call has a deadline."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from agents.completion import Completion, SamplingParams
+from agents.serving.client import FIRST, Connect, PublishedWeights
+from agents.serving.errors import Broken, Refused, Unreachable
+from agents.vllm.adapter import (
+    ADAPTER,
+    adapter_ids,
+    how_to_start,
+    is_adapter,
+    link_of,
+    point_link,
+)
+from agents.vllm.protocol import (
+    ENDPOINTS,
+    Endpoint,
+    Verb,
+    completion_of,
+    prompt_logprobs_of,
+    request_body,
+    transfer_body,
+)
+from agents.vllm.sampling import UNBOUNDED, BadAnswer, Expected, NoSupport, sampling_parameters
+
+logger = logging.getLogger(__name__)
+_PROGRESS = ("vllm:generation_tokens_total", "vllm:prompt_tokens_total")
+_RETRYABLE = (408, 425, 429)
+"""Statuses below 500 that do not mean that the request is wrong."""
+_MAX_ERROR = 300
+"""Maximum characters of a server's error in a message."""
+
+
+class VLLMClient:
+    """Sends requests to one server.
+
+    Args:
+        url: the server's URL, without a path.
+        session: HTTP connections.
+        short_s: deadline of calls that generate nothing, in seconds.
+        load_s: deadline of loading weights.
+    """
+
+    def __init__(
+        self, url: str, session: aiohttp.ClientSession, *, short_s: float, load_s: float
+    ) -> None:
+        self.url = url.rstrip("/")
+        self._session = session
+        self._short_s = short_s
+        self._load_s = load_s
+        self.model = ""
+        """The model name in requests: the model, or the adapter after it is registered."""
+        self._adapter: str | None = None
+        """The path under which the server knows the adapter; None: it knows none."""
+        self.context_window = 0
+        self.endpoint: Endpoint = "generate"
+        self.max_num_seqs: int | None = None
+        """Requests that the server computes at once; None: unknown."""
+        self.by_priority = False
+        """Whether the server schedules by priority."""
+        self.num_workers = 1
+        """Processes that hold the weights."""
+        self.reports_support = False
+        """Whether the server reports the sampling support (``--return-sampling-mask``)."""
+        self.num_running = 0
+        """Requests without a response."""
+
+    @classmethod
+    def at(cls, url: str) -> Connect:
+        """A function that connects to the server at ``url``, for a ``ManagedServer``."""
+        return partial(cls, url)
+
+    @property
+    def reports_versions(self) -> bool:
+        """Whether each completion reports the weight version of every token."""
+        return self.endpoint == "generate"
+
+    async def describe(self) -> None:
+        """Query the server's model name, context window, endpoint and scheduler.
+
+        Raises:
+            Unreachable: the server does not answer.
+            Refused: the server is not a usable vLLM server.
+        """
+        models = await self._call("GET", "/v1/models", self._short_s)
+        try:
+            about = models["data"][0]
+            self._adapter = next((m["root"] for m in models["data"] if m["id"] == ADAPTER), None)
+            self.model, self.context_window = str(about["id"]), int(about["max_model_len"])
+        except (KeyError, IndexError, TypeError) as error:
+            raise Refused(f"{self.url} reports no model: is it a vLLM server?") from error
+        parameters = sampling_parameters(SamplingParams(max_tokens=1))
+        body = request_body("generate", self.model, [0], parameters, request_id="-", salt="-")
+        try:
+            # Without token ids the request is wrong. Only an existing endpoint answers 400 to it.
+            await self._call(
+                "POST", ENDPOINTS["generate"], self._short_s, {**body, "token_ids": []}
+            )
+        except Refused as refusal:
+            self.endpoint = "completions" if refusal.status == 404 else "generate"
+        await self._describe_scheduler()
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        request_id: str,
+        version: int,
+        priority: int,
+        deadline_s: float,
+    ) -> Completion:
+        """Sample one completion.
+
+        Raises:
+            Unreachable: the server does not answer in time, or is broken.
+            Refused: the request is wrong.
+        """
+        body = self._body(prompt_ids, sampling, request_id, str(version), priority=priority)
+        answer = await self._ask(body, deadline_s)
+        # This endpoint reports no versions, but a restarted server has another label.
+        if not self.reports_versions and (label := await self.version()) != str(version):
+            raise Broken(f"{self.url} has weights {label!r}, not {version}: was it restarted?")
+        return self._completion(answer, self._expected(prompt_ids, sampling, version))
+
+    async def probe(
+        self, prompt_ids: Sequence[int], sampling: SamplingParams, version: int
+    ) -> tuple[list[float], Completion]:
+        """Log-probabilities of a prompt's tokens except the first, and a completion.
+
+        Returns:
+            The prompt's log-probabilities, at temperature 1, and the completion.
+
+        Raises:
+            Unreachable, Refused: as :meth:`generate`.
+        """
+        name = f"probe-{version}"
+        body = self._body(prompt_ids, sampling, name, name, priority=FIRST, prompt=True)
+        answer = await self._ask(body, self._load_s)
+        completion = self._completion(answer, self._expected(prompt_ids, sampling, version))
+        try:
+            return prompt_logprobs_of(answer, prompt_ids), completion
+        except BadAnswer as bad:
+            raise Broken(f"{self.url}: invalid response: {bad}") from bad
+
+    async def load(self, weights: PublishedWeights, version: int) -> None:
+        """Pause the server, load the weights or the adapter, set the version label, and resume.
+
+        Running requests continue with the new weights; the server recomputes their keys and values.
+        If the endpoint reports no versions, the pause waits until running requests are done.
+        After a failure the server stays paused: another :meth:`load` may repair the server, but a
+        request would crash it.
+
+        Raises:
+            Unreachable: the server does not answer in time, or could not load the weights.
+            Refused: the server lacks these endpoints, or does not support the adapter.
+        """
+        mode = "keep" if self.reports_versions else "wait"
+        # Before the pause: a server without adapters refuses here, and keeps serving.
+        known = (
+            isinstance(weights, Path)
+            and is_adapter(weights)
+            and await self._register_adapter(weights)
+        )
+        try:
+            await self._call("POST", f"/pause?mode={mode}&clear_cache=true", self._load_s)
+            await self._receive(weights, known=known)
+            label = {"new_version": str(version)}
+            await self._call("POST", "/update_weight_version", self._short_s, label)
+            await self._call("POST", "/resume", self._short_s)
+        except Refused as refusal:
+            raise Refused(
+                f"{refusal}; weights are loaded by /pause, /collective_rpc and "
+                f"/update_weight_version: start the server with VLLM_SERVER_DEV_MODE=1"
+            ) from refusal
+
+    async def _receive(self, weights: PublishedWeights, *, known: bool) -> None:
+        """Make the workers read the weights; ``known``: they already hold an older adapter."""
+        if not isinstance(weights, Path):
+            await weights.into(self)
+        elif known:
+            for number in adapter_ids(await self._on_workers({"method": "list_loras"})):
+                await self._on_workers({"method": "remove_lora", "args": [number]})
+        elif not is_adapter(weights):
+            path = {"weights_path": str(weights)}
+            await self._on_workers({"method": "reload_weights", "kwargs": path})
+
+    async def transfer(self, verb: Verb, arguments: Mapping[str, Any]) -> None:
+        """Call a verb of vLLM's own transfer of weights.
+
+        Raises:
+            Unreachable: the server does not answer in time, or fails.
+            Refused: the server was started without this transfer.
+        """
+        try:
+            await self._call("POST", f"/{verb}", self._load_s, transfer_body(arguments))
+        except Unreachable as error:
+            # The server stays in this state until its owner restarts it.
+            if verb == "start_weight_update" and "already active" in str(error):
+                raise Refused(
+                    f"{self.url} was interrupted in the middle of an update: restart it"
+                ) from error
+            raise
+
+    async def _register_adapter(self, folder: Path) -> bool:
+        """Point the adapter's path to ``folder``; returns whether the adapter was registered."""
+        link = link_of(folder, self.url)
+        name = {"lora_name": ADAPTER}
+        try:
+            point_link(link, folder)
+            if self._adapter == str(link):
+                return True
+            if self._adapter is not None:  # an earlier run's
+                await self._call(
+                    "POST", "/v1/unload_lora_adapter", self._short_s, name, as_text=True
+                )
+            path = name | {"lora_path": str(link)}
+            await self._call("POST", "/v1/load_lora_adapter", self._load_s, path, as_text=True)
+        except OSError as error:
+            raise Refused(f"{link} cannot be written: {error}") from error
+        except (Refused, Unreachable) as error:
+            # vLLM reports a wrong adapter with a status of 500 as well.
+            if isinstance(error, Refused) or "LoRA" in str(error):
+                raise Refused(f"{error}; {how_to_start(folder)}") from error
+            raise
+        self._adapter, self.model = str(link), ADAPTER
+        return False
+
+    async def _on_workers(self, call: Mapping[str, Any]) -> Any:
+        return await self._call("POST", "/collective_rpc", self._load_s, call)
+
+    async def version(self) -> str:
+        """The version label of the server's weights.
+
+        Raises:
+            Unreachable: the server does not answer.
+            Refused: the server has no labels.
+        """
+        answer = await self._call("GET", "/weight_info", self._short_s)
+        return str(answer.get("weight_version"))
+
+    async def num_tokens(self) -> float | None:
+        """Tokens read and sampled since the server's start; None: unknown.
+
+        Raises:
+            Unreachable: the server does not answer.
+        """
+        try:
+            text = await self._call("GET", "/metrics", self._short_s, as_text=True)
+            lines = [line for line in text.splitlines() if line.startswith(_PROGRESS)]
+            return sum(float(line.rpartition(" ")[2]) for line in lines) if lines else None
+        except (Refused, ValueError):
+            return None
+
+    async def _describe_scheduler(self) -> None:
+        """Query how the server was started, which servers in development mode report."""
+        try:
+            info = await self._call("GET", "/server_info?config_format=json", self._short_s)
+            scheduler = info["vllm_config"]["scheduler_config"]
+            model = info["vllm_config"].get("model_config") or {}
+            parallel = info["vllm_config"].get("parallel_config") or {}
+            self.max_num_seqs = int(scheduler["max_num_seqs"])
+            self.by_priority = scheduler["policy"] == "priority"
+            sizes = (parallel.get(name) or 1 for name in ("world_size", "data_parallel_size"))
+            self.num_workers = math.prod(map(int, sizes))
+            self.reports_support = model.get("return_sampling_mask") is True
+        except (Refused, AttributeError, KeyError, TypeError, ValueError) as error:
+            logger.warning("%s reports no scheduler settings: %r", self.url, error)
+
+    def _expected(
+        self, prompt_ids: Sequence[int], sampling: SamplingParams, version: int
+    ) -> Expected:
+        return Expected.of(prompt_ids, sampling, self.context_window, version)
+
+    def _completion(self, answer: Mapping[str, Any], expected: Expected) -> Completion:
+        try:
+            return completion_of(self.endpoint, answer, expected)
+        except BadAnswer as bad:
+            raise Broken(f"{self.url}: invalid response: {bad}") from bad
+        except NoSupport as missing:
+            raise Refused(f"{self.url}: {missing}") from missing
+
+    def _body(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: SamplingParams,
+        request_id: str,
+        salt: str,
+        *,
+        priority: int,
+        prompt: bool = False,
+    ) -> dict[str, Any]:
+        if self.reports_support and not sampling.top_k:
+            raise Refused(f"{self.url} {UNBOUNDED}")
+        return request_body(
+            self.endpoint,
+            self.model,
+            prompt_ids,
+            sampling_parameters(sampling, prompt_logprobs=prompt),
+            request_id=request_id,
+            salt=salt,
+            priority=priority if self.by_priority else 0,
+        )
+
+    async def _ask(self, body: Mapping[str, Any], deadline_s: float) -> Any:
+        self.num_running += 1
+        try:
+            return await self._call("POST", ENDPOINTS[self.endpoint], deadline_s, body)
+        except Refused as refusal:
+            if refusal.status == 404 and self.model == ADAPTER:
+                raise Broken(f"{refusal}: was the server restarted?") from refusal
+            raise
+        finally:
+            self.num_running -= 1
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        deadline_s: float,
+        body: Mapping[str, Any] | None = None,
+        *,
+        as_text: bool = False,
+    ) -> Any:
+        timeout = aiohttp.ClientTimeout(total=deadline_s)
+        # After a 500 the server closes a connection that it announced to keep alive.
+        headers = {} if path in ENDPOINTS.values() else {"Connection": "close"}
+        try:
+            async with self._session.request(
+                method, self.url + path, json=body, timeout=timeout, headers=headers
+            ) as response:
+                text = await response.text()
+                status = response.status
+        except TimeoutError as error:
+            raise Unreachable(f"{self.url}{path} did not answer within {deadline_s:g} s") from error
+        # A closed session raises RuntimeError; a response may be invalid text.
+        except (aiohttp.ClientError, OSError, RuntimeError, UnicodeDecodeError) as error:
+            raise Unreachable(f"{self.url}{path}: {type(error).__name__}: {error}") from error
+        if status >= 500 or status in _RETRYABLE:
+            raise Unreachable(f"{self.url}{path} answered {status}: {_error_in(text)}")
+        if status >= 400:
+            raise Refused(f"{self.url}{path} answered {status}: {_error_in(text)}", status)
+        if as_text:
+            return text
+        try:
+            return json.loads(text) if text else {}
+        except json.JSONDecodeError as error:
+            raise Unreachable(f"{self.url}{path} answered no JSON: {text[:_MAX_ERROR]}") from error
+
+
+def _error_in(text: str) -> str:
+    """The message of a server's error."""
+    try:
+        message = json.loads(text)["error"]["message"]
+    except (json.JSONDecodeError, KeyError, TypeError):
+        message = text
+    return str(message)[:_MAX_ERROR]
