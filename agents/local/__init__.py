@@ -1,4 +1,4 @@
-"""The embedded policy: a transformers model in this process, batched continuously."""
+"""The local policy: a transformers model in this process, with continuous batching."""
 
 from agents.local.engine import Stats
 from agents.local.policy import Limits, LocalPolicy

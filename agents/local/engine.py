@@ -1,4 +1,4 @@
-"""Continuous batching: which request stands in which row, and what each step computes."""
+"""Continuous batching: assigns requests to rows, and computes one step for all rows."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ from agents.policy import PolicyFailure
 
 logger = logging.getLogger(__name__)
 _WORTH_SHARING = 8
-"""A prefix of at least this many tokens is copied from, or waited for in, another row."""
+"""Minimum length of a common prefix that is copied from another row instead of computed."""
 _CAPACITY_STEP = 32
 _LARGE = 4096
-"""Ids beside a token that are much to keep: some 100 kB of memory."""
+"""Size of a token's support from which a warning is logged: some 100 kB of memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What the engine did since it was made."""
+    """Counters of the engine since its creation."""
 
     num_generated_tokens: int
     num_prefill_tokens: int
-    """Prompt tokens that had to be computed."""
+    """Prompt tokens that were computed."""
     num_saved_tokens: int
-    """Prompt tokens that a cache made needless: of the session's last turn, or of a group."""
+    """Prompt tokens that came from a cache: the session's last turn, or another group member."""
     forward_s: float
     """Seconds in the model and the sampler."""
     num_steps: int
     mean_occupancy: float
-    """Rows that decoded per step, of all rows, on average over the steps."""
+    """Mean fraction of rows that decoded in a step."""
 
 
 class Engine:
-    """Runs requests through a model, one step at a time; used by one thread only.
+    """Runs requests through a model, one step at a time. Only one thread may use it.
 
-    Rows stand in three regions: ``[0, num_decode)`` decode, ``[num_decode, num_active)`` prefill,
-    the others are idle and keep what they last held until somebody needs the row. A request's
-    prompt is prefilled up to its last token; that one enters as the first token to decode, so
-    logits are computed for decoding rows only.
+    Rows are in three regions: rows ``[0, num_decode)`` decode, rows ``[num_decode, num_active)``
+    prefill, and the others are idle. An idle row keeps its content until another request needs the
+    row. Prefill stops before a prompt's last token, which is the first token to decode; so logits
+    are computed for decoding rows only.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Engine:
         self._warned = False
         self.pending: deque[Request] = deque()
         self.placed_at = 0.0
-        """When the queue moved last; other threads read it."""
+        """Time at which a request last got a row; other threads read it."""
         self._forward = forward
         self._stops = stops
         self._context_window = context_window
@@ -85,11 +85,11 @@ class Engine:
 
     @property
     def busy(self) -> bool:
-        """Whether a step would do anything."""
+        """Whether there is work for a step."""
         return bool(self.pending or self._num_active)
 
     def stats(self) -> Stats:
-        """The counters so far."""
+        """The current counters."""
         rows = max(1, self._steps) * len(self._slots)
         return Stats(
             num_generated_tokens=self._generated,
@@ -100,7 +100,7 @@ class Engine:
             mean_occupancy=self._decoded / rows,
         )
 
-    # What callers ask for.
+    # Requests of callers.
 
     def submit(self, request: Request) -> None:
         """Queue a request; it starts when a row is free."""
@@ -109,14 +109,14 @@ class Engine:
         self.pending.append(request)
 
     def cancel(self, request: Request) -> None:
-        """Stop a request, wherever it stands; one that is unknown or finished is ignored."""
+        """Stop a request, queued or running; an unknown or finished one is ignored."""
         if request.slot is not None:
             self._release(request.slot)
         elif request in self.pending:
             self.pending.remove(request)
 
     def end(self, session: str) -> None:
-        """The row kept for this episode may be given to any other."""
+        """Release the row that is kept for this episode."""
         slot = self._sessions.pop(session, None)
         if slot is not None:
             slot.session = None
@@ -128,9 +128,9 @@ class Engine:
             self._release(slot)
 
     def weights_changed(self, version: int) -> None:
-        """The model has other weights now: nothing cached is true any more.
+        """Drop all keys and values, because the model's weights changed.
 
-        Requests under way go on with the new weights, after their tokens are prefilled again.
+        Running requests continue with the new weights, after their tokens are prefilled again.
         """
         self.version = version
         self._weights.accept()
@@ -140,8 +140,8 @@ class Engine:
         self._promote_ready()
 
     def start_anew(self) -> None:
-        """Nothing is cached, and rows stand in their first order: as after ``__init__``."""
-        assert not self.busy, "requests are under way"
+        """Empty the cache and restore the rows' initial order, as after ``__init__``."""
+        assert not self.busy, "requests are running"
         self._table = SlotTable(len(self._slots))
         self._slots = [Slot(index) for index in range(len(self._slots))]
         self._sessions.clear()
@@ -150,7 +150,7 @@ class Engine:
     # One step.
 
     def step(self) -> list[Request]:
-        """Admit what fits, compute one forward; returns the requests that finished."""
+        """Admit requests and compute one forward pass; returns the finished requests."""
         self._check_weights()
         self._admit()
         if not self._num_active:
@@ -174,7 +174,7 @@ class Engine:
     def _check_weights(self) -> None:
         if self._weights.changed():
             raise PolicyFailure(
-                "the model's weights changed under the policy: update them while nothing is "
+                "the model's weights changed during generation: update them while nothing is "
                 "generated, and call load_weights(None, version) before the next generate",
                 retryable=False,
             )
@@ -190,10 +190,10 @@ class Engine:
         self._promote_ready()
 
     def _place(self, request: Request) -> bool:
-        """Give ``request`` a row; False when it should wait for one that prefills its prompt."""
+        """Give ``request`` a row. False: it waits for a row that is prefilling the same prompt."""
         self._reserve(len(request.prompt_ids) + 1)
         prompt = np.asarray(request.prompt_ids)
-        # The last token is never taken from a cache: decoding it gives the first logits.
+        # The last token never comes from a cache: decoding it gives the first logits.
         shared = np.minimum(self._table.common_prefix(prompt), len(prompt) - 1)
         cached = np.minimum(shared, self._table.lengths)
         slot = self._own_slot(request.session)
@@ -220,12 +220,12 @@ class Engine:
         return True
 
     def _own_slot(self, session: str | None) -> Slot | None:
-        """The idle row that keeps this session's tokens."""
+        """The idle row with this session's tokens."""
         slot = self._sessions.get(session) if session is not None else None
         return slot if slot is not None and slot.request is None else None
 
     def _idle_slot(self) -> Slot:
-        """The idle row that will be missed least: nobody's before an episode's, oldest first."""
+        """The idle row to reuse: rows without an episode first, then the least recently used."""
         idle = self._slots[self._num_active :]
         slot = min(idle, key=lambda slot: (slot.session is not None, slot.last_used))
         if slot.session is not None:
@@ -243,13 +243,13 @@ class Engine:
             slot.session = request.session
             self._sessions[request.session] = slot
         seed = request.sampling.seed
-        # Drawn here and not on arrival: rows are given in an order that the caller can fix.
+        # Drawn here and not on arrival: the caller controls the order in which rows are given.
         request.uniforms = uniforms(int(self._seeds.integers(2**63)) if seed is None else seed)
         self._swap(slot.index, self._num_active)
         self._num_active += 1
 
     def _release(self, slot: Slot) -> None:
-        """Take the row out of the active ones; what it holds stays for the next turn."""
+        """Make the row idle; its tokens stay for the next turn."""
         if slot.index < self._num_decode:
             self._num_decode -= 1
             self._swap(slot.index, self._num_decode)
@@ -261,7 +261,7 @@ class Engine:
         slot.last_used = self._steps
 
     def _promote_ready(self) -> None:
-        """Move rows whose prompt is in the cache, up to its last token, to the decoding ones."""
+        """Move rows whose prompt is cached, except its last token, to the decoding region."""
         for index in range(self._num_decode, self._num_active):
             if self._table.lengths[index] == self._table.known[index] - 1:
                 self._swap(index, self._num_decode)
@@ -279,8 +279,8 @@ class Engine:
         """Make every row at least ``length`` positions long."""
         capacity = self._table.capacity
         if length > capacity:
-            # By quarters and not by doubling: attention reads a row with a gap behind it up to
-            # twice as slowly as one that stands right before the next.
+            # Grow by quarters, not by doubling: attention reads rows with gaps between them up to
+            # twice as slowly as adjacent rows.
             grown = capacity
             while grown < length:
                 grown += max(1, grown // 4 // _CAPACITY_STEP) * _CAPACITY_STEP
@@ -288,10 +288,10 @@ class Engine:
             self._forward.reserve(grown)
 
     def _batch(self) -> Batch:
-        """The next token of every decoding row, and as much prefill as one step may take."""
+        """The next token of every decoding row, and as much prefill as fits in one step."""
         table, first = self._table, self._num_decode
         remaining = (table.known - 1 - table.lengths)[first : self._num_active]
-        # Chunks are padded to the widest of them: take rows while rows x width fits.
+        # Chunks are padded to the widest one: add rows while rows x width fits.
         widest = np.maximum.accumulate(remaining)
         fits = int((widest * np.arange(1, len(widest) + 1) <= self._prefill_tokens).sum())
         count = min(len(remaining), max(1, fits))
@@ -307,7 +307,7 @@ class Engine:
         )
 
     def _sample(self, logits: torch.Tensor) -> list[Token]:
-        """One token for every decoding row."""
+        """Sample one token for every decoding row."""
         requests = [slot.request for slot in self._slots[: self._num_decode]]
         params = [request.sampling for request in requests if request is not None]
         uniform = [next(request.uniforms) for request in requests if request is not None]
@@ -323,18 +323,17 @@ class Engine:
         return list(map(Token, token_ids, logprobs, drawn.supports))
 
     def _warn_of_large(self, supports: list[list[int]]) -> None:
-        """Say, once, that what top-p leaves is much to keep."""
+        """Warn once if top-p leaves a large support."""
         largest = max(map(len, supports), default=0)
         if largest > _LARGE and not self._warned:
             self._warned = True
             logger.warning(
-                "top_p leaves %d tokens to sample one from, which are kept beside it: top_k bounds "
-                "them",
+                "top_p leaves a support of %d tokens, which each token stores: set top_k to bound it",
                 largest,
             )
 
     def _record(self, tokens: list[Token]) -> list[Request]:
-        """Append the sampled tokens to their requests; returns those that are finished."""
+        """Append the sampled tokens to their requests; returns the finished requests."""
         self._table.append([token.id for token in tokens])
         self._generated += len(tokens)
         finished = []

@@ -1,4 +1,4 @@
-"""The exact way through a model's own forward, for architectures that have no thin one."""
+"""Forward pass for architectures that :class:`ThinForward` does not support."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from agents.local.forward import Batch
 
 
 class TransformersForward:
-    """Each row goes through the transformers model by itself, with that model's own cache.
+    """Runs each row separately through the transformers model, with the model's own cache.
 
-    Slow: nothing is batched, and rows share nothing. Exact: the model sees one sequence without
-    padding, whatever its attention is.
+    This is slow, because rows are not batched and share nothing. It is exact for every kind of
+    attention, because the model processes one sequence without padding.
     """
 
     kind = "transformers"
@@ -29,32 +29,32 @@ class TransformersForward:
         self._caches: list[Any] = [None] * num_rows
 
     def reserve(self, capacity: int) -> None:
-        """The model's caches grow by themselves."""
+        """Does nothing: the model's caches grow by themselves."""
 
     def swap(self, a: int, b: int, length: int) -> None:
         """Exchange two rows."""
         self._caches[a], self._caches[b] = self._caches[b], self._caches[a]
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """Never asked for: these caches cannot be shortened."""
+        """Never called: these caches cannot be shortened."""
         raise AssertionError("rows of a transformers cache are not shared")
 
     def clear(self, row: int) -> None:
-        """The row starts anew."""
+        """Empty the row."""
         self._caches[row] = None
 
     def reset(self) -> None:
-        """Every row starts anew."""
+        """Empty every row."""
         self._caches = [None] * len(self._caches)
 
     def refresh(self) -> None:
-        """Every cache holds what the former weights computed."""
+        """Empty every row, because its cache is of the previous weights."""
         self.reset()
 
     def run(self, batch: Batch) -> Tensor:
         """Logits of the decoding rows, ``[D, V]`` in fp32."""
         num_decode = len(batch.decode_ids)
-        # Not inference mode: what the model may keep for itself must stay usable in training.
+        # Not inference mode: tensors that the model stores must stay usable in training.
         with torch.inference_mode(False), torch.no_grad(), _evaluating(self._model):
             for index, size in enumerate(batch.chunk_sizes):
                 self._extend(num_decode + index, batch.chunk_ids[index, :size])
@@ -66,7 +66,7 @@ class TransformersForward:
         return torch.stack(logits).float()
 
     def _extend(self, row: int, token_ids: np.ndarray) -> Tensor:
-        """Append tokens to a row; logits ``[V]`` after the last of them."""
+        """Append tokens to a row; returns the logits ``[V]`` after the last one."""
         output = self._model(
             input_ids=torch.from_numpy(token_ids)[None].to(self._model.device),
             past_key_values=self._caches[row],
@@ -79,7 +79,7 @@ class TransformersForward:
 
 @contextmanager
 def _evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """Without dropout, and with each module's own mode put back: the model is the learner's too."""
+    """Disables dropout, then restores each module's mode: the learner uses the model, too."""
     training = [module for module in model.modules() if module.training]
     for module in training:
         module.training = False

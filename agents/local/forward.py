@@ -1,4 +1,4 @@
-"""The model's forward for a batch of decoding rows and prefill chunks, over a row-wise cache."""
+"""The model's forward pass for decoding rows and prefill chunks, with a row-wise cache."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from agents.local.slots import Ints
 
 _THIN = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 _POSITION_DEPENDENT_ROPE = ("dynamic", "longrope")
-"""Variants whose frequencies change with the longest sequence seen: cached keys go stale."""
+"""Variants whose frequencies change with the longest sequence, which makes cached keys stale."""
 
 
 class Batch(NamedTuple):
-    """What one forward computes: a token for each of the first rows, chunks for the next ones."""
+    """Input of one forward pass: a token for each of the first rows, chunks for the next rows."""
 
     decode_ids: Ints
     """``[D]``: the newest token of rows 0 .. D-1."""
     chunk_ids: Ints
     """``[P, C]``: tokens of rows D .. D+P-1, right-padded."""
     chunk_sizes: Ints
-    """``[P]``: how many of the ``C`` are real. Padding is computed and never read."""
+    """``[P]``: number of tokens without padding. Padding is computed and never read."""
     starts: Ints
-    """``[D + P]``: how many positions of each row are in the cache before this forward."""
+    """``[D + P]``: number of cached positions of each row before this forward pass."""
 
 
 class Forward(Protocol):
-    """Computes batches and keeps the keys and values of ``R`` rows."""
+    """Computes batches, and caches the keys and values of ``R`` rows."""
 
     kind: str
     shares_rows: bool
     """Whether rows can be shortened and copied to one another."""
 
     def reserve(self, capacity: int) -> None:
-        """Make room for ``capacity`` positions in every row; what is cached stays."""
+        """Extend every row to ``capacity`` positions; cached values stay."""
         ...
 
     def run(self, batch: Batch) -> Tensor:
@@ -52,30 +52,30 @@ class Forward(Protocol):
         ...
 
     def swap(self, a: int, b: int, length: int) -> None:
-        """Exchange two rows, of which at most ``length`` positions are in use."""
+        """Exchange two rows, which use at most ``length`` positions."""
         ...
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """Give row ``target`` the first ``length`` positions of row ``source``."""
+        """Copy the first ``length`` positions of row ``source`` to row ``target``."""
         ...
 
     def clear(self, row: int) -> None:
-        """The row starts anew."""
+        """Empty the row."""
         ...
 
     def reset(self) -> None:
-        """Every row starts anew, and gives back the room that was made in it."""
+        """Empty every row, and free the cache's memory."""
         ...
 
     def refresh(self) -> None:
-        """The weights changed: whatever was derived from them is made again."""
+        """Recompute everything that depends on the weights, which changed."""
         ...
 
 
 def thin_obstacle(model: PreTrainedModel, context_window: int) -> str | None:
-    """Why :class:`ThinForward` would not compute what this model does; None where it does."""
+    """Why :class:`ThinForward` does not support this model; None: it does."""
     if type(model) not in _THIN:
-        return f"the architecture {type(model).__name__} is none of those it knows"
+        return f"the architecture {type(model).__name__} is not supported"
     config: Any = model.config
     rope_type = config.rope_parameters["rope_type"]
     if rope_type in _POSITION_DEPENDENT_ROPE:
@@ -89,9 +89,9 @@ def thin_obstacle(model: PreTrainedModel, context_window: int) -> str | None:
 class ThinForward:
     """A decoder of the Llama family, computed from the modules of the transformers model.
 
-    The modules are called, never copied, so weights that an optimizer changes in place are seen.
-    What is left out is what makes a step slow: mask construction, cache objects, repeated
-    key-value heads. Query heads that share a key-value head are folded into the length axis.
+    It calls the model's modules, so it uses weights that an optimizer changes in place. It avoids
+    what makes a step slow: mask construction, cache objects, and repeated key-value heads. Query
+    heads that share a key-value head are folded into the length axis.
     """
 
     kind = "thin"
@@ -116,40 +116,40 @@ class ThinForward:
         if former is not None:
             kept = former.shape[-2]
             self._cache[..., :kept, :] = former
-        # Zeros: what lies beyond a row's length is masked, and must be finite for that.
+        # Zeros, because values beyond a row's length are masked, and masking needs finite values.
         self._cache[..., kept:, :] = 0
         self._keys, self._values = self._cache
         positions = torch.arange(capacity, device=weight.device)
         cos, sin = self._model.model.rotary_emb(weight, positions[None])
-        # rotate_half(x) is x rolled by half with its first half negated: the sign goes in here.
+        # rotate_half(x) is x rolled by half with its first half negated. The sign is applied here.
         half = self._head_dim // 2
         self._cos = cos[0][:, None]
         self._sin = torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1)[:, None]
 
     def reserve(self, capacity: int) -> None:
-        """Make room for ``capacity`` positions in every row; what is cached stays."""
+        """Extend every row to ``capacity`` positions; cached values stay."""
         self._allocate(capacity, self._cache)
 
     def swap(self, a: int, b: int, length: int) -> None:
-        """Exchange two rows, of which at most ``length`` positions are in use."""
+        """Exchange two rows, which use at most ``length`` positions."""
         first, second = self._cache[:, :, a, :, :length], self._cache[:, :, b, :, :length]
         kept = first.clone()
         first.copy_(second)
         second.copy_(kept)
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """Give row ``target`` the first ``length`` positions of row ``source``."""
+        """Copy the first ``length`` positions of row ``source`` to row ``target``."""
         self._cache[:, :, target, :, :length] = self._cache[:, :, source, :, :length]
 
     def clear(self, row: int) -> None:
-        """The row starts anew: nothing to do, what lies beyond its length is never read."""
+        """Does nothing: values beyond a row's length are never read."""
 
     def reset(self) -> None:
-        """Every row starts anew, without room."""
+        """Empty every row, and free the cache's memory."""
         self._allocate(0)
 
     def refresh(self) -> None:
-        """Only a new dtype or device matters: weights are read where the model keeps them."""
+        """Reallocate the cache if the weights' dtype or device changed."""
         weight: Tensor = self._model.model.embed_tokens.weight
         if (weight.dtype, weight.device) != (self._cache.dtype, self._cache.device):
             self._allocate(self._cache.shape[-2])
@@ -164,7 +164,7 @@ class ThinForward:
         for index, layer in enumerate(self._layers):
             query = self._project(index, _norm(layer.attention_norm, hidden), at)
             if index == last:
-                # Of the chunks only keys and values are wanted, and these are cached by now.
+                # Chunks only need keys and values, which are cached at this point.
                 hidden, query = hidden[:num_decode], query[:num_decode]
                 blocks = blocks[:1] if num_decode else []
             mixed = [self._attend(index, query, block) for block in blocks]
@@ -176,7 +176,7 @@ class ThinForward:
         return logits.float()
 
     def _place(self, batch: Batch) -> tuple[_Tokens, list[_Block]]:
-        """Where every token of the batch stands in the cache, and what it attends to."""
+        """The cache positions of the batch's tokens, and the blocks that attend together."""
         num_decode = len(batch.decode_ids)
         num_chunks, width = batch.chunk_ids.shape
         chunk_positions = batch.starts[num_decode:, None] + np.arange(width)
@@ -201,7 +201,7 @@ class ThinForward:
         return tokens, blocks
 
     def _block(self, rows: slice, positions: Tensor, starts: Ints) -> _Block:
-        """The attention of ``rows``, whose tokens stand at ``positions [P, C]``."""
+        """The attention of ``rows``, whose tokens have ``positions [P, C]``."""
         num_rows, width = positions.shape
         length = int(starts.max()) + width
         if width == 1 and int(starts.min()) + 1 == length:
@@ -213,7 +213,7 @@ class ThinForward:
         return _Block(rows, width, length, folded.reshape(num_rows, 1, -1, length))
 
     def _project(self, index: int, normed: Tensor, at: _Tokens) -> Tensor:
-        """Cache the keys and values of ``normed [N, H]``; its queries ``[N, heads, head_dim]``."""
+        """Cache keys and values of ``normed [N, H]``; returns queries ``[N, heads, head_dim]``."""
         layer = self._layers[index]
         heads = (len(normed), -1, self._head_dim)
         query = layer.q_proj(normed).view(heads)
@@ -227,15 +227,15 @@ class ThinForward:
 
     def _attend(self, index: int, query: Tensor, block: _Block) -> Tensor:
         """Attention output ``[rows * C, heads * head_dim]`` of the block's tokens."""
-        # In narrower types two products would round the scores, which the fused kernel does not.
+        # In narrower types two products would round the scores; the fused kernel does not.
         if block.width == 1 and query.dtype == torch.float32:
             return self._attend_tokens(index, query, block)
         return self._attend_chunks(index, query, block)
 
     def _attend_tokens(self, index: int, query: Tensor, block: _Block) -> Tensor:
-        """Attention output ``[rows, heads * head_dim]`` of the one token of each row.
+        """Attention output ``[rows, heads * head_dim]`` of rows with one token each.
 
-        Two products in a row: with so few queries they are faster than the fused kernel.
+        Two matrix products: for few queries they are faster than the fused kernel.
         """
         rows = block.rows
         count = rows.stop - rows.start
@@ -252,7 +252,7 @@ class ThinForward:
         rows, width = block.rows, block.width
         count = rows.stop - rows.start
         folded = (
-            # Each row before these has one token: the first row's number is its first token's.
+            # All rows before these have one token, so the first row's index is its token's index.
             query[rows.start : rows.start + count * width]
             .view(count, width, self._num_kv_heads, self._groups, self._head_dim)
             .permute(0, 2, 3, 1, 4)
@@ -273,7 +273,7 @@ class ThinForward:
 
 
 class _Layer(NamedTuple):
-    """The modules of one decoder layer: looked up once, a module's attributes being slow."""
+    """The modules of one decoder layer, looked up once because module attributes are slow."""
 
     attention_norm: Any
     q_proj: Any
@@ -281,7 +281,7 @@ class _Layer(NamedTuple):
     v_proj: Any
     o_proj: Any
     q_norm: Any
-    """With ``k_norm``: of each head; None where the architecture has neither."""
+    """Norm of each head, like ``k_norm``; None: the architecture has neither."""
     k_norm: Any
     mlp_norm: Any
     mlp: Any
@@ -305,24 +305,24 @@ class _Layer(NamedTuple):
 
 
 class _Tokens(NamedTuple):
-    """The tokens of a batch, flat: ``[N]`` each, and their rotary angles ``[N, 1, head_dim]``."""
+    """The tokens of a batch, ``[N]`` each, and their rotary angles ``[N, 1, head_dim]``."""
 
     token_ids: Tensor
     rows: Tensor
     positions: Tensor
     cos: Tensor
     sin: Tensor
-    """The first half negated, see :func:`_rotate`."""
+    """Sines with the first half negated, see :func:`_rotate`."""
 
 
 class _Block(NamedTuple):
-    """Rows that attend together: ``P`` of them, ``C`` tokens each, to their first positions."""
+    """``P`` rows with ``C`` tokens each, whose attention is computed together."""
 
     rows: slice
     width: int
     length: int
     mask: Tensor | None
-    """``[P, 1, groups * C, length]``, added to the scores; None where every row sees all."""
+    """``[P, 1, groups * C, length]``, added to the scores; None: no position is masked."""
 
 
 def _norm(module: Any, hidden: Tensor) -> Tensor:
@@ -333,7 +333,7 @@ def _norm(module: Any, hidden: Tensor) -> Tensor:
 def _rotate(heads: Tensor, at: _Tokens) -> Tensor:
     """Rotary embedding (Su et al. 2021, section 3.4.2) of ``[N, heads, head_dim]``.
 
-    ``x * cos + rotate_half(x) * sin``: rotate_half is a roll by half of which the first half is
-    negated, and that sign stands in ``at.sin`` already.
+    ``x * cos + rotate_half(x) * sin``. rotate_half is a roll by half with the first half negated;
+    ``at.sin`` contains this sign.
     """
     return torch.addcmul(heads * at.cos, heads.roll(heads.shape[-1] // 2, -1), at.sin)

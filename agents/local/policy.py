@@ -26,45 +26,45 @@ from agents.policy import PolicyFailure
 
 _log = logging.getLogger(__name__)
 _PARALLEL_FROM = 2_000_000
-"""Parameters without the embeddings. On two cores a forward of 16, 64 and 128 rows by two threads
-was 0.9, 1.2 and 1.2 times as fast as by one with 0.8M parameters, 1.1, 1.3 and 1.6 times with 3.2M,
-1.3, 1.5 and 1.7 times with 14.6M. The second core is also what environments compute with."""
+"""Minimum parameters, without embeddings, of a model that uses several cores. The speed-up of two
+cores, at 16, 64 and 128 rows: 0.9, 1.2 and 1.2 with 0.8M parameters; 1.1, 1.3 and 1.6 with 3.2M;
+1.3, 1.5 and 1.7 with 14.6M. Environments compute on the second core, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the local policy may take: room, threads and time."""
+    """Limits of the local policy: memory, threads and time."""
 
     context_window: int | None = None
-    """Tokens of one sequence; None: what the model was configured for."""
+    """Maximum tokens of one sequence; None: the model's configured maximum."""
     prefill_tokens: int = 1024
-    """Prompt tokens, padding included, that are computed in one step beside the decoding rows."""
+    """Maximum prompt tokens, with padding, that one step computes besides the decoding rows."""
     num_threads: int = 1
-    """Cores that the policy computes with, where it has a thread of its own."""
+    """Cores of the policy's own thread."""
     thread: TorchThread | None = None
-    """The thread that computes, which a learner may share; None: one of the policy's own."""
+    """The computing thread, which a learner may share; None: the policy makes its own."""
     completion_s: float = 1800.0
-    """Deadline of one completion from when it gets a row; of one that queues, from when the queue
-    moved last."""
+    """Deadline of a completion after it gets a row. A queued request must get one within the same
+    time after any request last got a row."""
     wave_s: float = 120.0
-    """With ``deterministic=True``: how long a wave waits for an episode that does not ask."""
+    """With ``deterministic=True``, deadline of a wave for an episode that makes no request."""
     command_s: float = 60.0
-    """Deadline of a command, which is obeyed between two steps, and of closing."""
+    """Deadline of a command, which runs between two steps, and of closing."""
 
 
 @dataclass(slots=True)
 class _Queue:
-    """How long an episode has waited for rows."""
+    """Time that an episode waited for rows."""
 
     before_s: float = 0.0
     request: Request | None = None
 
     def seconds(self) -> float:
-        """Over the requests that were answered, and the one under way."""
+        """Total over the finished requests and the running one."""
         return self.before_s + (self.request.queued_s() if self.request is not None else 0.0)
 
-    def leave(self) -> None:
-        """The request under way is over."""
+    def finish(self) -> None:
+        """Record that the running request is over."""
         self.before_s, self.request = self.seconds(), None
 
 
@@ -72,28 +72,28 @@ class LocalPolicy:
     """Samples from a transformers model in this process; see :class:`agents.policy.Policy`.
 
     Requests are batched continuously. The keys and values of an episode stay from turn to turn,
-    until its row is needed (least recently used first); the prompt of a group, and any other long
-    common prefix, is prefilled once. Memory for them is ``max_slots`` times the longest sequence
-    so far.
+    until another episode needs the row (the least recently used row first). The prompt of a group,
+    and any other long common prefix, is prefilled once. The cache has room for ``max_slots`` times
+    the longest sequence so far.
 
-    The model is shared, not copied: a learner may train it in place while nothing is generated,
-    and calls ``load_weights(None, version)`` after each update. Generating from weights that
-    changed without that call raises PolicyFailure.
+    The model is shared, not copied. A learner may train it in place while nothing is generated, and
+    calls ``load_weights(None, version)`` after each update. If weights change without this call,
+    generating raises PolicyFailure.
 
     Args:
-        model: any causal language model; Llama, Mistral, Qwen2 and Qwen3 are fast, the others
-            go through their own forward, slowly, with a warning (``forward_kind`` tells).
-        tokenizer: decodes the tail of a completion where a stop string may end.
-        max_slots: how many requests are computed together.
-        device: where to move the model first; None leaves it.
-        seed: of the randomness for requests that bring no seed.
-        deterministic: admit requests in waves: all announced episodes ask or end, then one wave
-            runs to its end. Episodes announced when all before them ended meet an empty cache.
-            Two runs with the same requests agree bit for bit; where these bring their seeds,
-            whatever was generated before.
-        limits: room, threads and deadlines.
-        shares_weights: whether a learner trains this very model; False where it has its own, and
-            hands over what it learned by ``load_weights(weights, version)``.
+        model: any causal language model. Llama, Mistral, Qwen2 and Qwen3 are fast. Other models use
+            their own forward pass, which is slow and logs a warning (see ``forward_kind``).
+        tokenizer: decodes the end of a completion to find stop strings.
+        max_slots: maximum requests that are computed at once.
+        device: the model is moved there first; None: the model stays where it is.
+        seed: of requests without a seed of their own.
+        deterministic: admit requests in waves: when every announced episode has a request or has
+            ended, one wave runs to its end. Episodes that are announced after all earlier ones
+            ended start with an empty cache. Two runs with the same requests agree bit for bit. If
+            the requests have seeds, earlier generations do not matter either.
+        limits: memory, threads and deadlines.
+        shares_weights: whether a learner trains this model in place. False: the learner has its own
+            model and calls ``load_weights(weights, version)``.
 
     Raises:
         ValueError: an argument is out of range.
@@ -116,7 +116,7 @@ class LocalPolicy:
         limits = limits or Limits()
         self.shares_weights = shares_weights
         if device is not None:
-            # Called on the class: the model's own `to` is decorated and lost its type.
+            # Called on the class: the model's own `to` is decorated and has no type.
             torch.nn.Module.to(model, device)
         self._model = model
         self._limits = limits
@@ -127,7 +127,7 @@ class LocalPolicy:
         self._context_window = limits.context_window or model.config.max_position_embeddings
         forward = _make_forward(model, max_slots, self._context_window)
         self.forward_kind = forward.kind
-        """``"thin"``, or ``"transformers"`` for the slow way."""
+        """``"thin"``, or ``"transformers"`` for the slow forward pass."""
         self._engine = Engine(
             model,
             forward,
@@ -154,18 +154,18 @@ class LocalPolicy:
         return self._engine.version
 
     def stats(self) -> Stats:
-        """What was generated, saved and spent since the policy was made."""
+        """Counters since the policy's creation."""
         return self._engine.stats()
 
     def begin(self, sessions: Sequence[str]) -> None:
-        """Announce episodes that are about to ask, in the order in which they count."""
+        """Announce episodes, in the order of their priority."""
         gate, announced = self._gate, list(sessions)
         if gate is None:
             return
 
         def announce() -> None:
-            # What is cached decides what is computed anew, and so the last bits of a result. A
-            # resumed run has an empty cache where an uninterrupted one has seen a validation.
+            # The cache's content changes the last bits of results. At this point a resumed run has
+            # an empty cache, and an uninterrupted run has the cache of a validation.
             if gate.is_empty and not self._engine.busy:
                 self._engine.start_anew()
             gate.announce(announced)
@@ -178,11 +178,11 @@ class LocalPolicy:
         """Sample one completion of ``prompt_ids``; cancelling the call stops the generation.
 
         Raises:
-            PolicyFailure: the worker failed or closed, the weights are broken, or a deadline
+            PolicyFailure: the worker failed or is closed, the weights are broken, or a deadline
                 passed.
-            ValueError: the prompt is empty, longer than the context window or no token ids of
-                this model; a stop string is empty; in deterministic mode, the session was not
-                announced.
+            ValueError: the prompt is empty, longer than the context window, or has ids that are
+                no tokens of this model; a stop string is empty; in deterministic mode, the session
+                was not announced.
         """
         prompt = list(prompt_ids)
         self._check(prompt, sampling)
@@ -196,30 +196,30 @@ class LocalPolicy:
         try:
             return await self._await(request, answer)
         finally:
-            queue.leave()
-            # Nobody awaits it any more: a no-op where it is done.
+            queue.finish()
+            # The caller is gone. Cancelling a finished future does nothing.
             if answer.cancel():
                 self._worker.cancel(request)
 
     def queued_s(self, session: str) -> float:
-        """Seconds that the session's requests waited for a row so far."""
+        """Seconds that the session's requests waited for a row, so far."""
         queue = self._queues.get(session)
         return queue.seconds() if queue is not None else 0.0
 
     def end(self, session: str) -> None:
-        """The episode is over: its row may go to another one."""
+        """Release the row of an episode that is over."""
         self._queues.pop(session, None)
         target = self._engine if self._gate is None else self._gate
-        # Of a thread that is over nothing is left to give back.
+        # A closed worker has released its rows already.
         with contextlib.suppress(PolicyFailure):
             self._worker.post(lambda: target.end(session))
 
     async def load_weights(self, weights: Mapping[str, torch.Tensor] | None, version: int) -> None:
-        """Sample from these weights from the next token on; returns when that is so.
+        """Load weights; every token that is sampled after the call comes from them.
 
         Args:
-            weights: by the names of the model's ``state_dict``, copied into the model; None when
-                the shared model was changed in place.
+            weights: by the names of the model's ``state_dict``; they are copied. None: the shared
+                model changed in place.
             version: recorded with every token that is sampled from now on.
 
         Raises:
@@ -237,30 +237,30 @@ class LocalPolicy:
         await self._worker.acall(load)
 
     def progress(self) -> float:
-        """Steps of the engine, and versions of the weights."""
+        """A number that changes with each step of the engine and each version of the weights."""
         return float(self._engine.stats().num_steps + self._engine.version)
 
     def component_status(self) -> dict[str, str]:
-        """What the thread does that generates."""
+        """What the generating thread does."""
         asked = sum(queue.request is not None for queue in list(self._queues.values()))
         return {"generation thread": f"asked for {asked} completions"}
 
     def facts(self) -> dict[str, object]:
-        """What a run records of its policy."""
+        """Properties of the policy that a run records."""
         return {"policy": "local", "forward": self.forward_kind}
 
     def take_metrics(self) -> dict[str, float]:
-        """Nothing that a step should say; :meth:`stats` has the totals."""
+        """No metrics of a step; :meth:`stats` has the totals."""
         return {}
 
     async def close(self) -> None:
-        """End the policy, and its own thread; running calls fail with PolicyFailure."""
+        """Close the policy and its own thread; running calls raise PolicyFailure."""
         await self._worker.close()
         if self._own_thread is not None:
             await self._own_thread.close()
 
     async def _await(self, request: Request, answer: asyncio.Future[Completion]) -> Completion:
-        """The answer, while the deadline of its computing and of the queue's moving are kept."""
+        """Wait for the completion, within the deadlines of queue and computation."""
         while True:
             since = request.placed_at or max(request.asked_at, self._engine.placed_at)
             left = since + self._limits.completion_s - time.monotonic()
@@ -298,7 +298,7 @@ def _make_forward(model: PreTrainedModel, max_slots: int, context_window: int) -
     if obstacle is None:
         return ThinForward(model, max_slots)
     _log.warning(
-        "generating through the forward of %s itself, one row at a time, which is slow: %s",
+        "generating with the forward pass of %s itself, one row at a time, which is slow: %s",
         type(model).__name__,
         obstacle,
     )
@@ -306,7 +306,7 @@ def _make_forward(model: PreTrainedModel, max_slots: int, context_window: int) -
 
 
 def _useful_cores(model: PreTrainedModel) -> int | None:
-    """One for a model whose operations are too small to be shared; None: all that there are."""
+    """1 for a model too small to profit from several cores; None: all cores of the thread."""
     embedding = model.get_input_embeddings()
     assert isinstance(embedding, torch.nn.Embedding)
     size = model.num_parameters() - embedding.weight.numel()

@@ -1,4 +1,4 @@
-"""Requests under way, and the rows that they stand in."""
+"""Running requests, and their rows."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Token(NamedTuple):
     id: int
     logprob: float
     support: list[int]
-    """What it was sampled from; empty for all tokens."""
+    """Ids of the tokens that it was sampled from; empty: all tokens."""
 
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """One completion under way."""
+    """One queued or running completion."""
 
     prompt_ids: list[int]
     sampling: SamplingParams
@@ -37,14 +37,14 @@ class Request:
     slot: Slot | None = None
     asked_at: float = field(default_factory=time.monotonic)
     placed_at: float | None = None
-    """When it got its row; until then it queues."""
+    """Time at which the request got its row; None: it is queued."""
 
     def queued_s(self) -> float:
-        """Seconds that it waited for a row, so far."""
+        """Seconds that the request waited for a row, so far."""
         return (self.placed_at or time.monotonic()) - self.asked_at
 
     def append(self, token: Token, version: int, context_window: int) -> bool:
-        """Record one sampled token; True when it is the last."""
+        """Record one sampled token; returns whether it is the last."""
         self.token_ids.append(token.id)
         self.logprobs.append(token.logprob)
         self.supports.append(token.support)
@@ -73,10 +73,10 @@ class Request:
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """One row, as the scheduler sees it; its index changes when rows are swapped."""
+    """One row of the scheduler; its index changes when rows are swapped."""
 
     index: int
     request: Request | None = None
     session: str | None = None
-    """The episode whose tokens it keeps between turns."""
+    """The episode whose tokens the row keeps between turns."""
     last_used: int = 0

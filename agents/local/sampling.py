@@ -1,4 +1,4 @@
-"""From logits to tokens: temperature, top-k, top-p, and a stream of random numbers per request."""
+"""Samples tokens from logits: temperature, top-k, top-p, and random numbers of each request."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ class Sampled(NamedTuple):
 
     token_ids: Tensor
     logprobs: Tensor
-    """In the distribution that it was sampled from: under the temperature, and over what top-k and
-    top-p left; fp32."""
+    """Log-probability in the sampling distribution: with the temperature, and over the support that
+    top-k and top-p left; fp32."""
     supports: list[list[int]]
-    """What top-k and top-p left, one list of token ids per row; empty where they cut nothing, and
-    where nobody asked."""
+    """Token ids that top-k and top-p left, one list per row; empty if they removed none, or if the
+    request does not need the support."""
 
 
 def uniforms(seed: int) -> Iterator[float]:
-    """Endless numbers in [0, 1) that depend on ``seed`` alone.
+    """Endless random numbers in [0, 1) that depend on ``seed`` alone.
 
     Philox4x32-10 keyed by the seed (Salmon et al. 2011, section 3): streams of different keys are
-    independent, so a request samples the same completion whatever else is in the batch.
+    independent, so a request samples the same completion in every batch.
     """
     generator = np.random.Generator(np.random.Philox(key=seed % 2**128))
     while True:
@@ -47,8 +47,8 @@ def sample(
 
     Args:
         logits: ``[B, V]``, fp32.
-        params: how each row is sampled. At temperature 0 the likeliest token is taken, and its
-            log-probability is that at temperature 1.
+        params: sampling parameters of each row. Temperature 0 selects the likeliest token, with its
+            log-probability at temperature 1.
         uniform: numbers in [0, 1), one per row.
     """
     device = logits.device

@@ -1,4 +1,4 @@
-"""Which tokens each row of the key-value cache holds: plain arrays beside the tensors."""
+"""The tokens of each row of the key-value cache, as plain arrays."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Ints = NDArray[np.int64]
 
 
 class SlotTable:
-    """Token ids per row. ``R`` rows of ``capacity`` positions, which grows by doubling.
+    """Token ids of ``R`` rows with ``capacity`` positions each.
 
-    A row holds ``known`` tokens, of which the first ``lengths`` have their keys and values in the
-    cache. It can decode when exactly one token, the newest, has not.
+    A row has ``known`` tokens. The keys and values of the first ``lengths`` tokens are cached. The
+    row can decode if only its newest token is not cached.
     """
 
     def __init__(self, num_rows: int) -> None:
@@ -28,19 +28,19 @@ class SlotTable:
         return int(self.tokens.shape[1])
 
     def grow(self, capacity: int) -> None:
-        """Make every row ``capacity`` positions long."""
+        """Extend every row to ``capacity`` positions."""
         grown = np.zeros((len(self.known), capacity), dtype=np.int64)
         grown[:, : self.capacity] = self.tokens
         self.tokens = grown
 
     def fill(self, row: int, token_ids: Sequence[int], length: int) -> None:
-        """Let ``row`` hold ``token_ids``, the first ``length`` of them in the cache already."""
+        """Set the tokens of ``row``; the first ``length`` of them are cached already."""
         self.tokens[row, : len(token_ids)] = token_ids
         self.known[row] = len(token_ids)
         self.lengths[row] = length
 
     def append(self, token_ids: Sequence[int]) -> None:
-        """Append one token to each of the first rows, as many as there are tokens."""
+        """Append one token to each of the first ``len(token_ids)`` rows."""
         count = len(token_ids)
         self.tokens[np.arange(count), self.known[:count]] = token_ids
         self.known[:count] += 1
@@ -51,11 +51,11 @@ class SlotTable:
             column[[a, b]] = column[[b, a]]
 
     def drop(self) -> None:
-        """Forget every key and value; the tokens stay."""
+        """Mark all keys and values as invalid; the tokens stay."""
         self.lengths[:] = 0
 
     def common_prefix(self, token_ids: Ints) -> Ints:
-        """How many leading tokens each row shares with ``token_ids``, ``[R]``."""
+        """Length of each row's common prefix with ``token_ids``, ``[R]``."""
         width = min(len(token_ids), self.capacity)
         if not width:
             return np.zeros_like(self.known)

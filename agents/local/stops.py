@@ -1,4 +1,4 @@
-"""Stop strings over tokens: which token completes one."""
+"""Finds the token that completes a stop string."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from transformers import PreTrainedTokenizerBase
 
 _SLACK = 16
-"""Tokens that may add no text of their own (control tokens) within a stop string."""
+"""Maximum tokens without text (control tokens) within a stop string."""
 
 
 class StopStrings:
-    """Tells whether the newest token completes one of ``strings``.
+    """Checks whether the newest token completes one of ``strings``.
 
-    Nearly every token is dismissed by a set lookup: a stop string ends with the token that brings
-    its last character. Only then is the tail decoded, whole, so that characters which are spread
-    over several byte-level tokens are read right.
+    A set lookup rules out nearly every token: only a token that can contain a stop string's last
+    character completes it. For these tokens the end of the completion is decoded as a whole, so
+    that characters of several byte-level tokens are decoded correctly.
     """
 
     def __init__(
@@ -25,11 +25,11 @@ class StopStrings:
         self._strings = strings
         self._closing = closing
         self._tokenizer = tokenizer
-        # Every token but a few brings at least one byte.
+        # All tokens but a few have at least one byte.
         self._window = max(len(s.encode()) for s in strings) + _SLACK
 
     def completed_by(self, token_ids: Sequence[int]) -> bool:
-        """True when the last of ``token_ids`` (sampled tokens only) completes a stop string."""
+        """Whether the last of ``token_ids`` (sampled tokens only) completes a stop string."""
         if token_ids[-1] not in self._closing:
             return False
         text = _decode(self._tokenizer, token_ids[-self._window :])
@@ -37,10 +37,10 @@ class StopStrings:
 
 
 class StopStringTable:
-    """Makes :class:`StopStrings` and keeps them: the same few come with every request."""
+    """Caches :class:`StopStrings`: most requests have the same stop strings."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> None:
-        # A copy: a fast tokenizer refuses one thread while another one is encoding with it.
+        # A copy: a fast tokenizer rejects a thread while another one uses it.
         self._tokenizer = copy.deepcopy(tokenizer)
         self._vocab_size = vocab_size
         self._texts: list[str] = []
@@ -54,15 +54,15 @@ class StopStringTable:
         return self._made[strings]
 
     def _closing(self, character: str) -> frozenset[int]:
-        """Ids of the tokens that may bring ``character``."""
+        """Ids of the tokens that may contain ``character``."""
         if character.isspace():
-            # Decoded alone, a token may lose the space that it begins with.
+            # Decoded alone, a token may lose its leading space.
             return frozenset(range(self._vocab_size))
         if not self._texts:
-            # Models may have more rows than their tokenizer has tokens: those bring no text.
+            # A model may have more rows than its tokenizer has tokens; these rows have no text.
             known = min(self._vocab_size, len(self._tokenizer))
             self._texts = [_decode(self._tokenizer, [i]) for i in range(known)]
-        # Outside ASCII a character may be spread over tokens, which decode to U+FFFD when alone.
+        # A character outside ASCII may span tokens, each of which decodes to U+FFFD alone.
         signs = character if character.isascii() else character + "\ufffd"
         return frozenset(
             i for i, text in enumerate(self._texts) if any(sign in text for sign in signs)
@@ -70,7 +70,7 @@ class StopStringTable:
 
 
 def _decode(tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int]) -> str:
-    # Special tokens are text here: a tool syntax may use one as its stop string.
+    # Special tokens count as text: a tool syntax may use one as its stop string.
     text = tokenizer.decode(
         list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
     )

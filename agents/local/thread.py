@@ -15,20 +15,20 @@ T = TypeVar("T")
 
 
 class TorchThread:
-    """Does one job after the other, with ``num_threads`` cores; all other threads keep theirs.
+    """Runs jobs one after the other on ``num_threads`` cores; other threads are not affected.
 
-    A process should have one for everything that computes in parallel. OpenMP keeps a team of
-    threads for each thread that computes on several cores. When all teams together have more
-    threads than the machine has cores, their threads no longer wait busily, and each small
-    operation pays a wake-up: everything takes two to three times as long, until the process ends.
+    A process should have one TorchThread for all parallel computation. OpenMP keeps a team of
+    threads for each thread that computes on several cores. If all teams together have more threads
+    than the machine has cores, their threads stop busy-waiting, and every small operation pays for
+    a wake-up: everything takes two to three times as long, until the process ends.
 
     Args:
-        num_threads: cores that a job may use.
-        name: of the thread.
+        num_threads: cores of a job.
+        name: name of the thread.
     """
 
     num_threads: int
-    """Cores that a job may use, read before each one."""
+    """Cores of a job; read before each job."""
 
     def __init__(self, num_threads: int = 1, name: str = "turnwise-torch") -> None:
         self.num_threads = num_threads
@@ -40,11 +40,11 @@ class TorchThread:
         self.submit(int).result()
 
     def post(self, job: Callable[[], object], at_most: int | None = None) -> None:
-        """Queue a job that raises nothing, and return at once.
+        """Queue a job, and return at once.
 
         Args:
-            job: what to do.
-            at_most: cores that this job may use, where they are fewer than the thread's.
+            job: a function that raises nothing.
+            at_most: maximum cores of this job; None: the thread's.
 
         Raises:
             RuntimeError: the thread is closed.
@@ -54,13 +54,13 @@ class TorchThread:
         self._jobs.put((job, at_most))
 
     def submit(self, work: Callable[..., T], *args: object) -> Future[T]:
-        """Queue a job; the future has what it returns or raises."""
+        """Queue a job; returns a future of its result."""
         done: Future[T] = Future()
 
         def job() -> None:
             try:
                 done.set_result(work(*args))
-            # Whatever it raises belongs to the caller.
+            # Every exception belongs to the caller.
             except BaseException as error:
                 done.set_exception(error)
 
@@ -68,16 +68,16 @@ class TorchThread:
         return done
 
     async def do(self, work: Callable[..., T], *args: object) -> T:
-        """What ``work`` returns; a call that is cancelled leaves it to be done to its end."""
-        # Shielded: a job that was cancelled before its turn would be left out.
+        """The result of ``work``. If the call is cancelled, the job still runs to its end."""
+        # Shielded: a job that is cancelled while it is queued would not run.
         return await asyncio.shield(asyncio.wrap_future(self.submit(work, *args)))
 
     async def settle(self) -> None:
-        """Wait until every job that was queued before is done."""
+        """Wait until all queued jobs are done."""
         await self.do(int)
 
     async def close(self) -> None:
-        """End the thread when its jobs are done; cancelled, the call does not wait."""
+        """End the thread after its jobs; if cancelled, the call stops waiting."""
         if not self._closed:
             await self.settle()
             self._closed = True
@@ -93,13 +93,13 @@ class TorchThread:
                 _set_own_num_threads(wanted)
                 now = wanted
             job()
-            # An idle thread would keep what the last job refers to.
+            # An idle thread would keep the last job's objects alive.
             del job, queued
 
 
 def _set_own_num_threads(count: int) -> None:
-    """Set this thread's number; the one that later threads inherit stays."""
-    # Asked first: else a thread's first use of torch takes the process's number afterwards.
+    """Set this thread's number of cores, without changing the default of later threads."""
+    # Query first: a thread's first use of torch resets its number to the process's default.
     torch.get_num_threads()
     with ThreadPoolExecutor(1) as later:
         inherited = later.submit(torch.get_num_threads).result()

@@ -1,4 +1,4 @@
-"""Admission that no timing can change: what makes ``deterministic=True`` so."""
+"""Admission of requests in waves, independent of timing, for ``deterministic=True``."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from agents.policy import PolicyFailure
 
 
 class Gate:
-    """Holds requests until every announced episode has asked or ended, then lets all in, in order.
+    """Holds requests until every announced episode has a request or has ended, then admits all.
 
-    The batches that a wave goes through then depend on what its requests hold and not on when
-    they came. Episodes that end are likewise told to the engine between two waves only.
+    A wave's batches then depend on the content of its requests, not on their time of arrival. For
+    the same reason the engine releases the rows of ended episodes only between two waves.
     """
 
     def __init__(self, deadline_s: float) -> None:
         self._deadline_s = deadline_s
         self._held: dict[str, Request | None] = {}
-        """Announced episodes that have not ended, in their order."""
+        """Announced episodes that have not ended, in order, with their requests."""
         self._ended: list[str] = []
         self._since = time.monotonic()
-        """When the gate last heard of an episode."""
+        """Time of the last announcement, request or end."""
 
     def announce(self, sessions: Sequence[str]) -> None:
-        """Episodes that are about to ask, in the order in which they are let in."""
+        """Announce episodes, in the order of their admission."""
         for session in sessions:
             self._held.setdefault(session, None)
         self.touch()
 
     def end(self, session: str) -> None:
-        """Wait for this episode no more."""
+        """Remove an episode that is over."""
         if session in self._held:
             del self._held[session]
             self._ended.append(session)
@@ -41,24 +41,24 @@ class Gate:
         """Keep a request for the next wave.
 
         Raises:
-            ValueError: its episode was not announced, or asks twice at once.
+            ValueError: the episode was not announced, or has a request already.
         """
         session = request.session
         if session is None or session not in self._held:
             raise ValueError(
-                f"session {session!r} asks without having been announced: with "
-                "deterministic=True call begin(sessions) first, with every episode in its order"
+                f"session {session!r} was not announced: with deterministic=True call "
+                "begin(sessions) first, with every episode in order"
             )
         if self._held[session] is not None:
             raise ValueError(
-                f"session {session!r} asks twice at once: with deterministic=True "
+                f"session {session!r} has two requests at once: with deterministic=True "
                 "an episode has one request at a time"
             )
         self._held[session] = request
         self.touch()
 
     def cancel(self, request: Request) -> None:
-        """Let go of a request that is no longer wanted; unknown ones are ignored."""
+        """Drop a cancelled request; an unknown one is ignored."""
         if request.session is not None and self._held.get(request.session) is request:
             self._held[request.session] = None
 
@@ -74,36 +74,36 @@ class Gate:
 
     @property
     def is_complete(self) -> bool:
-        """Whether somebody asks and nobody is missing."""
+        """Whether all announced episodes have a request, and there is at least one."""
         return bool(self._held) and None not in self._held.values()
 
     def take_wave(self) -> list[Request]:
-        """Every held request in the announced order; none while an episode is missing."""
+        """Every held request in order; empty if an episode has no request yet."""
         return self.abandon() if self.is_complete else []
 
     def abandon(self) -> list[Request]:
-        """Drop and return what is held, in the announced order."""
+        """Remove and return the held requests, in order."""
         held = [request for request in self._held.values() if request is not None]
         self._held = dict.fromkeys(self._held)
         return held
 
     def touch(self) -> None:
-        """Start the deadline again."""
+        """Restart the deadline."""
         self._since = time.monotonic()
 
     def remaining_s(self) -> float | None:
-        """Seconds until :meth:`check` fails; None while nobody is held up."""
+        """Seconds until :meth:`check` fails; None if no request is held."""
         if not any(self._held.values()):
             return None
         return max(0.0, self._since + self._deadline_s - time.monotonic())
 
     def check(self) -> None:
-        """Raise PolicyFailure when the missing episodes have kept others waiting for too long."""
+        """Raise PolicyFailure if held requests waited for other episodes until the deadline."""
         if self.remaining_s() == 0.0:
             missing = [session for session, request in self._held.items() if request is None]
             raise PolicyFailure(
-                f"waited {self._deadline_s:g} s for {len(missing)} episodes that neither ask nor "
-                f"end: {', '.join(missing[:8])}{', ...' if len(missing) > 8 else ''}; end(session) "
-                "takes an episode out",
+                f"waited {self._deadline_s:g} s for {len(missing)} episodes without a request: "
+                f"{', '.join(missing[:8])}{', ...' if len(missing) > 8 else ''}; call end(session) "
+                "for an episode that is over",
                 retryable=False,
             )

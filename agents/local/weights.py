@@ -1,4 +1,4 @@
-"""Weights that others write: noticing it, and copying named ones in, all of them or none."""
+"""Detects changes of a model's weights, and copies weights into a model."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from transformers import PreTrainedModel
 
 
 class WeightWatch:
-    """Notices that somebody wrote into the weights of a model which generates from them."""
+    """Detects that the weights of a generating model were changed."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
         self.accept()
-        # Fused optimizers write past the tensors' version counters; every optimizer calls this.
+        # Fused optimizers bypass the tensors' version counters; every optimizer calls this hook.
         mine = weakref.ref(self)
 
         def stepped(optimizer: Optimizer, args: object, kwargs: object) -> None:
@@ -27,14 +27,14 @@ class WeightWatch:
         weakref.finalize(self, register_optimizer_step_post_hook(stepped).remove)
 
     def accept(self) -> None:
-        """The weights are right as they are now."""
+        """Accept the current weights as valid."""
         self._parameters = list(self._model.parameters())
         self._ids = {id(parameter) for parameter in self._parameters}
         self._stepped = False
         self._prints = self._fingerprints()
 
     def changed(self) -> bool:
-        """Whether a weight was written or put elsewhere since the last :meth:`accept`."""
+        """Whether a weight was changed or moved since the last :meth:`accept`."""
         return self._stepped or self._fingerprints() != self._prints
 
     def _note(self, optimizer: Optimizer) -> None:
@@ -47,16 +47,16 @@ class WeightWatch:
 
 
 def check_weights(model: PreTrainedModel, weights: Mapping[str, torch.Tensor]) -> None:
-    """Raise ValueError unless ``weights`` name every tensor of the model, in its shape.
+    """Raise ValueError unless ``weights`` contain every tensor of the model, with its shape.
 
-    Tied tensors have several names: one of them is enough.
+    For tied tensors, one of their names is enough.
     """
     state = model.state_dict()
     unknown = sorted(set(weights) - set(state))
     if unknown:
         raise ValueError(
-            f"weights name {unknown[0]!r} ({len(unknown)} such), which is no tensor "
-            f"of {type(model).__name__}: pass names as its state_dict() has them"
+            f"weights have {unknown[0]!r} ({len(unknown)} unknown names), which is no tensor "
+            f"of {type(model).__name__}: use the names of its state_dict()"
         )
     for name, tensor in weights.items():
         if tensor.shape != state[name].shape:
@@ -67,11 +67,11 @@ def check_weights(model: PreTrainedModel, weights: Mapping[str, torch.Tensor]) -
     given = {state[name].data_ptr() for name in weights}
     missing = sorted(name for name, tensor in state.items() if tensor.data_ptr() not in given)
     if missing:
-        raise ValueError(f"weights lack {missing[0]!r} ({len(missing)} such): pass all of them")
+        raise ValueError(f"weights lack {missing[0]!r} ({len(missing)} missing): pass all of them")
 
 
 def copy_weights(model: PreTrainedModel, weights: Mapping[str, torch.Tensor]) -> None:
-    """Write ``weights``, which :func:`check_weights` accepted, into the model's own tensors."""
+    """Copy ``weights``, which :func:`check_weights` accepted, into the model's tensors."""
     state = model.state_dict()
     with torch.no_grad():
         for name, tensor in weights.items():

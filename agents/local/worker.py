@@ -1,4 +1,4 @@
-"""Runs the engine in its thread, and the queue by which every other thread talks to it."""
+"""Runs the engine in its thread; other threads send commands through a queue."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ class _Call:
 
 
 class Worker:
-    """Steps the engine while it has work, obeys commands between steps, answers futures.
+    """Steps the engine while it has work, runs commands between steps, and resolves futures.
 
-    Each step is a job of its own, so that others who share the thread get their turn.
+    Each step is a separate job, so that other users of the thread get their turns.
 
     Args:
-        engine: touched by that thread only, from now on.
-        gate: holds requests back in deterministic mode.
+        engine: from now on only the thread uses it.
+        gate: holds requests back in deterministic mode; None: requests start at once.
         thread: computes the steps.
-        deadline_s: how long a caller waits for a command, or for the end.
-        cores: that a step may use; None: all of the thread's.
+        deadline_s: deadline of a command, and of closing.
+        cores: maximum cores of a step; None: all cores of the thread.
     """
 
     def __init__(
@@ -68,30 +68,30 @@ class Worker:
         self._over: PolicyFailure | None = None
         self._ended = threading.Event()
         self._awake = False
-        """Whether a job of the thread will look at the commands."""
+        """Whether a queued job of the thread will read the commands."""
         self._alarm: threading.Timer | None = None
-        """Looks again when the gate's deadline is over."""
-        # Guards the end: no command may slip into the queue after the last look at it.
+        """Wakes the thread at the gate's deadline."""
+        # Guards the end: no command may enter the queue after it was read for the last time.
         self._lock = threading.Lock()
 
-    # For other threads.
+    # Called by other threads.
 
     def submit(self, request: Request, answer: asyncio.Future[Completion]) -> None:
         """Queue a request; ``answer`` belongs to the running loop."""
         self._put(_Submit(request, answer))
 
     def cancel(self, request: Request) -> None:
-        """Stop a request whose answer nobody awaits any more."""
-        # A thread that is over has stopped every request.
+        """Stop a request whose caller is gone."""
+        # A closed worker has stopped every request.
         with contextlib.suppress(PolicyFailure):
             self.post(lambda: self._cancel(request))
 
     def post(self, function: Callable[[], object]) -> None:
-        """Have the thread call ``function`` before its next step."""
+        """Queue ``function``; the thread calls it before its next step."""
         self._put(_Call(function, concurrent.futures.Future()))
 
     def call(self, function: Callable[[], _T]) -> _T:
-        """As :meth:`post`, and wait for what it returns or raises."""
+        """As :meth:`post`; returns or raises the function's result."""
         done: concurrent.futures.Future[_T] = concurrent.futures.Future()
         self._put(_Call(function, done))
         try:
@@ -100,11 +100,11 @@ class Worker:
             raise self._silent() from None
 
     async def acall(self, function: Callable[[], _T]) -> _T:
-        """As :meth:`call`, for those who wait on an event loop."""
+        """As :meth:`call`, without blocking the event loop."""
         done: concurrent.futures.Future[_T] = concurrent.futures.Future()
         self._put(_Call(function, done))
         answer = asyncio.wrap_future(done)
-        # Not cancelled when it is late: the thread will still answer it.
+        # Not cancelled at the deadline: the thread still resolves it.
         await asyncio.wait({answer}, timeout=self._deadline_s)
         if not answer.done():
             raise self._silent()
@@ -118,7 +118,7 @@ class Worker:
         )
 
     async def close(self) -> None:
-        """End the work; calls that wait are failed."""
+        """Close the worker; waiting calls fail."""
         with contextlib.suppress(PolicyFailure):
             self.post(self._stop)
         if not await asyncio.to_thread(self._ended.wait, self._deadline_s):
@@ -130,20 +130,20 @@ class Worker:
     def _put(self, command: _Submit | _Call) -> None:
         with self._lock:
             if self._over is not None:
-                raise _again(self._over)
+                raise _copy_of(self._over)
             self._commands.put(command)
             if not self._awake:
                 self._awake = True
                 self._torch.post(self._turn, self._cores)
 
-    # The thread itself.
+    # Called by the thread itself.
 
     def _turn(self) -> None:
-        """Obey the commands that are queued, and make one step."""
+        """Run the queued commands, and make one step."""
         over: PolicyFailure | None = None
         try:
             with torch.inference_mode():
-                self._obey()
+                self._run_commands()
                 if not self._closing:
                     self._open_gate()
                     if self._engine.busy:
@@ -173,12 +173,12 @@ class Worker:
             if isinstance(command, _Submit):
                 self._answers[command.request] = command.answer
             else:
-                command.done.set_exception(_again(over))
-        self._fail_everybody(over)
+                command.done.set_exception(_copy_of(over))
+        self._fail_all(over)
         self._ended.set()
 
     def _set_alarm(self) -> None:
-        """Wake up when the gate has waited for too long and no request came before."""
+        """Wake the thread at the gate's deadline, if no request comes before."""
         patience = self._gate.remaining_s() if self._gate is not None else None
         if patience is not None and self._alarm is None:
             self._alarm = threading.Timer(patience, self._wake)
@@ -190,8 +190,8 @@ class Worker:
         with contextlib.suppress(PolicyFailure):
             self.post(int)
 
-    def _obey(self) -> None:
-        """Run the queued commands, up to those that complete a wave."""
+    def _run_commands(self) -> None:
+        """Run the queued commands, until one completes a wave."""
         while not self._closing:
             try:
                 command = self._commands.get_nowait()
@@ -202,7 +202,7 @@ class Worker:
             else:
                 try:
                     command.done.set_result(command.function())
-                # Whatever it raises is the caller's.
+                # Every exception belongs to the caller.
                 except Exception as error:
                     command.done.set_exception(error)
             if self._gate is not None and self._gate.is_complete:
@@ -228,13 +228,13 @@ class Worker:
         self._closing = True
 
     def _open_gate(self) -> None:
-        """Between two waves: tell the engine which episodes ended, let the next wave in."""
+        """Between two waves, release the rows of ended episodes and admit the next wave."""
         if self._gate is None or self._engine.busy:
             return
         try:
             self._gate.check()
         except PolicyFailure as failure:
-            self._deliver((request, _again(failure)) for request in self._gate.abandon())
+            self._deliver((request, _copy_of(failure)) for request in self._gate.abandon())
         for session in self._gate.take_ended():
             self._engine.end(session)
         for request in self._gate.take_wave():
@@ -244,18 +244,18 @@ class Worker:
         try:
             finished = self._engine.step()
         except PolicyFailure as failure:
-            # The weights are at fault, not the thread: it can go on with better ones.
+            # The weights are broken, not the thread: it can continue with others.
             self._engine.abandon()
             if self._gate is not None:
                 self._gate.abandon()
-            self._fail_everybody(failure)
+            self._fail_all(failure)
             return
         self._deliver((request, request.completion()) for request in finished)
         if self._gate is not None and not self._engine.busy:
             self._gate.touch()
 
-    def _fail_everybody(self, failure: PolicyFailure) -> None:
-        self._deliver([(request, _again(failure)) for request in self._answers])
+    def _fail_all(self, failure: PolicyFailure) -> None:
+        self._deliver([(request, _copy_of(failure)) for request in self._answers])
 
     def _deliver(self, outcomes: Iterable[tuple[Request, _Outcome]]) -> None:
         """Resolve futures in their own loops, with one wake-up per loop."""
@@ -264,7 +264,7 @@ class Worker:
             answer = self._answers.pop(request)
             by_loop.setdefault(answer.get_loop(), []).append((answer, outcome))
         for loop, resolved in by_loop.items():
-            # A closed loop has nobody waiting in it.
+            # No caller waits in a closed loop.
             if not loop.is_closed():
                 loop.call_soon_threadsafe(_resolve, resolved)
 
@@ -279,8 +279,8 @@ def _resolve(resolved: list[tuple[asyncio.Future[Completion], _Outcome]]) -> Non
             answer.set_result(outcome)
 
 
-def _again(failure: PolicyFailure) -> PolicyFailure:
-    """The same failure for one more caller: an exception object belongs to one traceback."""
+def _copy_of(failure: PolicyFailure) -> PolicyFailure:
+    """A copy of the failure for another caller: an exception object has one traceback."""
     copy = PolicyFailure(str(failure), retryable=failure.retryable)
     copy.__cause__ = failure.__cause__
     return copy
