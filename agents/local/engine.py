@@ -328,7 +328,7 @@ class Engine:
         if largest > _LARGE and not self._warned:
             self._warned = True
             logger.warning(
-                "top_p leaves a support of %d tokens, which each token stores: set top_k to bound it",
+                "top_p leaves a support of %d tokens, stored with each token: set a top_k",
                 largest,
             )
 

@@ -206,7 +206,7 @@ async def test_weights_by_name_are_copied(make_policy, make_model):
     ("change", "message"),
     [
         (lambda w: w.pop("model.norm.weight"), "lack 'model.norm.weight'"),
-        (lambda w: w.update(extra=torch.zeros(1)), "name 'extra'"),
+        (lambda w: w.update(extra=torch.zeros(1)), "have 'extra'"),
         (lambda w: w.update({"model.norm.weight": torch.zeros(3)}), r"shape \(3,\)"),
     ],
 )

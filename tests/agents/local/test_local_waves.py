@@ -48,7 +48,7 @@ def test_a_cancelled_request_leaves_its_episode_announced():
     first, second = ask("a"), ask("a")
     gate.hold(first)
     gate.cancel(second)
-    with pytest.raises(ValueError, match="'a' asks twice at once"):
+    with pytest.raises(ValueError, match="'a' has two requests at once"):
         gate.hold(second)
     gate.cancel(first)
     assert not gate.is_complete
@@ -66,7 +66,7 @@ def test_the_deadline_runs_only_while_somebody_is_held_up():
     assert 0 < remaining <= 0.05
     gate.check()
     time.sleep(0.06)
-    with pytest.raises(PolicyFailure, match="2 episodes that neither ask nor end: a, c;"):
+    with pytest.raises(PolicyFailure, match="2 episodes without a request: a, c;"):
         gate.check()
 
 
@@ -180,7 +180,7 @@ async def test_a_missing_episode_is_named_when_the_wave_has_waited_long_enough(m
     calls = [policy.generate([1], SamplingParams(max_tokens=2), name) for name in "ab"]
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [PolicyFailure] * 2
-    assert "1 episodes that neither ask nor end: slow;" in str(outcomes[0])
+    assert "1 episodes without a request: slow;" in str(outcomes[0])
     # The others can go on once the missing one is taken out.
     policy.end("slow")
     calls = [policy.generate([1], SamplingParams(max_tokens=2), name) for name in "ab"]

@@ -112,13 +112,13 @@ def test_rounding_above_0_is_cut():
         (answer([0], [math.nan], "length"), "broken weights or cache"),
         (answer([0], [0.5], "length"), "broken weights or cache"),
         (answer([5], [-1.0], "abort"), "'abort'"),
-        (answer([5], [-1.0], "stop", 11), "stopped by 11"),
+        (answer([5], [-1.0], "stop", 11), "stopped at 11"),
         (answer([5, 6], [-1.0] * 2, "length", spans=[]), "versions of 0"),
         (
             answer([5], [-1.0], "length", spans=[{"version": "default", "start": 0, "end": 1}]),
             "default",
         ),
-        ({"choices": []}, "no choice"),
+        ({"choices": []}, "exactly one choice"),
         ({"choices": [{"token_ids": [5], "finish_reason": "length"}]}, "0 log-probabilities"),
     ],
 )
