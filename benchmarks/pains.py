@@ -1,11 +1,11 @@
-"""What happens in other systems, complaint by complaint: ``python -m benchmarks.pains``.
+"""Behaviour of other systems in the situations of ``docs/pains.md``.
 
-Each peer is installed in its newest version into a virtual environment of its own, which sees what
-is installed here (so that torch is not downloaded again), and its script under ``benchmarks/peers``
-provokes what the tests in ``tests/pains`` provoke here. Writes ``benchmarks/results/pains.json``
-and prints the table of ``docs/pains.md``.
+    python -m benchmarks.pains [--venvs FOLDER] [--peers NAME ...]
 
-Usage: python -m benchmarks.pains [--venvs FOLDER] [--peers NAME ...]
+Installs the newest version of each system into its own virtual environment, which also sees the
+packages that are installed here, so that torch is not downloaded again. A script under
+``benchmarks/peers`` then reproduces the situations of the tests in ``tests/pains``. Writes
+``benchmarks/results/pains.json`` and prints the table of ``docs/pains.md``.
 """
 
 from __future__ import annotations

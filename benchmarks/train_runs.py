@@ -1,4 +1,4 @@
-"""Runs of a benchmark's commands, each in a process of its own, and what is kept of training."""
+"""Commands of benchmarks, each run in its own process, and the figures kept of a training run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Property checks with random episodes: equal starts, equal results, independent forks.
 
 ``tests/envs/test_episode_properties.py`` checks a few episodes of each environment, and
-``benchmarks/env_properties.py`` ten thousand.
+``benchmarks/environments/properties.py`` ten thousand.
 """
 
 from __future__ import annotations

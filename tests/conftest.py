@@ -1,22 +1,46 @@
-"""Fixtures that every part of the suite shares."""
+"""Options and fixtures of the whole suite."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from inner_loop import DURATIONS, WORKERS, DurationRecorder, SlowTests, has_path, leaves_out_slow
 
-# The suite runs in several processes, and each command would otherwise take every core.
+# Several processes run the suite; without this each command would use every core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 HOME = Path(__file__).resolve().parents[1]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--whole", action="store_true", help="run slow tests as well, as CI does")
+    parser.addoption(
+        "--record-durations",
+        action="store_true",
+        help="write tests/durations.json, which says what is slow",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    durations = json.loads(DURATIONS.read_text())
+    config.pluginmanager.register(SlowTests(durations, leaves_out_slow(config)))
+    if config.getoption("record_durations"):
+        config.pluginmanager.register(DurationRecorder(DURATIONS, durations))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Workers for the suite; none for a path, whose tests would wait for the workers to start."""
+    return 0 if has_path(config) else WORKERS
+
+
 def build_wheels(into: Path, *sources: Path) -> None:
-    """Build a wheel of each folder, offline, with the setuptools that is here."""
+    """Build a wheel of each folder, offline, with the installed setuptools."""
     for needed in ("pip", "setuptools"):
         if importlib.util.find_spec(needed) is None:
             pytest.skip(f"building a wheel here needs {needed}")
@@ -59,7 +83,7 @@ def turnwise_wheel(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def wheels():
-    """Builds wheels of folders into a folder."""
+    """Function that builds wheels of folders into a folder."""
     return build_wheels
 
 

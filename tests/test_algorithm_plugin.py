@@ -1,7 +1,7 @@
-"""An advantage, a surrogate and an algorithm of a package of its own: docs/plugins.md, installed.
+"""An installed package with an advantage, a surrogate and an algorithm, as in docs/plugins.md.
 
-A distribution is a folder with a ``dist-info`` on the path of imports. The commands run in
-processes of their own, so that no name stays behind in this one.
+The distribution is a folder with a ``dist-info`` on the import path. The commands run in separate
+processes, so that this process registers no names.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ print(surrogate(row, now, old, torch.tensor([2.0, 0.0]), torch.tensor([0, 0])).l
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """A folder with the page's module, and what an installer writes beside it."""
+    """A folder with the page's module and the metadata that an installer writes."""
     home = tmp_path_factory.mktemp("installed")
     (code,) = re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL)
     (text,) = re.findall(r"```toml\n(.*?)```", SECTION, re.DOTALL)
-    # The entry points alone give the names here.
+    # Here only the entry points register the names.
     (home / "rank_learning.py").write_text(code.replace("@register\n", ""))
     info = home / "rank_learning-1.0.dist-info"
     info.mkdir()
@@ -81,7 +81,7 @@ def run(home, *words):
     )
 
 
-def test_what_the_page_computes_is_right_by_hand(installed):
+def test_the_pages_results_agree_with_a_computation_by_hand(installed):
     done = run(installed, "-c", BY_HAND)
     assert done.returncode == 0, done.stderr
     advantages, losses = map(json.loads, done.stdout.splitlines())
@@ -140,7 +140,7 @@ def test_it_trains_and_the_run_records_its_options(installed, tmp_path, words, r
         (["algo=broken"], "advertised by rank-learning as 'no_such_module:ROW', fails to import"),
     ],
 )
-def test_mistakes_are_told_in_one_line(installed, words, line):
+def test_mistakes_are_reported_in_one_line(installed, words, line):
     done = run(installed, "-m", "rl.train", *words)
     assert done.returncode != 0
     (said,) = done.stderr.splitlines()

@@ -1,6 +1,6 @@
-"""Every command line that the README, the docs, recipes and docstrings show can be typed.
+"""Every command line in the README, the docs, recipes and docstrings is valid.
 
-Nothing is run: a command's words are parsed into a checked configuration.
+The tests run no command: they parse its words into a checked configuration.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ELSEWHERE = {
     "mcp(": "needs a server; the tests of tools/mcp have one",
     "{": "a message's or a pipeline's own text",
 }
-"""What a command line holds that cannot be parsed here, and why."""
+"""Words of command lines that cannot be parsed here, with the reason."""
 
 
 def sources() -> list[Path]:
@@ -48,7 +48,7 @@ def sources() -> list[Path]:
 
 
 def shown_in(path: Path) -> str:
-    """What a reader of a file is shown: a page, a recipe, or a module's docstring."""
+    """The text of a page or a recipe, or a module's docstring."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".py":
         text = ast.get_docstring(ast.parse(text)) or ""
@@ -56,7 +56,7 @@ def shown_in(path: Path) -> str:
 
 
 def commands(path: Path) -> list[tuple[str, str]]:
-    """The modules and words of a file's commands, continued lines joined."""
+    """Modules and words of a file's commands, with continued lines joined."""
     found = []
     for module, rest in COMMAND.findall(shown_in(path)):
         words = [w for w in rest.rstrip(" .:,\n").split(" ") if w and not w.endswith("...")]
@@ -77,7 +77,7 @@ SHOWN = sorted(
 
 @pytest.fixture
 def beside_a_run_file(tmp_path, monkeypatch):
-    """A folder with the files that the commands name."""
+    """Folder with the files that the commands name."""
     page = (HOME / "README.md").read_text(encoding="utf-8")
     (toml,) = re.findall(r"```toml\n# run\.toml\n(.*?)```", page, re.DOTALL)
     (tmp_path / "run.toml").write_text(toml)
@@ -101,7 +101,7 @@ def test_commands_are_found():
 
 @pytest.mark.parametrize(("file", "module", "words"), SHOWN, ids=[f"{f}:{w}" for f, _, w in SHOWN])
 @pytest.mark.usefixtures("beside_a_run_file")
-def test_a_command_that_is_shown_is_understood(monkeypatch, file, module, words):
+def test_a_documented_command_is_valid(monkeypatch, file, module, words):
     argv = shlex.split(words)
     if module == "envs":
         chosen = _parser().parse_args(argv)
@@ -115,8 +115,8 @@ def test_a_command_that_is_shown_is_understood(monkeypatch, file, module, words)
     else:
         command = import_module(module)
 
-        def only_parse(told, config_type, presets, work, argv):
-            return int(parse(config_type, argv, command=told, presets=presets) is None)
+        def only_parse(title, config_type, presets, work, argv):
+            return int(parse(config_type, argv, command=title, presets=presets) is None)
 
         monkeypatch.setattr(command, "run_command", only_parse)
         assert command.main(argv) == 0

@@ -1,9 +1,9 @@
-"""The page on estimators shows what was measured, and says of it what is so."""
+"""docs/estimators.md shows the measured tables, and its statements hold."""
 
 import json
 from pathlib import Path
 
-from benchmarks.estimators import RESULTS, page_tables
+from benchmarks.estimators.bias_and_variance import RESULTS, page_tables
 from rl.credit.algorithms import ALGORITHMS
 
 PAGE = (Path(__file__).parents[1] / "docs" / "estimators.md").read_text(encoding="utf-8")
@@ -21,7 +21,7 @@ def test_the_tables_are_the_results():
     assert {f["name"] for f in FINDINGS if f["part"] == "rows"} <= set(ALGORITHMS)
 
 
-def test_what_is_unbiased_has_the_true_gradient():
+def test_unbiased_estimators_have_the_exact_gradient():
     known = [f for f in FINDINGS if f["error"] is not None]
     assert len([f for f in known if f["unbiased"]]) > 30
     for f in known:

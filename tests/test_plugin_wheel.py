@@ -1,7 +1,7 @@
-"""A stranger's package, built as a wheel and installed beside turnwise's in a fresh environment.
+"""A user's package, built as a wheel and installed with turnwise's wheel into a new environment.
 
-The package is what ``python -m envs new`` writes. Beside it a second one is installed whose module
-fails to import.
+``python -m envs new`` writes the package. A second installed package has a module that fails to
+import.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SHORT = """
 
 
 class Machine:
-    """A machine on which turnwise and both plug-ins are installed."""
+    """An environment in which turnwise and both plug-ins are installed."""
 
     def __init__(self, home: Path) -> None:
         self.home, self.python = home, home / "venv" / "bin" / "python"
@@ -69,14 +69,14 @@ class Machine:
         )
 
     def says(self, *words: str, cwd: Path | None = None) -> str:
-        """What a command that succeeds prints."""
+        """Output of a command that must succeed."""
         done = self.run(*words, cwd=cwd)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "broken" not in done.stderr
         return done.stdout
 
     def refuses(self, *words: str) -> str:
-        """The one line of a command that fails."""
+        """Single line of a command that must fail."""
         done = self.run(*words)
         assert done.returncode != 0
         (line,) = done.stderr.splitlines()
@@ -110,13 +110,13 @@ def machine(tmp_path_factory, turnwise_wheel, wheels):
         check=True,
     )
     (site,) = venv.glob("lib/python*/site-packages")
-    # What turnwise depends on is here already. Seen only now: turnwise may be here as well.
+    # The dependencies are installed here. Added last, because turnwise may be installed here too.
     paths = dict.fromkeys(sysconfig.get_path(kind) for kind in ("purelib", "platlib"))
     (site / "dependencies.pth").write_text("\n".join(paths) + "\n")
     return Machine(home)
 
 
-def test_it_is_the_installed_one_that_runs(machine):
+def test_the_installed_package_runs(machine):
     program = "import envs, their_sums; print(envs.__file__, their_sums.__file__, sep='\\n')"
     for file in machine.says("-c", program).splitlines():
         assert Path(file).is_relative_to(machine.home / "venv")
@@ -131,7 +131,7 @@ def test_its_own_tests_pass_and_its_code_is_clean(machine):
         machine.says("-m", "ruff", *check, "--no-cache", ".", cwd=folder)
 
 
-def test_all_are_listed_and_the_broken_one_with_its_fault(machine):
+def test_list_shows_all_and_the_error_of_the_broken_one(machine):
     lines = dict(line.split("  ", 1) for line in machine.says("-m", "envs", "list").splitlines())
     assert lines["their-sums-v0"].strip() == ("Add two numbers; a wrong sum may be corrected once.")
     assert FAULT.format("Env") in lines["broken-v0"]
@@ -205,7 +205,7 @@ env.close()
         (["-m", "envs", "check", "broken"], "Env"),
     ],
 )
-def test_the_broken_plug_in_is_named_where_it_is_asked_for(machine, words, attribute):
+def test_an_error_names_the_broken_plug_in(machine, words, attribute):
     line = machine.refuses(*words)
     assert line.startswith("error: ")
     assert FAULT.format(attribute) in line

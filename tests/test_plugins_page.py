@@ -1,4 +1,4 @@
-"""docs/plugins.md: its code runs; its names and commands are those of what ``new`` writes."""
+"""docs/plugins.md: its code runs, and its names and commands are those that ``new`` writes."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def test_its_environment_lets_its_agent_call_a_tool(capsys):
     code = "".join(blocks("python")[:2])  # tests/test_algorithm_plugin.py installs the third one.
     page = compile(code, "docs/plugins.md", "exec", dont_inherit=True)
     exec(page, {"__name__": "plugins_page"})
-    told = re.findall(r"^print\(.*?  # (.*)$", code, re.MULTILINE)
-    assert [line.strip() for line in capsys.readouterr().out.splitlines()] == told
-    assert len(told) == 2
+    printed = re.findall(r"^print\(.*?  # (.*)$", code, re.MULTILINE)
+    assert [line.strip() for line in capsys.readouterr().out.splitlines()] == printed
+    assert len(printed) == 2
 
 
 def test_its_names_and_commands_are_those_of_the_package_that_new_writes(tmp_path):

@@ -1,4 +1,4 @@
-"""docs/python.md: its code blocks run, one after the other, and print what it says."""
+"""docs/python.md: its code blocks run in order and print the documented output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 def test_its_code_runs_from_top_to_bottom(tmp_path):
-    # A file, since a class on standard input has none that could be imported again.
+    # A file, because another process cannot import a class from standard input.
     (tmp_path / "page.py").write_text("\n".join(BLOCKS), encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "page.py"],

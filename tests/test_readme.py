@@ -1,4 +1,4 @@
-"""Every code block of the README runs, and every example does what it says."""
+"""Every code block of the README and every example runs and prints the documented output."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ SHELL = [line for kind, text in BLOCKS if kind == "sh" for line in text.splitlin
 TOML = [text for kind, text in BLOCKS if kind == "toml"]
 RUN_FILE = next(text for text in TOML if text.startswith("# run.toml"))
 NOT_RUN = ("model=Qwen/", "config=run.toml")
-"""Needs a download; read by a test of its own."""
+"""The first needs a download; another test checks the second."""
 
 
 def run(words: list[str], cwd: Path, cache: Path) -> subprocess.CompletedProcess[str]:
-    """A command in a process of its own that sees the checkout, as after an installation."""
+    """Run a command in a process that imports turnwise from the checkout."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
@@ -35,8 +35,8 @@ def run(words: list[str], cwd: Path, cache: Path) -> subprocess.CompletedProcess
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the README's commands run: one folder, so that a later one finds an earlier's run."""
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the README's commands: later commands read the runs of earlier ones."""
     folder = tmp_path_factory.mktemp("readme")
     (folder / "run.toml").write_text(RUN_FILE)
     (folder / "recipes").symlink_to(ROOT / "recipes")
@@ -47,7 +47,7 @@ def test_there_are_exactly_two_commands_before_the_ways_of_use() -> None:
     opening = (ROOT / "README.md").read_text().split("## ")[0]
     assert opening.count("```sh") == 2
     assert SHELL[0] == "pip install . && python -m rl.train env=code-sandbox"
-    assert SHELL[1] == "pip install -e '.[test]' && pytest -n 2 --dist loadfile"
+    assert SHELL[1] == "pip install -e '.[test]' && pytest"
 
 
 def test_no_page_has_a_merge_left_in_it() -> None:
@@ -57,13 +57,13 @@ def test_no_page_has_a_merge_left_in_it() -> None:
     assert [page.name for page in pages if marks.search(page.read_text())] == []
 
 
-def test_the_main_job_goes_through_everything_with_the_smoke_preset(place: Path) -> None:
+def test_the_main_job_runs_end_to_end_with_the_smoke_preset(folder: Path) -> None:
     words = shlex.split(SHELL[0].split("&& ")[1])
-    done = run([sys.executable, *words[1:], "preset=smoke"], place, place / "cache")
+    done = run([sys.executable, *words[1:], "preset=smoke"], folder, folder / "cache")
     assert done.returncode == 0, done.stderr
-    folder = place / "runs" / "code-sandbox-v0-grpo-0"
-    assert (folder / "checkpoints" / "best" / "model.safetensors").is_file()
-    assert (folder / "curve.png").stat().st_size > 5000
+    out = folder / "runs" / "code-sandbox-v0-grpo-0"
+    assert (out / "checkpoints" / "best" / "model.safetensors").is_file()
+    assert (out / "curve.png").stat().st_size > 5000
     assert "test tasks, before training: passed" in done.stderr
     assert "test tasks, best weights by validation" in done.stderr
 
@@ -72,35 +72,35 @@ def test_the_main_job_goes_through_everything_with_the_smoke_preset(place: Path)
     "line",
     [line for line in SHELL[2:] if not any(word in line for word in NOT_RUN)],
 )
-def test_the_readmes_other_commands_run(line: str, place: Path) -> None:
+def test_the_readmes_other_commands_run(line: str, folder: Path) -> None:
     words = shlex.split(line)
     quick = {
         "rl.train": ["preset=smoke", "steps=2"],
         "rl.eval": ["tasks=16"],
-        # Its commands are those of the others; tests/rl/test_pipeline.py runs some.
+        # Its stages are the other commands; tests/rl/test_pipeline.py runs some.
         "rl.pipeline": ["--dry-run"],
     }[words[2]]
-    done = run([sys.executable, *words[1:], *quick], place, place / "cache")
+    done = run([sys.executable, *words[1:], *quick], folder, folder / "cache")
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("line", [line for line in SHELL if "model=Qwen/" in line])
-def test_commands_that_need_a_download_are_at_least_understood(line: str, place: Path) -> None:
-    done = run([sys.executable, *shlex.split(line)[1:], "--dry-run"], place, place / "cache")
+def test_commands_that_need_a_download_are_valid(line: str, folder: Path) -> None:
+    done = run([sys.executable, *shlex.split(line)[1:], "--dry-run"], folder, folder / "cache")
     assert done.returncode == 0, done.stderr
     assert "model=Qwen/Qwen3-0.6B\n" in done.stdout
 
 
 @pytest.mark.parametrize("code", [text for kind, text in BLOCKS if kind == "python"])
-def test_python_blocks_run(code: str, place: Path) -> None:
-    done = run([sys.executable, "-W", "error", "-c", code], place, place / "cache")
+def test_python_blocks_run(code: str, folder: Path) -> None:
+    done = run([sys.executable, "-W", "error", "-c", code], folder, folder / "cache")
     assert done.returncode == 0, done.stderr
     assert done.stdout
 
 
-def test_the_run_file_is_read_and_the_command_line_wins(place: Path) -> None:
+def test_the_run_file_is_read_and_the_command_line_wins(folder: Path) -> None:
     words = [sys.executable, "-m", "rl.train", "config=run.toml", "steps=7", "dry_run=True"]
-    done = run(words, place, place / "cache")
+    done = run(words, folder, folder / "cache")
     assert done.returncode == 0, done.stderr
     settings = dict(line.split("=", 1) for line in done.stdout.splitlines())
     assert (settings["env"], settings["algo"]) == ("code-sandbox-v0", "ppo")
@@ -114,16 +114,16 @@ def test_toml_blocks_name_the_entry_point_groups() -> None:
     assert list(groups) == ["turnwise.envs", "turnwise.tools"]
 
 
-def test_the_first_example_prints_what_stands_below_it(place: Path) -> None:
+def test_the_first_example_prints_the_documented_output(folder: Path) -> None:
     code = next(text for kind, text in BLOCKS if kind == "python" and "search-qa" in text)
     below = (ROOT / "README.md").read_text().split(code)[1].removeprefix("```\n").split("**")[0]
-    done = run([sys.executable, "-W", "error", "-c", code], place, place / "cache")
+    done = run([sys.executable, "-W", "error", "-c", code], folder, folder / "cache")
     assert [line.strip() for line in done.stdout.strip().splitlines()] == [
         line.strip() for line in below.strip().splitlines()
     ]
 
 
-def test_the_tree_names_what_exists() -> None:
+def test_the_tree_names_existing_files() -> None:
     tree = next(text for kind, text in BLOCKS if kind == "" and "tools/" in text)
     folder = ""
     for line in tree.splitlines():
@@ -136,10 +136,10 @@ def test_the_tree_names_what_exists() -> None:
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.stem)
-def test_examples_run_and_are_short(path: Path, place: Path) -> None:
+def test_examples_run_and_are_short(path: Path, folder: Path) -> None:
     assert len(path.read_text().splitlines()) < 80
     if "openai" in path.stem:
         pytest.importorskip("openai")
-    done = run([sys.executable, str(path)], place, place / "cache")
+    done = run([sys.executable, str(path)], folder, folder / "cache")
     assert done.returncode == 0, done.stderr
     assert done.stdout

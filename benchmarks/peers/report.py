@@ -1,6 +1,6 @@
-"""What each peer's script is made of: probes, and the lines they print.
+"""Building blocks of the peers' scripts: probes, and the lines that they print.
 
-The scripts run in the peer's own environment, so nothing here imports turnwise.
+The scripts run in the peer's own environment, so this module does not import turnwise.
 """
 
 from __future__ import annotations

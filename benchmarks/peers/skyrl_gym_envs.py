@@ -40,14 +40,14 @@ def failing():
         search.SearchEnvConfig(search_url="http://127.0.0.1:9/retrieve", timeout=1),
         {"reward_spec": {"ground_truth": {"target": ["Paris"]}}, "max_turns": 2},
     )
-    told = search_env.step("<search> capital of France </search>")
-    (message,) = told["observations"]
+    result = search_env.step("<search> capital of France </search>")
+    (message,) = result["observations"]
     last = search_env.step("<answer> I do not know </answer>")
     saw = (
         f"the retriever is unreachable: the agent reads {message['content'].strip()[:60]!r}, and "
         f"the episode is worth {last['reward']}, as any other"
     )
-    return Finding(not told["done"] and last["reward"] == 0, saw)
+    return Finding(not result["done"] and last["reward"] == 0, saw)
 
 
 @probe(5)

@@ -1,6 +1,6 @@
-"""TRL's GRPOTrainer with environments, on a Qwen3 of one layer made here.
+"""TRL's GRPOTrainer with environments, on a Qwen3 of one layer.
 
-Its sampler is replaced by a script, so that the model calls the tool; everything else is TRL's.
+A script replaces its sampler, so that the model calls the tool; everything else is TRL.
 """
 
 from __future__ import annotations
@@ -207,9 +207,11 @@ class GoneLater(LookingAside):
 def failing():
     played = trainer(GoneLater)
     played.train()
-    told = [message["content"] for message in played.made[3][0] if message["role"] == "tool"]
+    messages = [message["content"] for message in played.made[3][0] if message["role"] == "tool"]
     rewards = [env.get_reward() for env in played.environments]
-    saw = f"a tool that fails tells the agent {told[0]!r}, and the episode is worth {rewards[0]}"
+    saw = (
+        f"a tool that fails tells the agent {messages[0]!r}, and the episode is worth {rewards[0]}"
+    )
     try:
         trainer(Gone).train()
     except ConnectionError:

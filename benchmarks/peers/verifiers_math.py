@@ -1,4 +1,4 @@
-"""verifiers: what it shares with its task sets for answers in mathematics.
+"""verifiers: the parser and verifier of mathematical answers that its task sets share.
 
 Its rollouts need a harness and a served model, and are not played here.
 """

@@ -1,5 +1,5 @@
-"""What papers say of reinforcement learning with language models, asked of small ones.
+"""Studies that test claims of papers on reinforcement learning with small language models.
 
-Each module is a study: its docstring says what is asked, ``study`` makes its runs and returns its
-tables. ``python -m benchmarks.studies NAME`` prints them.
+Each module is a study: its docstring states the question, and ``study`` makes the runs and returns
+the tables. ``python -m benchmarks.studies NAME`` prints them.
 """

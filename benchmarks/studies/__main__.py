@@ -1,8 +1,8 @@
-"""Studies that print a table each, with 95% intervals over seeds.
+"""Studies, each with tables of means and 95% intervals over seeds.
 
-Usage: python -m benchmarks.studies NAME ... [--seeds 0 1 2] [--out runs/studies]
+    python -m benchmarks.studies NAME ... [--seeds 0 1 2] [--out runs/studies]
 
-Writes benchmarks/results/studies/NAME.json. A run whose folder is complete is not made again.
+Writes benchmarks/results/studies/NAME.json. A run whose folder is complete is not repeated.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Checks of programs without their hidden tests (arXiv 2502.06807).
 
-What does a brute-force cross-check find of what the hidden tests find, and what is gained by
-submitting from the largest cluster of programs that answer the same?
+Which failures of hidden tests does a brute-force cross-check detect? How much does a submission
+from the largest cluster of programs with equal answers gain?
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ COUNTS = (3, 10, 50)
 INPUTS = 20
 """Random inputs on which clusters agree."""
 PUBLIC = (1, 3)
-"""Of how many public tests an agent is told; the environment has three."""
+"""Numbers of public tests that an agent reads; the environment has three."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ async def _sample(grader: CachedGrader, task: CodeTask, action: str) -> Sample:
 
 
 def check_rates(samples: Sequence[Sample], public: int, count: int) -> dict[str, float]:
-    """Of the programs that pass so many tests: what the cross-check rejects, and how rightly."""
+    """Share of passing programs that the cross-check rejects, with precision and recall."""
     passing = [s for s in samples if s.public >= public]
     rejected = [s for s in passing if not s.agrees[count]]
     wrong = [s for s in passing if not s.right]
@@ -96,7 +96,7 @@ def check_rates(samples: Sequence[Sample], public: int, count: int) -> dict[str,
 
 
 def chosen(samples: Sequence[Sample], public: int) -> dict[str, Sample]:
-    """Which sample each rule submits, where so many public tests are known."""
+    """The sample that each rule submits."""
     passing = [s for s in samples if s.public >= public]
     everyone = clusters([s.answers for s in samples])
     best = clusters([s.answers for s in passing])
@@ -129,7 +129,7 @@ def study(seeds: Sequence[int], folder: Path) -> dict[str, list[dict[str, Any]]]
     rules = dict.fromkeys(rule for _, rule in passes)
     return {
         "Programs that pass the public tests: how many fail another test (wrong), how many a "
-        "cross-check with so many inputs rejects, and its precision and recall": [
+        "cross-check with that number of inputs rejects, and its precision and recall": [
             {"public tests": public, "inputs": count}
             | {name: interval([r[name] for r in rates]) for name in rates[0]}
             for (public, count), rates in found.items()

@@ -1,7 +1,8 @@
 """Difficulty bias (Dr. GRPO, arXiv 2503.20783, section 3.1).
 
-How much more do groups that are nearly all right, or all wrong, weigh when rewards are divided by
-their group's deviation, and what does that do to success on easy and on hard tasks?
+Division by the standard deviation gives more weight to groups in which almost all or almost no
+episodes succeed. How much more weight do they get, and how does success on easy and on hard tasks
+change?
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Length bias (Dr. GRPO, arXiv 2503.20783, section 3; Concise Reasoning, arXiv 2504.05185).
 
-To which lengths do algorithms drive right and wrong answers, where a word costs, and where it
-changes nothing?
+To which lengths do algorithms drive right and wrong answers, where words reduce the reward and
+where they do not matter?
 
-The environment is ``talk-v0`` (benchmarks/studies/worlds/talk.py): words before the guess make it
-less likely to be right, words after it, when it is known to be right or wrong, earn nothing.
+The environment is ``talk-v0`` (benchmarks/studies/worlds/talk.py). Words before the guess reduce
+its chance to be right. Words after it, when the agent knows the result, change no reward.
 """
 
 from __future__ import annotations

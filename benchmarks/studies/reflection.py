@@ -1,10 +1,11 @@
 """Reflection (Rethinking Reflection in Pre-Training, arXiv 2504.04022).
 
-Does a model mend a chain that ends wrong, somebody else's or its own, after the trigger "Wait,",
-before reinforcement and after it?
+Does a model correct a chain with a wrong answer after the trigger "Wait,", before and after
+reinforcement? The chains are corrupted gold chains, and the model's own.
 
-The environment is ``reflective-math-v0`` (benchmarks/studies/worlds/reflective.py): its author says
-"Wait," in the warm start. Explicit is what ``rl.run.reflection.reflects`` finds after the trigger.
+The environment is ``reflective-math-v0`` (benchmarks/studies/worlds/reflective.py), whose author
+writes "Wait," in the warm start. Reflection is explicit if ``rl.run.reflection.reflects`` finds a
+phrase after the trigger.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Logic-RL's question (arXiv 2502.14768): does reinforcement on puzzles help in math?
+"""Logic-RL's question (arXiv 2502.14768): does reinforcement on puzzles help in mathematics?
 
-A model that knows a little of both is trained further on knights-and-knaves alone, by reinforcement
-or, as the control, by imitating more of the author; success on either is then measured. That math
-could be learned at all with as many updates and episodes is shown by reinforcement on math itself.
+A model with a little skill in both is trained further on knights-and-knaves alone, by reinforcement
+or, as the control, by imitating more episodes of the author. Then success on both is measured.
+Reinforcement on math itself shows that the same number of updates and episodes can teach math.
 
-Both environments have one tokenizer, one warm start and one layout, <think> and <answer>: what is
-learned of thinking in one would be of use in the other.
+Both environments share one tokenizer, one warm start and one layout, <think> and <answer>, so
+thinking that is learned in one could help in the other.
 """
 
 from __future__ import annotations

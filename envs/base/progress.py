@@ -1,6 +1,6 @@
 """The base class's record of a running episode; turns a reply into a step result.
 
-``benchmarks/env_steps.py`` measures this code, which runs once per turn.
+``benchmarks/environments/steps.py`` measures this code, which runs once per turn.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.rlhf import fallen_from_best, last_half, ppo_curve, table, told
+from benchmarks.learning.rlhf import fallen_from_best, last_half, ppo_curve, reported, table
 from benchmarks.studies.worlds.letters import Letter, LettersEnv, liking
 from envs.env import EnvOptions
 
@@ -80,7 +80,7 @@ stage 2/2, pairs: python -m rl.distill
 {"num_pairs": 7}
 {"sft": "a/path", "pairs": "another"}
 """
-    assert told(log) == {"sft": {"last_loss": 0.5}, "pairs": {"num_pairs": 7}}
+    assert reported(log) == {"sft": {"last_loss": 0.5}, "pairs": {"num_pairs": 7}}
 
 
 def row(gain):

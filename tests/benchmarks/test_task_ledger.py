@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.chaos import predicted
-from benchmarks.task_ledger import order_of
+from benchmarks.serving.chaos import predicted
+from benchmarks.serving.task_ledger import order_of
 from rl.rollout.task_order import TaskOrder
 
 

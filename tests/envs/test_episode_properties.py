@@ -2,7 +2,7 @@
 
 Each episode is played once and then again on a copy. At every turn of the second, a fork takes the
 actions that follow and must live the same rest; another takes other actions and must leave the
-episode alone. ``benchmarks/env_properties.py`` plays 10,000 of them.
+episode alone. ``benchmarks/environments/properties.py`` plays 10,000 of them.
 """
 
 from __future__ import annotations

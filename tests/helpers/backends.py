@@ -1,4 +1,4 @@
-"""Which backends of the sandbox must work here; tests of the others are skipped."""
+"""Backends of the sandbox that must work here; tests of other backends may be skipped."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ VARIABLE = "TURNWISE_BACKENDS"
 
 
 def missing(backend: str, reason: str) -> NoReturn:
-    """End a test whose backend does not start: as failed where it must start, else as skipped.
+    """End a test whose backend does not start: fail it if the backend must start, else skip it.
 
     Args:
         backend: its name, or "auto".
-        reason: what the sandbox says.
+        reason: message of the sandbox.
     """
     required = [name for name in os.environ.get(VARIABLE, "").split(",") if name]
     unknown = sorted(set(required) - set(BACKENDS))

@@ -22,7 +22,7 @@ NEVER = 3600.0
 
 
 class HungEnv(toy_envs.CopyEnv):
-    """The episodes of the first training task hang, in the way that is asked."""
+    """Environment in which the episodes of the first training task hang."""
 
     how = ""
     first: int | None = None
@@ -33,7 +33,7 @@ class HungEnv(toy_envs.CopyEnv):
         return super().turn(action)
 
     def chosen(self) -> bool:
-        """Whether it is of the task that came first: that one goes on hanging."""
+        """Whether the episode has the first task, whose episodes hang."""
         kind = type(self)
         kind.first = self.episode_id.task if kind.first is None else kind.first
         return self.episode_id.task == kind.first
@@ -56,7 +56,7 @@ def hang_in_environment(how: str) -> None:
 
 
 def hang_in_policy(times: int = 10**9) -> None:
-    """So many completions are sampled and never come, the first six, validation's, left out."""
+    """Make completions never arrive, except the first six (validation)."""
     generate, calls = LocalPolicy.generate, []
 
     async def hung(self, *args):
@@ -71,7 +71,7 @@ def hang_in_policy(times: int = 10**9) -> None:
 
 
 def hang_once(kind: type, name: str, when: int = 1) -> None:
-    """The ``when``-th call of a method never returns, nor do those after it."""
+    """Make the ``when``-th call of a method, and all later ones, never return."""
     method, calls = getattr(kind, name), []
 
     def hung(self, *args, **kwargs):

@@ -1,9 +1,9 @@
-"""``python killed_runs.py KIND INSTANT ... -- WORDS``: runs that are killed, and resumed.
+"""``python killed_runs.py KIND INSTANT ... -- WORDS``: kill runs and resume them.
 
-For each INSTANT a process begins ``rl.train WORDS out=OUT/INSTANT``; it is killed just before it
+For each INSTANT a process starts ``rl.train WORDS out=OUT/INSTANT``. It is killed just before it
 changes a file for the INSTANT-th time (KIND=change), or after INSTANT seconds (KIND=second).
-Another one goes on with it to the end. Writes a line of JSON for each. Processes are forked from
-this one, which has everything imported: none takes the seconds to start.
+Another process resumes the run to its end. Each prints one line of JSON. Processes are forks of
+this one, which has imported all modules, so that they start at once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CHANGES = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate")
 
 
 def die_before_change(number: int) -> None:
-    """Have this process killed just before it changes a file for the ``number``-th time."""
+    """Kill this process just before it changes a file for the ``number``-th time."""
     left = number
 
     def hook(event: str, arguments: tuple) -> None:
@@ -47,14 +47,14 @@ def die_before_change(number: int) -> None:
 
 
 def die_after(seconds: float) -> None:
-    """Have this process killed after a time, in the middle of whatever it does."""
-    # What the system does with this signal where nobody asks otherwise.
+    """Kill this process after the given time."""
+    # The default action of this signal.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def child(words: list[str], prepare: Callable[[], None] | None = None) -> int:
-    """Train in a process of its own; its exit code, or minus the signal that ended it."""
+    """Train in a child process; return its exit code, or minus the signal that ended it."""
     pid = os.fork()
     if pid == 0:
         toy_envs.register()
@@ -83,7 +83,7 @@ if __name__ == "__main__":
             ended = child(here, lambda n=int(instant): die_before_change(n))
         else:
             ended = child(here, lambda s=float(instant): die_after(s))
-        told = {"out": str(folder), "killed": ended, "seconds": time.monotonic() - began}
-        told["resumed"] = child([*here, "resume=auto"])
-        answers.write(json.dumps(told) + "\n")
+        answer = {"out": str(folder), "killed": ended, "seconds": time.monotonic() - began}
+        answer["resumed"] = child([*here, "resume=auto"])
+        answers.write(json.dumps(answer) + "\n")
         answers.flush()

@@ -1,4 +1,4 @@
-"""A real MCP server, by either major version of the SDK: over stdio, or HTTP on a port.
+"""An MCP server with either major version of the SDK, over stdio or HTTP.
 
 Run with ``python mcp_server.py [--port N] [--one TOOL] [--stubborn] [--slow-start SECONDS]``.
 """
@@ -34,7 +34,7 @@ def note(text: str) -> list[str]:
 
 
 def process() -> dict[str, int]:
-    """Tell the server's process."""
+    """The id of the server's process."""
     return {"pid": os.getpid()}
 
 
@@ -44,7 +44,7 @@ def variable(name: str) -> str:
 
 
 def refuse() -> str:
-    """Refuse, always."""
+    """Raise an error, always."""
     raise ValueError("this is refused")
 
 

@@ -1,4 +1,4 @@
-"""A learner in another process, spoken to over a pipe; the process runs the in-process learner."""
+"""A learner in another process, connected by a pipe; that process runs the in-process learner."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEADLINE_S = 600.0
 
 @dataclass(frozen=True)
 class PipedWeights:
-    """Weights that come over the pipe when they are asked for."""
+    """Weights that are requested over the pipe."""
 
     learner: PipedLearner
     version: int
@@ -143,7 +143,7 @@ async def open_piped(spec, host, deadline_s=DEADLINE_S):
 
 
 def serve(pipe):
-    """The other process: answers calls until the pipe ends."""
+    """Main loop of the other process: answers calls until the pipe closes."""
     torch.set_num_threads(1)
     asyncio.run(_Server(pipe).run())
 

@@ -1,4 +1,4 @@
-"""The processes of this machine, as tests ask for them: by parent and by name."""
+"""Processes of this machine, by parent and by name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def children(pid: int | None = None) -> list[int]:
-    """The direct children of ``pid``, or of this process; of a dead one there are none."""
+    """Direct children of ``pid``, or of this process; none if ``pid`` is dead."""
     found: list[int] = []
     # A process may end between any two of these reads.
     with contextlib.suppress(OSError):
@@ -19,12 +19,12 @@ def children(pid: int | None = None) -> list[int]:
 
 
 def below(pid: int | None = None) -> list[int]:
-    """Every process below ``pid``, or below this one, a parent before its children."""
+    """All descendants of ``pid``, or of this process, each parent before its children."""
     return [one for child in children(pid) for one in (child, *below(child))]
 
 
 def alive(pid: int) -> bool:
-    """A zombie is dead: some machines' process 1 takes its time to bury orphans."""
+    """Whether a process runs. A zombie does not: some machines' process 1 reaps orphans slowly."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -33,7 +33,7 @@ def alive(pid: int) -> bool:
 
 
 def called(name: str) -> list[int]:
-    """The living processes of this machine that call themselves ``name``."""
+    """Running processes of this machine with the name ``name``."""
     found = []
     for process in Path("/proc").iterdir():
         with contextlib.suppress(OSError):

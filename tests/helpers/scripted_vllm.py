@@ -1,4 +1,4 @@
-"""A vLLM server by script: its verbs over real HTTP, its weights a number that it also samples."""
+"""A scripted vLLM server: real HTTP routes; its weights are a number, which it also samples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POISON = 666
 
 
 class ScriptedServer:
-    """Answers as vLLM does; the token that it samples tells the weights that it has."""
+    """Answers as vLLM does; the sampled token identifies the current weights."""
 
     def __init__(self, endpoint: str, *, max_num_seqs: int = 1, seconds: float = 0.1) -> None:
         self.endpoint = endpoint
@@ -38,7 +38,7 @@ class ScriptedServer:
         self.goes.set()
 
     def restart(self) -> None:
-        """As its owner does it."""
+        """Restart the server, as its owner does."""
         self.weights, self.label = BASE, "default"
 
     def app(self) -> web.Application:
@@ -119,7 +119,7 @@ class ScriptedServer:
 
 
 class NumberedFolders:
-    """Hands over nothing but a version's number."""
+    """Transfer that sends only the number of a version."""
 
     def write(self, weights: object, version: int) -> Path:
         return Path(f"/nowhere/{version}")
@@ -128,7 +128,7 @@ class NumberedFolders:
 
 
 class NumberProber:
-    """Proves that a scripted server has the weights of a version."""
+    """Prober that checks which version a scripted server has."""
 
     def __init__(self, server: ScriptedServer) -> None:
         self._server = server

@@ -1,4 +1,4 @@
-"""A model that a real vLLM server takes in a moment, and a prober of it."""
+"""A model that a real vLLM server loads quickly, and a prober for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VOCAB = 259
 
 
 def new_adapted(base: str, rank: int = 8):
-    """The same with an adapter whose matrices are both drawn."""
+    """The model of `new_model` with a LoRA adapter, both of whose matrices are random."""
     model = new_model()
     add_adapter(model, LoraConfig(rank=rank), base, seed=1)
     nudge(model, 0.1)
@@ -24,7 +24,7 @@ def new_adapted(base: str, rank: int = 8):
 
 
 def new_model(seed: int = 0):
-    """A Qwen3 of two layers with a tied head, whose distributions are neither flat nor certain."""
+    """A Qwen3 of two layers with a tied head and distributions of medium entropy."""
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=VOCAB,
@@ -43,7 +43,7 @@ def new_model(seed: int = 0):
 
 
 def nudge(model, scale: float = 0.02) -> None:
-    """Change every weight that is trained a little, as an update does."""
+    """Change every trained weight a little, as an update does."""
     with torch.no_grad():
         for parameter in filter(lambda p: p.requires_grad, model.parameters()):
             parameter.add_(torch.randn_like(parameter) * scale)
@@ -56,7 +56,7 @@ def prober_of(model, **changes) -> Prober:
 
 
 def scores_of(model):
-    """The function by which a prober asks for the model's log-probabilities."""
+    """Function with which a prober computes the model's log-probabilities."""
 
     async def score(*sequence):
         return score_tokens(model, *sequence)

@@ -1,4 +1,4 @@
-"""Environments small enough to learn within seconds; importable by child processes as well."""
+"""Environments that a model learns within seconds; child processes can import them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Digits:
 
 
 class CopyEnv(TextEnv[tuple[int, int], list[int]]):
-    """Say the digit that is shown; a digit per turn. A contextual bandit with ``max_turns=1``."""
+    """Repeat the shown digit, one digit per turn. A contextual bandit with ``max_turns=1``."""
 
     Options = EnvOptions
     success_score = "right"
@@ -63,7 +63,7 @@ class CopyEnv(TextEnv[tuple[int, int], list[int]]):
 
 
 class ReturnsEnv(CopyEnv):
-    """The same, with a return from -3 to -2 and no success score."""
+    """`CopyEnv` with a return from -3 to -2 and no success score."""
 
     success_score = ""
     reward_range = (-3.0, -2.0)
@@ -77,7 +77,7 @@ class ReturnsEnv(CopyEnv):
 
 @dataclass(frozen=True, kw_only=True)
 class ChatterOptions(EnvOptions):
-    """What the chattering environment does."""
+    """Options of `ChatterEnv`."""
 
     max_turns: int = 6
     mode: str = "random"
@@ -88,7 +88,7 @@ class ChatterOptions(EnvOptions):
 
 
 class ChatterEnv(TextEnv[int, int]):
-    """Answers with random texts, ends at random; or misbehaves as told.
+    """Answers with random texts and ends at random, or misbehaves as its options say.
 
     ``calls`` counts what happened, over every episode of the process.
     """
@@ -192,6 +192,6 @@ TOYS = {
 
 
 def register() -> None:
-    """Make the toys known in this process."""
+    """Register the toy environments in this process."""
     for env_id, env_type in TOYS.items():
         envs.register(env_id, env_type)

@@ -1,4 +1,4 @@
-"""Whoever plays: scripted agents for a collector, and a run of ``rl.train`` with a toy model."""
+"""Scripted agents for a collector, and a run of ``rl.train`` with a toy model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TASKS = {"train": range(0, 96), "validation": range(96, 100), "test": range(100,
 
 
 class ParityEnv(envs.TextEnv[int, int]):
-    """Pays texts whose characters add up to an even number: a random model earns half."""
+    """Rewards texts whose characters add up to an even number: a random model earns half."""
 
     def __init__(self, options, services=None):
         super().__init__(options, TASKS[options.split], services)
@@ -95,7 +95,7 @@ def toy_model(renderer, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def words(toy_model):
-    """From settings to the words of a short run's command line."""
+    """Function from settings to the command line of a short run."""
 
     def words(out, **settings):
         defaults = {

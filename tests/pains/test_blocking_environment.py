@@ -1,8 +1,8 @@
 """Complaint 1: one environment that blocks stalls every rollout.
 
-SkyRL#53 (30 minutes of a step that should take 4), SkyRL#240, NeMo Gym#2998.
+SkyRL#53 (a step takes 30 minutes instead of 4), SkyRL#240, NeMo Gym#2998.
 
-Nothing is timed: a turn that blocks waits for what could not happen if it stalled the others.
+The tests measure no time: a blocking turn waits for an event that needs the other episodes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ TASKS = {"train": range(0, 40), "validation": range(40, 50), "test": range(50, 6
 
 
 class BlockingEnv(envs.TextEnv[int, int]):
-    """Its turns block their thread, as a database or a compiler does."""
+    """Environment whose turns block their thread, as a database or a compiler does."""
 
     blocking = True
 
@@ -33,7 +33,7 @@ class BlockingEnv(envs.TextEnv[int, int]):
 
 
 class OneSlowEnv(BlockingEnv):
-    """Task 0's first turn lasts until the 32 others are over."""
+    """The first turn of task 0 lasts until the 32 other episodes end."""
 
     over = threading.Semaphore(0)
 
@@ -45,7 +45,7 @@ class OneSlowEnv(BlockingEnv):
 
 
 class AllSlowEnv(BlockingEnv):
-    """Each turn lasts until 32 of them are under way."""
+    """Each turn lasts until 32 turns run."""
 
     together = threading.Barrier(32, timeout=LONG_S)
 

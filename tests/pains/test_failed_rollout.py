@@ -18,7 +18,7 @@ TASKS = {"train": range(0, 40), "validation": range(40, 50), "test": range(50, 6
 
 
 class FailingEnv(envs.TextEnv[int, None]):
-    """Pays what the agent says; some words take the database away."""
+    """Rewards the number that the agent writes; some words make the database fail."""
 
     def __init__(self, options, services=None):
         super().__init__(options, TASKS[options.split], services)
@@ -35,7 +35,7 @@ class FailingEnv(envs.TextEnv[int, None]):
 
 
 @pytest.mark.parametrize("word", ["fail", "wrong"], ids=["infrastructure", "a bug"])
-async def test_a_failed_member_ends_no_step_and_is_no_zero(play, word):
+async def test_a_failed_member_neither_ends_the_step_nor_counts_as_zero(play, word):
     words = ["0", "1", word, "1"]
     groups = await play(FailingEnv, lambda _, member, __: words[member], (0, 1), 4)
     failure = {
@@ -55,7 +55,7 @@ async def test_a_failed_member_ends_no_step_and_is_no_zero(play, word):
     torch.testing.assert_close(ends, expected, atol=1e-4, rtol=0)
 
 
-async def test_one_that_comes_back_is_played_again_from_the_start(play):
+async def test_an_episode_that_failed_once_is_retried_from_the_start(play):
     def say(task, member, attempt):
         return "fail" if attempt == 0 else "1"
 

@@ -1,6 +1,6 @@
 """Complaint 13: the first command that a newcomer types is broken.
 
-verl#1581 (NaN in the official example), #2966 (silently one turn); GEM's example names an
+verl#1581 (NaN in the official example), #2966 (one turn, without a warning); GEM's example names an
 environment that does not exist; TRL's needs bf16; verifiers' needs a login.
 """
 

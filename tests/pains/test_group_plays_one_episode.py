@@ -1,7 +1,7 @@
 """Complaint 3: seeds are dropped, so the members of a group play different episodes.
 
-OpenEnv#1102, #1078; TRL#6349. Where the global generator is seeded (GEM, TextArena), whoever
-draws beside it changes what a member sees.
+OpenEnv#1102, #1078; TRL#6349. GEM and TextArena seed the global generator, so any
+other draw from it changes what a member sees.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ TASKS = {"train": range(0, 40), "validation": range(40, 50), "test": range(50, 6
 
 
 class DiceEnv(envs.TextEnv[int, int]):
-    """Dice are thrown at the start and after each action; turns take random times."""
+    """Throws dice at the start and after each action; turns take random times."""
 
     def __init__(self, options, services=None):
         super().__init__(options, TASKS[options.split], services)
@@ -28,7 +28,7 @@ class DiceEnv(envs.TextEnv[int, int]):
         return envs.go_on(thrown) if self.turns_left > 1 else envs.finish({"done": 1.0}, thrown)
 
     async def _throw(self):
-        # Somebody else's draws from the global generator, and another order of episodes each time.
+        # Other draws from the global generator, and a different order of episodes each time.
         await asyncio.sleep(random.Random().random() * 0.01)
         random.random()
         return " ".join(map(str, self.np_random.integers(1, 7, 8)))
@@ -39,14 +39,14 @@ def seen(trajectory, renderer):
     return renderer.text(prompt), *(turn.observation for turn in trajectory.turns)
 
 
-async def test_members_of_a_group_see_the_same_whatever_runs_beside_them(play, renderer):
+async def test_members_of_a_group_see_the_same_beside_other_draws(play, renderer):
     groups = await play(DiceEnv, lambda *_: "1", range(8), 8, max_turns=4)
     episodes = [{seen(t, renderer) for t in group.trajectories} for group in groups]
     assert [len(members) for members in episodes] == [1] * 8
     assert len(set.union(*episodes)) == 8, "and each group another episode"
 
 
-async def test_a_seed_is_an_episode_in_gymnasiums_face_as_well():
+async def test_a_seed_determines_an_episode_in_gymnasiums_api_too():
     env = envs.make("mastermind")
     alone = [env.reset(seed=seed)[1]["task"] for seed in range(8)]
     random.seed(0)

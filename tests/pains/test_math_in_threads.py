@@ -1,7 +1,7 @@
-"""Complaint 2: math-verify in a thread that is not the main one says 0, or raises.
+"""Complaint 2: math-verify returns 0 or raises outside the main thread.
 
-verifiers#620, #657, #831, #1096, AReaL#1426. Its time limit is a signal, which only the main
-thread may ask for.
+verifiers#620, #657, #831, #1096, AReaL#1426. Its time limit uses a signal, which only the
+main thread may set.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ async def areward(services, action):
     return (await env.astep(action)).reward
 
 
-def test_answers_are_worth_the_same_in_every_thread(services):
+def test_an_answer_has_the_same_reward_in_every_thread(services):
     pairs = answers(services) * 16
     expected = [worth for _, worth in pairs]
     assert [reward(services, action) for action, _ in pairs[:3]] == expected[:3]
@@ -52,7 +52,7 @@ def test_answers_are_worth_the_same_in_every_thread(services):
         assert list(threads.map(lambda pair: reward(services, pair[0]), pairs)) == expected
 
 
-def test_and_in_a_loop_of_a_worker_thread(services):
+def test_an_answer_has_the_same_reward_in_the_loop_of_a_worker_thread(services):
     pairs = answers(services) * 8
 
     async def every():

@@ -1,4 +1,4 @@
-"""Complaint 6: what was sampled is decoded, encoded again, and other tokens are trained.
+"""Complaint 6: sampled tokens are decoded and encoded again, so other tokens are trained.
 
 verl#6719, #6501 (a Qwen template's newline is dropped at each turn), #3720, #3960; prime-rl#1334;
 SkyRL#123, #179; TRL#5144; rLLM#352, #816; agent-lightning#326.
@@ -26,7 +26,7 @@ TASKS = {"train": range(0, 4), "validation": range(4, 5), "test": range(5, 6)}
 
 
 class EchoEnv(envs.TextEnv[int, None]):
-    """Repeats what the agent says."""
+    """Repeats the agent's text."""
 
     def __init__(self, options, services=None):
         super().__init__(options, TASKS[options.split], services)
@@ -47,7 +47,7 @@ def qwen_like():
     return tokenizer
 
 
-async def test_sampled_ids_are_trained_as_they_are_and_no_newline_is_lost(play):
+async def test_sampled_ids_are_trained_unchanged_and_no_newline_is_lost(play):
     tokenizer = qwen_like()
     renderer = Renderer(tokenizer)
     end = tokenizer.convert_tokens_to_ids("<|im_end|>")

@@ -1,4 +1,4 @@
-"""Complaint 16: nobody can read what was played next to what was learnt from it.
+"""Complaint 16: episodes cannot be compared with the numbers of their training.
 
 open-instruct#1406, NeMo-RL#938, Harbor#128, inspect_ai#79, MLGym#18, slime#1776.
 """

@@ -1,4 +1,4 @@
-"""Complaint 7: tokens that tools wrote are credited as if the policy had sampled them.
+"""Complaint 7: tokens of tools receive credit as if the policy had sampled them.
 
 verl#6376, miles#1827, Search-R1#21; SkyRL, OpenRLHF and slime run GAE through them.
 """
@@ -17,8 +17,8 @@ from rl.learner.updater import Updater
 TASKS = {"train": range(0, 4), "validation": range(4, 5), "test": range(5, 6)}
 
 
-class TellingEnv(envs.TextEnv[int, None]):
-    """Answers at length."""
+class TalkativeEnv(envs.TextEnv[int, None]):
+    """Writes long observations."""
 
     def __init__(self, options, services=None):
         super().__init__(options, TASKS[options.split], services)
@@ -31,10 +31,10 @@ class TellingEnv(envs.TextEnv[int, None]):
         return envs.go_on("3 2 1 say 3 2 1") if self.turns_left > 1 else envs.finish(right)
 
 
-async def test_what_a_tool_says_has_no_gradient(play, toy_model):
-    (group,) = await play(TellingEnv, lambda _, member, __: "12"[member] + " 2", (0,), 2)
+async def test_a_tools_answer_has_no_gradient(play, toy_model):
+    (group,) = await play(TalkativeEnv, lambda _, member, __: "12"[member] + " 2", (0,), 2)
     (longer,) = await play(
-        TellingEnv, lambda _, member, __: "12"[member] + " 2", (0,), 2, max_turns=3
+        TalkativeEnv, lambda _, member, __: "12"[member] + " 2", (0,), 2, max_turns=3
     )
     for played, turns in ((group, 1), (longer, 3)):
         model = AutoModelForCausalLM.from_pretrained(toy_model)
@@ -53,8 +53,8 @@ async def test_what_a_tool_says_has_no_gradient(play, toy_model):
         assert reached == sampled, "of all hidden states, those that predict a sampled token"
 
 
-async def test_advantages_pass_over_what_a_tool_says(play):
-    (group,) = await play(TellingEnv, lambda *_: "0 1 2", max_turns=3)
+async def test_advantages_skip_a_tools_answer(play):
+    (group,) = await play(TalkativeEnv, lambda *_: "0 1 2", max_turns=3)
     mask = torch.tensor(group.trajectories[0].segments[0].loss_mask)
     sampled = mask.bool()
     generator = torch.Generator().manual_seed(0)

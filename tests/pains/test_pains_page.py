@@ -1,4 +1,4 @@
-"""The page on complaints names each test and each finding, and each test a complaint."""
+"""docs/pains.md names each test and each measured result, and each test names a complaint."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_row_and_its_test_name_the_same_reports():
         assert re.findall(r"#\d+", row[1]) == re.findall(r"#\d+", docstring), row[0]
 
 
-def test_what_peers_do_is_what_was_measured():
+def test_the_table_of_peers_is_the_measured_one():
     results = json.loads(RESULTS.read_text(encoding="utf-8"))
     assert PAGE.endswith(f"\n\n{table(results)}")
     verdicts = {found["verdict"] for found in results["findings"]}

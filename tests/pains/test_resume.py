@@ -1,4 +1,4 @@
-"""Complaint 12: a resumed run loses work: tasks are skipped, and long ones more often than others.
+"""Complaint 12: a resumed run loses work: it skips tasks, and long tasks more often than others.
 
 NeMo#3599, OpenRLHF#1322, AReaL#1388.
 """
@@ -26,7 +26,7 @@ def losses(out):
     return [(r["step"], r["loss"]) for r in read_jsonl(out / "metrics.jsonl") if "loss" in r]
 
 
-def test_a_resumed_run_plays_what_the_whole_one_plays(words, tmp_path):
+def test_a_resumed_run_plays_the_episodes_of_an_uninterrupted_one(words, tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert main(words(whole)) == 0
     assert main(words(parts, steps=3)) == 0

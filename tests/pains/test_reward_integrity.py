@@ -48,7 +48,7 @@ FORGERIES = {
     ],
 )
 def test_no_answer_is_run_where_rewards_are_computed(name, write):
-    # Not in tmp_path: its digits may hold the right answer, for which leg_counting's scorer pays.
+    # Not in tmp_path: its digits may contain the right answer, which leg_counting's scorer rewards.
     trace = Path("/tmp/turnwise-an-answer-was-run")
     if trace.exists():
         trace.rmdir()

@@ -1,7 +1,6 @@
-"""Complaint 8: under top-p the sampler's probabilities are another distribution's than the
-learner's, and the ratio of the two is biased.
+"""Complaint 8: with top-p, sampler and learner use different distributions; their ratio is biased.
 
-TRL#6789, #7269 (mean ratio 0.895; 52% of the tokens off by more than a tenth).
+TRL#6789, #7269 (mean ratio 0.895; 52% of the tokens off by more than 0.1).
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from rl.run.folder import read_jsonl, read_trajectories
 from rl.train import main
 
 
-def test_a_run_that_samples_under_top_p_has_ratios_of_one(words, tmp_path):
+def test_a_run_that_samples_with_top_p_has_ratios_of_one(words, tmp_path):
     assert main([*words(tmp_path), "sampling.top_p=0.9", "sampling.top_k=20"]) == 0
     steps = [r for r in read_jsonl(tmp_path / "metrics.jsonl") if "loss" in r]
     assert steps

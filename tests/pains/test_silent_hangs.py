@@ -1,4 +1,4 @@
-"""Complaint 11: something waits for ever, and nobody says so.
+"""Complaint 11: a run waits forever, without a message.
 
 prime-rl#1713, #3140, #2912; TRL#6796, #7103; verl#5815, #3895.
 """
@@ -36,7 +36,7 @@ class AwaitingEnv(envs.TextEnv[int, int]):
 
 
 class StuckEnv(AwaitingEnv):
-    """Task 0 blocks its thread for ever."""
+    """Task 0 blocks its thread forever."""
 
     blocking = True
 

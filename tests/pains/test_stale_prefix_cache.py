@@ -1,4 +1,4 @@
-"""Complaint 9: keys and values of old weights are used with new ones.
+"""Complaint 9: keys and values of old weights are used with new weights.
 
 NeMo#4018, prime-rl#1650.
 """
@@ -13,7 +13,7 @@ from agents.completion import SamplingParams
 from agents.local import LocalPolicy
 
 
-async def test_an_episode_over_two_versions_of_the_weights_reads_its_prompt_anew(toy_model):
+async def test_an_episode_over_two_versions_of_the_weights_prefills_its_prompt_again(toy_model):
     model = AutoModelForCausalLM.from_pretrained(toy_model).eval()
     policy = LocalPolicy(model, AutoTokenizer.from_pretrained(toy_model))
     sampling = SamplingParams(max_tokens=6, seed=1)

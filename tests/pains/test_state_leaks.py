@@ -1,4 +1,4 @@
-"""Complaint 15: something of an episode is still there in the next.
+"""Complaint 15: state of an episode leaks into the next one.
 
 TextArena's default wrapper never clears its history.
 """
@@ -14,7 +14,7 @@ NAMES = ["search-qa", "knights-knaves", "mastermind", "countdown", "sudoku", "ma
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_second_episode_of_an_environment_is_that_of_a_fresh_one(name):
+def test_the_second_episode_of_an_environment_equals_that_of_a_fresh_one(name):
     used, fresh = envs.make(name), envs.make(name)
     try:
         for junk in ("nonsense", "<answer> 1 </answer>"):

@@ -1,4 +1,4 @@
-"""Complaint 5: rewards of single turns are lost: only the last one, or their sum, is learnt from.
+"""Complaint 5: rewards of single turns are lost: only the last one, or their sum, is learned.
 
 SkyRL#201, #311.
 """
@@ -20,7 +20,7 @@ TASKS = {"train": range(0, 4), "validation": range(4, 5), "test": range(5, 6)}
 
 
 class PayingEnv(envs.TextEnv[int, None]):
-    """Pays something in every turn."""
+    """Gives a reward in every turn."""
 
     reward_range = (-0.5, 1.25)
 
@@ -47,7 +47,7 @@ async def test_each_turn_keeps_its_reward_until_its_tokens_are_credited(play):
     ppo = dataclasses.replace(ALGORITHMS["ppo"], whiten=False)
     zeros = torch.zeros(batch.num_tokens, dtype=torch.float64)
     returns = assign_credit(ppo, batch, values=zeros).returns
-    # From each turn on: what is still to be earned, at each of its tokens.
+    # Each token of a turn gets the sum of this and all later rewards.
     left = [sum(PAID[turn:]) + 0.125 * (3 - turn) for turn in range(3)]
     lengths = [turn.num_tokens for turn in trajectory.turns]
     expected = [worth for worth, n in zip(left, lengths, strict=True) for _ in range(n)]

@@ -1,6 +1,6 @@
-"""Complaint 10: an update of the weights silently does not take effect.
+"""Complaint 10: an update of the weights has no effect, without a message.
 
-verl#5373; vLLM keeps the old output head where a checkpoint leaves out a tied one.
+verl#5373; vLLM keeps the old output head if a checkpoint omits a tied one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rl.run.folder import read_jsonl
 from rl.train import main
 
 
-async def test_weights_that_are_not_all_there_or_not_announced_are_refused(toy_model):
+async def test_incomplete_or_unannounced_weights_are_refused(toy_model):
     model = AutoModelForCausalLM.from_pretrained(toy_model).eval()
     policy = LocalPolicy(model, AutoTokenizer.from_pretrained(toy_model))
     weights = {name: weight.clone() for name, weight in model.state_dict().items()}

@@ -1,4 +1,4 @@
-"""A run over a real server to which everything happens once: benchmarks/chaos.py, cut short."""
+"""A short run of ``benchmarks.serving.chaos``: every fault once, over a real server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from benchmarks.chaos import FAULTS, disturbed
+from benchmarks.serving.chaos import FAULTS, disturbed
 from rl.run.folder import read_jsonl
 
 SMALL = ("env=toy-copy", "model=tiny", "tiny.demonstrations=200", "tiny.steps=60")

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from benchmarks.task_ledger import read_ledger
+from benchmarks.serving.task_ledger import read_ledger
 from rl.rollout.trajectory import TrajectoryGroup
 from rl.run.folder import read_jsonl, read_trajectories, write_trajectories
 from rl.train import main

@@ -1,4 +1,4 @@
-"""Studies' own environments: ``python -m benchmarks.studies.worlds rl.train env=talk``."""
+"""Environments of the studies: ``python -m benchmarks.studies.worlds rl.train env=talk``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.studies.worlds rl.train env=talk ...``: a command that knows them too."""
+"""``python -m benchmarks.studies.worlds rl.train env=talk ...``: a command with these worlds."""
 
 from __future__ import annotations
 

@@ -1,13 +1,12 @@
-"""``letters-v0``: short letters, which a reader likes more or less by a rule that nobody is told.
+"""``letters-v0``: short letters, scored by a hidden rule of the reader.
 
 An episode::
 
     To Ann, about tea and rain.
     dear Ann , the tea is lovely . the rain is late . thank you
 
-The reader's rule is of the text alone (:func:`liking`): from -2.5 to 4.5 in steps of a half. It is
-the environment's reward, so that preferences can be labelled by it and whoever learns from them
-can be held to it.
+The rule depends on the text alone (:func:`liking`): from -2.5 to 4.5 in steps of 0.5. It is the
+environment's reward, so it can label preferences and measure what is learned from them.
 """
 
 from __future__ import annotations

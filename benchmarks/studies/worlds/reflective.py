@@ -12,9 +12,10 @@ An episode::
     8 + 8 = 16
     \boxed{16}
 
-A small model has no other source of reflection than this warm start. Corruptions end a right chain
-wrong, as those of GSM8K in "Rethinking Reflection in Pre-Training" (arXiv 2504.04022): a step is
-miscalculated, one too many, or left out, at the start, in the middle or at the end.
+This warm start is a small model's only source of reflection. A corruption makes the answer of a
+correct chain wrong, as those of GSM8K in "Rethinking Reflection in Pre-Training" (arXiv
+2504.04022): a wrong result, a superfluous step or a missing step, at the start, in the middle or at
+the end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Search whose answers take their time: most are quick, a few are very slow."""
+"""Search with simulated latency: most answers are quick, a few are very slow."""
 
 from __future__ import annotations
 

@@ -7,10 +7,10 @@ The first turn is any number of words and a guess, the second any number of word
     Wrong.
     um um um um
 
-Which digit is right nobody can know. The listener hears a guess after at most ``patience`` words,
-a number drawn for each task: each word before the guess makes a right answer less likely, so the
-policy's gradient shortens. The words after it change nothing: there the gradient is 0, whether the
-guess was right or wrong.
+The right digit is random. The listener hears a guess after at most ``patience`` words, a number
+that is drawn for each task. Each word before the guess reduces the chance of a right answer, so the
+policy gradient shortens the text. The words after it change nothing: their gradient is 0, whether
+the guess was right or wrong.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ BACKEND = "turnwise_test"
 
 @dataclass
 class Met(WeightTransferInitInfo):
-    """What the receiving end is told when both meet."""
+    """Message to the receiver when both ends meet."""
 
     word: str
 
@@ -55,7 +55,7 @@ class Receiving(WeightTransferEngine[Met, Update]):
     def start_weight_update(self) -> None:
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
 
-        assert self.met, "nobody met this engine"
+        assert self.met, "no trainer connected to this engine"
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: Update) -> None:
@@ -77,7 +77,7 @@ class Rendezvous(TrainerInitInfo):
 
 
 class Sending(TrainerWeightTransferEngine[Rendezvous]):
-    """In the trainer. ``fault`` is called before the weights are told of."""
+    """In the trainer. ``fault`` is called before the weights are announced."""
 
     init_info_cls = Rendezvous
     num_made = num_ended = 0

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from benchmarks.tabular import (
+from benchmarks.estimators.tabular import (
     ANSWERS,
     BANDIT,
     CHAIN,
@@ -20,7 +20,7 @@ from benchmarks.tabular import (
     all_groups,
     drawn,
 )
-from benchmarks.tabular_updates import Updates, expected_gradient, gradients
+from benchmarks.estimators.updates import Updates, expected_gradient, gradients
 from rl.credit.algorithms import ALGORITHMS
 
 SUM = {"aggregation": "seq-mean-token-sum-norm", "max_tokens": 1}

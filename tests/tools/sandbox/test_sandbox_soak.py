@@ -15,7 +15,7 @@ import backends
 import pytest
 
 from benchmarks import soak_programs
-from benchmarks.soak_census import Counter, _mounts
+from benchmarks.sandbox.soak_census import Counter, _mounts
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 _REMOVE_ID = 0
@@ -25,7 +25,7 @@ _REMOVE_ID = 0
 def test_hundreds_of_runs_half_of_them_attacks_leave_nothing(backend, python_for):
     if backend == "landlock" and os.getuid() != 0:
         pytest.skip("not promised: a fork bomb makes the forks of a user's other runs fail")
-    command = [sys.executable, "-m", "benchmarks.sandbox_soak", "--backend", backend]
+    command = [sys.executable, "-m", "benchmarks.sandbox.soak", "--backend", backend]
     command += ["--runs", "300", "--every", "150", "--python", python_for(backend) or ""]
     done = subprocess.run(
         command,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from benchmarks.memory_kinds import KINDS
-from benchmarks.sandbox_memory import RESULTS, page_table
+from benchmarks.sandbox.memory import RESULTS, page_table
+from benchmarks.sandbox.memory_kinds import KINDS
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "threat-model.md"
 

@@ -1,11 +1,11 @@
 """Attacks on the limit of memory, one for each kind that a program can take.
 
-``benchmarks.sandbox_memory`` measures the same programs: what they hold at their peak.
+``benchmarks.sandbox.memory`` measures the same programs: what they hold at their peak.
 """
 
 from __future__ import annotations
 
-from benchmarks.memory_kinds import KINDS, PRELUDE
+from benchmarks.sandbox.memory_kinds import KINDS, PRELUDE
 from tests.tools.sandbox.acceptance.case import ERROR, KILLED, MEMORY, OK, TIMEOUT, Program
 from tools.sandbox import Limits
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from processes import called, children
 
-from benchmarks.soak_programs import HONEST
+from benchmarks.sandbox.soak_programs import HONEST
 from tools.sandbox import CallTest, Limits, SandboxFailure, Status, make_sandbox
 from tools.sandbox.errors import SandboxUnavailable
 from tools.sandbox.host import zygotes

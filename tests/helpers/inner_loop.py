@@ -1,0 +1,147 @@
+"""Pytest hooks that make plain ``pytest`` answer in about a minute.
+
+``pytest`` leaves out slow tests. ``pytest --whole`` runs every test, and so does ``pytest`` with a
+path, ``-k`` or ``-m``: every test that these select.
+
+A test is slow if it has the marker ``slow``, or if ``tests/durations.json`` says that the test or
+one of its fixtures takes long. ``pytest --whole --record-durations`` on a quiet machine writes the
+file. A test that is not in the file is quick.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+DURATIONS = Path(__file__).resolve().parents[1] / "durations.json"
+SLOW_S = 1.0
+"""Limit for one test function with all its parameters, and for one fixture of a wider scope."""
+KEPT_S = 0.2
+"""Shorter durations are not recorded."""
+WORKERS = 2
+"""Processes of a run without a path."""
+
+
+def key_of_test(nodeid: str) -> str:
+    """Name of a test function: file without folders, so that a moved file keeps its durations."""
+    return nodeid.split("[")[0].rsplit("/", 1)[-1]
+
+
+def key_of_fixture(file: str, name: str) -> str:
+    """Name of a fixture: file without folders that defines it, and the fixture's name."""
+    return f"{file.rsplit('/', 1)[-1]}::{name}"
+
+
+def has_path(config: pytest.Config) -> bool:
+    """Whether the command line names files, folders or tests."""
+    return config.args_source is pytest.Config.ArgsSource.ARGS
+
+
+def leaves_out_slow(config: pytest.Config) -> bool:
+    """Whether the command line asks neither for the whole suite nor for a selection of its own."""
+    chosen = [config.getoption(name) for name in ("whole", "keyword", "markexpr")]
+    return not has_path(config) and not any(chosen)
+
+
+class SlowTests:
+    """Marks slow tests, and deselects them if ``leave_out`` is set."""
+
+    def __init__(self, durations: dict[str, float], leave_out: bool) -> None:
+        self.slow = {key for key, seconds in durations.items() if seconds >= SLOW_S}
+        self.leave_out = leave_out
+
+    def is_slow(self, item: pytest.Item) -> bool:
+        """Whether the test has the marker, is recorded as slow, or needs a slow fixture."""
+        if item.get_closest_marker("slow") or key_of_test(item.nodeid) in self.slow:
+            return True
+        if not isinstance(item, pytest.Function):
+            return False
+        definitions = item._fixtureinfo.name2fixturedefs
+        return any(
+            key_of_fixture(found.baseid or "", name) in self.slow
+            for name, every in definitions.items()
+            for found in every
+        )
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> None:
+        quick, slow = [], []
+        for item in items:
+            (slow if self.is_slow(item) else quick).append(item)
+        for item in slow:
+            item.add_marker("slow")
+        if self.leave_out and slow:
+            items[:] = quick
+            config.hook.pytest_deselected(items=slow)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self.leave_out:
+            terminalreporter.write_line("Slow tests were left out: pytest --whole runs all tests.")
+
+
+class DurationRecorder:
+    """Measures tests and wide fixtures, and writes their durations at the end of the session."""
+
+    def __init__(self, file: Path, old: dict[str, float]) -> None:
+        self.file, self.old = file, old
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.seen: set[str] = set()
+        """Tests with a report, skipped ones included."""
+        self.measured: set[str] = set()
+        """Tests that ran, and fixtures."""
+        self._fixtures: list[tuple[str, float]] = []
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[object]) -> Iterator[object]:
+        started = time.perf_counter()
+        try:
+            return (yield)
+        finally:
+            if fixturedef.scope != "function":
+                key = key_of_fixture(fixturedef.baseid or "", fixturedef.argname)
+                self._fixtures.append((key, time.perf_counter() - started))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
+        try:
+            return (yield)
+        finally:
+            # Reports carry these properties from a worker to the process that writes.
+            item.user_properties.append(("wide_fixtures", list(self._fixtures)))
+            self._fixtures.clear()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        key = key_of_test(report.nodeid)
+        self.seen.add(key)
+        if report.when == "teardown" or report.skipped:
+            return
+        self.seconds[key] += report.duration
+        if report.when == "call":
+            self.measured.add(key)
+        else:
+            for fixture, seconds in dict(report.user_properties)["wide_fixtures"]:
+                self.seconds[key] -= seconds
+                self.seconds[fixture] = max(self.seconds[fixture], seconds)
+                self.measured.add(fixture)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if hasattr(session.config, "workerinput"):
+            return
+        kept = self.still_valid(has_path(session.config))
+        found = {key: round(s, 1) for key, s in self.seconds.items() if s >= KEPT_S}
+        self.file.write_text(json.dumps(dict(sorted((kept | found).items())), indent=0) + "\n")
+
+    def still_valid(self, is_part: bool) -> dict[str, float]:
+        """Old durations of what this session did not measure and what still exists."""
+        return {
+            key: seconds
+            for key, seconds in self.old.items()
+            if key not in self.measured and (is_part or key in self.seen)
+        }

@@ -1,0 +1,109 @@
+"""Words that no file uses: vague pronouns, home-made terms, and old names of things.
+
+The rule covers identifiers, comments, docstrings, strings and pages. The changelog keeps the names
+of its time.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+BANNED = {
+    "told": "the message, or who reports it",
+    "tells?": "report, print, show",
+    "whoever": "the caller, the reader, or who it is",
+    "nobody": "no caller, no user, or who it is",
+    "somebody": "who it is",
+    "so many": "the number of ...",
+    "by so much": "the factor, the difference",
+    "what is given": "the argument's name",
+    "learnt": "learned",
+    "warden": "supervisor",
+    "tape": "tool_tap",
+    "handover": "weight_handle",
+    "meeting": "rendezvous",
+    "replica": "vllm_client",
+    "suspect": "mark_unhealthy",
+    "surroundings": "namespaces",
+    "intake": "admission",
+    "manner": "style",
+    "carelessness": "error_rates",
+}
+"""Regular expressions of whole words, also within identifiers, and what to write instead."""
+ALLOWED = {
+    "nobody": r"=nobody\b|\bnobody:nogroup|[\"'`]nobody[\"'`]|\buser nobody",
+    "tells?": r"tells? (the truth|lies)|tells a lie|tells the agent \{",
+    "handover": r"'/handover'",
+}
+"""Uses with another meaning: the Unix user, knights and knaves, measured results, a path."""
+UNFINISHED: tuple[str, ...] = ("agents", "envs", "rl", "tools", "tests", "docs")
+"""Folders that the rule does not cover yet."""
+FILES = (".py", ".md", ".toml")
+
+
+def words(banned: str) -> re.Pattern[str]:
+    """The banned words with no letter beside them, so that ``is_told`` and ``Told`` count."""
+    return re.compile(rf"(?<![a-z])({banned})(?![a-z])", re.IGNORECASE)
+
+
+def found(text: str) -> Iterator[tuple[int, str]]:
+    """Numbers of lines with a banned word, and the word."""
+    for number, line in enumerate(text.splitlines(), 1):
+        for banned in BANNED:
+            cleared = re.sub(ALLOWED[banned], "", line) if banned in ALLOWED else line
+            if words(banned).search(cleared):
+                yield number, banned
+
+
+def sources() -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listed.returncode:
+        pytest.skip("these sources are no checkout")
+    ours = [Path(name) for name in listed.stdout.splitlines() if name.endswith(FILES)]
+    left_out = {Path("CHANGELOG.md"), Path(__file__).relative_to(ROOT)}
+    return [
+        path
+        for path in ours
+        if path not in left_out
+        and (ROOT / path).is_file()
+        and not any(path.is_relative_to(folder) for folder in UNFINISHED)
+    ]
+
+
+def test_no_file_uses_a_banned_word():
+    wrong = [
+        f"{path}:{number}: {banned!r}; write: {BANNED[banned]}"
+        for path in sources()
+        for number, banned in found((ROOT / path).read_text(encoding="utf-8"))
+    ]
+    assert wrong == [], "\n".join(wrong[:50])
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("def test_it_is_told():", ["told"]),
+        ("class Tape:  # Whoever reads it tells the others.", ["tells?", "whoever", "tape"]),
+        ("so many places", ["so many"]),
+        ("USER=nobody chown nobody:nogroup", []),
+        ("bold, retell, tapestry", []),
+    ],
+)
+def test_the_rule_detects_violations(line, words):
+    assert [banned for _, banned in found(line)] == words
+
+
+def test_unfinished_folders_exist():
+    assert [folder for folder in UNFINISHED if not (ROOT / folder).is_dir()] == []
