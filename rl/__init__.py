@@ -1,7 +1,7 @@
 """Reinforcement learning of language models: ``run = rl.fit(rl.TrainConfig(env="code-sandbox"))``.
 
-Each command (``python -m rl.train``) has a function here; docs/python.md lists them. A name is
-imported when it is first asked for: ``import rl`` alone loads neither torch nor an environment.
+Each command (``python -m rl.train``) has a function here; docs/python.md lists them. Names are
+imported on first access: ``import rl`` alone loads neither torch nor an environment.
 """
 
 from __future__ import annotations
@@ -9,37 +9,38 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from rl.run.identity import check_packages
+from rl.run.process.identity import check_packages
 
 check_packages()
 
 if TYPE_CHECKING:
-    from rl.api import Interrupted as Interrupted
-    from rl.api import adistill_episodes as adistill_episodes
-    from rl.api import aevaluate as aevaluate
-    from rl.api import afit as afit
-    from rl.api import afit_dpo as afit_dpo
-    from rl.api import afit_reward_model as afit_reward_model
-    from rl.api import afit_sft as afit_sft
-    from rl.api import ajudge_pairs as ajudge_pairs
-    from rl.api import alabel_steps as alabel_steps
-    from rl.api import amerge_models as amerge_models
-    from rl.api import areplay_run as areplay_run
-    from rl.api import arun_pipeline as arun_pipeline
-    from rl.api import distill_episodes as distill_episodes
-    from rl.api import evaluate as evaluate
-    from rl.api import fit as fit
-    from rl.api import fit_dpo as fit_dpo
-    from rl.api import fit_reward_model as fit_reward_model
-    from rl.api import fit_sft as fit_sft
-    from rl.api import judge_pairs as judge_pairs
-    from rl.api import label_steps as label_steps
-    from rl.api import merge_models as merge_models
-    from rl.api import replay_run as replay_run
-    from rl.api import run_pipeline as run_pipeline
-    from rl.config import EvaluateConfig as EvaluateConfig
-    from rl.config import SFTConfig as SFTConfig
-    from rl.config import TrainConfig as TrainConfig
+    from rl.api.functions import Interrupted as Interrupted
+    from rl.api.functions import adistill_episodes as adistill_episodes
+    from rl.api.functions import aevaluate as aevaluate
+    from rl.api.functions import afit as afit
+    from rl.api.functions import afit_dpo as afit_dpo
+    from rl.api.functions import afit_reward_model as afit_reward_model
+    from rl.api.functions import afit_sft as afit_sft
+    from rl.api.functions import ajudge_pairs as ajudge_pairs
+    from rl.api.functions import alabel_steps as alabel_steps
+    from rl.api.functions import amerge_models as amerge_models
+    from rl.api.functions import areplay_run as areplay_run
+    from rl.api.functions import arun_pipeline as arun_pipeline
+    from rl.api.functions import distill_episodes as distill_episodes
+    from rl.api.functions import evaluate as evaluate
+    from rl.api.functions import fit as fit
+    from rl.api.functions import fit_dpo as fit_dpo
+    from rl.api.functions import fit_reward_model as fit_reward_model
+    from rl.api.functions import fit_sft as fit_sft
+    from rl.api.functions import judge_pairs as judge_pairs
+    from rl.api.functions import label_steps as label_steps
+    from rl.api.functions import merge_models as merge_models
+    from rl.api.functions import replay_run as replay_run
+    from rl.api.functions import run_pipeline as run_pipeline
+    from rl.api.results import Evaluation as Evaluation
+    from rl.api.results import Result as Result
+    from rl.api.results import Run as Run
+    from rl.api.results import read_run as read_run
     from rl.distill import DistillConfig as DistillConfig
     from rl.errors import RunFailure as RunFailure
     from rl.errors import RunStalled as RunStalled
@@ -52,29 +53,27 @@ if TYPE_CHECKING:
     from rl.preferences.config import DPOConfig as DPOConfig
     from rl.preferences.config import RewardModelConfig as RewardModelConfig
     from rl.replay import ReplayConfig as ReplayConfig
-    from rl.results import Evaluation as Evaluation
-    from rl.results import Result as Result
-    from rl.results import Run as Run
-    from rl.results import read_run as read_run
     from rl.rollout.curriculum import CurriculumConfig as CurriculumConfig
     from rl.settings.chat import ChatConfig as ChatConfig
+    from rl.settings.evaluate import EvaluateConfig as EvaluateConfig
     from rl.settings.groups import EvalConfig as EvalConfig
     from rl.settings.groups import SamplingConfig as SamplingConfig
     from rl.settings.groups import TextsConfig as TextsConfig
     from rl.settings.groups import TinyRecipe as TinyRecipe
     from rl.settings.lora import LoraConfig as LoraConfig
-    from rl.settings.presets import PRESETS as PRESETS
+    from rl.settings.sft import SFTConfig as SFTConfig
+    from rl.settings.train import PRESETS as PRESETS
+    from rl.settings.train import TrainConfig as TrainConfig
     from rl.step_labels import StepLabelsConfig as StepLabelsConfig
     from rl.tracking.callback import Callback as Callback
 
 _MODULES = {
-    "rl.api": (
+    "rl.api.functions": (
         "Interrupted adistill_episodes aevaluate afit afit_dpo afit_reward_model afit_sft "
         "ajudge_pairs alabel_steps amerge_models areplay_run arun_pipeline distill_episodes "
         "evaluate fit fit_dpo fit_reward_model fit_sft judge_pairs label_steps merge_models "
         "replay_run run_pipeline"
     ),
-    "rl.config": "EvaluateConfig SFTConfig TrainConfig",
     "rl.distill": "DistillConfig",
     "rl.errors": "RunFailure RunStalled Unclosed UsageError",
     "rl.judge": "JudgeConfig",
@@ -83,12 +82,14 @@ _MODULES = {
     "rl.pipeline": "PipelineConfig",
     "rl.preferences.config": "DPOConfig RewardModelConfig",
     "rl.replay": "ReplayConfig",
-    "rl.results": "Evaluation Result Run read_run",
+    "rl.api.results": "Evaluation Result Run read_run",
     "rl.rollout.curriculum": "CurriculumConfig",
     "rl.settings.chat": "ChatConfig",
     "rl.settings.groups": "EvalConfig SamplingConfig TextsConfig TinyRecipe",
+    "rl.settings.evaluate": "EvaluateConfig",
     "rl.settings.lora": "LoraConfig",
-    "rl.settings.presets": "PRESETS",
+    "rl.settings.sft": "SFTConfig",
+    "rl.settings.train": "PRESETS TrainConfig",
     "rl.step_labels": "StepLabelsConfig",
     "rl.tracking.callback": "Callback",
 }
@@ -106,7 +107,7 @@ _MEANT = {
     "replay": "replay_run",
     "pipeline": "run_pipeline",
 }
-"""By command, the function that does its work."""
+"""The function of each command."""
 
 
 def __getattr__(name: str) -> Any:
@@ -114,8 +115,10 @@ def __getattr__(name: str) -> Any:
         value = globals()[name] = getattr(import_module(_HOMES[name]), name)
         return value
     if name in _MEANT:
-        told = f"rl.{name} is the module of a command: call rl.{_MEANT[name]}, or import rl.{name}"
-        raise AttributeError(told)
+        message = (
+            f"rl.{name} is the module of a command: call rl.{_MEANT[name]}, or import rl.{name}"
+        )
+        raise AttributeError(message)
     if name.startswith("__"):
         raise AttributeError(f"module 'rl' has no attribute {name!r}")
     from tools.registry import closest

@@ -14,18 +14,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rl.command import answer, run_command, say
-from rl.config import RunConfig, run_path
 from rl.distillation.selection import Keep, Pairs, parse_conditions
 from rl.errors import RunFailure, UsageError
 from rl.run.files import claimed_folder, replace_text
+from rl.run.process.command import answer, report, run_command
+from rl.run.splits import check_splits
 from rl.settings.groups import at_least
-from rl.settings.python import from_python
-from rl.settings.splits import check_splits
+from rl.settings.parsing.from_python import from_python
+from rl.settings.run import RunConfig, run_path
 
 if TYPE_CHECKING:
     from rl.distillation.writer import DistillWriter
-    from rl.stage import Stage
+    from rl.runtime import Runtime
 
 CONVERSATIONS, PAIRS, RESULT = "conversations.jsonl", "pairs.jsonl", "result.json"
 """What stands in the folder."""
@@ -97,10 +97,10 @@ async def distill(config: DistillConfig) -> dict[str, object]:
     with claimed_folder(folder, (CONVERSATIONS, PAIRS, RESULT)):
         check_splits(config)
         # It loads torch, which a wrong setting of the environment does not wait for.
-        from rl.stage import open_stage
+        from rl.runtime import open_runtime
 
-        async with open_stage(config, say) as stage:
-            writer, played = await _play(config, stage)
+        async with open_runtime(config, report) as runtime:
+            writer, played = await _play(config, runtime)
     if not writer.conversations and not writer.pairs:
         raise RunFailure(f"nothing is left to write: {_nothing(writer)}")
     files = {"conversations": str(folder / CONVERSATIONS)}
@@ -114,13 +114,13 @@ async def distill(config: DistillConfig) -> dict[str, object]:
     return result
 
 
-async def _play(config: DistillConfig, stage: Stage) -> tuple[DistillWriter, dict[str, int]]:
+async def _play(config: DistillConfig, runtime: Runtime) -> tuple[DistillWriter, dict[str, int]]:
     """All episodes, some tasks at once, as a training step plays them."""
     from rl.distillation.writer import DistillWriter, Rules
     from rl.rollout.task_order import TaskOrder
-    from rl.stage import DISTILL
+    from rl.runtime import DISTILL
 
-    collector = stage.collector("train", config.sampling_params)
+    collector = runtime.collector("train", config.sampling_params)
     env = collector.make_env()
     rules = Rules(
         keep=config.keep,
@@ -131,7 +131,7 @@ async def _play(config: DistillConfig, stage: Stage) -> tuple[DistillWriter, dic
         longest=config.longest,
         right_from=config.right_from,
     )
-    writer = DistillWriter(rules, stage.renderer, stage.success_score, env.reward_range)
+    writer = DistillWriter(rules, runtime.renderer, runtime.success_score, env.reward_range)
     tasks = TaskOrder(len(env.tasks), config.seed).take(0, min(config.tasks, len(env.tasks)))
     failures = 0
     for start in range(0, len(tasks), config.prompts):
@@ -144,7 +144,7 @@ async def _play(config: DistillConfig, stage: Stage) -> tuple[DistillWriter, dic
         except ValueError as error:
             raise UsageError(str(error)) from error
         done = start + len(chosen)
-        say(f"tasks {done}/{len(tasks)}  conversations {len(writer.conversations)}")
+        report(f"tasks {done}/{len(tasks)}  conversations {len(writer.conversations)}")
     return writer, {"tasks": len(tasks), "failures": failures}
 
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rl.command import answer, run_command
-from rl.config import run_path
 from rl.errors import UsageError
 from rl.preferences.config import DPOConfig
-from rl.run.display import Screen
+from rl.run.display.screen import Screen
 from rl.run.files import claimed_folder
+from rl.run.process.command import answer, run_command
+from rl.settings.run import run_path
 
 if TYPE_CHECKING:
     from rl.tracking.callback import Callback
@@ -33,7 +33,7 @@ def train_dpo(config: DPOConfig, callbacks: Sequence[Callback] = ()) -> dict[str
     """
     folder = run_path(config.out, config)
     with claimed_folder(folder, ("checkpoints/last",)), Screen() as screen:
-        screen.say(f"DPO of {config.model} on {config.data}: {folder}")
+        screen.report(f"DPO of {config.model} on {config.data}: {folder}")
         return _train(config, folder, screen, callbacks)
 
 
@@ -46,8 +46,8 @@ def _train(
     from rl.preferences.updater import PreferenceUpdater
     from rl.run.training_log import TrainingLog
 
-    log = TrainingLog("dpo", folder, config, screen.say, callbacks)
-    material = open_comparisons(config, screen.say)
+    log = TrainingLog("dpo", folder, config, screen.report, callbacks)
+    material = open_comparisons(config, screen.report)
     try:
         rewarder = PolicyReward(material.model, config.beta, config.reduction)
     except ValueError as error:
@@ -58,7 +58,7 @@ def _train(
     with log:
         told = learn(learner, learned, config, screen, log)
         rate = accuracy(learner, held_out)
-        screen.say(f"held-out pairs: accuracy {rate}")
+        screen.report(f"held-out pairs: accuracy {rate}")
         saved = folder / "checkpoints" / "last"
         save_checkpoint(saved, material.model, material.tokenizer)
         result: dict[str, object] = {

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 FAILED, STALLED, UNCLOSED = 1, 75, 76
-"""Exit codes of a run that failed, of one in which nothing got further, and of one of which a part
-would not end."""
+"""Exit codes of a run that failed, that made no progress, and whose components did not close."""
 
 
 class UsageError(ValueError):
-    """Raised when a command line, a run file or a setting is wrong: what, where and the fix."""
+    """Raised for a wrong command line, run file or setting; names what, where and the fix."""
 
 
 class RunFailure(RuntimeError):
-    """Raised when a run cannot go on, for reasons that its message explains in full."""
+    """Raised when a run cannot continue; the message gives the full reason."""
 
     exit_code = FAILED
 
 
 class RunStalled(RunFailure):
-    """Raised when nothing got further for so long that nothing will: what waited for what."""
+    """Raised when a run made no progress for too long; the message names what waits."""
 
     exit_code = STALLED
 
 
 class Unclosed(RunFailure):
-    """Raised when a part of a run that ends would not end."""
+    """Raised when a component of a run did not close in time."""
 
     exit_code = UNCLOSED

@@ -1,4 +1,4 @@
-"""``python -m rl.eval model=FOLDER env=code-sandbox``: how often a model succeeds."""
+"""``python -m rl.eval model=FOLDER env=code-sandbox``: measures how often a model succeeds."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rl.command import answer, run_command
-from rl.config import EvaluateConfig, run_path
-from rl.run.activity import Activities
-from rl.run.display import Screen
-from rl.run.evaluation import table_text
-from rl.run.files import discard_if_refused, make_folder, put, replace_text, writing
-from rl.run.plain import to_plain
-from rl.settings.files import as_values
-from rl.settings.splits import tasks_to_play
+from rl.run.display.evaluation_table import table_text
+from rl.run.display.screen import Screen
+from rl.run.files import discard_if_refused, make_folder, replace_text, write_stdout, writing
+from rl.run.monitoring.activity import Activities
+from rl.run.process.command import answer, run_command
+from rl.run.splits import tasks_to_play
+from rl.settings.evaluate import EvaluateConfig
+from rl.settings.parsing.files import as_values
+from rl.settings.parsing.plain import to_plain
+from rl.settings.run import run_path
 
 if TYPE_CHECKING:
     from rl.rollout.trajectory import TrajectoryGroup
@@ -28,51 +29,54 @@ if TYPE_CHECKING:
 async def evaluate(
     config: EvaluateConfig, screen: Screen, callbacks: Sequence[Callback] = ()
 ) -> tuple[dict[str, object], list[TrajectoryGroup]]:
-    """Play the episodes that ``config`` asks for; ``screen`` shows how far it is.
+    """Play the episodes of an evaluation.
 
-    ``callbacks`` are called beside those that ``config`` names.
+    Args:
+        config: the settings.
+        screen: shows the progress.
+        callbacks: callbacks in addition to those that ``config`` names.
 
     Returns:
         Success with its 95% interval and the metrics of the episodes; and the episodes.
 
     Raises:
-        UsageError: the data, the model or an option of the environment is not usable.
+        UsageError: the data, the model or an option of the environment is unusable.
     """
     played = tasks_to_play(config)
     times = f", each {config.episodes} times" if config.episodes > 1 else ""
-    screen.say(f"playing {played}{times}, policy {config.policy.name}")
-    # These load torch, which the first lines do not wait for.
-    from rl.run.metrics import rollout_metrics, success_of
-    from rl.stage import EVALUATE, open_stage
+    screen.report(f"playing {played}{times}, policy {config.policy.name}")
+    # These load torch; the first lines do not wait for it.
+    from rl.run.metrics.episodes import rollout_metrics, success_of
+    from rl.runtime import EVALUATE, open_runtime
     from rl.tracking.sink import RunInfo
     from rl.tracking.tracker import Tracker
 
     activities = Activities(on_count=screen.count)
     run = RunInfo("eval", Path(config.out or "."), as_values(to_plain(config)))
-    tracker = Tracker(run, config, (), screen.say, callbacks)
+    tracker = Tracker(run, config, (), screen.report, callbacks)
     logs = Path(config.out) / "logs" if config.out else None
-    async with tracker, open_stage(config, screen.say, logs, activities=activities) as stage:
-        stage.on_evaluated = tracker.evaluated
+    async with tracker, open_runtime(config, screen.report, logs, activities=activities) as runtime:
+        runtime.on_evaluated = tracker.evaluated
         await asyncio.to_thread(tracker.open)
-        rate, groups = await stage.evaluate(
+        rate, groups = await runtime.evaluate(
             played.split, played.tasks, EVALUATE, config.sampling_params, config.episodes
         )
-        by_task = [[success_of(t, stage.success_score) for t in g.finished] for g in groups]
+        by_task = [[success_of(t, runtime.success_score) for t in g.finished] for g in groups]
         result: dict[str, object] = {
             "env": config.env.env_id,
             "model": config.model,
             "split": played.split,
             "tasks": played.tasks,
             "played": str(played),
-            "score": stage.success_score or "return",
+            "score": runtime.success_score or "return",
             "success": rate.rate,
             "success_low": rate.low,
             "success_high": rate.high,
             "interval_of": _population(played.tasks, config.episodes),
             "episodes": rate.count,
-            **_pass_at_k([s for s in by_task if s], stage.best_success(played.split)),
-            **rollout_metrics(groups, stage.success_score),
-            **await stage.meter.take(),
+            **_pass_at_k([s for s in by_task if s], runtime.best_success(played.split)),
+            **rollout_metrics(groups, runtime.success_score),
+            **await runtime.service_metrics.take(),
         }
         tracker.log({"step": 0, **result})
         await asyncio.to_thread(tracker.call, {"step": 0, **result})
@@ -81,21 +85,21 @@ async def evaluate(
 
 
 def _population(tasks: int, episodes: int) -> str:
-    """Which population the interval of the success is of."""
-    clustered = f", of which each was played {episodes} times" if episodes > 1 else ""
+    """The population that the interval of the success refers to."""
+    clustered = f", each played {episodes} times" if episodes > 1 else ""
     return f"tasks like these {tasks}{clustered}: it widens with the differences between tasks"
 
 
 def _pass_at_k(by_task: list[list[float]], best: float) -> dict[str, float]:
-    """``pass@K`` for K = 1, 2, 4, ... up to the episodes that every task has.
+    """``pass@K`` for K = 1, 2, 4, ... up to the smallest number of episodes of a task.
 
     Args:
         by_task: the successes of each task's episodes.
-        best: that of a right one.
+        best: the success of a right episode.
     """
     from statistics import fmean
 
-    from rl.run.metrics import ROUNDING, pass_at_k
+    from rl.run.metrics.intervals import ROUNDING, pass_at_k
 
     least = min((len(successes) for successes in by_task), default=1)
     counts = [
@@ -106,24 +110,24 @@ def _pass_at_k(by_task: list[list[float]], best: float) -> dict[str, float]:
 
 
 async def measure(config: EvaluateConfig) -> tuple[dict[str, object], list[TrajectoryGroup]]:
-    """As :func:`evaluate`, with a screen, once the folder that ``config`` names is there."""
+    """Create the folder of ``config``, and :func:`evaluate` with a screen."""
     with ExitStack() as stack:
         if config.out:
             folder = run_path(config.out, config)
             stack.enter_context(discard_if_refused(folder))
             make_folder(folder)
         screen = stack.enter_context(Screen())
-        screen.say(f"evaluation of {config.model} in {config.env.env_id}")
+        screen.report(f"evaluation of {config.model} in {config.env.env_id}")
         return await evaluate(config, screen)
 
 
 def write_evaluation(
     config: EvaluateConfig, result: Mapping[str, object], groups: Sequence[TrajectoryGroup]
 ) -> None:
-    """Write the result and the episodes into the folder that ``config`` names, if any.
+    """Write the result and the episodes into the folder of ``config``, if any.
 
     Raises:
-        RunFailure: they cannot be written.
+        RunFailure: a file cannot be written.
     """
     from rl.run.folder import write_trajectories
 
@@ -142,11 +146,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(config: EvaluateConfig) -> int:
     result, groups = asyncio.run(measure(config))
-    # Before anything is written: what was measured must not be lost to a full disk.
+    # Before writing files, so that a full disk loses no result.
     if config.json:
         answer(result)
     else:
-        put(sys.stdout, table_text(result))
+        write_stdout(table_text(result))
     write_evaluation(config, result, groups)
     return 0
 

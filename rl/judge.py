@@ -17,15 +17,15 @@ from typing import Any, Literal
 
 from envs.judges.chooser import Chooser
 from envs.judges.verdicts import CRITERIA
-from rl.command import answer, run_command, say
-from rl.config import ModelConfig, run_path
 from rl.errors import RunFailure, UsageError
 from rl.judging.labels import Label, Question, label_pair, labelled, read_pairs, summary
 from rl.run.files import claimed_folder, replace_text
+from rl.run.process.command import answer, report, run_command
 from rl.settings.chat import OWN_TEMPLATE, ChatConfig
-from rl.settings.given import left_out
 from rl.settings.groups import at_least
-from rl.settings.python import from_python
+from rl.settings.parsing.from_python import from_python
+from rl.settings.parsing.left_out import left_out
+from rl.settings.run import ModelConfig, run_path
 from tools.limits import CallLimits
 from tools.tool import ToolFailure
 
@@ -128,7 +128,7 @@ async def _open(config: JudgeConfig) -> AsyncIterator[Chooser]:
     import torch
 
     from rl.judging.local import load_judge
-    from rl.stage.model import device_of, dtype_of
+    from rl.runtime.model import device_of, dtype_of
 
     torch.set_num_threads(config.num_threads)
     try:
@@ -162,7 +162,7 @@ async def _labels(
                 return None
         done += 1
         if done % _TOLD_EVERY == 0:
-            say(f"judged {done}/{len(rows)}")
+            report(f"judged {done}/{len(rows)}")
         return label
 
     async with asyncio.TaskGroup() as group:

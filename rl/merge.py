@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rl.command import answer, run_command
 from rl.errors import UsageError
 from rl.run.files import claimed_folder
+from rl.run.process.command import answer, run_command
 from rl.settings.lora import is_adapter
 from rl.settings.models import find_model
-from rl.settings.python import from_python
+from rl.settings.parsing.from_python import from_python
 
 if TYPE_CHECKING:
     import torch
@@ -126,7 +126,7 @@ def _load(path: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     import torch
 
     from rl.learner.model import load_model
-    from rl.stage.model import load_tokenizer
+    from rl.runtime.model import load_tokenizer
 
     try:
         return load_model(path, dtype=torch.float32), load_tokenizer(path)

@@ -34,17 +34,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rl.cli import parse
-from rl.command import EXPECTED_ERRORS, INTERRUPTED, answer, last_words, say
-from rl.config import PRESETS, SFTConfig, TrainConfig
 from rl.distill import CONVERSATIONS, DistillConfig
 from rl.errors import FAILED, UsageError
 from rl.judge import JUDGED, JudgeConfig
 from rl.merge import MergeConfig
 from rl.preferences.config import DPOConfig, RewardModelConfig
-from rl.run.files import make_folder, put, replace_text
-from rl.run.interrupt import terminable
-from rl.settings.files import read_toml, table_words
+from rl.run.files import make_folder, replace_text, write_stdout
+from rl.run.process.command import EXPECTED_ERRORS, INTERRUPTED, answer, last_words, report
+from rl.run.process.interrupt import terminable
+from rl.settings.parsing.command_line import parse
+from rl.settings.parsing.files import read_toml, table_words
+from rl.settings.sft import SFTConfig
+from rl.settings.train import PRESETS, TrainConfig
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 NO_STAGES_OWN = {
@@ -256,10 +257,10 @@ def unfinished(stages: Sequence[Stage]) -> Iterator[tuple[Stage, list[str]]]:
     for number, stage in enumerate(stages, start=1):
         title = f"stage {number}/{len(stages)}, {stage.name}"
         if done[number - 1]:
-            say(f"{title}: done before")
+            report(f"{title}: done before")
             continue
         argv = [*stage.argv, *(["resume=auto"] if stage.command.resumes else [])]
-        say(f"{title}: python -m {stage.command.module} {shlex.join(argv)}")
+        report(f"{title}: python -m {stage.command.module} {shlex.join(argv)}")
         _begin(stage)
         started = time.monotonic()
         yield stage, argv
@@ -322,7 +323,7 @@ def _run(path: str, rest: Sequence[str]) -> int:
     stages = read_stages(path, out, settings)
     if dry:
         for stage in stages:
-            put(sys.stdout, f"python -m {stage.command.module} {shlex.join(stage.argv)}\n")
+            write_stdout(f"python -m {stage.command.module} {shlex.join(stage.argv)}\n")
         return 0
     code = run_stages(stages)
     if code == 0:

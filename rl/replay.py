@@ -1,15 +1,13 @@
-"""``python -m rl.replay runs/search``: a run's updates once more, from its episodes.
+"""``python -m rl.replay runs/search``: repeats a run's updates from its recorded episodes.
 
-A run writes down which episodes entered each update, in which order, with which log-probabilities,
-versions and rewards. That is all that an update depends on beside the weights it starts from, also
-where episodes were played ahead and time said which of them were done. On a CPU the weights come
-out the same, bit for bit.
+A run records the episodes of each update in order, with log-probabilities, versions and rewards. An
+update depends on these and its initial weights only, even if episodes were played ahead and timing
+decided which were done. On a CPU the repeated weights are equal, bit for bit.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import sys
 from collections.abc import Sequence
@@ -17,22 +15,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rl.cli import parse
-from rl.command import answer, run_command, say
-from rl.config import PRESETS, TrainConfig
 from rl.errors import UsageError
-from rl.settings.files import as_words
+from rl.run.process.command import answer, report, run_command
+from rl.settings.parsing.command_line import parse
+from rl.settings.parsing.files import read_run
+from rl.settings.parsing.from_python import from_python
 from rl.settings.policy import LocalPolicyConfig, PolicyChoice
-from rl.settings.python import from_python
+from rl.settings.train import PRESETS, TrainConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from rl.rollout.trajectory import TrajectoryGroup
-    from rl.trainer import Trainer
+    from rl.run.trainer import Trainer
 
 DIFFERENT = 3
-"""Exit code where the weights came out otherwise."""
+"""Exit code if the weights differ."""
 
 
 @from_python
@@ -41,25 +39,28 @@ class ReplayConfig:
     """Repeat a run's updates from its recorded episodes, and compare the weights."""
 
     run: str
-    """The run's folder; the word alone will do, without run=."""
+    """The run's folder; run= may be omitted."""
     until: int = 0
-    """The last step to repeat; 0: that of the newest checkpoint."""
+    """The last step to repeat; 0: the step of the newest checkpoint."""
     out: str = ""
-    """Where to save the model; empty: nowhere."""
+    """The folder to save the model in; empty: none."""
     dry_run: bool = False
     """Print the resolved configuration and stop."""
 
 
 async def replay(config: ReplayConfig) -> dict[str, Any]:
-    """Repeat the updates; what came out, and how it differs from the run's own checkpoint.
+    """Repeat the updates of a run.
+
+    Returns:
+        The number of steps, and the difference of the weights from the run's own checkpoint.
 
     Raises:
         UsageError: the folder holds no run, or the episodes of a step are missing.
     """
-    # These load torch, which `--help` and a mistyped key should not have to wait for.
+    # These load torch; `--help` and a mistyped key do not wait for it.
     from rl.run.folder import RunFolder
-    from rl.stage import open_stage
-    from rl.trainer import Trainer
+    from rl.run.trainer import Trainer
+    from rl.runtime import open_runtime
 
     run = Path(config.run)
     trained = config_of(run)
@@ -67,14 +68,14 @@ async def replay(config: ReplayConfig) -> dict[str, Any]:
     saved = sorted(folder.checkpoints.glob("step-*"))
     until = config.until or max((_step_of(path) for path in saved), default=0)
     if not until:
-        raise UsageError(f"run ({run}) has no checkpoint to compare with: say until=STEP")
-    # Nothing is sampled: no server is started.
+        raise UsageError(f"run ({run}) has no checkpoint to compare with: give until=STEP")
+    # The local policy, as nothing is sampled and no server is needed.
     alone = replace(trained, policy=PolicyChoice("local", LocalPolicyConfig()))
-    async with open_stage(alone, say) as stage, Trainer(trained, folder, stage) as trainer:
+    async with open_runtime(alone, report) as runtime, Trainer(trained, folder, runtime) as trainer:
         for step in range(1, until + 1):
             metrics = await trainer.learn(_groups_of(trainer, run, step))
             trainer.progress.step = step
-            say(f"step {step}/{until}  loss {metrics.get('loss', float('nan')):.6g}")
+            report(f"step {step}/{until}  loss {metrics.get('loss', float('nan')):.6g}")
         result: dict[str, Any] = {"run": str(run), "steps": until}
         if config.out:
             await trainer.learner.save(Path(config.out))
@@ -90,17 +91,13 @@ def config_of(run: Path) -> TrainConfig:
     Raises:
         UsageError: the folder holds no run.
     """
-    path = run / "config.json"
-    try:
-        recorded = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"run ({run}) holds no run: {path} cannot be read ({error})") from error
-    recorded |= {"resume": "auto", "out": str(run)}
-    return parse(TrainConfig, as_words(recorded), command="python -m rl.replay", presets=PRESETS)
+    settings = read_run(str(run), "run") | {"resume": "auto", "out": str(run)}
+    words = [f"{key}={value}" for key, value in settings.items()]
+    return parse(TrainConfig, words, command="python -m rl.replay", presets=PRESETS)
 
 
 def _groups_of(trainer: Trainer, run: Path, step: int) -> list[TrajectoryGroup]:
-    """The groups of a step as they were recorded; those left out of the update are marked."""
+    """The recorded groups of a step; groups that the update dropped are marked."""
     from rl.rollout.dynamic_sampling import drop_uninformative
     from rl.rollout.trajectory import TrajectoryGroup
     from rl.run.folder import read_trajectories
@@ -119,7 +116,7 @@ def _groups_of(trainer: Trainer, run: Path, step: int) -> list[TrajectoryGroup]:
 
 
 async def _compared(trainer: Trainer, checkpoint: Path) -> dict[str, Any]:
-    """How the weights differ from those that the run saved, which take their place."""
+    """The difference of the weights from the run's checkpoint, which is loaded for that."""
     if not checkpoint.is_dir():
         return {"compared": None}
     ours = await _copied(trainer)
@@ -131,7 +128,7 @@ async def _compared(trainer: Trainer, checkpoint: Path) -> dict[str, Any]:
 
 
 async def _copied(trainer: Trainer) -> dict[str, Tensor]:
-    """The learner's weights as they are, on the CPU."""
+    """A copy of the learner's current weights on the CPU."""
     handle = await trainer.learner.weights(trainer.learner.version)
     return {name: w.cpu().clone() for name, w in (await handle.tensors()).items()}
 

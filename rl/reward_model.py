@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rl.command import answer, run_command
-from rl.config import run_path
 from rl.errors import UsageError
 from rl.preferences.config import RewardModelConfig
-from rl.run.display import Screen
+from rl.run.display.screen import Screen
 from rl.run.files import claimed_folder
+from rl.run.process.command import answer, run_command
+from rl.settings.run import run_path
 
 if TYPE_CHECKING:
     from agents.segment import Segment
@@ -43,8 +43,8 @@ def train_reward_model(
 
     folder = run_path(config.out, config)
     with claimed_folder(folder, ("checkpoints/last",)), Screen() as screen:
-        screen.say(f"reward model of {config.model} on {config.data}: {folder}")
-        log = TrainingLog("reward_model", folder, config, screen.say, callbacks)
+        screen.report(f"reward model of {config.model} on {config.data}: {folder}")
+        log = TrainingLog("reward_model", folder, config, screen.report, callbacks)
         train = _of_steps if config.process else _of_answers
         return train(config, folder, screen, log)
 
@@ -57,14 +57,14 @@ def _of_answers(
     from rl.preferences.training import accuracy, learn, open_comparisons
     from rl.preferences.updater import PreferenceUpdater
 
-    material = open_comparisons(config, screen.say)
+    material = open_comparisons(config, screen.report)
     rewarder = _new(material)
     centred = _centred_on(config, material)
     learner = PreferenceUpdater(rewarder, config.optimizer, config.micro_batch_tokens)
     with log:
         told = learn(learner, material.learned, config, screen, log)
         rate = accuracy(learner, material.held_out)
-        screen.say(f"held-out pairs: accuracy {rate}")
+        screen.report(f"held-out pairs: accuracy {rate}")
         rewarder.bias = -fmean(learner.rewards(centred))
         rewards = learner.rewards([s for c in material.learned for s in c.segments])
         result: dict[str, object] = {
@@ -88,14 +88,14 @@ def _of_steps(
     from rl.preferences.process_rewards import ProcessUpdater
     from rl.preferences.training import accuracy, learn, open_material
 
-    material = open_material(config, read_steps, screen.say)
+    material = open_material(config, read_steps, screen.report)
     rewarder = _new(material)
     rewarder.of_steps = True
     learner = ProcessUpdater(rewarder, config.optimizer, config.micro_batch_tokens)
     with log:
         told = learn(learner, material.learned, config, screen, log)
         rate = accuracy(learner, material.held_out)
-        screen.say(f"held-out steps: accuracy {rate}")
+        screen.report(f"held-out steps: accuracy {rate}")
         result: dict[str, object] = {
             "model": _save(folder, material, rewarder),
             **told,

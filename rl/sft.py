@@ -13,19 +13,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rl.command import answer, run_command
-from rl.config import SFTConfig, run_path
 from rl.data.json_lines import find_file
 from rl.data.roles import FORMAT
 from rl.errors import UsageError
-from rl.run.activity import Activities
-from rl.run.display import Screen
+from rl.run.display.screen import Screen
 from rl.run.files import claimed_folder
+from rl.run.monitoring.activity import Activities
+from rl.run.process.command import answer, run_command
+from rl.run.splits import check_splits
 from rl.run.training_log import TrainingLog
-from rl.settings.splits import check_splits
+from rl.settings.run import run_path
+from rl.settings.sft import SFTConfig
 
 if TYPE_CHECKING:
-    from rl.stage import Stage
+    from rl.runtime import Runtime
     from rl.tracking.callback import Callback
 
 
@@ -43,7 +44,7 @@ async def finetune(config: SFTConfig, callbacks: Sequence[Callback] = ()) -> dic
     """
     folder = run_path(config.out, config)
     with claimed_folder(folder, ("checkpoints/last",)), Screen() as screen:
-        screen.say(f"supervised learning of {config.model} in {config.env.env_id}: {folder}")
+        screen.report(f"supervised learning of {config.model} in {config.env.env_id}: {folder}")
         return await _finetune(config, folder, screen, callbacks)
 
 
@@ -55,23 +56,23 @@ async def _finetune(
     # These load torch, which a wrong setting of the environment does not wait for.
     from rl.imitation.training import imitate
     from rl.learner.local import LocalLearner
-    from rl.stage import open_stage
-    from rl.stage.segments import text_segments
+    from rl.runtime import open_runtime
+    from rl.runtime.text_segments import text_segments
 
     activities, saved = Activities(on_count=screen.count), folder / "checkpoints" / "last"
-    log = TrainingLog("sft", folder, config, screen.say, callbacks)
-    async with log, open_stage(config, screen.say, activities=activities) as stage:
-        learner = stage.learner
+    log = TrainingLog("sft", folder, config, screen.report, callbacks)
+    async with log, open_runtime(config, screen.report, activities=activities) as runtime:
+        learner = runtime.learner
         assert isinstance(learner, LocalLearner), "supervised learning goes on in this process"
-        segments = await text_segments(stage, config.data, config.demonstrations)
-        before = await _test(config, stage, screen, log)
+        segments = await text_segments(runtime, config.data, config.demonstrations)
+        before = await _test(config, runtime, screen, log)
         started = time.monotonic()
 
         def go_on(step: int, loss: float) -> bool:
             activities.counted("supervised steps", step, config.steps)
             log.step({"step": step, "loss": loss})
             if step % 50 == 0:
-                screen.say(f"step {step}/{config.steps}  loss {loss:.4f}")
+                screen.report(f"step {step}/{config.steps}  loss {loss:.4f}")
             return not 0 < config.max_seconds <= time.monotonic() - started
 
         losses = await imitate(
@@ -82,13 +83,13 @@ async def _finetune(
             batch_size=config.batch_size,
             seed=config.seed,
             on_step=go_on,
-            thread=stage.thread,
+            thread=runtime.thread,
         )
         seconds = time.monotonic() - started
         log.draw(f"supervised learning of {config.model} in {config.env.env_id}")
         learner.trained_elsewhere()
-        await stage.publish()
-        after = await _test(config, stage, screen, log, len(losses))
+        await runtime.publish()
+        after = await _test(config, runtime, screen, log, len(losses))
         await learner.save(saved)
         result: dict[str, object] = {
             "model": str(saved),
@@ -118,15 +119,15 @@ def _check_data(data: str) -> None:
 
 
 async def _test(
-    config: SFTConfig, stage: Stage, screen: Screen, log: TrainingLog, step: int = 0
+    config: SFTConfig, runtime: Runtime, screen: Screen, log: TrainingLog, step: int = 0
 ) -> float | None:
-    from rl.stage import TEST
+    from rl.runtime import TEST
 
     if config.test_tasks == 0:
         return None
-    stage.on_evaluated = log.evaluated
-    rate, _ = await stage.evaluate("test", config.test_tasks, TEST, config.sampling_params)
-    screen.say(f"test tasks: {stage.success_score or 'return'} {rate}")
+    runtime.on_evaluated = log.evaluated
+    rate, _ = await runtime.evaluate("test", config.test_tasks, TEST, config.sampling_params)
+    screen.report(f"test tasks: {runtime.success_score or 'return'} {rate}")
     interval = {"test/success_low": rate.low, "test/success_high": rate.high}
     log.tested({"step": step, "test/success": rate.rate, "test/tasks": rate.count, **interval})
     return rate.rate

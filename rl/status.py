@@ -1,10 +1,9 @@
-"""``python -m rl.status runs/search``: how a run is, while it goes on or afterwards.
+"""``python -m rl.status runs/search``: the status of a run, during it or afterwards.
 
-It reads what the run writes down every two seconds, and looks whether its process is there.
-``follow=true`` goes on until the run is over. The exit code says how it is: 0 it did all its steps,
-or those for which max_seconds left time, 10 it goes on, 11 nothing gets further in it, 12 its
-process is gone without a word, 13 somebody stopped it, 14 it failed, 15 it cannot be seen from here
-and wrote nothing for a minute.
+The command reads the status that a run writes every two seconds, and checks whether its process
+exists. ``follow=true`` repeats that until the run ends. The exit code: 0 finished, 10 running, 11
+no progress, 12 killed, 13 stopped by a user, 14 failed, 15 not visible from here, and silent for a
+minute.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from rl.command import run_command
-from rl.run import state as states
-from rl.run.files import put
-from rl.run.state import RunState, read_state
-from rl.settings.python import from_python
+from rl.run.files import write_stdout
+from rl.run.monitoring import state as states
+from rl.run.monitoring.state import RunState, read_state
+from rl.run.process.command import run_command
+from rl.settings.parsing.from_python import from_python
 
 EXIT_CODES = {
     states.FINISHED: 0,
@@ -39,22 +38,22 @@ EXIT_CODES = {
     states.SILENT: 15,
 }
 _LATE_S = 15.0
-"""A run that lives and wrote nothing for so long is stopped, or cannot write."""
+"""Seconds after which a live run that wrote nothing is suspended or cannot write."""
 
 
 @from_python
 @dataclass(frozen=True, kw_only=True)
 class StatusConfig:
-    """Say how a run is."""
+    """Show the status of a run."""
 
     run: str
-    """The run's folder; the word alone will do, without run=."""
+    """The run's folder; run= may be omitted."""
     follow: bool = False
-    """Go on until the run is over."""
+    """Repeat until the run ends."""
     every_s: float = 2.0
-    """Seconds between two looks."""
+    """Seconds between two readings."""
     most: int = 20
-    """Of so many things under way is told, those that wait longest."""
+    """Maximum number of activities to show, the longest waits first."""
     dry_run: bool = False
     """Print the resolved configuration and stop."""
 
@@ -66,44 +65,44 @@ class StatusConfig:
 
 
 def lines(state: RunState) -> list[str]:
-    """How a run is, in a few lines."""
+    """The status of a run in a few lines."""
     verdict = state.verdict
-    told = [f"{verdict}  step {state.step}/{state.steps}  process {state.pid} on {state.host}"]
+    shown = [f"{verdict}  step {state.step}/{state.steps}  process {state.pid} on {state.host}"]
     if verdict == states.DEAD:
-        told.append(
-            f"the process is gone and did not say why; it wrote last {_ago(state.age_s)}: go on "
-            f"with resume=auto"
+        shown.append(
+            f"the process is gone and left no reason; its last status is from "
+            f"{_ago(state.age_s)}: continue with resume=auto"
         )
     elif verdict == states.SILENT:
         inside = "" if state.host != platform.node() else ", in another PID namespace"
-        told.append(
-            f"it is on {state.host}{inside}, which cannot be seen from here, and wrote nothing for "
-            f"{state.age_s:.0f} s: look there; where it is gone, go on with resume=auto"
+        shown.append(
+            f"the process is on {state.host}{inside}, not visible from here, and wrote nothing for "
+            f"{state.age_s:.0f} s: check there; if it is gone, continue with resume=auto"
         )
     elif verdict in (*states.OVER, states.STALLED) and state.exit_code is not None:
-        told.append(f"the process ended with exit code {state.exit_code}")
+        shown.append(f"the process ended with exit code {state.exit_code}")
     if verdict in (states.RUNNING, states.STALLED, states.ENDING) and state.exit_code is None:
         silent_s = state.progress_s + state.age_s
-        told.append(f"something got further {_ago(silent_s)}: {state.progress}")
+        shown.append(f"last progress {_ago(silent_s)}: {state.progress}")
         if state.age_s > _LATE_S:
-            told.append(f"the process wrote nothing for {state.age_s:.0f} s: is it stopped?")
+            shown.append(f"the process wrote nothing for {state.age_s:.0f} s: is it suspended?")
         if state.loop_s > _LATE_S:
-            told.append(f"the event loop did not answer for {state.loop_s:.0f} s: code holds it")
+            shown.append(f"the event loop did not respond for {state.loop_s:.0f} s: code blocks it")
     if state.recoveries:
-        told.append(f"episodes were begun again {state.recoveries} time(s)")
-    if state.told:
-        told.append(state.told)
-    return told
+        shown.append(f"episodes were restarted {state.recoveries} time(s)")
+    if state.message:
+        shown.append(state.message)
+    return shown
 
 
 def table(state: RunState, most: int) -> Table:
-    """What is under way, the longest wait first."""
+    """The running activities, the longest wait first."""
     made = Table("lane", "what", "state", "seconds", box=None, pad_edge=False)
     made.columns[3].justify = "right"
     for wait in state.waits[:most]:
         seconds = wait["seconds"] + (state.age_s if state.alive else 0.0)
         made.add_row(wait["lane"], Text(wait["name"]), wait["state"], f"{seconds:.1f}")
-    for name, does in state.parts.items():
+    for name, does in state.component_status.items():
         made.add_row("policy", Text(name), Text(does), "")
     left = state.num_waits - min(most, len(state.waits))
     if left > 0:
@@ -121,7 +120,7 @@ def _run(config: StatusConfig) -> int:
     console = Console(highlight=False)
     state = read_state(folder)
     if not config.follow:
-        put(sys.stdout, _text(_shown(state, config.most), console))
+        write_stdout(_text(_shown(state, config.most), console))
         return EXIT_CODES[state.verdict]
     with Live(_shown(state, config.most), console=console, auto_refresh=False) as live:
         while state.verdict in (states.RUNNING, states.ENDING, states.STALLED) and state.alive:
@@ -132,13 +131,13 @@ def _run(config: StatusConfig) -> int:
 
 
 def _shown(state: RunState, most: int) -> Group:
-    told = [Text(line) for line in lines(state)]
+    head = [Text(line) for line in lines(state)]
     over = state.verdict in states.OVER
-    return Group(*told) if over else Group(*told, table(state, most))
+    return Group(*head) if over else Group(*head, table(state, most))
 
 
 def _text(shown: Group, console: Console) -> str:
-    """As ``console`` would print it."""
+    """The text that ``console`` would print."""
     terminal, page = console.is_terminal, io.StringIO()
     paper = Console(file=page, width=console.width, force_terminal=terminal, highlight=False)
     paper.print(shown, soft_wrap=not terminal)

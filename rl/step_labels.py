@@ -16,15 +16,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from rl.command import answer, run_command, say
-from rl.config import ENV, EnvChoice, RunConfig, run_path
 from rl.errors import UsageError
 from rl.run.files import discard_if_refused, make_folder, replace_text, writing
-from rl.run.plain import to_plain
-from rl.settings.given import left_out
+from rl.run.process.command import answer, report, run_command
+from rl.run.splits import check_splits
+from rl.settings.environment import ENV, EnvChoice
 from rl.settings.groups import at_least
-from rl.settings.python import from_python
-from rl.settings.splits import check_splits
+from rl.settings.parsing.from_python import from_python
+from rl.settings.parsing.left_out import left_out
+from rl.settings.parsing.plain import to_plain
+from rl.settings.run import RunConfig, run_path
 
 LABELLED, RESULT, CONFIG = "steps.jsonl", "result.json", "config.json"
 """What stands in the folder."""
@@ -80,7 +81,7 @@ async def label(config: StepLabelsConfig) -> dict[str, object]:
     # These load torch, which a wrong setting of the environment does not wait for.
     from rl.data.steps import read_solutions
     from rl.distillation.step_labels import StepRollouts
-    from rl.stage import open_stage
+    from rl.runtime import open_runtime
 
     folder = run_path(config.out, config)
     try:
@@ -91,8 +92,8 @@ async def label(config: StepLabelsConfig) -> dict[str, object]:
     done = _done(folder, config)
     missing = [n for n in range(len(solutions)) if n not in done]
     if missing:
-        async with open_stage(config, say) as stage:
-            rollouts = StepRollouts(stage, config.rollouts, config.estimate, config.seed)
+        async with open_runtime(config, report) as runtime:
+            rollouts = StepRollouts(runtime, config.rollouts, config.estimate, config.seed)
             with writing(folder / LABELLED), (folder / LABELLED).open("a", encoding="utf-8") as out:
 
                 def write(row: dict[str, object]) -> None:

@@ -177,15 +177,14 @@ def test_no_module_of_rl_imports_itself_in_a_circle():
         name: {other for other in loaded(parse(path)) if other in files and other != name}
         for name, path in files.items()
     }
-    assert graph["rl.stage.tiny"] >= {"rl.settings.groups", "rl.imitation.training"}
+    assert graph["rl.runtime.tiny"] >= {"rl.settings.groups", "rl.imitation.training"}
     graphlib.TopologicalSorter(graph).prepare()
 
 
-def test_only_commands_and_shared_modules_are_at_the_top_of_rl():
+def test_only_commands_and_errors_are_at_the_top_of_rl():
     tops = {path.stem: path.read_text(encoding="utf-8") for path in (HOME / "rl").glob("*.py")}
     others = {name for name, text in tops.items() if '__name__ == "__main__"' not in text}
-    shared = {"api", "cli", "command", "config", "errors", "recipes", "results", "trainer"}
-    assert others == {"__init__", *shared}
+    assert others == {"__init__", "errors"}
 
 
 @pytest.mark.parametrize(

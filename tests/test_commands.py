@@ -17,8 +17,8 @@ import pytest
 import envs
 from envs.command.main import _parser
 from envs.command.options import read_options
-from rl.cli import parse
 from rl.pipeline import read_stages
+from rl.settings.parsing.command_line import parse
 
 HOME = Path(__file__).resolve().parents[1]
 COMMAND = re.compile(r"python -m (rl\.\w+|envs)(?= |$)([^`#\n;|&)]*)")

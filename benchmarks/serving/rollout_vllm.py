@@ -50,7 +50,7 @@ from rl.rollout.collector import Collector, EpisodeLimits
 from rl.rollout.episode import seed_of
 from rl.rollout.trajectory import Trajectory
 from rl.run.folder import versions
-from rl.stage.tiny import train_tokenizer
+from rl.runtime.tiny import train_tokenizer
 
 RESULTS = Path(__file__).parents[1] / "results" / "rollout_vllm.json"
 WINDOW = 2048

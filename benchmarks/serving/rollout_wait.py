@@ -23,7 +23,7 @@ from agents.renderer import Renderer
 from agents.scripted import ScriptedPolicy
 from rl.data.conversations import Conversation, Exchange
 from rl.rollout.collector import Collector, EpisodeLimits
-from rl.stage.tiny import train_tokenizer
+from rl.runtime.tiny import train_tokenizer
 
 
 class WaitEnv(envs.TextEnv[int, float]):

@@ -22,8 +22,8 @@ from typing import Any
 
 from benchmarks.studies.tables import as_text, interval
 from benchmarks.train_runs import finished_run
-from rl.config import TINY_LR
 from rl.run.folder import read_jsonl, versions
+from rl.settings.train import TINY_LR
 
 RESULTS = Path(__file__).parents[1] / "results" / "staleness.json"
 COMMAND = "benchmarks.studies.worlds rl.train"

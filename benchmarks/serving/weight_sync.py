@@ -79,7 +79,7 @@ async def measure(
     kind: str, updates: int, python: str, log: Path, rank: int, where: Where
 ) -> dict[str, object]:
     from rl.data.conversations import Conversation, Exchange
-    from rl.stage.tiny import train_tokenizer
+    from rl.runtime.tiny import train_tokenizer
 
     model = make_model(kind).to(where.device)
 

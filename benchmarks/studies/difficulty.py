@@ -22,7 +22,7 @@ from rl.credit.advantage_math import group_advantages
 from rl.credit.options import Std
 from rl.rollout.trajectory import Trajectory
 from rl.run.folder import read_trajectories
-from rl.run.metrics import success_of
+from rl.run.metrics.episodes import success_of
 
 ENV = ["env=code-sandbox", "env.max_turns=1"]
 STEPS = 30

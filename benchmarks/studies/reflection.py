@@ -4,8 +4,8 @@ Does a model correct a chain with a wrong answer after the trigger "Wait,", befo
 reinforcement? The chains are corrupted gold chains, and the model's own.
 
 The environment is ``reflective-math-v0`` (benchmarks/studies/worlds/reflective.py), whose author
-writes "Wait," in the warm start. Reflection is explicit if ``rl.run.reflection.reflects`` finds a
-phrase after the trigger.
+writes "Wait," in the warm start. Reflection is explicit if ``reflects``
+(rl/run/metrics/reflection.py) finds a phrase after the trigger.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from envs.math.generated import GeneratedTasks
 from envs.math.task import MathTask
 from envs.math.verification.verifier import MathVerifier, Outcome
 from envs.rewards.format import last_boxed
-from rl.cli import parse
-from rl.config import EvaluateConfig
 from rl.run.folder import read_jsonl, read_trajectories
-from rl.run.reflection import reflection_rates, reflects
-from rl.stage import Stage, open_stage
+from rl.run.metrics.reflection import reflection_rates, reflects
+from rl.runtime import Runtime, open_runtime
+from rl.settings.evaluate import EvaluateConfig
+from rl.settings.parsing.command_line import parse
 
 ENV = ["env=reflective-math", "env.topic=arithmetic", "env.instructions=false"]
 WARM = ["tiny.demonstrations=6000", "tiny.steps=500"]
@@ -51,25 +51,25 @@ Item = tuple[MathTask, str]
 """A question, and a chain that ends wrong."""
 
 
-async def gone_on(stage: Stage, items: Sequence[Item], trigger: str) -> list[str]:
+async def gone_on(runtime: Runtime, items: Sequence[Item], trigger: str) -> list[str]:
     """What the model writes after each chain and the trigger, or after the question alone."""
 
     async def one(place: int, task: MathTask, chain: str) -> str:
         agent = TokenAgent(
-            stage.renderer,
-            stage.policy,
+            runtime.renderer,
+            runtime.policy,
             SamplingParams(max_tokens=160, seed=place),
             session=f"reflection-{place}",
-            context_length=stage.learner.facts.context_window,
+            context_length=runtime.learner.facts.context_window,
         )
         agent.start(task.question)
         if chain:
             agent.observe(chain + trigger, continues=True)
-        stage.policy.begin([agent.session])
+        runtime.policy.begin([agent.session])
         try:
             return str(await agent.act())
         finally:
-            stage.policy.end(agent.session)
+            runtime.policy.end(agent.session)
 
     return list(await asyncio.gather(*(one(i, *item) for i, item in enumerate(items))))
 
@@ -109,10 +109,10 @@ async def measured(models: dict[str, str], seed: int) -> dict[str, dict[str, dic
         for model, path in models.items():
             words = [*ENV, *WARM, f"model={path}", f"seed={seed}"]
             config = parse(EvaluateConfig, words, command="", presets={})
-            async with open_stage(config, lambda text: None) as stage:
+            async with open_runtime(config, lambda text: None) as runtime:
                 if not again:
-                    own[model] = await gone_on(stage, [(t, "") for t in tasks[:OWN]], "")
-                    found[model] = await _situational(stage, by_way)
+                    own[model] = await gone_on(runtime, [(t, "") for t in tasks[:OWN]], "")
+                    found[model] = await _situational(runtime, by_way)
                     continue
                 failed = [
                     i
@@ -120,15 +120,15 @@ async def measured(models: dict[str, str], seed: int) -> dict[str, dict[str, dic
                     if not any(is_right(task, said[i]) for said in own.values())
                 ]
                 items = [(tasks[i], own[model][i]) for i in failed]
-                found[model]["its own"] = rates(items, await gone_on(stage, items, TRIGGER))
+                found[model]["its own"] = rates(items, await gone_on(runtime, items, TRIGGER))
     return found
 
 
 async def _situational(
-    stage: Stage, by_way: dict[tuple[str, str], list[Item]]
+    runtime: Runtime, by_way: dict[tuple[str, str], list[Item]]
 ) -> dict[str, dict[str, float]]:
     items = [item for way in by_way.values() for item in way]
-    texts = await gone_on(stage, items, TRIGGER)
+    texts = await gone_on(runtime, items, TRIGGER)
     ways = [way for way, some in by_way.items() for _ in some]
     found = {}
     for word in ("all", *KINDS, *PLACES):

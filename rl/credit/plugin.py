@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 from rl.credit.options import Aggregation, TokenRewardsKind, check_fields
-from rl.settings.choice import Choice
+from rl.settings.parsing.choice import Choice
 from tools.registry import PluginImportError, Registry
 
 if TYPE_CHECKING:

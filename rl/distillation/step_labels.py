@@ -15,36 +15,36 @@ from envs.episode import Action
 from envs.math.env import MathOptions
 from envs.math.verification.verifier import MathVerifier, Outcome, UnverifiableGold, VerifierFailure
 from envs.rewards.mathematics import MATH_REWARDS
-from rl.command import say
 from rl.data.steps import SEPARATOR, Solution
 from rl.errors import RunFailure
 from rl.preferences.losses import step_labels
+from rl.run.process.command import report
 
 if TYPE_CHECKING:
-    from rl.stage import Stage
+    from rl.runtime import Runtime
 
 _TOLD_EVERY = 20
 
 
 class StepRollouts:
-    """Labels solutions with the policy and the verifier of an open stage of ``math-v0``.
+    """Labels solutions with the policy and the verifier of an open runtime of ``math-v0``.
 
     Args:
-        stage: has both.
+        runtime: has both.
         count: completions from each step.
         estimate: what their answers say of the step.
         seed: of the completions, with the solution's number, the step's and their own.
     """
 
     def __init__(
-        self, stage: Stage, count: int, estimate: Literal["hard", "soft"], seed: int
+        self, runtime: Runtime, count: int, estimate: Literal["hard", "soft"], seed: int
     ) -> None:
-        self._stage = stage
+        self._runtime = runtime
         self._count, self._estimate, self._seed = count, estimate, seed
-        options = cast(MathOptions, stage.config.env.options)
+        options = cast(MathOptions, runtime.config.env.options)
         self._find_answer = MATH_REWARDS[options.reward].find_answer
-        self._verifier = cast(MathVerifier, stage.services["verifier"])
-        env = stage.collector("train", stage.config.sampling_params).make_env()
+        self._verifier = cast(MathVerifier, runtime.services["verifier"])
+        env = runtime.collector("train", runtime.config.sampling_params).make_env()
         self._system = env.system_prompt
 
     async def label_all(
@@ -67,7 +67,7 @@ class StepRollouts:
             write({**solution.row, "labels": labels, "row": number})
             done += 1
             if done % _TOLD_EVERY == 0:
-                say(f"labelled {done}/{len(solutions)}")
+                report(f"labelled {done}/{len(solutions)}")
 
         tasks = [asyncio.ensure_future(one(n, solution)) for n, solution in solutions.items()]
         try:
@@ -96,7 +96,7 @@ class StepRollouts:
         return [float(x) for x in step_labels(right, self._estimate)]
 
     async def _goes_right(self, solution: Solution, step: int, key: tuple[int, ...]) -> bool:
-        renderer, config = self._stage.renderer, self._stage.config
+        renderer, config = self._runtime.renderer, self._runtime.config
         begun = SEPARATOR.join(solution.steps[: step + 1]) + SEPARATOR
         messages = [dict(message) for message in solution.messages]
         if self._system and messages[0]["role"] != "system":
@@ -104,8 +104,8 @@ class StepRollouts:
         prompt = [*renderer.start(messages), *renderer.answer(begun)]
         seed = int(np.random.SeedSequence(key).generate_state(1)[0])
         sampling = replace(config.sampling_params, seed=seed, stop_token_ids=renderer.end_token_ids)
-        completion = await self._stage.policy.generate(prompt, sampling)
-        self._stage.activities.progressed("a completion from a step")
+        completion = await self._runtime.policy.generate(prompt, sampling)
+        self._runtime.activities.progressed("a completion from a step")
         if completion.finish_reason is not FinishReason.STOP_TOKEN:
             return False
         return await self._is_right(solution, begun + renderer.text(completion.token_ids))

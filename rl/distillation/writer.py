@@ -14,7 +14,7 @@ from rl.data.conversations import Conversation, to_messages
 from rl.distillation.episodes import conversation_of_episode, transcript_of
 from rl.distillation.selection import Condition, Keep, Pairs, Sample, compared, kept
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup
-from rl.run.metrics import share_of_success
+from rl.run.metrics.episodes import share_of_success
 
 _TOLERANCE = 1e-9
 

@@ -22,7 +22,7 @@ from rl.external.program import Program
 from rl.rollout.collector import Collector
 from rl.rollout.episode import Episode, EpisodeTimeout
 from rl.rollout.trajectory import ToolCall, Trajectory, Turn
-from rl.run.activity import ENVIRONMENT, QUEUE
+from rl.run.monitoring.activity import ENVIRONMENT, QUEUE
 
 
 class ExternalCollector(Collector):

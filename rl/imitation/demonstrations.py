@@ -13,7 +13,7 @@ import envs
 from envs.env import EnvOptions
 from envs.token_budget import without_budget
 from rl.data.conversations import Conversation, Exchange
-from rl.run.activity import Count
+from rl.run.monitoring.activity import Count
 
 
 class NoDemonstrations(ValueError):

@@ -106,7 +106,7 @@ def labelled(row: Mapping[str, Any], label: Label) -> dict[str, Any]:
 
 def summary(judged: Sequence[tuple[Mapping[str, Any], Label]]) -> dict[str, float]:
     """How sure the judge is, what places do to it, and how often it agrees with known rewards."""
-    from rl.run.metrics import pass_rate
+    from rl.run.metrics.intervals import pass_rate
 
     told: dict[str, float] = {
         "confidence": fmean(max(label.probability, 1 - label.probability) for _, label in judged)

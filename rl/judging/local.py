@@ -16,8 +16,8 @@ from rl.credit.batch import Batch
 from rl.data.conversations import unsampled
 from rl.learner.model import load_model
 from rl.learner.scoring import ScoringModel
+from rl.runtime.model import load_tokenizer
 from rl.settings.chat import OWN_TEMPLATE, ChatConfig
-from rl.stage.model import load_tokenizer
 
 _MAX_TOKENS = 65536
 """Padded tokens of one forward pass; longer conversations go in several."""

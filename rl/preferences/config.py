@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rl.config import ModelConfig
 from rl.credit.options import Reduction
 from rl.learner.settings import OptimizerConfig
 from rl.settings.chat import ChatConfig
-from rl.settings.given import left_out
 from rl.settings.groups import at_least
-from rl.settings.python import from_python
+from rl.settings.parsing.from_python import from_python
+from rl.settings.parsing.left_out import left_out
+from rl.settings.run import ModelConfig
 from rl.settings.tracking import TrackingConfig
 
 

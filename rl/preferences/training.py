@@ -20,10 +20,10 @@ from rl.imitation.training import check_lengths
 from rl.learner.model import load_model
 from rl.preferences.config import PreferenceConfig
 from rl.rollout.task_order import TaskOrder
-from rl.run.display import Screen
-from rl.run.metrics import PassRate, pass_rate
+from rl.run.display.screen import Screen
+from rl.run.metrics.intervals import PassRate, pass_rate
 from rl.run.training_log import TrainingLog
-from rl.stage.model import device_of, dtype_of, load_tokenizer
+from rl.runtime.model import device_of, dtype_of, load_tokenizer
 
 STEPS_PER_LINE = 50
 """Steps between two lines of progress."""
@@ -75,14 +75,14 @@ class Material(Generic[T]):
 
 
 def open_material(
-    config: PreferenceConfig, read: Callable[[str], Sequence[Row[T]]], say: Callable[[str], None]
+    config: PreferenceConfig, read: Callable[[str], Sequence[Row[T]]], report: Callable[[str], None]
 ) -> Material[T]:
     """Load the model and the data.
 
     Args:
         config: the settings, which name both.
         read: reads the rows of a file.
-        say: writes a line with the number of rows.
+        report: writes a line with the number of rows.
 
     Raises:
         UsageError: the model or the data cannot be used with the settings.
@@ -100,12 +100,12 @@ def open_material(
     learned, held_out = ([text.tokenized(renderer) for text in part] for part in parts)
     window: int = model.config.max_position_embeddings
     check_lengths(window, [s for c in (*learned, *held_out) for s in c.segments])
-    say(f"{len(learned)} rows to learn from, {len(held_out)} held out")
+    report(f"{len(learned)} rows to learn from, {len(held_out)} held out")
     return Material(model, tokenizer, renderer, learned, held_out)
 
 
 def open_comparisons(
-    config: PreferenceConfig, say: Callable[[str], None]
+    config: PreferenceConfig, report: Callable[[str], None]
 ) -> Material[TokenComparison]:
     """Load the model and a file of preferences.
 
@@ -113,7 +113,7 @@ def open_comparisons(
         UsageError: the model or the data cannot be used with the settings, or every held-out pair
             has the label 0.5, so that accuracy could not be measured.
     """
-    material = open_material(config, read_comparisons, say)
+    material = open_material(config, read_comparisons, report)
     if all(pair.label == 0.5 for row in material.held_out for pair in row.pairs):
         raise UsageError("every held-out pair is labelled 0.5: hold out more (held_out=...)")
     return material
@@ -145,7 +145,7 @@ def learn(
         log.step({"step": step, **metrics})
         screen.count("optimizer steps", step, steps)
         if step % STEPS_PER_LINE == 0:
-            screen.say(
+            screen.report(
                 f"step {step}/{steps}  loss {metrics['loss']:.4f}  "
                 f"accuracy {metrics['accuracy']:.3f}"
             )

@@ -20,7 +20,7 @@ from rl.errors import RunFailure
 from rl.rollout.episode import Episode
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup
 from rl.rollout.vine import VineConfig, value_turns
-from rl.run.activity import Activities
+from rl.run.monitoring.activity import Activities
 
 
 class RolloutFailure(RunFailure):

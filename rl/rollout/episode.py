@@ -24,7 +24,15 @@ from envs.episode import EnvFailure, EnvToolCall, StepResult, StopReason
 from envs.record import Recorder
 from rl.rollout.attempt import Attempt
 from rl.rollout.trajectory import ToolCall, Trajectory, Turn
-from rl.run.activity import ENVIRONMENT, GENERATE, POLICY, QUEUE, ROLLOUT, TOOL, Activity
+from rl.run.monitoring.activity import (
+    ENVIRONMENT,
+    GENERATE,
+    POLICY,
+    QUEUE,
+    ROLLOUT,
+    TOOL,
+    Activity,
+)
 from tools.owner import acting_for
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Files of a run: made before the work, written whole, and every failure in one line."""
+"""Files of a run: folders checked before the work, whole writes, and one-line errors."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tools.sandbox.errors import SandboxUnavailable
 
 
 def make_folder(path: Path) -> None:
-    """Make ``out`` and see that files can be written there, before there is anything to write.
+    """Create the folder ``out`` and check that it is writable, before there are results.
 
     Raises:
-        UsageError: they cannot.
+        UsageError: the folder cannot be created or written.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -31,20 +31,19 @@ def make_folder(path: Path) -> None:
             pass
     except OSError as error:
         raise UsageError(
-            f"out ({path}) is no folder that can be made and written: {error.strerror}; choose "
-            f"another out=..."
+            f"out ({path}) cannot be created or written: {error.strerror}; choose another out=..."
         ) from error
 
 
 @contextmanager
 def claimed_folder(path: Path, names: Sequence[str]) -> Iterator[None]:
-    """Make ``out`` as :func:`make_folder` does, for files that do not exist yet.
+    """Create the folder ``out`` for files that must not exist yet.
 
-    A command that is refused while the context lasts leaves no folder, as of
+    If an input is refused within the context, the folder is removed; see
     :func:`discard_if_refused`.
 
     Raises:
-        UsageError: one of the files exists, or they cannot be written.
+        UsageError: a file exists already, or the folder cannot be created or written.
     """
     for name in names:
         if (path / name).exists():
@@ -56,11 +55,10 @@ def claimed_folder(path: Path, names: Sequence[str]) -> Iterator[None]:
 
 @contextmanager
 def discard_if_refused(path: Path) -> Iterator[None]:
-    """Remove ``path`` if the context made it and ends because something is wrong with its inputs.
+    """Remove ``path`` if the context created it and ends with a refused input.
 
-    A model or data that cannot be loaded, and a sandbox that is not available, are such inputs. A
-    folder that existed before stays, and so does one with a step's metrics, a checkpoint, or the
-    log of a server.
+    Refused inputs are wrong settings, a model or data that cannot be loaded, and an unavailable
+    sandbox. A folder stays if it existed before, or holds metrics, a checkpoint or a server's log.
     """
     is_new = not path.exists()
     try:
@@ -79,10 +77,10 @@ def _has_results(folder: Path) -> bool:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Say what could not be written.
+    """Context that turns errors of writing ``path`` into a RunFailure.
 
     Raises:
-        RunFailure: the system refused it (a full disk, most often).
+        RunFailure: the file cannot be written, most often because the disk is full.
     """
     try:
         yield
@@ -90,13 +88,26 @@ def writing(path: Path) -> Iterator[None]:
         raise RunFailure(f"{path} cannot be written: {error}") from error
 
 
-def put(stream: TextIO, text: str) -> None:
-    """Write to stdout or stderr, which may be files, now.
+def write_stdout(text: str) -> None:
+    """Write text to stdout and flush it.
 
     Raises:
-        RunFailure: it cannot be written; nothing more will be tried, not even as the process ends.
+        RunFailure: stdout cannot be written; later writes to stdout are dropped.
     """
-    with writing(Path("stdout" if stream is sys.stdout else "stderr")):
+    _write("stdout", sys.stdout, text)
+
+
+def write_stderr(text: str) -> None:
+    """Write text to stderr and flush it.
+
+    Raises:
+        RunFailure: stderr cannot be written; later writes to stderr are dropped.
+    """
+    _write("stderr", sys.stderr, text)
+
+
+def _write(name: str, stream: TextIO, text: str) -> None:
+    with writing(Path(name)):
         try:
             stream.write(text)
             stream.flush()
@@ -107,10 +118,10 @@ def put(stream: TextIO, text: str) -> None:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write ``path`` so that, whatever happens meanwhile, it has its old content or the new.
+    """Replace the content of ``path`` atomically.
 
     Raises:
-        RunFailure: it cannot be written.
+        RunFailure: the file cannot be written; it keeps its old content.
     """
     partial = path.with_name(f".{path.name}.tmp")
     with writing(path):
@@ -121,6 +132,6 @@ def replace_text(path: Path, text: str) -> None:
                 os.fsync(file.fileno())
             partial.replace(path)
         except OSError:
-            # Half a file on a full disk helps nobody.
+            # Leave no partial file on a full disk.
             partial.unlink(missing_ok=True)
             raise

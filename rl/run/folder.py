@@ -1,18 +1,18 @@
-"""A run's folder: everything that happened, in files that any tool can read.
+"""A run's folder: its results in files that any tool can read.
 
 ::
 
     config.json          the resolved configuration
     versions.json        python, packages, commit, device
-    metrics.jsonl        one line per step, under TRL's names where TRL has one
-    trajectories/        step-000012.jsonl.gz: every episode, token for token
+    metrics.jsonl        one line per step, under TRL's names if TRL has one
+    trajectories/        step-000012.jsonl.gz: every episode with all tokens
     checkpoints/         step-000020/ in the Hugging Face layout; best/ by validation
     result.json          success before and after, and the steps without a gradient
     curve.png            reward and validation over the run
-    ledger.png           where the seconds of each step went
-    status.json          what it does at this moment, for ``rl.status``
-    stalled.txt          where everything stood when nothing got further
-    .lock                held by the process that runs here
+    ledger.png           the seconds of each step by activity
+    status.json          the current status, for ``rl.status``
+    stalled.txt          waits and stacks at times without progress
+    .lock                held by the process of the run
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from rl.config import TrainConfig
 from rl.errors import RunFailure, UsageError
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup
 from rl.run.files import make_folder, replace_text, writing
-from rl.run.metrics import PassRate
-from rl.run.plain import to_plain
-from rl.settings.files import flatten
+from rl.run.metrics.intervals import PassRate
+from rl.settings.parsing.files import flatten
+from rl.settings.parsing.plain import to_plain
+from rl.settings.train import TrainConfig
 
 logger = logging.getLogger(__name__)
 MAY_CHANGE = (
@@ -58,8 +58,8 @@ MAY_CHANGE = (
     "callbacks",
     "dry_run",
 )
-"""Settings (prefixes of keys) in which a resumed run may differ from the one it goes on from."""
-_NOT_TOLD = ("resume", "out", "dry_run")
+"""Settings (prefixes of keys) that may change when a run is resumed."""
+_NOT_REPORTED = ("resume", "out", "dry_run")
 LOCK = ".lock"
 PACKAGES = ("turnwise", "torch", "transformers", "tokenizers", "peft", "gymnasium", "numpy", "chz")
 
@@ -68,12 +68,12 @@ class RunFolder:
     """The files of one run.
 
     Args:
-        path: the folder; made when it does not exist.
-        config: of the run; a folder that holds another run's is refused.
+        path: the folder; created if it does not exist.
+        config: the run's settings.
 
     Raises:
-        UsageError: the folder holds a run and the configuration does not say to resume it, or it
-            was started with other settings, or the folder cannot be made.
+        UsageError: the folder holds a run and ``config.resume`` is "no", the folder's run has
+            other settings, or the folder cannot be created.
     """
 
     def __init__(self, path: Path, config: TrainConfig) -> None:
@@ -81,13 +81,13 @@ class RunFolder:
         self.metrics_path = path / "metrics.jsonl"
         self.checkpoints = path / "checkpoints"
         self.logs = path / "logs"
-        """Of servers that the run starts."""
+        """Logs of servers that the run starts."""
         self.changes: list[str] = []
-        """What a resumed run does otherwise than before, a line each: ``steps=80 (before: 60)``."""
+        """Changed settings of a resumed run, such as ``steps=80 (before: 60)``."""
         if self.metrics_path.exists() or any(self.checkpoints.glob("step-*")):
             if config.resume == "no":
                 raise UsageError(
-                    f"{path} holds a run already: go on with resume={path}, or choose another "
+                    f"{path} holds a run already: continue with resume={path}, or choose another "
                     f"out=..."
                 )
             self._check_same_run(config)
@@ -96,12 +96,12 @@ class RunFolder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """While the context lasts no other process may run in this folder.
+        """Context that locks the folder against other processes.
 
-        A lock of the process: it is gone with it, however it ends, and no child has it.
+        The lock ends with the process, however it ends; child processes do not inherit it.
 
         Raises:
-            UsageError: one does.
+            UsageError: another process holds the lock.
         """
         path = self.path / LOCK
         with writing(path):
@@ -111,27 +111,31 @@ class RunFolder:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except (BlockingIOError, PermissionError) as error:
                 raise UsageError(
-                    f"{self.path} is used by a run that goes on (python -m rl.status {self.path}): "
+                    f"{self.path} is used by another run (python -m rl.status {self.path}): "
                     "stop it first, or choose another out=..."
                 ) from error
             except OSError as error:
-                logger.warning("two runs in %s would not be noticed: %s", self.path, error)
+                logger.warning(
+                    "%s cannot be locked, so a second run there would not be refused: %s",
+                    self.path,
+                    error,
+                )
             yield
 
     def write_config(self, config: TrainConfig, extra: Mapping[str, Any]) -> None:
-        """Record the resolved configuration and the versions of everything that matters."""
+        """Write the resolved configuration, and the versions of Python, packages and code."""
         self._write_json("config.json", to_plain(config))
         self._write_json("versions.json", {**versions(), **extra})
 
     def write_result(self, result: Mapping[str, Any]) -> None:
-        """Record what the run came to."""
+        """Write the run's result."""
         self._write_json("result.json", result)
 
     def _check_same_run(self, config: TrainConfig) -> None:
-        """Refuse to go on with another configuration than the folder's run was started with.
+        """Refuse to resume the folder's run with other settings than :data:`MAY_CHANGE`.
 
         Raises:
-            UsageError: names what differs. How long, where and how often may differ.
+            UsageError: names the first setting that differs.
         """
         path = self.path / "config.json"
         if not path.exists():
@@ -140,25 +144,25 @@ class RunFolder:
             old = flatten(json.loads(path.read_text(encoding="utf-8")))
         except ValueError as error:
             raise UsageError(
-                f"{path} is not what a run wrote ({error}): choose another out=..."
+                f"{path} is no configuration of a run ({error}): choose another out=..."
             ) from error
         new = flatten(json.loads(json.dumps(to_plain(config), default=str)))
         for key in sorted(old.keys() | new.keys()):
             if old.get(key) == new.get(key):
                 continue
             if key.startswith(MAY_CHANGE):
-                if key not in _NOT_TOLD:
+                if key not in _NOT_REPORTED:
                     self.changes.append(f"{key}={new.get(key)} (before: {old.get(key)})")
             else:
                 raise UsageError(
                     f"{self.path} was started with {key}={old.get(key)}, not {new.get(key)}: "
-                    f"go on with the same settings, or choose another out=..."
+                    f"continue with the same settings, or choose another out=..."
                 )
 
     def rewind(self, step: int) -> None:
-        """Forget what was logged after ``step``: a resumed run does those steps again.
+        """Remove the metrics and episodes after ``step``, as a resumed run repeats those steps.
 
-        Before step 0 there is nothing: -1 forgets all.
+        -1 removes all.
         """
         if self.metrics_path.exists():
             kept = [r for r in self.read_metrics() if r["step"] <= step]
@@ -169,10 +173,10 @@ class RunFolder:
                 path.unlink()
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Every line of metrics.jsonl; without the end of a last one that was cut short.
+        """The records of metrics.jsonl, without an incomplete last line.
 
         Raises:
-            RunFailure: another line is not one of a run.
+            RunFailure: another line is no record.
         """
         if not self.metrics_path.exists():
             return []
@@ -188,7 +192,7 @@ class RunFolder:
         return records
 
     def last_test(self, step: int) -> PassRate | None:
-        """Success on test tasks as it was measured after training ended with ``step``."""
+        """Success on test tasks as measured after ``step``; None if it was not measured."""
         for record in self.read_metrics():
             if record["step"] == step and "test/success" in record:
                 keys = ("test/success", "test/success_low", "test/success_high", "test/tasks")
@@ -198,12 +202,12 @@ class RunFolder:
     def write_trajectories(
         self, step: int, groups: Iterable[TrajectoryGroup], keep: int = 0
     ) -> Path:
-        """Write the episodes of a step, a line each, and return where.
+        """Write the episodes of a step, one per line, and return the path.
 
         Args:
             step: the step.
-            groups: its episodes.
-            keep: of how many steps episodes stay, this one's among them; 0: of all.
+            groups: the step's episodes.
+            keep: number of newest steps whose episodes stay, including this one; 0: all.
         """
         path = self._episodes(step)
         with writing(path):
@@ -221,7 +225,7 @@ class RunFolder:
 
 
 def write_trajectories(path: Path, groups: Iterable[TrajectoryGroup]) -> None:
-    """Write episodes as compressed JSON lines; equal episodes make equal files."""
+    """Write episodes as compressed JSON lines; equal episodes give equal bytes."""
     with path.open("wb") as raw, gzip.GzipFile("", "wb", 1, raw, mtime=0) as file:
         for group in groups:
             for trajectory in group.trajectories:
@@ -241,7 +245,7 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 
 
 def versions() -> dict[str, Any]:
-    """Python, packages and the commit of the code, as far as they can be known."""
+    """Versions of Python and packages, the machine, and the commit of the code, if known."""
     found: dict[str, Any] = {"python": platform.python_version(), "machine": platform.machine()}
     installed = {d.metadata["Name"]: d.version for d in metadata.distributions()}
     found["packages"] = {name: installed[name] for name in PACKAGES if name in installed}
@@ -250,14 +254,14 @@ def versions() -> dict[str, Any]:
 
 
 def _commit(home: Path) -> str | None:
-    """The commit that is checked out in ``home``; None where it is no checkout, or git is absent.
+    """The commit checked out in ``home``; None if ``home`` is no checkout, or git is absent.
 
-    Packages installed inside somebody else's checkout do not bear its commit.
+    A checkout around ``home`` does not count: packages may be installed inside another project.
     """
     git = shutil.which("git")
     if git is None or not (home / ".git").exists():
         return None
-    answer = subprocess.run(
+    done = subprocess.run(
         [git, "rev-parse", "HEAD"],
         cwd=home,
         capture_output=True,
@@ -265,4 +269,4 @@ def _commit(home: Path) -> str | None:
         check=False,
         timeout=10,
     )
-    return answer.stdout.strip() or None
+    return done.stdout.strip() or None

@@ -1,4 +1,4 @@
-"""What training on a file of texts leaves beside the model: settings, losses and their curve."""
+"""The files of training on texts beside the model: settings, losses and their curve."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from rl.run.curve import draw_losses
+from rl.run.display.curve import draw_losses
 from rl.run.files import replace_text
-from rl.run.plain import to_plain
-from rl.settings.files import as_values
+from rl.settings.parsing.files import as_values
+from rl.settings.parsing.plain import to_plain
 from rl.settings.tracking import TrackingConfig
 from rl.tracking.callback import Callback
 from rl.tracking.json_lines import JsonLines
@@ -25,11 +25,11 @@ class TrainingLog(Tracker):
     """A tracker that writes ``config.json``, ``metrics.jsonl`` and ``curve.png`` of one folder.
 
     Args:
-        command: its name.
-        folder: exists already; opening replaces the files of an earlier attempt.
-        config: of the command.
-        say: shows the user a line.
-        callbacks: more callbacks, from Python.
+        command: the command's name.
+        folder: an existing folder; opening replaces the files of an earlier attempt.
+        config: the command's settings.
+        report: called with a line for the user.
+        callbacks: additional callbacks, from Python.
 
     Raises:
         RunFailure: a file cannot be written.
@@ -41,17 +41,17 @@ class TrainingLog(Tracker):
         command: str,
         folder: Path,
         config: TrackingConfig,
-        say: Callable[[str], None],
+        report: Callable[[str], None],
         callbacks: Sequence[Callback] = (),
     ) -> None:
         self._plain = to_plain(config)
         self._folder, self._metrics = folder, folder / "metrics.jsonl"
         self._records: list[Mapping[str, Any]] = []
         run = RunInfo(command, folder, as_values(self._plain))
-        super().__init__(run, config, [JsonLines(self._metrics)], say, callbacks)
+        super().__init__(run, config, [JsonLines(self._metrics)], report, callbacks)
 
     def open(self, step: int = 0) -> None:
-        """Replace the files of an earlier attempt, then see :meth:`Tracker.open`."""
+        """Replace the files of an earlier attempt, and open the tracker."""
         text = json.dumps(self._plain, indent=2, sort_keys=True, default=str)
         replace_text(self._folder / "config.json", text + "\n")
         replace_text(self._metrics, "")
@@ -81,9 +81,9 @@ class TrainingLog(Tracker):
         self.call(record)
 
     def draw(self, title: str) -> None:
-        """Draw the losses so far."""
+        """Draw the curve of the losses so far."""
         draw_losses([r for r in self._records if "loss" in r], self._folder / CURVE, title)
 
     def finish(self, result: Mapping[str, Any], images: Mapping[str, Path] | None = None) -> None:
-        """See :meth:`Tracker.finish`; the curve is among the pictures."""
+        """See :meth:`Tracker.finish`; the curve is one of the images."""
         super().finish(result, {"curve": self._folder / CURVE, **(images or {})})

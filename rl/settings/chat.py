@@ -1,4 +1,4 @@
-"""How messages become a prompt: the chat template, and its settings."""
+"""Settings of the chat template, which turns messages into a prompt."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _WORDS = {"true": True, "false": False, "none": None, "null": None}
 
 @dataclass(frozen=True, kw_only=True)
 class ChatConfig:
-    """The chat template. Checkpoints hold it, so commands that read one need none of these."""
+    """The chat template. A checkpoint includes it, so commands that load one need no settings."""
 
     template: str = ""
-    """A file in Jinja, or a published prompt: r1-zero, orz, qwen-math; empty: the model's own."""
+    """A Jinja file, or a published prompt: r1-zero, orz, qwen-math; empty: the model's own."""
     template_kwargs: str = ""
-    """What the template reads beside messages: "enable_thinking=False"."""
+    """Arguments of the template beside the messages: "enable_thinking=False"."""
     prefill: str = ""
-    """What every answer begins with, given and not sampled: "<think>". Formats count it."""
+    """Text that begins every answer without being sampled: "<think>". Format rewards count it."""
 
     def __post_init__(self) -> None:
         self.arguments()
@@ -38,10 +38,10 @@ class ChatConfig:
         return Path(self.template).expanduser()
 
     def source(self) -> str:
-        """The template in Jinja; empty: the model's own.
+        """The Jinja source of the template; empty: the model's own.
 
         Raises:
-            ValueError: its file cannot be read.
+            ValueError: the template's file cannot be read.
         """
         if not self.template or self.template in TEMPLATES:
             return TEMPLATES.get(self.template, "")
@@ -51,10 +51,10 @@ class ChatConfig:
             raise ValueError(f"chat.template ({self.template}) cannot be read: {error}") from error
 
     def arguments(self) -> Mapping[str, Any]:
-        """``template_kwargs`` as values: True, False, None, numbers, or else text.
+        """The values of ``template_kwargs``: True, False, None, numbers, or text.
 
         Raises:
-            ValueError: they are not of the form key=value key=value.
+            ValueError: ``template_kwargs`` is not of the form key=value key=value.
         """
         try:
             words = shlex.split(self.template_kwargs)
@@ -84,4 +84,4 @@ def _value(text: str) -> Any:
 
 
 OWN_TEMPLATE = ChatConfig()
-"""The model's own template, as it is."""
+"""The model's own template, unchanged."""

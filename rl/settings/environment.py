@@ -1,4 +1,4 @@
-"""Which environment a command plays, and its options."""
+"""The setting ``env``: an environment and its options."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 import envs
 from envs.env import EnvOptions
-from rl.settings.choice import Build, Choice
+from rl.settings.parsing.choice import Build, Choice
 
 
 @dataclass(frozen=True)
 class EnvChoice:
-    """An environment by its full id, and its options."""
+    """A chosen environment: its full id, and its options."""
 
     env_id: str
     options: EnvOptions
@@ -27,11 +27,11 @@ def _resolve(name: str) -> tuple[type[Any], Mapping[str, Any], Build]:
 
 
 def _names() -> list[str]:
-    """Bare names; a family (``family/NAME``) is one name."""
+    """Names without versions; a family (``family/NAME``) counts as one name."""
     names = {re.sub(r"(/.*)?-v\d+$", r"\1", env_id) for env_id in envs.ids()}
     return sorted({f"{n.partition('/')[0]}/NAME" if "/" in n else n for n in names})
 
 
-# By name: the module is imported only when the environment is made.
+# Registered by name, so that the module is imported only when the environment is made.
 envs.register("agent-v0", "rl.external.env:AgentEnv")
 ENV = Choice(_resolve, default="code-sandbox", names=_names, hidden=("split",))

@@ -1,4 +1,4 @@
-"""The parts of a run's configuration: how to sample, to evaluate, what the default model is."""
+"""Groups of a run's settings: sampling, evaluation, imitated texts, and ``model=tiny``."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from agents.completion import SamplingParams
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingConfig:
-    """How the policy samples during training."""
+    """Sampling by the policy during training."""
 
     temperature: float = 1.0
-    """Logits are divided by it, in the policy and in the learner."""
+    """Divisor of the logits, in the policy and in the learner."""
     top_p: float = 1.0
-    """Share of the mass that is sampled from, likeliest tokens first; the learner renormalises over
-    the same tokens, which are kept beside each one: bound them by top_k."""
+    """Probability mass to sample from, likeliest tokens first. The learner renormalises over the
+    same tokens, which are stored with each sampled token: bound their number with top_k."""
     top_k: int = 0
-    """How many of the likeliest tokens are sampled from, before top_p; 0: all."""
+    """Number of likeliest tokens to sample from, before top_p; 0: all."""
     max_tokens: int = 512
-    """At most this many tokens per turn."""
+    """Maximum tokens of a turn."""
     slots: int = 64
-    """Sequences that a policy, or each of its servers, decodes at once."""
+    """Maximum sequences that a policy, or each of its servers, decodes at once."""
 
     def __post_init__(self) -> None:
         at_least(0, self, "temperature", "top_k")
@@ -43,10 +43,11 @@ class SamplingConfig:
             )
 
     def params(self, *, with_support: bool = True) -> SamplingParams:
-        """What a policy is asked.
+        """The parameters of a request to a policy.
 
         Args:
-            with_support: whether it must tell what top_p and top_k left, which training needs.
+            with_support: whether the response includes the tokens that top_p and top_k left;
+                training needs them.
 
         Raises:
             ValueError: a value is outside its range.
@@ -65,17 +66,18 @@ class EvalConfig:
     """Held-out evaluation: validation tasks during the run, test tasks before and after it."""
 
     every: int = 10
-    """Steps between evaluations on validation tasks; they choose the best checkpoint."""
+    """Steps between evaluations on validation tasks, which choose the best checkpoint."""
     tasks: int = 128
-    """Validation tasks per evaluation; 0: none, and the last weights count as the best."""
+    """Validation tasks of each evaluation; 0: none, and the last weights count as the best."""
     test_tasks: int = 512
-    """Test tasks, used for no choice: measured at the start and at the end. 0: none."""
+    """Test tasks, played before and after training, whatever eval.tasks is; no choice depends on
+    them. 0: none."""
     temperature: float = 1.0
     """Sampling temperature; 0 is greedy."""
     top_p: float = 1.0
-    """Share of the mass that is sampled from, likeliest tokens first."""
+    """Probability mass to sample from, likeliest tokens first."""
     top_k: int = 0
-    """How many of the likeliest tokens are sampled from, before top_p; 0: all."""
+    """Number of likeliest tokens to sample from, before top_p; 0: all."""
 
     def __post_init__(self) -> None:
         at_least(0, self, "tasks", "test_tasks", "temperature", "top_k")
@@ -83,7 +85,10 @@ class EvalConfig:
         self.params(max_tokens=1)
 
     def params(self, max_tokens: int) -> SamplingParams:
-        """What a policy is asked, for at most so many tokens a turn.
+        """The parameters of a request to a policy.
+
+        Args:
+            max_tokens: maximum tokens of a turn.
 
         Raises:
             ValueError: a value is outside its range.
@@ -99,12 +104,12 @@ class EvalConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TextsConfig:
-    """Conversations that an update imitates beside its episodes (algo.ptx_coef)."""
+    """Conversations that an update imitates beside its episodes, if algo.ptx_coef is above 0."""
 
     data: str = "demonstrations"
-    """"demonstrations": the environment's imperfect author; or a file of {"messages": [...]}."""
+    """"demonstrations": by the environment's imperfect author; or a file of {"messages": [...]}."""
     demonstrations: int = 2000
-    """How many episodes its author plays."""
+    """Number of episodes that the author plays."""
     batch_size: int = 32
     """Conversations per update."""
 
@@ -114,10 +119,10 @@ class TextsConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TinyRecipe:
-    """What model=tiny is: a Qwen3 of this size, and how it is warm-started."""
+    """Size and warm start of model=tiny, a small Qwen3."""
 
     vocab_size: int = 512
-    """Entries of its tokenizer, the 256 bytes among them."""
+    """Entries of the tokenizer, including the 256 bytes."""
     hidden_size: int = 96
     """Width."""
     intermediate_size: int = 256
@@ -129,7 +134,7 @@ class TinyRecipe:
     num_kv_heads: int = 1
     """Key-value heads."""
     context_length: int = 1024
-    """Its window, in tokens."""
+    """Context window in tokens."""
     demonstrations: int = 8000
     """Episodes of the environment's imperfect author."""
     steps: int = 800
@@ -137,16 +142,18 @@ class TinyRecipe:
     batch_size: int = 32
     """Episodes per supervised step."""
     lr: float = 3e-3
-    """Learning rate after the warm-up; it falls to 0 with the last step."""
+    """Learning rate after the warm-up; it decays to 0 at the last step."""
     warmup_steps: int = 50
-    """Steps over which the rate grows to lr."""
+    """Steps over which the learning rate grows to lr."""
 
     def __post_init__(self) -> None:
         at_least(1, self, *(f.name for f in fields(self) if f.name != "lr"))
         if not 0 < self.lr <= 1:
             raise ValueError(f"lr ({self.lr}) must be above 0 and at most 1")
         if self.vocab_size < 261:
-            raise ValueError(f"vocab_size ({self.vocab_size}) must be >= 261: bytes and messages")
+            raise ValueError(
+                f"vocab_size ({self.vocab_size}) must be >= 261: 256 bytes and 5 special tokens"
+            )
         if self.hidden_size % self.num_heads or self.num_heads % self.num_kv_heads:
             raise ValueError(
                 f"num_heads ({self.num_heads}) must divide hidden_size ({self.hidden_size}) and be "
@@ -159,14 +166,14 @@ def at_least(
     config: object,
     *keys: str,
 ) -> None:
-    """Refuse a setting below ``least``, or one that is no finite number.
+    """Refuse settings that are below ``least`` or not finite.
 
     Raises:
         ValueError: names the key, its value and the bound.
     """
     for key in keys:
         value = getattr(config, key)
-        # Put this way round, the check catches nan as well.
+        # Written so that nan fails.
         if not value >= least:
             raise ValueError(f"{key} ({value}) must be >= {least}")
         if value == math.inf:

@@ -1,4 +1,4 @@
-"""Low-rank adapters: what is trained in the place of all weights."""
+"""Settings of low-rank adapters (LoRA)."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from pathlib import Path
 from rl.settings.groups import at_least
 
 ADAPTER_CONFIG = "adapter_config.json"
-"""Is in every adapter's folder, as PEFT writes it."""
+"""The file by which PEFT recognises the folder of an adapter."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoraConfig:
-    """LoRA (Hu et al. 2021): matrices of low rank beside the linear layers are all that learns."""
+    """LoRA (Hu et al. 2021): only low-rank matrices beside the linear layers are trained."""
 
     rank: int = 0
-    """Of the matrices; 0: all weights are trained, and there is no adapter."""
+    """Rank of the matrices; 0: no adapter, all weights are trained."""
     alpha: int = 0
-    """What they add is scaled by alpha / rank, as in PEFT; 0: twice the rank."""
+    """The adapter's output is scaled by alpha / rank, as in PEFT; 0: twice the rank."""
     targets: tuple[str, ...] = ()
-    """Linear layers that have some, by the last part of their names (q_proj,v_proj); empty: all
-    of the decoder, neither the output head nor the embedding."""
+    """Linear layers with an adapter, by the last part of their names (q_proj,v_proj); empty: all
+    layers of the decoder, without the output head and the embedding."""
 
     def __post_init__(self) -> None:
         at_least(0, self, "rank", "alpha")
@@ -31,14 +31,14 @@ class LoraConfig:
 
     @property
     def scale(self) -> int:
-        """The alpha in force."""
+        """The effective alpha."""
         return self.alpha or 2 * self.rank
 
 
 NO_LORA = LoraConfig()
-"""All weights are trained."""
+"""No adapter: all weights are trained."""
 
 
 def is_adapter(path: str) -> bool:
-    """Whether an adapter is in the folder, which counts on a base model elsewhere."""
+    """Whether a folder holds an adapter, which needs a base model elsewhere."""
     return (Path(path).expanduser() / ADAPTER_CONFIG).is_file()

@@ -1,4 +1,4 @@
-"""Where ``model=...`` leads: a run's folder stands for its best checkpoint."""
+"""The model that ``model=...`` names: a run's folder means its best checkpoint."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import re
 from pathlib import Path
 
 from rl.errors import UsageError
-from rl.settings.files import like_folder
+from rl.settings.parsing.files import like_folder
 
 MADE = ("config.json", "adapter_config.json")
-"""A model's folder has one of them."""
+"""A folder with one of these files holds a model."""
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 
 
 def find_model(model: str, key: str = "model") -> str:
-    """The folder that ``model`` names, or ``model`` itself where it is "tiny" or a hub id.
+    """The folder that ``model`` names, or ``model`` itself if it is "tiny" or a hub id.
 
-    A run's folder stands for the first of its checkpoints/best, checkpoints/last and the newest
+    A run's folder means the first that exists of its checkpoints/best, checkpoints/last and newest
     checkpoints/step-*.
 
     Raises:
@@ -30,12 +30,12 @@ def find_model(model: str, key: str = "model") -> str:
     if path.exists():
         raise UsageError(f"{key} ({model}) is a file: give the folder of a model, or of a run")
     if not _HUB_ID.fullmatch(model) or _among_runs(path):
-        raise UsageError(f"{key} ({model}) is not there: no such folder.{like_folder(path)}")
+        raise UsageError(f"{key} ({model}) does not exist: no such folder.{like_folder(path)}")
     return model
 
 
 def _is_model(folder: Path) -> bool:
-    # A run's folder has a config.json as well: the run's own.
+    # A run's folder has a config.json too, the run's own.
     return any((folder / name).is_file() for name in MADE) and not _checkpoints(folder).is_dir()
 
 
@@ -44,14 +44,18 @@ def _checkpoints(run: Path) -> Path:
 
 
 def _among_runs(path: Path) -> bool:
-    """Whether the folder above holds what commands leave behind."""
+    """Whether the parent folder holds results of commands."""
     return path.parts[0] == "runs" or (
         path.parent != Path() and any(path.parent.glob("*/checkpoints"))
     )
 
 
-def _saved(run: Path, told: str) -> Path:
-    """The checkpoint that stands for a folder which is no model's itself.
+def _saved(run: Path, setting: str) -> Path:
+    """The checkpoint that a run's folder stands for.
+
+    Args:
+        run: the folder.
+        setting: key and value, for messages.
 
     Raises:
         UsageError: there is none.
@@ -62,7 +66,7 @@ def _saved(run: Path, told: str) -> Path:
         if folder.is_dir() and _is_model(folder):
             return folder
     if checkpoints.is_dir():
-        raise UsageError(f"{told} is a run that saved no model yet: {checkpoints} holds none")
+        raise UsageError(f"{setting} is a run that saved no model yet: {checkpoints} holds none")
     inner = sorted(str(folder.parent) for folder in run.glob("*/checkpoints"))
     give = f"give one of {', '.join(inner)}" if inner else "give the folder of a model or a run"
-    raise UsageError(f"{told} holds no model ({' or '.join(MADE)}): {give}")
+    raise UsageError(f"{setting} holds no model ({' or '.join(MADE)}): {give}")

@@ -1,4 +1,4 @@
-"""Which policy samples, and its settings."""
+"""The setting ``policy``: what samples the actions, and its settings."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from rl.settings.choice import Build, Choice
-from rl.settings.unknown import unknown
+from rl.settings.parsing.choice import Build, Choice
+from rl.settings.parsing.unknown_keys import unknown
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalPolicyConfig:
-    """A transformers model in this process, whose weights are the learner's own."""
+    """A transformers model in this process, with the learner's own weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VLLMConfig:
-    """What holds for vLLM wherever it runs."""
+    """Settings of vLLM, in servers and in this process."""
 
     weights: str = ""
-    """A folder that this process and vLLM's see under one path, to hand weights over; empty:
+    """Folder for the transfer of weights, under one path for this process and for vLLM; empty:
     this machine's shared memory."""
     transfer: Literal["files", "ipc", "nccl"] = "files"
-    """How weights get there: by a file that both sides read; or by vLLM's own transfer, from a GPU
-    to another (nccl) or on one GPU (ipc). That needs vLLM in this interpreter as well."""
+    """How vLLM gets the weights: from files, or by vLLM's own transfer between two GPUs (nccl) or
+    on one GPU (ipc). vLLM's own transfer needs vLLM in this interpreter as well."""
     tolerance: float = 0.0
-    """By how many nats vLLM's log-probabilities may differ from the learner's after an update;
-    0: four times the model's own noise, measured at the start, and at least 1e-4 for float32, 0.25
-    for bfloat16."""
+    """Maximum difference in nats between vLLM's log-probabilities and the learner's after an
+    update; 0: four times the model's own noise, measured at the start, and at least 1e-4 for
+    float32, 0.25 for bfloat16."""
     start_s: float = 600.0
-    """Seconds until vLLM must be there."""
+    """Maximum seconds for vLLM to start."""
     load_s: float = 120.0
-    """Seconds in which it must have loaded weights."""
+    """Maximum seconds for vLLM to load weights."""
     stall_s: float = 60.0
-    """Seconds without a token after which vLLM counts as hanging when it is asked."""
+    """Seconds without a token after which vLLM, while it has requests, counts as hanging."""
 
     def __post_init__(self) -> None:
         for name in ("start_s", "load_s", "stall_s"):
@@ -47,16 +47,16 @@ class VLLMConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class VLLMServerConfig(VLLMConfig):
-    """vLLM servers, which are given the learner's weights after each update."""
+    """vLLM servers, which receive the learner's weights after each update."""
 
     url: str = ""
-    """Servers that run already, with commas between; empty: the run starts its own."""
+    """Running servers, separated by commas; empty: the run starts its own."""
     replicas: int = 1
-    """Servers that the run starts."""
+    """Number of servers that the run starts."""
     python: str = sys.executable
-    """The interpreter that vLLM is installed for; it may be another environment's."""
+    """The Python interpreter that has vLLM; it may belong to another virtual environment."""
     arguments: str = ""
-    """More words for the command line of servers that the run starts."""
+    """Additional command-line arguments of servers that the run starts."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,30 +64,30 @@ class VLLMServerConfig(VLLMConfig):
             raise ValueError(f"replicas ({self.replicas}) must be >= 1")
         if self.url and self.arguments:
             raise ValueError("arguments is for servers that the run starts, not policy.url")
-        # Loads what the local policy's settings need nothing of.
+        # Imported here, so that the local policy's settings need not load agents.vllm.
         from agents.vllm.arguments import split_words
 
         split_words(self.arguments)
 
     @property
     def urls(self) -> list[str]:
-        """The servers that run already."""
+        """URLs of the running servers."""
         return [url.strip() for url in self.url.split(",") if url.strip()]
 
 
 @dataclass(frozen=True, kw_only=True)
 class VLLMEngineConfig(VLLMConfig):
-    """The engine of vLLM in this process, on the learner's device."""
+    """vLLM's engine in this process, on the learner's device."""
 
     gpu_memory: float = 0.4
-    """Share of the GPU's memory that it takes; the learner has the rest."""
+    """Share of the GPU's memory for vLLM; the learner has the rest."""
     sleep: bool = False
-    """Whether it leaves that memory to the learner while the learner learns. Needs a GPU."""
+    """Free vLLM's memory while the learner learns. Needs a GPU."""
     arguments: str = ""
-    """More arguments of vLLM's AsyncEngineArgs: "max_num_batched_tokens=4096 block_size=32"."""
+    """Additional arguments of vLLM's AsyncEngineArgs: "max_num_seqs=64 block_size=32"."""
 
     def __post_init__(self) -> None:
-        # As above.
+        # Imported here for the same reason.
         from agents.vllm.arguments import parse_pairs
 
         super().__post_init__()
@@ -98,7 +98,7 @@ class VLLMEngineConfig(VLLMConfig):
 
 @dataclass(frozen=True)
 class PolicyChoice:
-    """A policy by its name, and its settings."""
+    """A chosen policy: its name, and its settings."""
 
     name: str
     settings: LocalPolicyConfig | VLLMServerConfig | VLLMEngineConfig

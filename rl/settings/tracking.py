@@ -1,4 +1,4 @@
-"""Which sinks and callbacks a run has: ``log=wandb,tensorboard``, ``callbacks=NAME``."""
+"""Settings of metric sinks and callbacks: ``log=wandb,tensorboard``, ``callbacks=NAME``."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from rl.settings.choice import Build, Choice
-from rl.settings.given import left_out
+from rl.settings.parsing.choice import Build, Choice
+from rl.settings.parsing.left_out import left_out
 from rl.tracking.sink import NONE, SINKS, SinkOptions, sink_type
 
 
 @dataclass(frozen=True)
 class LogChoice:
-    """Sinks by their names, and their options."""
+    """Chosen sinks: their names, and their options."""
 
     name: str
-    """As the command line has it: names with commas between, or "none"."""
+    """Names separated by commas, or "none"."""
     settings: SinkOptions
 
     @property
     def names(self) -> list[str]:
-        """The sinks."""
+        """The names of the sinks."""
         return _names(self.name)
 
 
 def _names(text: str) -> list[str]:
-    """The sinks that ``log=TEXT`` names.
+    """The names in ``log=TEXT``.
 
     Raises:
-        ValueError: one is named twice.
+        ValueError: a name occurs twice.
     """
     names = [name.strip() for name in text.split(",") if name.strip() not in ("", NONE)]
     if len(set(names)) < len(names):
@@ -48,7 +48,7 @@ def _resolve(text: str) -> tuple[type[Any], Mapping[str, Any], Build]:
         if set_ and not names:
             sinks = ", ".join(SINKS.names())
             raise ValueError(
-                f"{set_[0]} ({values[set_[0]]}) needs a sink: give log=..., of {sinks}"
+                f"{set_[0]} ({values[set_[0]]}) needs a sink: give log=..., one of {sinks}"
             )
         return LogChoice(",".join(names) or NONE, options(**values))
 
@@ -57,7 +57,7 @@ def _resolve(text: str) -> tuple[type[Any], Mapping[str, Any], Build]:
 
 @functools.cache
 def _options_of(*names: str) -> type[SinkOptions]:
-    """A dataclass with the options of several sinks; the same one each time."""
+    """A dataclass with the options of several sinks; repeated calls return the same class."""
     kinds = list(dict.fromkeys(sink_type(name).Options for name in names))
     own = [k for k in kinds if not any(o is not k and issubclass(o, k) for o in kinds)]
     if len(own) < 2:
@@ -71,10 +71,10 @@ LOG = Choice(_resolve, default=NONE, names=lambda: [NONE, *SINKS.names()])
 
 @dataclass(frozen=True, kw_only=True)
 class TrackingConfig:
-    """Where a command's numbers go."""
+    """Settings of a command's metric sinks and callbacks."""
 
     log: LogChoice = field(default_factory=left_out, metadata={"choice": LOG})
-    """Trackers that get the metrics, with commas between (log=wandb,tensorboard), beside
-    metrics.jsonl; their options follow as log.KEY."""
+    """Trackers of the metrics beside metrics.jsonl, separated by commas (log=wandb,tensorboard);
+    their options follow as log.KEY."""
     callbacks: str = ""
-    """Callbacks by name, with commas between; each may have options: samples(every=5)."""
+    """Names of callbacks, separated by commas, with options in parentheses: NAME(KEY=VALUE)."""

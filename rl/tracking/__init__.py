@@ -1,6 +1,6 @@
-"""Where a run's numbers go: metric sinks, and callbacks of the user's own.
+"""Metric sinks, and callbacks of the user's own.
 
-:class:`Sink` and :class:`Callback` are the two classes to derive from; docs/tracking.md says how.
+Derive from :class:`Sink` or :class:`Callback`; docs/tracking.md shows how.
 """
 
 from rl.tracking.callback import Callback, register_callback

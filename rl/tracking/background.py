@@ -1,8 +1,7 @@
-"""A sink behind a thread of its own: neither its errors nor its waits reach the run.
+"""A sink in its own thread, so that neither its errors nor its waits affect the run.
 
-Records wait in a queue until the sink takes them. A record that the sink refuses is tried again,
-with growing pauses, so a lost network loses no step while the run goes on. Each kind of trouble is
-reported once.
+Records wait in a queue until the sink accepts them. A refused record is retried with growing
+pauses, so a lost network loses no step. Each kind of problem is reported once.
 """
 
 from __future__ import annotations
@@ -20,28 +19,28 @@ from rl.tracking.mark import Mark
 from rl.tracking.sink import Ending, RunInfo, Sink
 
 logger = logging.getLogger(__name__)
-MOST_WAITING = 10_000
-"""Maximum records that wait for a sink; older ones are dropped, and the screen says so."""
+MAX_WAITING = 10_000
+"""Maximum number of waiting records; older records are dropped, and the user is warned."""
 PAUSES_S = (1.0, 5.0, 20.0, 60.0)
-"""Pauses before a further attempt; the last one repeats."""
+"""Pauses before retries; the last one repeats."""
 
 
 class Background:
     """Feeds one sink.
 
     Args:
-        name: of the sink, for messages.
+        name: the sink's name, for messages.
         sink: the sink.
-        run: what the sink is opened with.
-        mark: what the tracker has of the run already.
-        say: shows the user a line.
+        run: the run, for ``sink.open``.
+        mark: the progress of the sink with this run.
+        report: called with a line for the user.
     """
 
     def __init__(
-        self, name: str, sink: Sink, run: RunInfo, mark: Mark, say: Callable[[str], None]
+        self, name: str, sink: Sink, run: RunInfo, mark: Mark, report: Callable[[str], None]
     ) -> None:
         self._name, self._sink, self._run, self._mark = name, sink, run, mark
-        self._say_line = say
+        self._report_line = report
         self._limit_s = sink.options.timeout_s
         self._records: deque[tuple[int, Mapping[str, Any]]] = deque()
         self._ending: Ending | None = None
@@ -49,46 +48,46 @@ class Background:
         self._tried = threading.Event()
         """Set after the first attempt to open the sink."""
         self._given_up = threading.Event()
-        """Set when the run does not wait any longer."""
+        """Set when the run no longer waits."""
         self._error: BaseException | None = None
-        """What the first attempt to open the sink raised."""
+        """The error of the first attempt to open the sink."""
         self._late = False
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._thread = threading.Thread(target=self._work, name=f"turnwise-{name}", daemon=True)
 
     def start(self) -> None:
-        """Begin to open the sink."""
+        """Start the thread, which opens the sink."""
         self._thread.start()
 
     def wait_open(self) -> None:
         """Wait until the sink is open, at most ``timeout_s`` seconds.
 
         Raises:
-            UsageError: the sink refused in that time: most often, it is not set up.
+            UsageError: the sink refused to open, most often because it is not set up.
         """
         if not self._tried.wait(self._limit_s):
             with self._changed:
                 self._late = not self._tried.is_set()
         if self._late:
-            waits = "the run goes on, and its metrics wait for it"
-            self._say("late", f"not started within {self._limit_s:g} s; {waits}")
+            waits = "the run continues, and its metrics wait for the sink"
+            self._report("late", f"not started within {self._limit_s:g} s; {waits}")
         elif self._error is not None:
             raise UsageError(
-                f"log={self._name} cannot start: {_told(self._error)}. Set it up, or leave it out "
-                f"of log=..."
+                f"log={self._name} cannot start: {_in_one_line(self._error)}. Set it up, or leave "
+                f"it out of log=..."
             ) from self._error
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Queue a record; returns at once."""
         with self._changed:
             self._records.append((step, metrics))
-            full = len(self._records) > MOST_WAITING
+            full = len(self._records) > MAX_WAITING
             if full:
                 self._records.popleft()
             self._changed.notify()
         if full:
             dropped = "the oldest are dropped, and stay in metrics.jsonl"
-            self._say("full", f"{MOST_WAITING} records wait; {dropped}")
+            self._report("full", f"{MAX_WAITING} records wait; {dropped}")
 
     def finish(self, ending: Ending) -> None:
         """Queue the end of the run; returns at once."""
@@ -97,12 +96,12 @@ class Background:
             self._changed.notify()
 
     def join(self, limit_s: float) -> None:
-        """Wait until the sink has everything, at most ``limit_s`` seconds."""
+        """Wait until the sink has all records, at most ``limit_s`` seconds."""
         self._thread.join(limit_s)
         if self._thread.is_alive():
             waiting = len(self._records)
-            left = f"; {waiting} records are in metrics.jsonl alone" if waiting else ""
-            self._say(
+            left = f"; {waiting} records are only in metrics.jsonl" if waiting else ""
+            self._report(
                 "end", f"not finished within {self._limit_s:g} s, the run ends without it{left}"
             )
         self._given_up.set()
@@ -129,9 +128,9 @@ class Background:
             self._mark.rewound(run.step)
         elif run.step < self._mark.step:
             again = f"steps {run.step + 1} to {self._mark.step}"
-            self._say("again", f"{again} are there from before; they are not logged again")
+            self._report("again", f"{again} are already there; they are not logged again")
         if self._sink.place:
-            self._say("place", self._sink.place)
+            self._report("place", self._sink.place)
 
     def _deliver(self, step: int, metrics: Mapping[str, Any]) -> None:
         missing = self._mark.missing(step, metrics)
@@ -140,7 +139,7 @@ class Background:
             self._mark.delivered(step, missing)
 
     def _next(self) -> tuple[int, Mapping[str, Any]] | None:
-        """The oldest record, which stays in the queue; None: there will be no more."""
+        """The oldest record, which stays in the queue; None if there are no more."""
         with self._changed:
             while not self._records:
                 if self._ending is not None or self._given_up.is_set():
@@ -149,29 +148,29 @@ class Background:
             return self._records[0]
 
     def _attempt(self, what: str, action: Callable[[], None], first: bool = False) -> bool:
-        """Do it, with further attempts; False: it was given up."""
+        """Do ``action`` with retries; False if the run stopped waiting."""
         tries = 0
         while not self._given_up.is_set():
             try:
                 action()
-            # Foreign code: whatever it raises is the sink's trouble, not the run's.
+            # Foreign code: its errors must not end the run.
             except (Exception, SystemExit) as error:
                 if first and self._refuse(error):
                     return False
                 logger.debug("%s cannot %s", self._name, what, exc_info=True)
                 pause_s = PAUSES_S[min(tries, len(PAUSES_S) - 1)]
-                self._say("trouble", f"cannot {what}: {_told(error)}; it is tried again")
+                self._report("trouble", f"cannot {what}: {_in_one_line(error)}; it is retried")
                 tries += 1
                 self._given_up.wait(pause_s)
             else:
                 self._tried.set()
                 if tries:
-                    self._say("well", "works again")
+                    self._report("well", "works again")
                 return True
         return False
 
     def _refuse(self, error: BaseException) -> bool:
-        """Hand the error to a run that still waits for the sink to open; False: none waits."""
+        """Pass the error to a run that still waits for the sink to open; False if it does not."""
         with self._changed:
             if self._late:
                 return False
@@ -179,26 +178,26 @@ class Background:
             self._tried.set()
             return True
 
-    def _say(self, kind: str, text: str) -> None:
-        """Show the user a line, once of each kind."""
-        if kind in self._told or self._given_up.is_set():
+    def _report(self, kind: str, text: str) -> None:
+        """Report a line to the user, once for each kind."""
+        if kind in self._reported or self._given_up.is_set():
             return
-        self._told.add(kind)
+        self._reported.add(kind)
         try:
-            self._say_line(f"{self._name}: {text}")
-        # The thread must go on where the screen is a file on a full disk.
+            self._report_line(f"{self._name}: {text}")
+        # The thread must survive a screen that is a file on a full disk.
         except (RunFailure, OSError, SystemExit) as error:
             logger.warning("%s: %s (%s)", self._name, text, error)
 
 
-def _told(error: BaseException) -> str:
-    """An error in one line."""
+def _in_one_line(error: BaseException) -> str:
+    """Type and message of an error in one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def join_all(sinks: Mapping[str, Background], limit_s: float) -> None:
-    """Wait for several sinks, at most ``limit_s`` seconds for all of them together."""
+    """Wait for several sinks, at most ``limit_s`` seconds in total."""
     until = time.monotonic() + limit_s
     for sink in sinks.values():
         sink.join(max(0.0, until - time.monotonic()))

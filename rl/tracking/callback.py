@@ -19,53 +19,53 @@ CALLBACKS = Registry("callback", "turnwise.callbacks")
 
 
 class Callback:
-    """A user's own code in a run; derive from it and define the methods that you need.
+    """Base class of a user's own code in a run; define the methods that you need.
 
-    The run waits for each method. An exception ends the run with one line that names the callback;
-    the steps that are done are saved first.
+    The run waits for each method. An exception ends the run with one line that names the callback,
+    after the done steps are saved.
     """
 
     def on_start(self, run: RunInfo) -> None:
-        """The run starts, or goes on after ``run.step``."""
+        """Called when the run starts, or continues after ``run.step``."""
 
     def on_step(
         self, step: int, metrics: Mapping[str, Any], groups: Sequence[TrajectoryGroup]
     ) -> None:
-        """A step is done.
+        """Called after each step.
 
         Args:
-            step: its number.
-            metrics: its line of metrics.jsonl.
-            groups: its episodes; of each, ``shaped_reward`` is what was learned from, and
-                ``advantages`` holds the advantage of each trained token. Empty in commands that
-                learn from a file.
+            step: the number of the step.
+            metrics: the step's line of metrics.jsonl.
+            groups: the step's episodes, with ``shaped_reward``, the reward that was trained on, and
+                ``advantages``, the advantage of each trained token. Empty in commands that learn
+                from a file.
         """
 
     def on_evaluation(
         self, step: int, split: str, metrics: Mapping[str, Any], groups: Sequence[TrajectoryGroup]
     ) -> None:
-        """Tasks of a split were played.
+        """Called after each evaluation on tasks of a split.
 
         Args:
-            step: the weights are those after this step.
-            split: "validation" or "test", or another that ``rl.eval`` was asked for.
-            metrics: their line of metrics.jsonl; in ``rl.eval``, the result.
-            groups: their episodes.
+            step: the step after which the weights were evaluated.
+            split: "validation" or "test", or another split of ``rl.eval``.
+            metrics: the evaluation's line of metrics.jsonl; in ``rl.eval``, the result.
+            groups: the episodes.
         """
 
     def on_end(self, result: Mapping[str, Any] | None) -> None:
-        """The run is over.
+        """Called at the end of the run.
 
         Args:
-            result: what result.json holds; None: the run failed.
+            result: the content of result.json; None if the run failed.
         """
 
 
 def register_callback(name: str, target: Any) -> None:
-    """Name a callback, its class or ``"module:Class"`` for ``callbacks=NAME`` in this process.
+    """Register a callback, its class or ``"module:Class"`` as ``callbacks=NAME`` in this process.
 
     Raises:
-        ValueError: the name is taken.
+        ValueError: the name is already registered.
     """
     CALLBACKS.register(name, target)
 
@@ -87,7 +87,7 @@ class Callbacks:
         """Call ``on_start``.
 
         Raises:
-            RunFailure: one raised; so do the other methods.
+            RunFailure: a callback raised; the other methods raise it too.
         """
         self._each("on_start", lambda callback: callback.on_start(run))
 
@@ -113,11 +113,11 @@ class Callbacks:
         for name, callback in self._members:
             try:
                 call(callback)
-            # A callback is foreign code: whatever it raises is reported as its own.
+            # Foreign code: its errors are reported under the callback's name.
             except (Exception, SystemExit) as error:
                 raise RunFailure(
                     f"callback {name!r} failed in {what}: {type(error).__name__}: {error} "
-                    f"({_place(error)})"
+                    f"({_position(error)})"
                 ) from error
 
 
@@ -125,17 +125,17 @@ def make_callbacks(text: str, objects: Sequence[Callback] = ()) -> Callbacks:
     """The callbacks of a run.
 
     Args:
-        text: registered names, each with options in parentheses if it has some, between commas.
-        objects: more of them, from Python.
+        text: registered names, separated by commas, with options in parentheses.
+        objects: additional callbacks, from Python.
 
     Raises:
-        UsageError: a name is unknown, an option is wrong, or something is no callback.
+        UsageError: a name is unknown, an option is wrong, or an object is no callback.
     """
     try:
         members = [(name, _make(name, options)) for name, options in named(text)]
     except SyntaxError as error:
         raise UsageError(
-            f"callbacks ({text}): expected names such as samples, samples(every=5)"
+            f"callbacks ({text}): expected NAME or NAME(KEY=VALUE), separated by commas"
         ) from error
     except (UnknownNameError, PluginImportError, TypeError, ValueError) as error:
         raise UsageError(f"callbacks ({text}): {error}") from error
@@ -150,14 +150,14 @@ def make_callbacks(text: str, objects: Sequence[Callback] = ()) -> Callbacks:
 def _make(name: str, options: Mapping[str, Any]) -> Callback:
     found = CALLBACKS.get(name)
     if isinstance(found, Callback) and options:
-        raise TypeError(f"{name} has no options, yet {min(options)!r} was given")
+        raise TypeError(f"{name} has no options: drop {min(options)!r}")
     made = found if isinstance(found, Callback) else build("callback", name, found, options)
     if not isinstance(made, Callback):
         raise TypeError(f"callback {name!r} is {made!r}: expected an rl.tracking.Callback")
     return made
 
 
-def _place(error: BaseException) -> str:
-    """File and line of what raised an error."""
+def _position(error: BaseException) -> str:
+    """File and line where an error was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "no traceback"

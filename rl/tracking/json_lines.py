@@ -1,4 +1,4 @@
-"""metrics.jsonl, the sink that every run has: a line of JSON for each record."""
+"""metrics.jsonl, a sink of every run: a line of JSON for each record."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from rl.tracking.sink import RunInfo, Sink, SinkOptions
 
 
 class JsonLines(Sink):
-    """Appends each record to a file. The run itself calls it: it fails where the disk is full.
+    """Appends each record to a file. The run calls it directly, so a full disk ends the run.
 
     Args:
         path: the file.
     """
 
     rewinds = True
-    """:meth:`rl.run.folder.RunFolder.rewind` drops the lines."""
+    """:meth:`rl.run.folder.RunFolder.rewind` removes the lines."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(SinkOptions())
         self._path = path
 
     def open(self, run: RunInfo, id: str) -> str:
-        """The file is opened for each line."""
+        """Return the path; :meth:`log` opens the file for each line."""
         return str(self._path)
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Append a line.
 
         Raises:
-            RunFailure: it cannot be written.
+            RunFailure: the file cannot be written.
         """
         with writing(self._path), self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **metrics}) + "\n")

@@ -1,4 +1,4 @@
-"""How far a sink has come with a run, kept in the run's folder for the run that resumes it."""
+"""The progress of a sink with a run, kept in the run's folder for a resumed run."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from rl.errors import RunFailure
 from rl.run.files import make_folder, replace_text
 
 FOLDER = "tracking"
-"""Within the run's folder: a file for each sink."""
+"""The folder of these files within the run's folder, one file per sink."""
 
 
 class Mark:
-    """A run's id in a tracker, and the last record that the tracker got.
+    """A run's id in a tracker, and the last record that the tracker has.
 
     Args:
-        path: the file; None: the mark is kept in memory alone.
+        path: the file; None: the mark is only in memory.
 
     Raises:
-        RunFailure: the file holds something else.
+        RunFailure: the file is no mark.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self.id = ""
         self.step = -1
-        """The last step of which the tracker has metrics; -1: none."""
+        """The last step with metrics in the tracker; -1: none."""
         self._keys: set[str] = set()
         """The metrics of that step that the tracker has."""
         if path is not None and path.exists():
@@ -38,12 +38,12 @@ class Mark:
                 self._keys = set(known["keys"])
             except (ValueError, KeyError, TypeError) as error:
                 raise RunFailure(
-                    f"{path} is not what a run wrote ({error!r}): delete it to start a new run in "
+                    f"{path} is no mark of a sink ({error!r}): delete it to start a new run in "
                     f"the tracker"
                 ) from error
 
     def opened(self, id: str) -> None:
-        """Keep the run's id."""
+        """Store the run's id."""
         self.id = id
         self._write()
 
@@ -54,13 +54,13 @@ class Mark:
         return {key: value for key, value in metrics.items() if key not in self._keys}
 
     def delivered(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """The tracker has these metrics."""
+        """Record that the tracker has these metrics."""
         self._keys = {*metrics, *(self._keys if step == self.step else ())}
         self.step = step
         self._write()
 
     def rewound(self, step: int) -> None:
-        """The tracker dropped everything after ``step``."""
+        """Record that the tracker dropped everything after ``step``."""
         if step < self.step:
             self.step, self._keys = step, set()
 

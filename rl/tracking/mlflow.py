@@ -14,10 +14,10 @@ from rl.tracking.sink import Ending, RunInfo, Sink, SinkOptions
 T = TypeVar("T")
 STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 MOST_PARAMS, MOST_METRICS = 100, 1000
-"""In one request to MLflow."""
+"""Maximum numbers in one request to MLflow."""
 LONGEST_PARAM = 6000
 _FORBIDDEN = re.compile(r"[^\w\-./ :]")
-"""What MLflow takes in no name."""
+"""Characters that MLflow allows in no name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class MLflowOptions(SinkOptions):
     """The options of ``log=mlflow``."""
 
     tracking_uri: str = ""
-    """MLflow: the server, database or folder; empty: MLFLOW_TRACKING_URI, else MLflow's default."""
+    """MLflow: the server, database or folder; empty: MLFLOW_TRACKING_URI, or MLflow's default."""
 
 
 class MLflow(Sink):
@@ -36,7 +36,7 @@ class MLflow(Sink):
     extra = "turnwise[mlflow]"
 
     def open(self, run: RunInfo, id: str) -> str:
-        """Start the run, or go on with the one of this id."""
+        """Start a run, or continue the run with this id."""
         from mlflow.entities import Param
         from mlflow.tracking import MlflowClient
 
@@ -76,7 +76,7 @@ class MLflow(Sink):
             self._client.log_batch(self._id, metrics=some)
 
     def finish(self, ending: Ending) -> None:
-        """Record the result and the pictures, and end the run."""
+        """Record the result and the images, and end the run."""
         if ending.result:
             self._client.log_dict(self._id, dict(ending.result), "result.json")
         for path in ending.images.values():
@@ -85,7 +85,7 @@ class MLflow(Sink):
 
 
 def _name(name: str) -> str:
-    """A metric's name as MLflow takes it."""
+    """A name in the characters that MLflow allows."""
     return _FORBIDDEN.sub("_", name)
 
 

@@ -1,4 +1,4 @@
-"""The protocol of a metric sink: a place that a run's numbers go to."""
+"""Metric sinks: the base class, their registration, and their options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rl.settings.groups import at_least
 from tools.registry import Registry
 
 NONE = "none"
-"""``log=none``: no sink beside metrics.jsonl and the screen."""
+"""``log=none``: only metrics.jsonl and the screen."""
 SINKS = Registry("sink", "turnwise.sinks")
 
 
@@ -27,8 +27,8 @@ class SinkOptions:
     name: str = ""
     """The run's name in the tracker; empty: the name of the run's folder."""
     timeout_s: float = 30.0
-    """Seconds that a sink may take to start, and all of them to finish; the run goes on without a
-    slower one."""
+    """Maximum seconds for a sink to start, and for all sinks to finish; the run continues without
+    a slower sink."""
 
     def __post_init__(self) -> None:
         at_least(0.1, self, "timeout_s")
@@ -36,33 +36,33 @@ class SinkOptions:
 
 @dataclass(frozen=True)
 class RunInfo:
-    """The run, as sinks and callbacks see it."""
+    """The run as sinks and callbacks see it."""
 
     command: str
-    """Which command runs: train, sft, dpo, reward_model or eval."""
+    """The command: train, sft, dpo, reward_model or eval."""
     folder: Path
     config: Mapping[str, Any]
     """The resolved configuration, under the command line's keys (``algo.kl.coef``)."""
     step: int = 0
-    """The last step of the run that is resumed; 0 in a new run."""
+    """The last step of a resumed run; 0 in a new run."""
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a run ended."""
+    """The end of a run."""
 
     status: Literal["finished", "interrupted", "failed"]
     result: Mapping[str, Any] = field(default_factory=dict)
-    """What result.json holds; empty where the run failed."""
+    """The content of result.json; empty if the run failed."""
     images: Mapping[str, Path] = field(default_factory=dict)
-    """Pictures by name (``curve``, ``ledger``)."""
+    """Images by name (``curve``, ``ledger``)."""
 
 
 class Sink(ABC):
-    """A place that a run's numbers go to.
+    """Base class of a metric sink, which receives a run's metrics.
 
-    A thread of its own calls each sink, one method at a time, so a slow sink delays no other. An
-    exception of :meth:`log` is reported once, and the same record is tried again later.
+    Each sink has its own thread, which calls one method at a time, so a slow sink delays no other.
+    An exception of :meth:`log` is reported once, and the same record is retried later.
 
     Args:
         options: an object of the class's own ``Options``.
@@ -71,12 +71,12 @@ class Sink(ABC):
     Options: ClassVar[type[SinkOptions]] = SinkOptions
     """A frozen dataclass derived from :class:`SinkOptions`; its fields are ``log.KEY``."""
     package: ClassVar[str] = ""
-    """The module that the sink needs; "": none beside turnwise's own."""
+    """The module that the sink needs; "": none."""
     extra: ClassVar[str] = ""
-    """What to give pip for it: ``turnwise[wandb]``."""
+    """The argument of ``pip install``: ``turnwise[wandb]``."""
     rewinds: ClassVar[bool] = False
     """Whether :meth:`open` drops the steps after ``run.step``. A resumed run repeats these steps.
-    A sink that cannot drop them does not get them a second time."""
+    A sink that cannot drop them does not get them again."""
 
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
@@ -87,30 +87,30 @@ class Sink(ABC):
 
         Args:
             run: the run and its configuration.
-            id: what this method returned when the run was started; "" in a new run.
+            id: the id that this method returned at the start of the run; "" in a new run.
 
         Returns:
-            The run's id in the tracker; it is kept in the run's folder.
+            The run's id in the tracker, which is stored in the run's folder.
         """
 
     @property
     def place(self) -> str:
-        """Where a user finds the numbers: a URL or a path; the screen shows it once."""
+        """URL, path or command that shows the metrics; the screen shows it once."""
         return ""
 
     @abstractmethod
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Record the numbers of a step. Several calls may name one step, with other metrics."""
+        """Record metrics of a step. Several calls may have the same step with other metrics."""
 
     def finish(self, ending: Ending) -> None:  # noqa: B027 - many sinks have nothing to do
         """Record the result and end the run in the tracker."""
 
 
 def register_sink(name: str, target: Any) -> None:
-    """Give a sink's class, or ``"module:Class"``, a name for ``log=NAME`` in this process.
+    """Register a sink's class, or ``"module:Class"``, as ``log=NAME`` in this process.
 
     Raises:
-        ValueError: the name is taken.
+        ValueError: the name is already registered.
     """
     SINKS.register(name, target)
 
@@ -130,7 +130,7 @@ def sink_type(name: str) -> type[Sink]:
     Raises:
         UnknownNameError: no sink has the name.
         PluginImportError: the plug-in that owns the name fails to import.
-        ValueError: the name belongs to something else than a sink.
+        ValueError: the registered object is no sink.
     """
     found = SINKS.get(name)
     if not (isinstance(found, type) and issubclass(found, Sink)):
@@ -142,7 +142,7 @@ def make_sinks(names: Sequence[str], options: SinkOptions) -> dict[str, Sink]:
     """The sinks of ``log=NAMES``, not yet open.
 
     Raises:
-        UsageError: the package of one is not installed.
+        UsageError: the package of a sink is not installed.
     """
     made = {}
     for name in names:

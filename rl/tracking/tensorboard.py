@@ -17,7 +17,7 @@ class TensorBoard(Sink):
     rewinds = True
 
     def open(self, run: RunInfo, id: str) -> str:
-        """Begin an event file; TensorBoard drops what older files hold of steps to come."""
+        """Start an event file; TensorBoard drops later steps in older files."""
         from torch.utils.tensorboard import SummaryWriter
 
         self._folder = run.folder / "tensorboard"
@@ -31,7 +31,7 @@ class TensorBoard(Sink):
 
     @property
     def place(self) -> str:
-        """The command that shows them."""
+        """The command that shows the event files."""
         return f"tensorboard --logdir {self._folder}"
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
@@ -43,7 +43,7 @@ class TensorBoard(Sink):
         self._writer.flush()
 
     def finish(self, ending: Ending) -> None:
-        """Write the result and the pictures, and close the file."""
+        """Write the result and the images, and close the file."""
         for name, path in ending.images.items():
             self._writer.add_image(name, _pixels(path), self._step, dataformats="HWC")
         rows = [f"| {key} | {value} |" for key, value in ending.result.items()]

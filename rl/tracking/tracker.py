@@ -1,7 +1,7 @@
-"""What a command tells about its run, and to whom.
+"""The tracker of a command, which passes records to sinks and callbacks.
 
-metrics.jsonl and the screen get a record at once; the trackers get it from threads of their own;
-the run waits for callbacks.
+metrics.jsonl and the screen get a record at once. Trackers get it from their own threads. The run
+waits for callbacks.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 
 class Tracker:
-    """The sinks and callbacks of one run, told of everything while the context lasts.
+    """The sinks and callbacks of one run.
 
     Args:
-        run: the run; :meth:`open` says where it goes on.
-        config: which sinks and callbacks.
-        direct: sinks that the run calls itself, whose errors are its own.
-        say: shows the user a line.
-        callbacks: more callbacks, from Python.
-        marks: a folder that keeps how far each sink has come, for the run that resumes this one;
-            None: nothing resumes it.
+        run: the run; :meth:`open` sets its step.
+        config: names sinks and callbacks.
+        direct: sinks that the run calls directly; their errors end the run.
+        report: called with a line for the user.
+        callbacks: additional callbacks, from Python.
+        marks: the folder with the progress of each sink, for a resumed run; None: the run cannot
+            be resumed.
 
     Raises:
         UsageError: a package is not installed, or a callback's name or option is wrong.
@@ -45,17 +45,17 @@ class Tracker:
         run: RunInfo,
         config: TrackingConfig,
         direct: Sequence[Sink],
-        say: Callable[[str], None],
+        report: Callable[[str], None],
         callbacks: Sequence[Callback] = (),
         marks: Path | None = None,
     ) -> None:
         self.run = run
-        self.say = say
+        self.report = report
         self.callbacks = make_callbacks(config.callbacks, callbacks)
         self._direct, self._marks = direct, marks
         self._options = config.log.settings
         self._sinks = make_sinks(config.log.names, self._options)
-        self._behind: dict[str, Background] = {}
+        self._background: dict[str, Background] = {}
         self._evaluations: list[tuple[str, Sequence[TrajectoryGroup]]] = []
         self._ending: Ending | None = None
         self._is_open = False
@@ -64,7 +64,7 @@ class Tracker:
         """Start the sinks, wait for them, and call ``on_start``.
 
         Args:
-            step: the last one of a run that is resumed.
+            step: the last step of a resumed run.
 
         Raises:
             UsageError: a sink cannot start.
@@ -73,23 +73,23 @@ class Tracker:
         self.run = replace(self.run, step=step)
         for sink in self._direct:
             sink.open(self.run, "")
-        self._behind = {
-            name: Background(name, sink, self.run, self._mark(name), self.say)
+        self._background = {
+            name: Background(name, sink, self.run, self._mark(name), self.report)
             for name, sink in self._sinks.items()
         }
         self._is_open = True
         try:
-            for behind in self._behind.values():
-                behind.start()
-            for behind in self._behind.values():
-                behind.wait_open()
+            for background in self._background.values():
+                background.start()
+            for background in self._background.values():
+                background.wait_open()
             self.callbacks.start(self.run)
         except BaseException as error:
             self.close(error)
             raise
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Give a record, with its ``step``, to all sinks; returns when it is in metrics.jsonl.
+        """Pass a record, with its ``step``, to all sinks; returns when it is in metrics.jsonl.
 
         Raises:
             RunFailure: metrics.jsonl or the screen cannot be written.
@@ -97,22 +97,22 @@ class Tracker:
         step, metrics = record["step"], {k: v for k, v in record.items() if k != "step"}
         for sink in self._direct:
             sink.log(step, metrics)
-        for behind in self._behind.values():
-            behind.log(step, metrics)
+        for background in self._background.values():
+            background.log(step, metrics)
 
     def evaluated(self, split: str, groups: Sequence[TrajectoryGroup]) -> None:
-        """Keep the episodes of an evaluation for the callbacks, until its record comes."""
+        """Keep the episodes of an evaluation until :meth:`call` passes them to the callbacks."""
         if self.callbacks:
             self._evaluations.append((split, groups))
 
     def call(
         self, record: Mapping[str, Any], groups: Sequence[TrajectoryGroup] | None = None
     ) -> None:
-        """Call the callbacks with a record that was logged.
+        """Call the callbacks with a logged record.
 
         Args:
-            record: with its ``step``.
-            groups: the step's episodes; None: the record is of evaluations alone.
+            record: the record, with its ``step``.
+            groups: the step's episodes; None: the record has only evaluations.
 
         Raises:
             RunFailure: a callback raised.
@@ -124,7 +124,7 @@ class Tracker:
             self.callbacks.step(record["step"], record, groups)
 
     def finish(self, result: Mapping[str, Any], images: Mapping[str, Path] | None = None) -> None:
-        """Say what the run came to; sinks and callbacks get it as the context ends."""
+        """Set the result, which :meth:`close` passes to sinks and callbacks."""
         done = result.get("finished", True)
         drawn = {name: path for name, path in (images or {}).items() if path.exists()}
         self._ending = Ending("finished" if done else "interrupted", result, drawn)
@@ -133,10 +133,10 @@ class Tracker:
         """End the run in all trackers, and call ``on_end``; takes at most ``timeout_s`` seconds.
 
         Args:
-            error: what ends the run; None: it ended well.
+            error: the error that ends the run; None without an error.
 
         Raises:
-            RunFailure: a callback raised, and nothing else is being raised: else that gets a note.
+            RunFailure: a callback raised. If ``error`` is given, it gets a note instead.
         """
         if not self._is_open:
             return
@@ -145,8 +145,8 @@ class Tracker:
         if error is not None or ending is None:
             stopped = isinstance(error, (KeyboardInterrupt, asyncio.CancelledError))
             ending = Ending("interrupted" if stopped or error is None else "failed")
-        for behind in self._behind.values():
-            behind.finish(ending)
+        for background in self._background.values():
+            background.finish(ending)
         try:
             self.callbacks.end(None if ending.status == "failed" else ending.result)
         except RunFailure as failure:
@@ -154,7 +154,7 @@ class Tracker:
                 raise
             error.add_note(str(failure))
         finally:
-            join_all(self._behind, self._options.timeout_s)
+            join_all(self._background, self._options.timeout_s)
 
     def _mark(self, name: str) -> Mark:
         return Mark(self._marks and self._marks / f"{name}.json")

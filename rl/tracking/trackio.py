@@ -17,7 +17,7 @@ class TrackioOptions(SinkOptions):
     """The options of ``log=trackio``."""
 
     space: str = ""
-    """trackio: a Hugging Face Space (user/name) that shows the run; empty: this machine alone."""
+    """trackio: a Hugging Face Space (user/name) that shows the run; empty: only this machine."""
 
 
 class Trackio(Sink):
@@ -28,7 +28,7 @@ class Trackio(Sink):
     extra = "turnwise[trackio]"
 
     def open(self, run: RunInfo, id: str) -> str:
-        """Start the run, or go on with the one of this name."""
+        """Start a run, or continue the run with this name."""
         import trackio
 
         options = cast(TrackioOptions, self.options)
@@ -54,18 +54,18 @@ class Trackio(Sink):
         self._run.log(dict(metrics), step=step)
 
     def finish(self, ending: Ending) -> None:
-        """End the run, with its result and pictures in a last row."""
+        """End the run, with the result and images in a last row."""
         import trackio
 
         last = {f"result/{k}": v for k, v in ending.result.items() if isinstance(v, (int, float))}
-        pictures = {name: trackio.Image(str(path)) for name, path in ending.images.items()}
-        if last or pictures:
-            self._run.log({**last, **pictures})
+        images = {name: trackio.Image(str(path)) for name, path in ending.images.items()}
+        if last or images:
+            self._run.log({**last, **images})
         self._run.finish()
 
 
 def _mute(*modules: Any) -> None:
-    """Keep modules from printing to standard output, which is the command's own."""
+    """Keep modules from printing to standard output, which the command needs."""
     for module in modules:
         module.print = _log
 

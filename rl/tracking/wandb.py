@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 from rl.tracking.sink import Ending, RunInfo, Sink, SinkOptions
 
 STEP = "step"
-"""The metric that every chart has as its axis."""
+"""The metric on the horizontal axis of every chart."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,29 +19,29 @@ class WandBOptions(SinkOptions):
     entity: str = ""
     """W&B: the team or user that the run belongs to; empty: your default."""
     group: str = ""
-    """W&B: runs of one group stand together."""
+    """W&B: the group of the run."""
     tags: str = ""
-    """W&B: labels, with commas between."""
+    """W&B: labels, separated by commas."""
     mode: Literal["auto", "online", "offline"] = "auto"
-    """W&B: auto is what WANDB_MODE says, else online; offline keeps the run in its folder until
+    """W&B: auto means WANDB_MODE, or online; offline keeps the run in its folder until
     `wandb sync`."""
 
 
 class WandB(Sink):
-    """Logs to Weights & Biases; ``wandb login`` or WANDB_API_KEY says who you are."""
+    """Logs to Weights & Biases; sign in with ``wandb login`` or WANDB_API_KEY."""
 
     Options = WandBOptions
     package = "wandb"
     extra = "turnwise[wandb]"
 
     def open(self, run: RunInfo, id: str) -> str:
-        """Start the run, or go on with the one of this id."""
+        """Start a run, or continue the run with this id."""
         import wandb
 
         options = cast(WandBOptions, self.options)
         mode = None if options.mode == "auto" else options.mode
         settings = wandb.Settings(
-            # Standard output is the command's own.
+            # The command needs standard output.
             silent=True,
             console="off",
             finish_timeout=options.timeout_s,
@@ -60,12 +60,12 @@ class WandB(Sink):
             allow_val_change=True,
             dir=str(run.folder),
             mode=mode,
-            # A run that the user's own code has open stays theirs.
+            # Do not reuse a run that the user's own code has open.
             reinit="create_new",
             settings=settings,
         )
-        # W&B drops a record of an earlier step than its own count, as an evaluation after a
-        # resumed checkpoint is; a step among the metrics has no such rule.
+        # W&B drops records of a step before its own count, such as an evaluation after a resumed
+        # checkpoint. It does not drop them if the step is a metric.
         self._run.define_metric(STEP)
         self._run.define_metric("*", step_metric=STEP)
         return str(self._run.id)
@@ -83,9 +83,9 @@ class WandB(Sink):
         """Record the result as the run's summary, and end the run."""
         import wandb
 
-        pictures = {name: wandb.Image(str(path)) for name, path in ending.images.items()}
-        if pictures:
-            self._run.log(pictures)
+        images = {name: wandb.Image(str(path)) for name, path in ending.images.items()}
+        if images:
+            self._run.log(images)
         for key, value in ending.result.items():
             self._run.summary[f"result/{key}"] = value
         self._run.finish(exit_code=1 if ending.status == "failed" else 0)

@@ -9,7 +9,7 @@ from tokenizers import decoders, pre_tokenizers
 from transformers import AddedToken, PreTrainedTokenizerBase
 
 from rl.data.conversations import Conversation, Exchange
-from rl.stage.tiny import CHAT_TEMPLATE, train_tokenizer
+from rl.runtime.tiny import CHAT_TEMPLATE, train_tokenizer
 
 CHATML = (
     "{% if messages[0].role != 'system' %}"

@@ -15,8 +15,10 @@ from benchmarks.studies.tables import as_text, interval
 from benchmarks.studies.transfer import EPISODES, RUNS, TRAININGS, UPDATES
 from benchmarks.studies.worlds.reflective import KINDS, PLACES, chain, corrupted, terms_of
 from envs.math.generated import GeneratedTasks
-from rl.cli import parse
-from rl.config import EvaluateConfig, SFTConfig, TrainConfig
+from rl.settings.evaluate import EvaluateConfig
+from rl.settings.parsing.command_line import parse
+from rl.settings.sft import SFTConfig
+from rl.settings.train import TrainConfig
 
 QUESTION, ANSWER = "Compute 7 + 5 - 4 + 8.", "16"
 

@@ -19,7 +19,7 @@ from envs.play import aplay, gold_of
 from envs.replay import main
 from rl.rollout.collector import Collector, EpisodeLimits
 from rl.run.folder import write_trajectories
-from rl.stage.tiny import train_tokenizer
+from rl.runtime.tiny import train_tokenizer
 
 TASKS = range(4)
 PLAYED = [

@@ -15,7 +15,7 @@ import envs
 from agents.local import LocalPolicy
 from agents.local.engine import Engine
 from rl.learner.updater import Updater
-from rl.run import closing
+from rl.run.process import closing
 from rl.train import main
 
 NEVER = 3600.0
@@ -122,7 +122,7 @@ HANGS = {
 if __name__ == "__main__":
     what, *words = sys.argv[1:]
     HANGS[what]()
-    closing.LEAVE_S = 2.0
+    closing.EXIT_S = 2.0
     toy_envs.register()
     assert envs.env_type("toy-copy-v0") is toy_envs.TOYS["toy-copy-v0"]
-    closing.leave(main(words))
+    closing.exit_process(main(words))

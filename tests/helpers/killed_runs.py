@@ -21,9 +21,9 @@ import toy_envs
 import transformers.models.auto.tokenization_auto
 import transformers.models.qwen3.modeling_qwen3
 
-import rl.run.curve
-import rl.run.display
-import rl.trainer
+import rl.run.display.curve
+import rl.run.display.screen
+import rl.run.trainer
 from rl.train import main
 
 assert all((matplotlib, transformers, rl)), "what a run imports only when it needs it"

@@ -13,8 +13,8 @@ from agents.scripted import ScriptedPolicy
 from rl.data.conversations import Conversation, Exchange
 from rl.learner.checkpoint import save_checkpoint
 from rl.rollout.collector import Collector, EpisodeLimits
+from rl.runtime.tiny import new_model, train_tokenizer
 from rl.settings.groups import TinyRecipe
-from rl.stage.tiny import new_model, train_tokenizer
 
 TASKS = {"train": range(0, 96), "validation": range(96, 100), "test": range(100, 104)}
 

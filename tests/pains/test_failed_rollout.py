@@ -12,7 +12,7 @@ import envs
 from rl.credit.algorithms import ALGORITHMS
 from rl.credit.assignment import assign_credit
 from rl.credit.batch import Batch
-from rl.run.metrics import rollout_metrics
+from rl.run.metrics.episodes import rollout_metrics
 
 TASKS = {"train": range(0, 40), "validation": range(40, 50), "test": range(50, 60)}
 

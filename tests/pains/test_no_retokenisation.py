@@ -15,7 +15,7 @@ from agents.renderer import Renderer
 from agents.scripted import ScriptedPolicy
 from rl.credit.batch import Batch
 from rl.data.conversations import Conversation, Exchange
-from rl.stage.tiny import train_tokenizer
+from rl.runtime.tiny import train_tokenizer
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

@@ -32,8 +32,8 @@ def toy_model(tmp_path_factory) -> Path:
     from rl.imitation.training import imitate
     from rl.learner.checkpoint import save_checkpoint
     from rl.learner.settings import OptimizerConfig
+    from rl.runtime.tiny import new_model, train_tokenizer
     from rl.settings.groups import TinyRecipe
-    from rl.stage.tiny import new_model, train_tokenizer
 
     async def make(folder: Path) -> None:
         options = EnvOptions(max_turns=2)

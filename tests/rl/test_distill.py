@@ -14,7 +14,7 @@ from rl.data.comparisons import read_comparisons
 from rl.data.conversations import read_conversations
 from rl.distillation.selection import Sample
 from rl.distillation.writer import DistillWriter, Rules
-from rl.stage.model import load_tokenizer
+from rl.runtime.model import load_tokenizer
 
 COMMON = ("env=toy-copy", "sampling.max_tokens=3", "sampling.slots=24", "sampling.temperature=2")
 

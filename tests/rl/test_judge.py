@@ -14,8 +14,8 @@ import rl.judge
 from rl.data.comparisons import read_comparisons
 from rl.data.conversations import Conversation, Exchange
 from rl.learner.checkpoint import save_checkpoint
+from rl.runtime.tiny import new_model, train_tokenizer
 from rl.settings.groups import TinyRecipe
-from rl.stage.tiny import new_model, train_tokenizer
 
 
 class Grader:

@@ -11,8 +11,8 @@ from transformers import AutoModelForCausalLM
 import rl.merge
 from rl.data.conversations import Conversation, Exchange
 from rl.learner.checkpoint import save_checkpoint
+from rl.runtime.tiny import new_model, train_tokenizer
 from rl.settings.groups import TinyRecipe
-from rl.stage.tiny import new_model, train_tokenizer
 
 
 def weights(folder, dtype=torch.float32):

@@ -6,12 +6,13 @@ import json
 
 import pytest
 
-from rl.cli import parse
-from rl.command import run_command
-from rl.config import PRESETS, EvaluateConfig, TrainConfig
 from rl.errors import UsageError
 from rl.run.folder import RunFolder
+from rl.run.process.command import run_command
+from rl.settings.evaluate import EvaluateConfig
 from rl.settings.models import find_model
+from rl.settings.parsing.command_line import parse
+from rl.settings.train import PRESETS, TrainConfig
 from rl.tracking.json_lines import JsonLines
 
 
@@ -54,21 +55,21 @@ def test_names_of_the_hub_are_left_alone(model, tmp_path, monkeypatch):
 
 def test_a_name_beside_runs_is_no_name_of_the_hub(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match="is not there"):
+    with pytest.raises(UsageError, match="does not exist"):
         find_model("runs/none")
     assert find_model("trained/none") == "trained/none"
     (tmp_path / "trained/a/checkpoints").mkdir(parents=True)
-    with pytest.raises(UsageError, match="is not there"):
+    with pytest.raises(UsageError, match="does not exist"):
         find_model("trained/none")
 
 
 @pytest.mark.parametrize(
     ("model", "line"),
     [
-        ("runs/none", "model (runs/none) is not there: no such folder."),
-        ("runs/her", "model (runs/her) is not there: no such folder. Did you mean 'runs/here'?"),
-        ("./here", "model (./here) is not there: no such folder."),
-        ("/none/at/all", "model (/none/at/all) is not there: no such folder."),
+        ("runs/none", "model (runs/none) does not exist: no such folder."),
+        ("runs/her", "model (runs/her) does not exist: no such folder. Did you mean 'runs/here'?"),
+        ("./here", "model (./here) does not exist: no such folder."),
+        ("/none/at/all", "model (/none/at/all) does not exist: no such folder."),
         ("runs/empty", "model (runs/empty) holds no model (config.json or adapter_config.json): "),
         ("runs/file", "model (runs/file) is a file: give the folder of a model, or of a run"),
         (
@@ -126,7 +127,7 @@ def test_what_a_resumed_run_does_otherwise_is_refused_or_listed(run):
     changed = train("resume=runs/here", "steps=20", "eval.every=3")
     told = RunFolder(run.path, changed).changes
     assert told == ["eval.every=3 (before: 10)", "steps=20 (before: 7)"]
-    with pytest.raises(UsageError, match=r"was started with prompts=32, not 4: go on with"):
+    with pytest.raises(UsageError, match=r"was started with prompts=32, not 4: continue with"):
         RunFolder(run.path, train("resume=runs/here", "prompts=4"))
 
 

@@ -58,7 +58,7 @@ def test_supervised_learning_on_a_file_and_evaluation_of_its_result(toy_model, t
     assert rl.eval.main([*COMMON, *words, "split=validation"]) == 0
     measured, _ = result(capfd)
     assert (measured["tasks"], measured["played"]) == (10, "10 of 24 validation tasks")
-    assert measured["interval_of"].startswith("tasks like these 10, of which each was played 3")
+    assert measured["interval_of"].startswith("tasks like these 10, each played 3")
     assert (measured["episodes"], measured["split"], measured["score"]) == (
         30,
         "validation",
@@ -155,7 +155,7 @@ def test_the_folder_is_looked_at_before_the_work(tmp_path, capfd, main):
     assert main([*COMMON, "model=no/model", f"out={tmp_path}/file"]) == 1
     stdout, stderr = capfd.readouterr()
     assert stdout == ""
-    expected = f"error: out ({tmp_path}/file) is no folder that can be made and written: "
+    expected = f"error: out ({tmp_path}/file) cannot be created or written: "
     assert stderr.startswith(expected)
 
 

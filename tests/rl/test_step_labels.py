@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from transformers import AutoTokenizer
 
-import rl.stage
+import rl.runtime
 import rl.step_labels
 from agents.completion import Completion, FinishReason, SamplingParams
 from agents.policy import PolicyFailure
@@ -17,7 +17,7 @@ from agents.renderer import Renderer
 from envs.math.env import MathOptions
 from envs.math.verification.verifier import MathVerifier
 from rl.data.steps import read_solutions, read_steps
-from rl.run.activity import Activities
+from rl.run.monitoring.activity import Activities
 
 ROWS = [
     {"prompt": "2 + 3?", "completions": ["Add.", "So it is", r"\boxed{5}"], "answer": 5},
@@ -55,12 +55,12 @@ class Scripted:
 
 @pytest.fixture
 def policy(toy_model, monkeypatch):
-    """Commands open a stage whose policy is scripted."""
+    """Commands open a runtime whose policy is scripted."""
     renderer = Renderer(AutoTokenizer.from_pretrained(toy_model))
     made = Scripted(renderer)
 
     @contextlib.asynccontextmanager
-    async def open_stage(config, say):
+    async def open_runtime(config, report):
         verifier = MathVerifier(workers=1)
         env = SimpleNamespace(system_prompt="Box it.")
         yield SimpleNamespace(
@@ -75,7 +75,7 @@ def policy(toy_model, monkeypatch):
         )
         verifier.close()
 
-    monkeypatch.setattr(rl.stage, "open_stage", open_stage)
+    monkeypatch.setattr(rl.runtime, "open_runtime", open_runtime)
     return made
 
 

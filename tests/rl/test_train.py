@@ -20,11 +20,11 @@ from rl.imitation.demonstrations import demonstrate
 from rl.learner.checkpoint import load_trainer_state, save_checkpoint
 from rl.rollout.trajectory import Trajectory
 from rl.run.folder import read_jsonl
+from rl.run.trainer import Best
+from rl.runtime.tiny import new_model, train_tokenizer
 from rl.settings.groups import TinyRecipe
-from rl.stage.tiny import new_model, train_tokenizer
 from rl.status import main as status
 from rl.train import main
-from rl.trainer import Best
 
 TIMINGS = ("time/", "step_time", "tokens_per_second", "sandbox/")
 
@@ -164,13 +164,13 @@ def test_a_validation_between_two_steps_changes_no_bit_of_the_second(words, tmp_
 
 
 def test_an_interrupted_run_goes_on_as_if_it_had_not_been(words, tmp_path, monkeypatch):
-    import rl.trainer
+    import rl.run.trainer
 
     shared = {"deterministic": "true", "env__max_turns": 2}
     whole, out = tmp_path / "whole", tmp_path / "out"
     assert main(words(whole, **shared)) == 0
 
-    rollout = rl.trainer.Trainer.rollout
+    rollout = rl.run.trainer.Trainer.rollout
 
     async def interrupted(self, step):
         if step == 3:
@@ -178,7 +178,7 @@ def test_an_interrupted_run_goes_on_as_if_it_had_not_been(words, tmp_path, monke
         return await rollout(self, step)
 
     with monkeypatch.context() as patch:
-        patch.setattr(rl.trainer.Trainer, "rollout", interrupted)
+        patch.setattr(rl.run.trainer.Trainer, "rollout", interrupted)
         assert main(words(out, **shared)) == 130
     assert [r["step"] for r in metrics(out)] == [0, 1, 2]
     assert [p.name for p in (out / "checkpoints").glob("step-*")] == ["step-000002"]
@@ -188,7 +188,7 @@ def test_an_interrupted_run_goes_on_as_if_it_had_not_been(words, tmp_path, monke
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_anew(words, tmp_path, monkeypatch):
-    import rl.trainer
+    import rl.run.trainer
 
     out = tmp_path / "run"
 
@@ -196,7 +196,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_anew(words, tmp_path, m
         raise MemoryError("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(rl.trainer.Trainer, "rollout", killed)
+        patch.setattr(rl.run.trainer.Trainer, "rollout", killed)
         with pytest.raises(MemoryError):
             main(words(out, steps=1))
     assert main(words(out, steps=1, resume="auto")) == 0
@@ -211,17 +211,17 @@ def test_a_run_killed_before_its_first_checkpoint_starts_anew(words, tmp_path, m
 def test_a_loss_that_is_not_finite_keeps_the_good_weights(
     words, tmp_path, monkeypatch, capfd, algo, save_every
 ):
-    import rl.trainer
+    import rl.run.trainer
 
     out = tmp_path / "run"
-    learn = rl.trainer.Trainer.learn
+    learn = rl.run.trainer.Trainer.learn
 
     async def poisoned(self, groups):
         if self.progress.step == 2:
             groups[0].trajectories[0].turns[-1].rewards["copy"] = float("nan")
         return await learn(self, groups)
 
-    monkeypatch.setattr(rl.trainer.Trainer, "learn", poisoned)
+    monkeypatch.setattr(rl.run.trainer.Trainer, "learn", poisoned)
     assert main(words(out, algo=algo, save_every=save_every)) == 1
     error = capfd.readouterr().err.splitlines()[-1]
     assert error.startswith("error: optimizer step ")
@@ -235,50 +235,50 @@ def test_a_loss_that_is_not_finite_keeps_the_good_weights(
     assert all(tensor.isfinite().all() for tensor in good.values())
     assert load_trainer_state(out / "checkpoints" / "step-000002")["progress"]["step"] == 2
 
-    monkeypatch.setattr(rl.trainer.Trainer, "learn", learn)
+    monkeypatch.setattr(rl.run.trainer.Trainer, "learn", learn)
     assert main(words(out, algo=algo, save_every=save_every, resume="auto")) == 0
     assert [r["step"] for r in metrics(out)] == [0, 1, 2, 3, 4]
 
 
 def test_a_failed_update_does_not_touch_the_checkpoint_before_it(words, tmp_path, monkeypatch):
     """With several optimizer steps in an update, weights may have moved before it failed."""
-    import rl.trainer
+    import rl.run.trainer
     from rl.learner.seam import NonFiniteLoss
 
     out = tmp_path / "run"
-    learn = rl.trainer.Trainer.learn
+    learn = rl.run.trainer.Trainer.learn
 
     async def failing(self, groups):
         if self.progress.step < 2:
             return await learn(self, groups)
         with torch.no_grad():
-            next(self.stage.learner.model.parameters()).add_(1.0)
+            next(self.runtime.learner.model.parameters()).add_(1.0)
         raise NonFiniteLoss("the loss is nan")
 
-    monkeypatch.setattr(rl.trainer.Trainer, "learn", failing)
+    monkeypatch.setattr(rl.run.trainer.Trainer, "learn", failing)
     assert main(words(out, save_every=2)) == 1
     before = tmp_path / "before"
-    monkeypatch.setattr(rl.trainer.Trainer, "learn", learn)
+    monkeypatch.setattr(rl.run.trainer.Trainer, "learn", learn)
     assert main(words(before, save_every=2, steps=2)) == 0
     first, second = (weights(o, "step-000002") for o in (out, before))
     assert all(torch.allclose(first[name], second[name], atol=1e-2) for name in first)
 
 
 def test_poisoned_weights_end_the_run_in_one_line(words, tmp_path, monkeypatch, capfd):
-    import rl.trainer
+    import rl.run.trainer
 
     out = tmp_path / "run"
-    learn = rl.trainer.Trainer.learn
+    learn = rl.run.trainer.Trainer.learn
 
     async def poisoning(self, groups):
         update = await learn(self, groups)
         if self.learner.version == 3:
             with torch.no_grad():
-                next(self.stage.learner.model.parameters()).fill_(float("nan"))
-            await self.stage.policy.load_weights(None, self.stage.policy.version + 1)
+                next(self.runtime.learner.model.parameters()).fill_(float("nan"))
+            await self.runtime.policy.load_weights(None, self.runtime.policy.version + 1)
         return update
 
-    monkeypatch.setattr(rl.trainer.Trainer, "learn", poisoning)
+    monkeypatch.setattr(rl.run.trainer.Trainer, "learn", poisoning)
     assert main(words(out, save_every=2)) == 1
     error = capfd.readouterr().err.splitlines()[-1]
     assert error.startswith("error: 24 of 24 episodes failed, more than max_failed=0.25 allows;")
@@ -355,7 +355,7 @@ def test_a_finished_run_is_refused_and_a_longer_one_goes_on(words, tmp_path, cap
     capfd.readouterr()
     assert main(words(out, steps=2)) == 1
     assert capfd.readouterr().err == (
-        f"error: {out} holds a run already: go on with resume={out}, or choose another out=...\n"
+        f"error: {out} holds a run already: continue with resume={out}, or choose another out=...\n"
     )
     assert main(words(out, steps=2, resume="auto")) == 0
     assert "resumed after step 1\n" in capfd.readouterr().err
@@ -424,7 +424,7 @@ def test_ctrl_c_of_a_process_leaves_a_checkpoint_to_resume_from(words, tmp_path,
     assert "stopping cleanly; Ctrl-C once more stops at once" in lines
     assert "Traceback" not in stderr
     done = metrics(out)[-1]["step"]
-    assert lines[-1] == f"stopped after step {done}; go on with python -m rl.train resume={out}"
+    assert lines[-1] == f"stopped after step {done}; continue with python -m rl.train resume={out}"
     saved = out / "checkpoints" / f"step-{done:06d}"
     assert load_trainer_state(saved)["progress"]["step"] == done
     # The rest in this process, which is faster than to start another one.

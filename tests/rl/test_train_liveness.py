@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from processes import alive
 
-from rl.run.state import read_state
+from rl.run.monitoring.state import read_state
 from rl.status import main as status
 
 HOME = Path(__file__).resolve().parents[2]
@@ -52,14 +52,14 @@ def test_an_episode_that_hangs_once_is_begun_again(hung):
     code, told, out = hung("one completion")
     assert code == 0
     assert "rollout: train task" in told
-    assert "its episodes are begun again" in told
+    assert "its episodes restart" in told
     assert "was given up: nothing in the run got further, at last waiting for the policy" in told
     records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert sum(r.get("retries", 0) for r in records) == 1
     assert sum(r.get("failures", 0) for r in records) == 0
     state = read_state(out)
     assert (state.verdict, state.recoveries, state.step) == ("finished", 1, 4)
-    assert state.told == "", "what is over is not how it ended"
+    assert state.message == "", "what is over is not how it ended"
     assert "hang_in_policy.<locals>.hung" in (out / "stalled.txt").read_text(), (
         "where every task stood"
     )
@@ -81,7 +81,7 @@ def test_what_never_gets_further_ends_the_run(hung, capsys, what, hints):
     state = read_state(out)
     assert (state.verdict, state.exit_code) == ("stalled", 75)
     assert status([str(out)]) == 11
-    assert "nothing got further for" in capsys.readouterr().out
+    assert "no progress for" in capsys.readouterr().out
 
 
 def test_what_always_hangs_fails_its_episodes_and_the_run(hung):
@@ -116,7 +116,7 @@ def test_a_run_tells_how_it_is_while_it_lives_and_when_it_is_dead(words, tmp_pat
         assert status([str(out)]) == 10
         said = capsys.readouterr().out
         assert f"running  step 0/4  process {process.pid} on " in said
-        assert "something got further" in said
+        assert "last progress" in said
         (line, *_) = [line for line in said.splitlines() if line.startswith("rollout")]
         assert line.split()[1:3] == ["train", "task"]
         assert line.split()[-2] == "environment"
@@ -125,7 +125,7 @@ def test_a_run_tells_how_it_is_while_it_lives_and_when_it_is_dead(words, tmp_pat
     assert status([str(out)]) == 12
     said = capsys.readouterr().out
     assert said.startswith("dead  step 0/4")
-    assert "the process is gone and did not say why" in said
+    assert "the process is gone and left no reason" in said
 
 
 def test_a_run_that_is_stopped_says_so(words, tmp_path, capsys):

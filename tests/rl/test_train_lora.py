@@ -13,12 +13,12 @@ import rl.eval
 import rl.merge
 import rl.replay
 import rl.sft
-from rl.cli import parse
-from rl.config import ADAPTER_LR, LARGE_LR, TINY_LR, TrainConfig
 from rl.learner.lora import add_adapter, trained_state
 from rl.learner.model import load_model, score_tokens
 from rl.run.folder import read_jsonl
 from rl.settings.lora import LoraConfig
+from rl.settings.parsing.command_line import parse
+from rl.settings.train import ADAPTER_LR, LARGE_LR, TINY_LR, TrainConfig
 from rl.train import main
 
 pytest.importorskip("peft")
@@ -137,7 +137,7 @@ def test_the_learning_rate_of_an_adapter_is_ten_times_higher():
     def rate(*more):
         return parse(
             TrainConfig, ["env=toy-copy", *more], command="x", presets={}
-        ).optimizer_in_force.lr
+        ).effective_optimizer.lr
 
     assert rate() == TINY_LR
     assert rate("lora.rank=4") == TINY_LR * ADAPTER_LR

@@ -11,7 +11,7 @@ import time
 import pytest
 
 import rl.learner.local
-import rl.trainer
+import rl.run.trainer
 from rl.learner.checkpoint import load_trainer_state
 from rl.run.folder import read_jsonl
 from rl.train import main
@@ -24,13 +24,13 @@ ANSWER_S = 20.0
 def loops(monkeypatch):
     """The event loop of the run under way."""
     found = []
-    enter = rl.trainer.Trainer.__aenter__
+    enter = rl.run.trainer.Trainer.__aenter__
 
     async def entering(self):
         found.append((asyncio.get_running_loop(), self))
         return await enter(self)
 
-    monkeypatch.setattr(rl.trainer.Trainer, "__aenter__", entering)
+    monkeypatch.setattr(rl.run.trainer.Trainer, "__aenter__", entering)
     return found
 
 
@@ -64,7 +64,7 @@ def test_the_loop_answers_while_weights_are_written_and_episodes_are_judged(
         monkeypatch.setattr(module, name, doing)
 
     watched(rl.learner.local, "save_checkpoint")
-    watched(rl.trainer, "shape")
+    watched(rl.run.trainer, "shape")
     assert main(words(tmp_path / "run", steps=1)) == 0
     assert set(told) == {(name, True) for name in ("best", "shape", "step-000001")}
 
@@ -103,13 +103,13 @@ def test_a_validation_counts_though_somebody_asks_to_stop_while_its_weights_are_
             assert [answers(loops[0][0]) for _ in range(5)] == [True] * 5
         save(folder, model, tokenizer, state)
 
-    judged = rl.trainer.Trainer.judged
+    record_validation = rl.run.trainer.Trainer.record_validation
 
     async def better(self, success):
-        await judged(self, success + self.progress.step)
+        await record_validation(self, success + self.progress.step)
 
     monkeypatch.setattr(rl.learner.local, "save_checkpoint", interrupted)
-    monkeypatch.setattr(rl.trainer.Trainer, "judged", better)
+    monkeypatch.setattr(rl.run.trainer.Trainer, "judged", better)
     out = tmp_path / "run"
     assert main(words(out, steps=3, eval__every=1)) == 130
     records = {r["step"]: r for r in read_jsonl(out / "metrics.jsonl")}

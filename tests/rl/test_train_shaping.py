@@ -9,13 +9,13 @@ import pytest
 
 from envs.env import EnvOptions
 from envs.rewards import register, registration
-from rl.cli import parse
-from rl.config import PRESETS, TrainConfig
 from rl.credit.shaping import Shaping
 from rl.errors import UsageError
 from rl.imitation.demonstrations import demonstrate
 from rl.rollout.trajectory import Trajectory
 from rl.run.folder import read_jsonl
+from rl.settings.parsing.command_line import parse
+from rl.settings.train import PRESETS, TrainConfig
 from rl.train import main
 from tools.registry import Registry
 

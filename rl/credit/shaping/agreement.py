@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rl.credit.shaping.shaping import Weighted
 from rl.rollout.trajectory import TrajectoryGroup
-from rl.run.metrics import success_of
+from rl.run.metrics.episodes import success_of
 
 Numbers = NDArray[np.float64]
 

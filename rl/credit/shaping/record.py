@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from envs.token_budget import budget_of
 from rl.credit.shaping.shaping import Member, Weighted
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup
-from rl.run.metrics import ROUNDING, success_of
+from rl.run.metrics.episodes import success_of
+from rl.run.metrics.intervals import ROUNDING
 
 
 def shape(

@@ -14,7 +14,7 @@ from agents.completion import SamplingParams
 from agents.renderer import Renderer
 from agents.scripted import ScriptedPolicy
 from rl.data.conversations import Conversation, Exchange
-from rl.stage.tiny import train_tokenizer
+from rl.runtime.tiny import train_tokenizer
 
 HERMES = (
     "{% if tools %}<|im_start|>system\n{% if messages[0].role == 'system' %}"

@@ -38,7 +38,7 @@ def vllm_python() -> str:
 def model_folder(tmp_path_factory) -> Path:
     """The model and a tokenizer of bytes on disk."""
     from rl.data.conversations import Conversation, Exchange
-    from rl.stage.tiny import train_tokenizer
+    from rl.runtime.tiny import train_tokenizer
 
     folder = tmp_path_factory.mktemp("vllm-model")
     new_model().save_pretrained(folder)

@@ -6,9 +6,9 @@ import pytest
 
 import envs
 from envs.play import play
-from rl.cli import parse
-from rl.config import PRESETS, TrainConfig
 from rl.errors import UsageError
+from rl.settings.parsing.command_line import parse
+from rl.settings.train import PRESETS, TrainConfig
 
 TURN = "<think> t </think> <search> sport of Bako </search> and an ignored rest"
 

@@ -5,8 +5,8 @@ import pytest
 
 from rl.credit.algorithms import ALGORITHMS
 from rl.credit.plugin import ADVANTAGES, SURROGATES
-from rl.run.plain import to_plain
-from rl.settings.files import flatten
+from rl.settings.parsing.files import flatten
+from rl.settings.parsing.plain import to_plain
 from tools.field_docs import field_docs
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "algorithms.md").read_text()

@@ -13,7 +13,7 @@ from rl.credit.assignment import assign_credit
 from rl.credit.batch import Batch
 from rl.rollout.trajectory import Segment, Trajectory, TrajectoryGroup, Turn
 from rl.rollout.vine import return_to_go
-from rl.run.metrics import rollout_metrics
+from rl.run.metrics.episodes import rollout_metrics
 
 V_OF_B = [0.1, 0.2, 0.3]
 

@@ -14,7 +14,7 @@ from rl.data.conversations import (
     read_conversations,
     to_messages,
 )
-from rl.stage.tiny import train_tokenizer
+from rl.runtime.tiny import train_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from rl.external.collector import ExternalCollector
 from rl.external.env import AgentOptions
 from rl.external.program import open_program
 from rl.rollout.collector import EpisodeLimits
-from rl.stage.tiny import train_tokenizer
+from rl.runtime.tiny import train_tokenizer
 from tools.references import load_module
 
 LOOPS = '''

@@ -17,8 +17,8 @@ from rl.errors import RunFailure
 from rl.judging.local import load_judge
 from rl.learner.checkpoint import save_checkpoint
 from rl.rollout.trajectory import Trajectory, Turn
+from rl.runtime.tiny import new_model, train_tokenizer
 from rl.settings.groups import TinyRecipe
-from rl.stage.tiny import new_model, train_tokenizer
 
 
 def member(*turns, system=None):

@@ -15,8 +15,8 @@ from envs.reference.judges import ChooserJudge
 from rl.data.conversations import Conversation, Exchange
 from rl.judging.local import LocalChooser
 from rl.learner.scoring import ScoringModel
+from rl.runtime.tiny import new_model, train_tokenizer
 from rl.settings.groups import TinyRecipe
-from rl.stage.tiny import new_model, train_tokenizer
 
 ASKED = [{"role": "user", "content": "1 or 2?"}]
 

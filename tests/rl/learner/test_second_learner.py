@@ -16,7 +16,7 @@ from piped_learner import open_piped
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
-import rl.trainer
+import rl.run.trainer
 from agents.local import TorchThread
 from rl.credit.algorithms import ALGORITHMS
 from rl.errors import UsageError
@@ -109,14 +109,14 @@ def test_a_learner_that_fails_to_import_is_one_line():
 
 
 def test_a_run_whose_learner_is_killed_ends_in_one_line(words, tmp_path, monkeypatch, capfd):
-    rollout = rl.trainer.Trainer.rollout
+    rollout = rl.run.trainer.Trainer.rollout
 
     async def killing(self, step):
         if step == 2:
             os.kill(self.learner.process.pid, signal.SIGKILL)
         return await rollout(self, step)
 
-    monkeypatch.setattr(rl.trainer.Trainer, "rollout", killing)
+    monkeypatch.setattr(rl.run.trainer.Trainer, "rollout", killing)
     assert main(words(tmp_path / "run", learner="piped", **SETTINGS)) == 1
     assert capfd.readouterr().err.splitlines()[-1] == "error: the learner's process ended"
 

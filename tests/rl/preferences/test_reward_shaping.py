@@ -12,8 +12,6 @@ from transformers import AutoTokenizer
 from agents.completion import Completion, FinishReason
 from agents.renderer import Renderer
 from agents.segment import Segment
-from rl.cli import parse
-from rl.config import PRESETS, TrainConfig
 from rl.credit.shaping import Member, make_shapings
 from rl.errors import UsageError
 from rl.learner.checkpoint import save_checkpoint
@@ -23,6 +21,8 @@ from rl.preferences.reward_model import RewardModel
 from rl.preferences.updater import PreferenceUpdater
 from rl.rollout.trajectory import Trajectory, Turn
 from rl.run.folder import read_jsonl
+from rl.settings.parsing.command_line import parse
+from rl.settings.train import PRESETS, TrainConfig
 from rl.train import main
 
 

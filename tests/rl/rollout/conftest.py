@@ -12,7 +12,7 @@ from agents.completion import Completion, FinishReason, SamplingParams
 from agents.renderer import Renderer
 from rl.data.conversations import Conversation, Exchange
 from rl.rollout.collector import Collector, EpisodeLimits
-from rl.stage.tiny import train_tokenizer
+from rl.runtime.tiny import train_tokenizer
 
 
 class RandomPolicy:

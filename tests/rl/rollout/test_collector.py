@@ -13,7 +13,7 @@ from agents.policy import PolicyFailure
 from agents.scripted import ScriptedPolicy
 from rl.rollout.collector import RolloutFailure
 from rl.rollout.episode import seed_of
-from rl.run.metrics import rollout_metrics
+from rl.run.metrics.episodes import rollout_metrics
 
 
 def say(text, renderer, **options):

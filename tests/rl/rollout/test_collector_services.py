@@ -7,7 +7,7 @@ from agents.completion import SamplingParams
 from agents.scripted import ScriptedPolicy
 from envs.code.grader import CachedGrader
 from rl.rollout.collector import Collector, EpisodeLimits
-from rl.run.services import ServiceMeter
+from rl.run.metrics.service_metrics import ServiceMetrics
 from tools.owner import current_owner
 from tools.sandbox import make_sandbox
 
@@ -31,8 +31,8 @@ async def collect(sandbox, renderer):
 
     sandbox.grade = recorded
     services = {"sandbox": CachedGrader(sandbox)}
-    meter = ServiceMeter({**services, "other": object()})
-    await meter.take()
+    metrics = ServiceMetrics({**services, "other": object()})
+    await metrics.take()
     kind = envs.env_type("code-sandbox-v0")
     collector = Collector(
         "code-sandbox-v0",
@@ -46,7 +46,7 @@ async def collect(sandbox, renderer):
     groups = await collector.collect(range(EPISODES // 4), 4, (5,))
     assert all(len(group.finished) == 4 for group in groups)
     assert all(len(t.turns) == 2 for group in groups for t in group.finished)
-    return owners, fullness, await meter.take(), await meter.take()
+    return owners, fullness, await metrics.take(), await metrics.take()
 
 
 async def test_episodes_own_their_grades_and_wait_while_the_queue_is_full(renderer):

@@ -8,7 +8,7 @@ import pytest
 
 from rl.rollout.dynamic_sampling import drop_uninformative, fill, keep_widest
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup, Turn
-from rl.run.metrics import rollout_metrics
+from rl.run.metrics.episodes import rollout_metrics
 
 
 def group(*rewards, failed=0):

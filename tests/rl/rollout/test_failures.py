@@ -18,8 +18,8 @@ from agents.completion import SamplingParams
 from agents.scripted import ScriptedPolicy
 from envs.code.env import CodeSandboxEnv
 from rl.rollout.collector import Collector, EpisodeLimits, RolloutFailure
-from rl.run.display import failures
-from rl.run.metrics import rollout_metrics
+from rl.run.display.screen import failures
+from rl.run.metrics.episodes import rollout_metrics
 from tools.sandbox import SandboxFailure
 
 SEARCH = "<think> </think> <search> sport of Bako </search>"
@@ -65,7 +65,7 @@ def assert_failed(trajectories, metrics, kind, retries):
     assert metrics["retries"] == 2.0 * retries
     assert "reward" not in metrics
     told = f"failures 2 ({kind} 2)"
-    assert failures(metrics) == (f"{told}  begun again {2 * retries}" if retries else told)
+    assert failures(metrics) == (f"{told}  restarted {2 * retries}" if retries else told)
 
 
 async def test_an_unreachable_retriever(collect):
@@ -176,7 +176,7 @@ async def test_one_that_is_slow_to_give_up_may_be_asked_again(make_collector, ra
     while len(calls) < 2:
         await asyncio.sleep(0.005)
     for _ in range(2):
-        collector.activities.give_up()
+        collector.activities.restart_all()
         await asyncio.sleep(0.02)
     released.set()
     groups = await asyncio.wait_for(collecting, 20)

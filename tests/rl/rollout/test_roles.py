@@ -20,7 +20,7 @@ from rl.imitation.demonstrations import demonstrate
 from rl.rollout.collector import Collector, EpisodeLimits
 from rl.rollout.trajectory import Trajectory
 from rl.run.folder import write_trajectories
-from rl.run.metrics import rollout_metrics
+from rl.run.metrics.episodes import rollout_metrics
 
 RULES = {"proposer": "Write a digit.", "solver": "Say the digit that follows."}
 

@@ -23,7 +23,7 @@ from rl.errors import UsageError
 from rl.rollout.collector import Collector, EpisodeLimits, RolloutFailure
 from rl.rollout.trajectory import Continuations, Segment, Trajectory, Turn
 from rl.rollout.vine import VineConfig, require_copies, return_to_go, vine_config
-from rl.run.metrics import rollout_metrics
+from rl.run.metrics.episodes import rollout_metrics
 from tools.sandbox import SandboxUnavailable
 
 VINE = VineConfig(rollouts=4)

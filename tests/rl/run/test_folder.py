@@ -13,8 +13,6 @@ from pathlib import Path
 import pytest
 
 import rl.run.folder
-from rl.cli import parse
-from rl.config import PRESETS, TrainConfig
 from rl.errors import UsageError
 from rl.rollout.trajectory import Segment, Trajectory, TrajectoryGroup, Turn
 from rl.run.folder import (
@@ -24,6 +22,8 @@ from rl.run.folder import (
     versions,
     write_trajectories,
 )
+from rl.settings.parsing.command_line import parse
+from rl.settings.train import PRESETS, TrainConfig
 from rl.tracking.json_lines import JsonLines
 
 
@@ -46,7 +46,7 @@ def test_a_folder_with_a_run_is_refused(begun):
     with pytest.raises(UsageError) as refused:
         RunFolder(begun.path, config())
     assert str(refused.value) == (
-        f"{begun.path} holds a run already: go on with resume={begun.path}, or choose another "
+        f"{begun.path} holds a run already: continue with resume={begun.path}, or choose another "
         "out=..."
     )
 
@@ -111,7 +111,7 @@ def test_configuration_and_versions_are_written(begun):
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
-    expected = r"^out \(.*/file/run\) is no folder that can be made and written: Not a directory;"
+    expected = r"^out \(.*/file/run\) cannot be created or written: Not a directory;"
     with pytest.raises(UsageError, match=expected):
         RunFolder(tmp_path / "file" / "run", config())
 
@@ -179,7 +179,7 @@ def test_a_folder_has_one_run_at_a_time(tmp_path):
     words = [sys.executable, "-c", program, str(folder.path / ".lock")]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "held\n"
-        used = pytest.raises(UsageError, match=r"is used by a run that goes on .* another out=")
+        used = pytest.raises(UsageError, match=r"is used by another run .* another out=")
         with used, folder.held():
             pass
         other.kill()

@@ -85,7 +85,7 @@ def test_a_resumed_run_repeats_no_step_and_adds_what_is_new(feed):
     end(second)
     assert sink.opened == [(2, "the-id")]
     assert sink.records == [(3, {"eval/success": 0.5}), (4, {"reward": 1.0})]
-    assert feed.said == ["toy: steps 3 to 3 are there from before; they are not logged again"]
+    assert feed.said == ["toy: steps 3 to 3 are already there; they are not logged again"]
 
 
 def test_a_sink_that_rewinds_gets_the_repeated_steps(feed):
@@ -117,7 +117,7 @@ def test_a_lost_network_loses_no_record_and_is_reported_once(feed):
     end(behind)
     assert [step for step, _ in sink.records] == list(range(6))
     assert feed.said == [
-        "toy: cannot log step 2: ConnectionError: no route to host; it is tried again",
+        "toy: cannot log step 2: ConnectionError: no route to host; it is retried",
         "toy: works again",
     ]
 
@@ -149,8 +149,8 @@ def test_a_sink_that_starts_late_gets_everything_and_a_failed_start_is_tried_aga
     end(behind)
     assert sink.records == [(1, {"reward": 1.0})]
     assert feed.said == [
-        "toy: not started within 0.1 s; the run goes on, and its metrics wait for it",
-        "toy: cannot start: OSError: no network; it is tried again",
+        "toy: not started within 0.1 s; the run continues, and its metrics wait for the sink",
+        "toy: cannot start: OSError: no network; it is retried",
         "toy: works again",
     ]
 
@@ -168,7 +168,7 @@ def test_a_sink_that_hangs_neither_holds_the_run_nor_its_end(feed):
     assert time.monotonic() - began < LONG_S / 2
     assert feed.said == [
         "toy: not finished within 0.2 s, the run ends without it; "
-        "1000 records are in metrics.jsonl alone"
+        "1000 records are only in metrics.jsonl"
     ]
     release.set()
 
@@ -190,5 +190,5 @@ def test_too_many_waiting_records_are_dropped_aloud(feed, monkeypatch):
 def test_a_damaged_mark_names_its_file(tmp_path):
     path = tmp_path / "toy.json"
     path.write_text('{"id": 3')
-    with pytest.raises(RunFailure, match=r"toy\.json is not what a run wrote .*delete it"):
+    with pytest.raises(RunFailure, match=r"toy\.json is no mark of a sink .*delete it"):
         Mark(path)

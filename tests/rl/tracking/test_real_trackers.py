@@ -7,8 +7,8 @@ import struct
 
 import pytest
 
-from rl.cli import parse
-from rl.config import PRESETS, TrainConfig
+from rl.settings.parsing.command_line import parse
+from rl.settings.train import PRESETS, TrainConfig
 from rl.tracking import RunInfo
 from rl.tracking.json_lines import JsonLines
 from rl.tracking.tracker import Tracker

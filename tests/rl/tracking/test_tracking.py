@@ -12,11 +12,14 @@ import rl.dpo
 import rl.eval
 import rl.sft
 import rl.train
-from rl.cli import parse
-from rl.command import run_command
-from rl.config import PRESETS, EvaluateConfig, SFTConfig, TrainConfig, as_lines
 from rl.errors import RunFailure, UsageError
 from rl.run.folder import read_jsonl
+from rl.run.process.command import run_command
+from rl.settings.evaluate import EvaluateConfig
+from rl.settings.parsing.command_line import parse
+from rl.settings.run import as_lines
+from rl.settings.sft import SFTConfig
+from rl.settings.train import PRESETS, TrainConfig
 from rl.tracking import Callback, RunInfo, register_callback, register_sink
 from rl.tracking.callback import CALLBACKS, make_callbacks
 from rl.tracking.sink import SINKS, make_sinks
@@ -194,7 +197,7 @@ def test_an_evaluation_without_a_folder_has_no_place_for_trackers(capfd):
     [
         ("sampels", "unknown callback 'sampels'. Did you mean 'samples'?"),
         ("samples(evry=2)", "callback 'samples' has no option 'evry'. Did you mean 'every'?"),
-        ("samples(", "expected names such as samples, samples(every=5)"),
+        ("samples(", "expected NAME or NAME(KEY=VALUE), separated by commas"),
     ],
 )
 def test_a_callback_that_cannot_be_made_is_named(stranger, text, says):

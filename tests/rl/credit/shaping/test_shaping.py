@@ -12,7 +12,7 @@ from envs.token_budget import TokenBudget
 from rl.credit.shaping import Member, Shaping, Weighted, make_shapings
 from rl.credit.shaping.record import shape
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup, Turn
-from rl.run.metrics import rollout_metrics
+from rl.run.metrics.episodes import rollout_metrics
 from tools.registry import Registry, UnknownNameError
 
 ALL = "kimi_length, overlong(max_length=8, cache=4), l1_exact, l1_max, cosine(max_length=10)"

@@ -7,9 +7,9 @@ import shlex
 from pathlib import Path
 
 from envs.rewards import names
-from rl.cli import parse
-from rl.config import PRESETS, TrainConfig
 from rl.credit.shaping import Member, make_shapings
+from rl.settings.parsing.command_line import parse
+from rl.settings.train import PRESETS, TrainConfig
 
 PAGE = (Path(__file__).resolve().parents[4] / "docs" / "algorithms.md").read_text(encoding="utf-8")
 SECTION = PAGE.split("## Shaped rewards")[1].split("\n## ")[0]

@@ -1,0 +1,117 @@
+"""Results of the functions of ``rl``, read from the folders of runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rl.errors import UsageError
+from rl.run.metrics.intervals import PassRate
+
+if TYPE_CHECKING:
+    from rl.rollout.trajectory import TrajectoryGroup
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of :func:`rl.fit`, or of ``python -m rl.train``."""
+
+    folder: Path
+    """The folder with all files of the run; see docs/runs.md."""
+    finished: bool
+    """Whether all steps are done; a stopped run can continue."""
+    steps: int
+    """Number of done steps."""
+    before: PassRate | None
+    """Success on test tasks before the first step; None if not measured."""
+    after: PassRate | None
+    """Success on test tasks with the best weights by validation; None if not measured."""
+    best: Path | None
+    """The checkpoint with the best weights, which ``from_pretrained`` reads; None without one."""
+    best_step: int
+    """The step of the best checkpoint."""
+    result: Mapping[str, Any] = field(repr=False)
+    """All of result.json."""
+
+    @cached_property
+    def history(self) -> list[dict[str, Any]]:
+        """The records of metrics.jsonl: metrics of each step, under TRL's names, and of tests."""
+        return _lines(self.folder / "metrics.jsonl")
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """The metrics of the last step; empty before the first one is done."""
+        return next((r for r in reversed(self.history) if "reward" in r), {})
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Result of :func:`rl.evaluate`."""
+
+    success: PassRate
+    metrics: Mapping[str, Any] = field(repr=False)
+    """All numbers that ``python -m rl.eval json=true`` prints."""
+    groups: Sequence[TrajectoryGroup] = field(repr=False)
+    """The episodes, one group per task; ``group.trajectories`` have all tokens."""
+    folder: Path | None = None
+    """The folder with the episodes and the result; None without ``out``."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """Result of the other functions."""
+
+    folder: Path | None
+    """The folder of the output, with settings and losses; None without an output."""
+    made: Path | None
+    """The model's folder or the file in ``folder``."""
+    metrics: Mapping[str, Any] = field(repr=False)
+    """The numbers that the command prints as a line of JSON."""
+
+    @cached_property
+    def history(self) -> list[dict[str, Any]]:
+        """The losses of each step; empty if nothing was trained."""
+        return [] if self.folder is None else _lines(self.folder / "metrics.jsonl")
+
+
+def read_run(folder: str | Path) -> Run:
+    """The finished or unfinished run of a folder.
+
+    Raises:
+        UsageError: the folder holds no run.
+    """
+    path = Path(folder).expanduser()
+    if not (path / "config.json").is_file():
+        raise UsageError(f"{folder} holds no run: {path / 'config.json'} is missing")
+    file = path / "result.json"
+    result = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    best = path / "checkpoints" / "best"
+    return Run(
+        folder=path,
+        finished=bool(result.get("finished", False)),
+        steps=int(result.get("steps", 0)),
+        before=_success(result.get("before")),
+        after=_success(result.get("after")),
+        best=best if best.is_dir() else None,
+        best_step=int(result.get("best_step", 0)),
+        result=result,
+    )
+
+
+def _success(tested: Mapping[str, Any] | None) -> PassRate | None:
+    if tested is None:
+        return None
+    low, high = tested["success_low"], tested["success_high"]
+    return PassRate(tested["success"], low, high, tested["tasks"])
+
+
+def _lines(file: Path) -> list[dict[str, Any]]:
+    """The records of a JSON lines file, without an incomplete last line."""
+    if not file.is_file():
+        return []
+    text = file.read_text(encoding="utf-8", errors="replace")
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]

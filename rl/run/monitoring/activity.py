@@ -1,0 +1,231 @@
+"""Current activities of a run: their states, since when, and the time of the last progress.
+
+Each component reports its own activities: an episode that generates or waits for its environment,
+the loop that learns. The ledger counts their seconds; the watchdog and ``rl.status`` show them. The
+event loop and the learner's thread write here, the watchdog's thread reads.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from agents.policy import Busy, Observable
+from rl.run.monitoring.ledger import Lane
+
+ROLLOUT, LEARNER, POLICY, CLOSE = "rollout", "learner", "policy", "close"
+"""Lanes. ``CLOSE`` holds what is being closed, and counts no seconds."""
+OPEN = "open"
+"""State of what is being opened before the first step."""
+GENERATE, ENVIRONMENT, TOOL, QUEUE = "generate", "environment", "tool", "queue"
+"""States of an episode."""
+Count = Callable[[str, int, int], None]
+"""Progress callback: a name, the number done, and the total."""
+_LANES = {ROLLOUT: (), LEARNER: (), POLICY: ("sync", GENERATE)}
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Snapshot of one running activity."""
+
+    lane: str
+    name: str
+    state: str
+    seconds: float
+    """Seconds in this state."""
+
+    def __str__(self) -> str:
+        return f"{self.lane}: {self.name}, {self.state} for {self.seconds:.1f} s"
+
+
+class Activity:
+    """A running activity; created by :meth:`Activities.doing`."""
+
+    __slots__ = ("_all", "_share", "give_up", "lane", "name", "since", "state")
+
+    def __init__(self, everything: Activities, lane: str, name: str, state: str) -> None:
+        self._all = everything
+        self.lane, self.name, self.state = lane, name, state
+        self.since = 0.0
+        self._share = 0.0
+        self.give_up: Callable[[], None] | None = None
+        """Cancels the current attempt so that it restarts; called on the event loop."""
+
+    def enter(self, state: str) -> None:
+        """Change the state."""
+        if state != self.state:
+            self._all.change(self, state)
+
+    def was(self, state: str, seconds: float) -> None:
+        """Assign some of the seconds since the last change of state to another state."""
+        self._all.correct(self, state, seconds)
+
+
+class Activities:
+    """The activities of one run.
+
+    Args:
+        clock: seconds, never going back.
+        on_count: called with counts, for a progress bar.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, on_count: Count = lambda *_: None
+    ) -> None:
+        self._clock = clock
+        self._on_count = on_count
+        self._lock = threading.Lock()
+        self._running: dict[int, Activity] = {}
+        now = clock()
+        self._lanes = {name: Lane(now, order) for name, order in _LANES.items()}
+        self._taken_at = now
+        self._sources: list[Observable] = []
+        self._seen: list[float] = []
+        self._progress = (now, "the start")
+        self.closed_at = now
+        """Time of the last start or end of an activity in ``CLOSE``."""
+
+    @contextmanager
+    def doing(self, lane: str, name: str, state: str) -> Iterator[Activity]:
+        """Context in which an activity runs in ``lane``, at first in ``state``."""
+        activity = Activity(self, lane, name, state)
+        self._shift(activity, None, state)
+        with self._lock:
+            self._running[id(activity)] = activity
+        try:
+            yield activity
+        finally:
+            with self._lock:
+                del self._running[id(activity)]
+            self._shift(activity, activity.state, None)
+
+    @contextmanager
+    def busy(self, lane: str, state: str) -> Iterator[None]:
+        """Count the context's seconds in a lane, without listing an activity."""
+        activity = Activity(self, lane, "", state)
+        self._shift(activity, None, state)
+        try:
+            yield
+        finally:
+            self._shift(activity, state, None)
+
+    def lane(self, name: str, precedence: Sequence[str]) -> Busy:
+        """Add a lane.
+
+        Args:
+            name: the lane's name.
+            precedence: see :class:`~rl.run.monitoring.ledger.Lane`.
+
+        Returns:
+            A context manager's function: ``with busy(state)`` counts its seconds in the lane.
+        """
+        with self._lock:
+            self._lanes[name] = Lane(self._taken_at, precedence)
+        return partial(self.busy, name)
+
+    def change(self, activity: Activity, state: str) -> None:
+        """See :meth:`Activity.enter`."""
+        self._shift(activity, activity.state, state)
+
+    def correct(self, activity: Activity, state: str, seconds: float) -> None:
+        """See :meth:`Activity.was`."""
+        with self._lock:
+            now = self._clock()
+            lasted = now - activity.since
+            if not lasted > 0:
+                return
+            lane = self._lanes[activity.lane]
+            lane.change(now, None, None)
+            own = (lane.share - activity._share) * min(1.0, max(0.0, seconds) / lasted)
+            lane.move(activity.state, state, own)
+
+    def progressed(self, what: str) -> None:
+        """Record progress: an episode is finished, a micro-batch learned."""
+        self._progress = (self._clock(), what)
+
+    def counted(self, what: str, done: int, total: int) -> None:
+        """Record progress that is counted, such as a step of the warm start."""
+        self.progressed(what)
+        self._on_count(what, done, total)
+
+    def counter(self, what: str, total: int) -> Callable[[], None]:
+        """A function that counts one more of ``total`` at each call."""
+        self._on_count(what, 0, total)
+        numbers = itertools.count(1)
+        return lambda: self.counted(what, next(numbers), total)
+
+    def watch(self, source: Observable) -> None:
+        """Include the progress of another source, such as a policy that samples tokens."""
+        self._seen.append(source.progress())
+        self._sources.append(source)  # After _seen: the watchdog's thread reads both.
+
+    def component_status(self) -> dict[str, str]:
+        """Status of each component of the watched sources, by its name."""
+        return {
+            name: does
+            for source in self._sources
+            for name, does in source.component_status().items()
+        }
+
+    def last_progress(self) -> tuple[float, str]:
+        """Seconds since the last progress, and what it was."""
+        for index, source in enumerate(self._sources):
+            number = source.progress()
+            if number != self._seen[index]:
+                self._seen[index] = number
+                self.progressed("the policy")
+        at, what = self._progress
+        return self._clock() - at, what
+
+    def waits(self) -> list[Waiting]:
+        """The running activities, the longest in their state first."""
+        with self._lock:
+            now, running = self._clock(), list(self._running.values())
+        waiting = [Waiting(a.lane, a.name, a.state, now - a.since) for a in running]
+        return sorted(waiting, key=lambda one: -one.seconds)
+
+    def num_restartable(self) -> int:
+        """Number of running activities that can restart."""
+        return len(self._restarts())
+
+    def restart_all(self) -> None:
+        """Restart all activities that can restart. On the event loop only."""
+        for restart in self._restarts():
+            restart()
+
+    def take(self) -> dict[str, float]:
+        """Seconds since the last call: ``time/LANE/STATE``, and ``time/wall`` for all time.
+
+        Each lane adds up to ``time/wall``.
+        """
+        with self._lock:
+            now = self._clock()
+            passed, self._taken_at = now - self._taken_at, now
+            taken = {
+                f"time/{name}/{state}": seconds
+                for name, lane in self._lanes.items()
+                for state, seconds in sorted(lane.take(now).items())
+            }
+        return {"time/wall": passed, **taken}
+
+    def _restarts(self) -> list[Callable[[], None]]:
+        with self._lock:
+            return [a.give_up for a in self._running.values() if a.give_up is not None]
+
+    def _shift(self, activity: Activity, before: str | None, after: str | None) -> None:
+        with self._lock:
+            now = self._clock()
+            lane = self._lanes.get(activity.lane)
+            if lane is not None:
+                lane.change(now, before, after)
+                activity._share = lane.share
+            elif activity.lane == CLOSE:
+                self.closed_at = now
+            activity.since = now
+            if after is not None:
+                activity.state = after

@@ -1,0 +1,129 @@
+"""The common part of every command of ``rl``: parsing, one-line errors, exit codes, output."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol, TextIO, TypeVar
+
+from agents.policy import PolicyFailure
+from envs.datasets import DatasetUnavailable
+from envs.episode import EnvFailure
+from rl.errors import FAILED, RunFailure, UsageError
+from rl.run.files import write_stderr, write_stdout
+from rl.run.process.cores import bound_spinning
+from rl.run.process.interrupt import terminable
+from rl.settings.models import find_model
+from rl.settings.parsing.command_line import parse
+from rl.settings.run import ModelConfig, as_lines
+from tools.sandbox.errors import SandboxUnavailable
+
+INTERRUPTED = 130
+"""Exit code of a command that a user stopped."""
+EXPECTED_ERRORS = (
+    UsageError,
+    RunFailure,
+    SandboxUnavailable,
+    DatasetUnavailable,
+    EnvFailure,
+    PolicyFailure,
+)
+"""Errors that end a command with one line; any other error is a bug and shows its traceback."""
+
+
+class Runnable(Protocol):
+    """The settings of a command, a dataclass."""
+
+    @property
+    def dry_run(self) -> bool:
+        """Whether to print the settings and stop."""
+        ...
+
+
+C = TypeVar("C", bound=Runnable)
+
+
+class _Log(logging.StreamHandler[TextIO]):
+    """Shows warnings on stderr. On a full disk they are lost without a traceback of logging.
+
+    The command's own next line on stderr then ends the command with one line.
+    """
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        if not isinstance(sys.exception(), OSError):
+            super().handleError(record)
+
+
+def run_command(
+    module: str,
+    config_type: type[C],
+    presets: Mapping[str, Mapping[str, str]],
+    work: Callable[[C], int],
+    argv: Sequence[str] | None,
+) -> int:
+    """Parse the command line of ``python -m module`` and do the command's work.
+
+    Ctrl-C and SIGTERM end the work in order, at any time.
+
+    Args:
+        module: the command's module, for the help.
+        config_type: the command's settings.
+        presets: named settings.
+        work: does the work and returns the exit code.
+        argv: the words after the module; None: those of this process.
+
+    Returns:
+        The exit code.
+    """
+    form = "%(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=logging.WARNING, format=form, handlers=[_Log()])
+    bound_spinning()
+    words = sys.argv[1:] if argv is None else argv
+    try:
+        config = parse(config_type, words, command=f"python -m {module}", presets=presets)
+        config = with_model_folder(config)
+        if config.dry_run:
+            write_stdout(as_lines(config))
+            return 0
+        with terminable():
+            return work(config)
+    except EXPECTED_ERRORS as error:
+        notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
+        last_words(f"error: {error}{notes}")
+        return error.exit_code if isinstance(error, RunFailure) else FAILED
+    except KeyboardInterrupt:
+        last_words("interrupted")
+        return INTERRUPTED
+
+
+def with_model_folder(config: C) -> C:
+    """The settings, with a run's folder in ``model`` replaced by its checkpoint.
+
+    Raises:
+        UsageError: the folder does not exist, or holds no model.
+    """
+    if not isinstance(config, ModelConfig) or not config.loads_model:
+        return config
+    found = find_model(config.model)
+    return config if found == config.model else replace(config, model=found)
+
+
+def report(text: str) -> None:
+    """Write a line of progress to stderr."""
+    write_stderr(f"{text}\n")
+
+
+def last_words(text: str) -> None:
+    """Write the last line of a command to stderr, if stderr can be written."""
+    with contextlib.suppress(RunFailure):
+        write_stderr(f"{text}\n")
+
+
+def answer(result: Mapping[str, object]) -> int:
+    """Write a command's result as a line of JSON; returns the exit code of success."""
+    write_stdout(json.dumps(result) + "\n")
+    return 0

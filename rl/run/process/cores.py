@@ -1,0 +1,61 @@
+"""The number of cores that this process may use, and the spinning of OpenMP's threads."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+CGROUPS = Path("/sys/fs/cgroup")
+SPIN_COUNT = 5000
+"""Rounds that a waiting thread spins before it sleeps: longer than the time between two operations
+of a model. On two cores, a forward of 64 rows and 14.6M parameters by two threads was 1.31, 1.46
+and 1.48 times as fast as by one thread with 2,000, 5,000 and 20,000 rounds; 1,500 small layers
+beside four busy processes took 1.4, 0.8 and 7.7 s."""
+
+
+def usable_cores() -> int:
+    """The number of cores in the process's affinity, bounded by the quotas of its control groups.
+
+    ``OMP_NUM_THREADS``, if set, is another bound.
+    """
+    bounds = [len(os.sched_getaffinity(0)), *_quotas(CGROUPS, Path("/proc/self/cgroup"))]
+    asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    if asked.isdecimal():
+        bounds.append(int(asked))
+    return max(1, min(bounds))
+
+
+def bound_spinning() -> None:
+    """Shorten the spinning of OpenMP's waiting threads; call this before torch is loaded.
+
+    By default they spin for milliseconds. If other processes use the same cores, the spinning
+    keeps the awaited thread from running: small layers on two threads took more than 30 times as
+    long as on one. ``GOMP_SPINCOUNT`` and ``OMP_WAIT_POLICY`` of the user override this.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", str(SPIN_COUNT))
+
+
+def _quotas(root: Path, membership: Path) -> list[int]:
+    """Whole cores in the ``cpu.max`` of the process's control group and of each parent group."""
+    try:
+        lines = membership.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return []
+    # The line of hierarchy 0 is version 2. In a container its path may start outside of the root.
+    paths = [line.removeprefix("0::/") for line in lines if line.startswith("0::/")]
+    quotas = []
+    for path in paths:
+        own = root / path.removeprefix("../")
+        for folder in [own, *own.parents]:
+            if folder == root or root in folder.parents:
+                quotas += _quota(folder / "cpu.max")
+    return quotas
+
+
+def _quota(file: Path) -> list[int]:
+    try:
+        quota, period = file.read_text(encoding="ascii").split()
+        return [int(quota) // int(period)] if quota != "max" else []
+    except (OSError, ValueError):
+        return []

@@ -1,0 +1,55 @@
+"""The process of a run: a command's own process, or a program that uses the Python API."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
+
+from rl.run.process.closing import end_process
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Host(Protocol):
+    """A run's access to its process."""
+
+    def listening(self, on_stop: Callable[[], None]) -> AbstractContextManager[None]:
+        """Context in which each request to stop calls ``on_stop``."""
+        ...
+
+    def end(self, code: int, reason: str) -> None:
+        """End a run that cannot end in order; callable from any thread.
+
+        Args:
+            code: the command's exit code.
+            reason: a line for the user.
+        """
+        ...
+
+
+class CommandProcess:
+    """The process of a command: signals request a stop, and a hung run ends the process."""
+
+    @contextmanager
+    def listening(self, on_stop: Callable[[], None]) -> Iterator[None]:
+        """Context in which Ctrl-C and SIGTERM call ``on_stop``.
+
+        The handlers are Python's, not the event loop's, so they also work while the loop is busy.
+        """
+        before: dict[signal.Signals, Any] = {}
+        try:
+            for number in SIGNALS:
+                before[number] = signal.signal(number, lambda *_: on_stop())
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def end(self, code: int, reason: str) -> None:
+        """End the process at once."""
+        end_process(code, reason)
+
+
+COMMAND = CommandProcess()

@@ -1,0 +1,168 @@
+"""The tasks that a command plays, checked before torch is loaded."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import envs
+from envs.datasets.options import RowOptions, dataset_of
+from envs.datasets.splits import ALL, EmptySplit
+from envs.mixture.parts import MixOptions, Part
+from rl.errors import UsageError
+from rl.settings.evaluate import EvaluateConfig
+from rl.settings.parsing.files import read_run
+from rl.settings.run import RunConfig
+from rl.settings.sft import SFTConfig
+from rl.settings.train import TrainConfig
+from tools.registry import PluginImportError, UnknownNameError
+
+GENERATED_TASKS = 512
+"""Default number of generated tasks in an evaluation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """The tasks that an evaluation plays."""
+
+    split: str
+    """The environment's split."""
+    tasks: int
+    """Number of played tasks."""
+    of: int
+    """Number of available tasks."""
+    what: str
+    """Description of the counted tasks, and of how rows were chosen."""
+
+    def __str__(self) -> str:
+        return f"{self.tasks} of {self.of} {self.what}"
+
+
+def check_splits(config: RunConfig) -> None:
+    """Check that the environment can be created, and that no needed split is empty.
+
+    Evaluations use :func:`tasks_to_play` instead.
+
+    Raises:
+        UsageError: names the option or the split, and the setting that avoids the split.
+    """
+    if isinstance(config, TrainConfig):
+        check_split(config, "train")
+        if config.eval.tasks:
+            check_split(config, "validation", "; eval.tasks=0 needs none")
+        if config.eval.test_tasks:
+            check_split(config, "test", "; eval.test_tasks=0 needs none")
+    elif isinstance(config, SFTConfig):
+        if config.data == "demonstrations":
+            check_split(config, "train", "; data=FILE needs none")
+        if config.test_tasks:
+            check_split(config, "test", "; test_tasks=0 needs none")
+    else:
+        check_split(config, "train")
+
+
+def tasks_to_play(config: EvaluateConfig) -> Played:
+    """The tasks that an evaluation plays.
+
+    Raises:
+        UsageError: the split is empty, or a row of the data set cannot be a task.
+    """
+    options, chosen = config.env.options, str(config.split)
+    if isinstance(options, MixOptions):
+        return _mixture_to_play(config, options)
+    try:
+        data = dataset_of(envs.env_type(config.env.env_id), options)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    split: str = "test" if chosen == "held-out" else chosen
+    if data is None:
+        of = check_split(config, split)
+        tasks = min(config.tasks or GENERATED_TASKS, of)
+        return Played(split, tasks, of, f"{split} tasks")
+    if split == ALL:
+        what = "rows"
+    elif data.named:
+        what = f"{split} rows"
+    elif chosen == "test":
+        seen = _trained_on_them(config)
+        split, what = ALL, f"rows (no row names a split, so every row counts as test{seen})"
+    else:
+        what = f"rows (no row names a split: these are for {split} by a hash)"
+    there = check_split(config, split, "; split=all plays every row")
+    of = there if data.named and split != ALL else data.num_rows
+    if split == ALL and there < of:
+        what += f"; {of - there} cannot be tasks"
+    return Played(split, min(config.tasks or there, there), of, what)
+
+
+def _trained_on_them(config: EvaluateConfig) -> str:
+    """A notice if the model's own run trained on tasks of the same source."""
+    options, checkpoints = config.env.options, Path(config.model).expanduser().parent
+    if not isinstance(options, RowOptions) or checkpoints.name != "checkpoints":
+        return ""
+    try:
+        run = read_run(str(checkpoints.parent), "model")
+    except UsageError:
+        return ""  # No run made the model: its training rows are unknown.
+    trained = run.get("env.tasks", "")
+    same = trained == options.tasks or Path(trained).absolute() == Path(options.tasks).absolute()
+    if not same or run.get("env") != config.env.env_id:
+        return ""
+    return ", including rows that this model was trained on: split=held-out omits them"
+
+
+def _hashed_parts(names: Sequence[str]) -> str:
+    """A notice about parts of a mixture whose rows name no split."""
+    if not names:
+        return ""
+    return f" (rows of {', '.join(names)} name no split: a hash chose; split=test plays all rows)"
+
+
+def _mixture_to_play(config: EvaluateConfig, options: MixOptions) -> Played:
+    """See :func:`tasks_to_play`; the rows of each part are chosen as for that part alone."""
+    split: str = "test" if config.split == "held-out" else config.split
+    try:
+        unsplit = options.parts_without_split()
+    except ValueError as error:
+        raise UsageError(f"env.of: {error}") from error
+    if config.split == "test" and unsplit:
+        split = ALL
+    of = check_split(config, split)
+    if split != ALL:
+        what = f"{split} tasks{_hashed_parts(unsplit)}"
+        return Played(split, min(config.tasks or GENERATED_TASKS, of), of, what)
+    options = dataclasses.replace(options, split=split)
+    env = envs.make_from(config.env.env_id, options)
+    count = min(config.tasks or of, of)
+    played = Counter(env.tasks[index].part for index in range(count))
+    env.close()
+    words = [
+        f"{played[index]} {_counted(part)} of {part.name}"
+        for index, part in enumerate(options.parts())
+    ]
+    return Played(split, count, of, f"tasks: {', '.join(words)}")
+
+
+def _counted(part: Part) -> str:
+    return "rows (none names a split)" if part.options.split == ALL else "test tasks"
+
+
+def check_split(config: RunConfig, split: str, remedy: str = "") -> int:
+    """The number of tasks in a split.
+
+    Raises:
+        UsageError: the environment cannot be created, or the split is empty; the second message
+            ends with ``remedy``.
+    """
+    try:
+        options = dataclasses.replace(config.env.options, split=split)
+        env = envs.make_from(config.env.env_id, options)
+    except EmptySplit as error:
+        raise UsageError(f"{error}{remedy}") from error
+    except (ValueError, UnknownNameError, PluginImportError) as error:
+        raise UsageError(str(error)) from error
+    env.close()
+    return len(env.tasks)

@@ -1,0 +1,363 @@
+"""The trainer: the steps of a training run, its validation, tests and checkpoints."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import shutil
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from agents.segment import Segment
+from rl.credit.shaping import make_shapings
+from rl.credit.shaping.agreement import agreement_metrics
+from rl.credit.shaping.record import shape
+from rl.errors import RunFailure, UsageError
+from rl.learner.checkpoint import TRAINER_STATE, load_trainer_state, tidy
+from rl.learner.seam import Experience
+from rl.rollout.async_rollouts import GroupStream
+from rl.rollout.curriculum import make_curriculum
+from rl.rollout.dynamic_sampling import drop_uninformative, fill
+from rl.rollout.task_order import TaskOrder
+from rl.rollout.trajectory import Trajectory, TrajectoryGroup
+from rl.rollout.vine import require_copies, vine_config
+from rl.run.folder import RunFolder
+from rl.run.metrics.episodes import part_metrics, share_of_success, staleness_metrics
+from rl.run.metrics.intervals import PassRate
+from rl.run.process.closing import InTime, at_end
+from rl.runtime import TEST, TRAIN, VALIDATION, Runtime
+from rl.runtime.text_segments import text_segments
+from rl.settings.train import TrainConfig
+
+logger = logging.getLogger(__name__)
+KEPT_CHECKPOINTS = 2
+
+
+@dataclass
+class Progress:
+    """State of a run that its checkpoints hold beside the learner's state."""
+
+    step: int = 0
+    seconds: float = 0.0
+    validation_due: bool = False
+    """Whether the validation of this step is still missing."""
+
+
+@dataclass(frozen=True)
+class Best:
+    """Step and validation of the weights in checkpoints/best, saved beside them."""
+
+    step: int = -1
+    success: float = -math.inf
+
+
+class Trainer:
+    """The parts of a training step, on an open runtime.
+
+    Raises:
+        UsageError: a setting contradicts the model or the environment.
+    """
+
+    def __init__(self, config: TrainConfig, folder: RunFolder, runtime: Runtime) -> None:
+        self.config = config
+        self.folder = folder
+        self.runtime = runtime
+        self.shapings = make_shapings(config.shaping)
+        self.progress = Progress()
+        self.best = Best()
+        self._eval_sampling = config.eval.params(config.sampling.max_tokens)
+        self._best_path = folder.checkpoints / "best"
+        self.learner = runtime.learner
+        try:
+            self.collector = runtime.collector(
+                "train", config.sampling_params, vine_config(config.algo.row)
+            )
+            env = self.collector.make_env()
+            ramp = config.curriculum.ramp_steps or config.steps
+            self.curriculum = make_curriculum(
+                config.curriculum,
+                len(env.tasks),
+                config.seed,
+                ramp * config.prompts,
+                env.difficulty,
+            )
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        self.stream = self._make_stream() if config.staleness else None
+        """Plays episodes ahead, if groups may be older than the weights; otherwise None."""
+        self._reward_range = env.reward_range
+        self._most_tokens = config.sampling.max_tokens * config.env.options.max_turns
+        self._window = self.collector.limits.context_length
+        self._learnt = self.curriculum.state_dict()
+        """The curriculum's state after the last update."""
+        self._texts: list[Segment] = []
+        self._thread = runtime.thread
+        self._resources = AsyncExitStack()
+
+    async def rollout(self, step: int) -> list[TrajectoryGroup]:
+        """Play the step's episodes; groups that no update needs are marked as dropped."""
+        config = self.config
+        max_draws, keep = config.curriculum.max_draws, config.curriculum.keep
+
+        async def draw(count: int, number: int) -> list[TrajectoryGroup]:
+            key = (config.seed, TRAIN, step, *([number] if number else []))
+            tasks = self.curriculum.take(count)
+            groups = await self.collector.collect(tasks, config.group_size, key)
+            for task, group in zip(tasks, groups, strict=True):
+                self._note(task, group)
+            return groups
+
+        if self.stream is not None:
+            groups = await self.stream.take(step - 1)
+            self.collector.check([t for group in groups for t in group.trajectories])
+        else:
+            groups = await fill(draw, config.prompts, max_draws)
+        drop_uninformative(groups, config.prompts, max_draws, keep)
+        return groups
+
+    async def shape(self, step: int, groups: list[TrajectoryGroup]) -> dict[str, float]:
+        """Add the run's shapings to the rewards of a step's episodes.
+
+        Returns:
+            The agreement of judging shapings with the environment, as metrics.
+
+        Raises:
+            RunFailure: a shaping does not give one finite number for each episode, or the
+                algorithm needs non-negative rewards.
+        """
+        active = step >= self.config.shaping_from
+        shapings = self.shapings if active else ()
+        weight = self.config.reward_weight if active else 1.0
+        score, best = self.runtime.success_score, self._reward_range[1]
+        try:
+            # In a thread: judges may take long, and episodes that are played ahead continue.
+            await self._thread.do(
+                shape, shapings, groups, score, best, self._most_tokens, weight, self._window
+            )
+        except ValueError as error:
+            raise RunFailure(str(error)) from error
+        rewards = [t.shaped_reward for group in groups for t in group.finished]
+        advantage = self.config.algo.row.advantage
+        if advantage.needs_nonnegative_rewards and min(rewards, default=0.0) < 0:
+            raise RunFailure(
+                f"algo.advantage={advantage.name} divides by a mean: rewards must be >= 0, one is "
+                f"{min(rewards):g}: choose another algo.advantage.std, or rewards without penalties"
+            )
+        return agreement_metrics(shapings, groups, score)
+
+    async def learn(self, groups: list[TrajectoryGroup]) -> dict[str, float]:
+        """Update the weights from the shaped rewards.
+
+        Raises:
+            NonFiniteLoss: the loss is not finite; the weights are unchanged.
+            BrokenWeights: the update spoilt the weights.
+        """
+        version = self.learner.version
+        groups = [group for group in groups if not group.dropped]
+        finished = [trajectory for group in groups for trajectory in group.finished]
+        rewards = [trajectory.shaped_reward for trajectory in finished]
+        outcomes = [self.success(trajectory) for trajectory in finished]
+        texts = self._texts_of(self.progress.step) if self._texts else []
+        async with self.runtime.learning():
+            metrics = await self.learner.update(
+                Experience(groups, rewards, outcomes, texts), version + 1
+            )
+        self._learnt = self.curriculum.state_dict()
+        return metrics | staleness_metrics(finished, version)
+
+    async def publish(self) -> dict[str, float]:
+        """Load the current weights into the policy; returns the policy's metrics.
+
+        Raises:
+            PolicyFailure: the policy cannot load the weights, or its servers use others.
+        """
+        await self.runtime.publish()
+        if self.stream is not None:
+            # After the load, so that new episodes start with the new weights.
+            self.stream.learned(self.progress.step + 1)
+        return self.runtime.policy.take_metrics()
+
+    async def validate(self) -> dict[str, float]:
+        """Success on validation tasks, for :meth:`record_validation`."""
+        config = self.config.eval
+        rate, groups = await self.runtime.evaluate(
+            "validation", config.tasks, VALIDATION, self._eval_sampling
+        )
+        return {"eval/success": rate.rate, **part_metrics(groups, "eval/", ("success",))}
+
+    async def record_validation(self, success: float | None) -> None:
+        """Save the weights as the best ones if their success is the highest so far, or is None."""
+        if success is None or success > self.best.success:
+            self.best = Best(self.progress.step, -math.inf if success is None else success)
+            await self.learner.save(self._best_path, dataclasses.asdict(self.best))
+        self.progress.validation_due = False
+
+    async def test(self) -> PassRate:
+        """Success on test tasks."""
+        tasks = self.config.eval.test_tasks
+        rate, _ = await self.runtime.evaluate("test", tasks, TEST, self._eval_sampling)
+        return rate
+
+    async def save(self) -> None:
+        """Write the checkpoint of the current step, and delete all but the newest few.
+
+        The checkpoint has the state at the time of the call, although episodes continue meanwhile.
+        An existing checkpoint of the step has the same weights, and stays.
+        """
+        state: dict[str, Any] = {
+            "progress": dataclasses.asdict(self.progress),
+            "curriculum": self._learnt,
+        }
+        if self.stream is not None:
+            # The stream's own state holds the tasks that were drawn ahead.
+            state |= {
+                "curriculum": self.curriculum.state_dict(),
+                "stream": self.stream.state_dict(),
+            }
+        path = self.folder.checkpoints / f"step-{self.progress.step:06d}"
+        if path in self._saved():
+            return
+        await self.learner.save(path, state, resumable=True)
+        await self._thread.do(tidy, self.folder.checkpoints, self._saved()[:-KEPT_CHECKPOINTS])
+
+    async def save_done(self) -> None:
+        """Save a checkpoint if any step is done."""
+        if self.progress.step:
+            await self.save()
+
+    async def restore(self) -> bool:
+        """Continue from the newest checkpoint; False if there is none, so that the run starts.
+
+        An unusable checkpoint is set aside, and the one before it is used.
+
+        Raises:
+            UsageError: no existing checkpoint can be used.
+        """
+        tidy(self.folder.checkpoints, self._saved()[:-KEPT_CHECKPOINTS])
+        if not self._saved():
+            self.folder.rewind(-1)
+            return False
+        state = await self._load_newest()
+        self.progress = Progress(**state["progress"])
+        self.curriculum.load_state_dict(state["curriculum"])
+        self._learnt = self.curriculum.state_dict()
+        if self.stream is not None:
+            self.stream.load_state_dict(state["stream"], self.progress.step)
+        await self.runtime.publish()
+        self._recall_best()
+        self.folder.rewind(self.progress.step)
+        return True
+
+    def _texts_of(self, steps_done: int) -> list[Segment]:
+        """The texts of the next update: each text once per pass, each pass in a new order."""
+        count = self.config.texts.batch_size
+        order = TaskOrder(len(self._texts), self.config.seed)
+        return [self._texts[i] for i in order.take(steps_done * count, count)]
+
+    def _make_stream(self) -> GroupStream:
+        config = self.config
+
+        async def play(number: int, draw: int, task: int) -> TrajectoryGroup:
+            step, position = divmod(number, config.prompts)
+            key = (config.seed, TRAIN, step + 1, *([draw] if draw else []), position)
+            return await self.collector.collect_group(task, config.group_size, key)
+
+        return GroupStream(
+            play,
+            self.curriculum.take,
+            self._note,
+            prompts=config.prompts,
+            staleness=config.staleness,
+            max_draws=config.curriculum.max_draws,
+        )
+
+    def _note(self, task: int, group: TrajectoryGroup) -> None:
+        """Update the curriculum with the success of a task's episodes."""
+        self.curriculum.learn(task, [self.success(t) for t in group.finished])
+
+    def success(self, trajectory: Trajectory) -> float:
+        """The success of an episode, from 0 to 1."""
+        return share_of_success(trajectory, self.runtime.success_score, self._reward_range)
+
+    async def load_best(self) -> None:
+        """Load the best weights into the model.
+
+        Raises:
+            UsageError: the best weights are missing or damaged.
+        """
+        try:
+            await self.learner.load(self._best_path, self.learner.version + 1)
+        except ValueError as error:
+            raise UsageError(f"the best weights cannot be tested: {error}") from error
+        await self.runtime.publish()
+
+    async def __aenter__(self) -> Self:
+        await self._resources.enter_async_context(
+            self._in_time(self._thread.settle, "the learner's thread")
+        )
+        self._resources.push_async_callback(self.stop_rollouts)
+        if self.collector.vine is not None:
+            await require_copies(self.collector)
+        config = self.config.texts
+        if self.config.algo.row.ptx_coef:
+            self._texts = await text_segments(self.runtime, config.data, config.demonstrations)
+        return self
+
+    async def stop_rollouts(self) -> None:
+        """Stop the episodes that are played ahead, as no further update learns from them."""
+        if self.stream is not None:
+            async with self._in_time(self.stream.close, "the rollouts"):
+                pass
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._resources.__aexit__(kind, error, trace)
+
+    def _in_time(self, end: Callable[[], Awaitable[None]], what: str) -> InTime[None]:
+        return at_end(end, what, self.runtime.activities, self.config.close_s)
+
+    async def _load_newest(self) -> dict[str, Any]:
+        """Load the newest usable checkpoint into the learner; returns the trainer's state."""
+        unusable: list[tuple[Path, ValueError]] = []
+        for checkpoint in reversed(self._saved()):
+            try:
+                found = await self.learner.load(checkpoint)
+            except UsageError:
+                raise
+            except ValueError as error:
+                unusable.append((checkpoint, error))
+                continue
+            for path, why in unusable:
+                aside = path.with_name(f"unusable-{path.name}")
+                shutil.rmtree(aside, ignore_errors=True)
+                path.rename(aside)
+                logger.warning("%s is set aside, continuing from %s: %s", path, checkpoint, why)
+            return found
+        raise UsageError(
+            f"no checkpoint of {self.folder.path} can be used ({unusable[0][1]}): choose another "
+            f"out=..."
+        )
+
+    def _recall_best(self) -> None:
+        """Read the record of checkpoints/best, which may be from a step that is repeated."""
+        try:
+            self.best = Best(**load_trainer_state(self._best_path))
+        except ValueError as error:
+            logger.warning(
+                "the record of the best weights is unusable, the next validation replaces them: %s",
+                error,
+            )
+
+    def _saved(self) -> list[Path]:
+        """The complete checkpoints of this run, oldest first."""
+        folders = sorted(self.folder.checkpoints.glob("step-*"))
+        return [path for path in folders if (path / TRAINER_STATE).is_file()]

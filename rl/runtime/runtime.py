@@ -1,0 +1,399 @@
+"""The runtime: opened from a configuration, it plays episodes and evaluates."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from transformers import PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
+
+import envs
+from agents.completion import SamplingParams
+from agents.local import TorchThread
+from agents.policy import Observable, Policy, Serving, Sleeper
+from agents.published_templates import TEMPLATES
+from agents.renderer import Renderer
+from agents.vllm import VLLMServerPolicy
+from rl.errors import UsageError
+from rl.external.collector import collector_type
+from rl.imitation.demonstrations import NoDemonstrations
+from rl.learner.lora import check_lora
+from rl.learner.model import check_model
+from rl.learner.registration import open_of
+from rl.learner.seam import Host, Learner, LearnerSpec, TrainingSpec
+from rl.rollout.collector import Collector, EpisodeLimits
+from rl.rollout.trajectory import TrajectoryGroup
+from rl.rollout.vine import VineConfig
+from rl.run.metrics.episodes import success_of
+from rl.run.metrics.intervals import PassRate, pass_rate_of_tasks
+from rl.run.metrics.service_metrics import ServiceMetrics
+from rl.run.monitoring.activity import LEARNER, OPEN, POLICY, Activities
+from rl.run.process.closing import InTime, at_end
+from rl.runtime.model import device_of, dtype_of, load_tokenizer
+from rl.runtime.policies import WeightSource, check_policy, cores_of_learner, open_policy
+from rl.runtime.tiny import make_tiny
+from rl.settings.chat import OWN_TEMPLATE
+from rl.settings.lora import NO_LORA, LoraConfig
+from rl.settings.run import RunConfig
+from rl.settings.sft import SFTConfig
+from rl.settings.train import TrainConfig
+
+TRAIN, VALIDATION, TEST, EVALUATE, DISTILL = 0, 1, 2, 3, 4
+"""First number after the seed in the seed key of episodes: no two kinds share random numbers."""
+
+
+@dataclass
+class Runtime:
+    """Everything needed to play episodes; created by :func:`open_runtime`."""
+
+    config: RunConfig
+    services: Mapping[str, Any]
+    learner: Learner
+    """The learner, which owns the model."""
+    tokenizer: PreTrainedTokenizerBase
+    policy: Policy
+    renderer: Renderer
+    service_metrics: ServiceMetrics
+    """Metrics of the services."""
+    activities: Activities
+    """The current activities of all components."""
+    thread: TorchThread
+    """The thread for this process's computations on several cores."""
+    on_evaluated: Callable[[str, Sequence[TrajectoryGroup]], None] = lambda split, groups: None
+    """Called with the split and the episodes of each evaluation."""
+
+    @property
+    def success_score(self) -> str:
+        """The name of the environment's success score; "" without one."""
+        return envs.env_type(self.config.env.env_id).success_score
+
+    def best_success(self, split: str) -> float:
+        """The success of a right episode: a score of 1, or the environment's best return."""
+        if self.success_score:
+            return 1.0
+        options = dataclasses.replace(self.config.env.options, split=split)
+        env = envs.make_from(self.config.env.env_id, options, self.services)
+        return env.reward_range[1]
+
+    def collector(
+        self, split: str, sampling: SamplingParams, vine: VineConfig | None = None
+    ) -> Collector:
+        """A collector that plays episodes of a split, and values turns if ``vine`` is given."""
+        config = self.config
+        collector = collector_type(config.env.env_id)(
+            config.env.env_id,
+            dataclasses.replace(config.env.options, split=split),
+            self.services,
+            policy=self.policy,
+            renderer=self.renderer,
+            sampling=sampling,
+            limits=EpisodeLimits(
+                context_length=config.context_length or self.learner.facts.context_window,
+                episode_timeout_s=config.episode_timeout_s,
+                # A deterministic wave holds one request of each episode.
+                requests_at_once=int(config.deterministic),
+            ),
+            vine=vine,
+        )
+        collector.activities = self.activities
+        return collector
+
+    async def evaluate(
+        self, split: str, num_tasks: int, kind: int, sampling: SamplingParams, episodes: int = 1
+    ) -> tuple[PassRate, list[TrajectoryGroup]]:
+        """Play the first ``num_tasks`` tasks of a split, ``episodes`` times each.
+
+        The sampling seeds are the same every time, so two evaluations differ only by their weights.
+        The interval is for tasks like these.
+        """
+        collector = self.collector(split, sampling)
+        tasks = range(min(num_tasks, len(collector.make_env().tasks)))
+        total = len(tasks) * episodes
+        collector.on_episode = self.activities.counter(f"{split} episodes", total)
+        groups = await collector.collect(tasks, episodes, (self.config.seed, kind))
+        score = self.success_score
+        by_task = [[success_of(t, score) for t in group.finished] for group in groups]
+        self.on_evaluated(split, groups)
+        return pass_rate_of_tasks(by_task), groups
+
+    async def publish(self) -> None:
+        """Load the learner's current weights into the policy.
+
+        Raises:
+            PolicyFailure: the policy cannot load the weights.
+        """
+        version = self.learner.version
+        with self.activities.busy(POLICY, "sync"):
+            weights = None
+            if not self.policy.shares_weights:
+                handle = await self.learner.weights(version)
+                # A server with the base model takes only the adapter.
+                complete = not isinstance(self.policy, VLLMServerPolicy)
+                weights = await handle.tensors(complete=complete)
+            await self.policy.load_weights(weights, version)
+        self.activities.progressed("weights that arrived")
+
+    @asynccontextmanager
+    async def learning(self) -> AsyncIterator[None]:
+        """Context in which the learner has the device; a policy on the same device may sleep."""
+        if not isinstance(self.policy, Sleeper):
+            yield
+            return
+        await self.policy.sleep()
+        try:
+            await self.learner.onload()
+            try:
+                yield
+            finally:
+                await self.learner.offload()
+        finally:
+            await self.policy.wake()
+
+    def facts(self) -> dict[str, Any]:
+        """The facts that a run depends on beside its configuration."""
+        model = self.learner.facts
+        return {
+            "device": model.device,
+            "dtype": model.dtype,
+            "num_parameters": model.num_parameters,
+            "num_trained": model.num_trained,
+            **self.policy.facts(),
+            "isolation": {
+                name: f"{service.backend}, {service.isolation}"
+                for name, service in self.services.items()
+                if isinstance(service, Confining)
+            },
+            "template_difference": self.renderer.difference,
+        }
+
+
+@asynccontextmanager
+async def open_runtime(
+    config: RunConfig,
+    report: Callable[[str], None],
+    logs: Path | None = None,
+    own_weights: bool = False,
+    activities: Activities | None = None,
+) -> AsyncIterator[Runtime]:
+    """Open the environment's services, load or make the model, and start the policy.
+
+    Args:
+        config: the command's settings.
+        report: called with a line for the user.
+        logs: a folder for the logs of started servers; None: the logs are dropped.
+        own_weights: whether the policy samples during training, and so needs a copy of the weights.
+        activities: receives the activities of all components.
+
+    Raises:
+        Unclosed: a component took longer than ``close_s`` to close.
+        UsageError: the model does not exist, or a setting contradicts it.
+        PolicyFailure: a server of the policy is unusable.
+    """
+    device, lora = _prepare(config)
+    activities = activities or Activities()
+    async with AsyncExitStack() as stack:
+        thread = TorchThread(cores_of_learner(config, own_weights))
+        closes = at_end(thread.close, "the torch thread", activities, config.close_s)
+        await stack.enter_async_context(closes)
+        # A ValueError in this block is about the user's settings.
+        try:
+            services = await _open_services(config, stack, activities)
+            _check_isolation(config, services, report)
+            path = await _model_path(config, services, thread, report, activities)
+            spec = _spec(config, path, device, lora)
+            learner = await _open_learner(config, spec, thread, activities, stack)
+            renderer = Renderer(spec.tokenizer, learner.facts.end_token_ids)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        activities.progressed("the model that was loaded")
+        for notice in (*renderer.notices, *_rules_twice(config), *_no_tools(config, renderer)):
+            report(f"chat template: {notice}")
+        closed_first = await stack.enter_async_context(
+            InTime(AsyncExitStack(), "the policy", activities, config.close_s)
+        )
+        with activities.doing(LEARNER, "the policy", OPEN):
+            source = WeightSource(learner, spec, None if own_weights else thread)
+            policy = await open_policy(config, source, logs=logs, report=report, stack=closed_first)
+        if isinstance(policy, Observable):
+            activities.watch(policy)
+        if isinstance(policy, Serving):
+            policy.account(activities.lane)
+        activities.progressed("the policy that was opened")
+        service_metrics = ServiceMetrics(services)
+        await service_metrics.take()  # The programs of a warm start count to no step.
+        yield Runtime(
+            *(config, services, learner, spec.tokenizer, policy),
+            *(renderer, service_metrics, activities, thread),
+        )
+
+
+async def _open_learner(
+    config: RunConfig,
+    spec: LearnerSpec,
+    thread: TorchThread,
+    activities: Activities,
+    stack: AsyncExitStack,
+) -> Learner:
+    """The configured learner; ``stack`` closes it within ``close_s``."""
+    name = config.learner if isinstance(config, TrainConfig) else "local"
+    host = Host(thread, lambda: activities.progressed("a micro-batch"))
+    with activities.doing(LEARNER, f"the model {spec.model}", OPEN):
+        learner = await open_of(name)(spec, host)
+    await stack.enter_async_context(
+        at_end(learner.close, "the learner", activities, config.close_s)
+    )
+    window = learner.facts.context_window
+    if config.context_length > window:
+        raise UsageError(
+            f"context_length ({config.context_length}) must be at most the model's window, "
+            f"{window} tokens"
+        )
+    return learner
+
+
+async def _open_services(
+    config: RunConfig, stack: AsyncExitStack, activities: Activities
+) -> Mapping[str, Any]:
+    """The environment's services; ``stack`` closes them within ``close_s``."""
+    opened = envs.env_type(config.env.env_id).open_services(config.env.options)
+    what = "the environment's services"
+    with activities.doing(LEARNER, what, OPEN):
+        return await stack.enter_async_context(InTime(opened, what, activities, config.close_s))
+
+
+def _prepare(config: RunConfig) -> tuple[torch.device, LoraConfig]:
+    """Check policy and adapter, and prepare the process; returns the model's device and adapter.
+
+    Raises:
+        UsageError: the device is missing, or the policy or the adapter is impossible.
+    """
+    lora = config.lora if isinstance(config, TrainConfig | SFTConfig) else NO_LORA
+    device = device_of(config)
+    check_policy(config, device, lora)
+    try:
+        check_lora(lora, config.model)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    transformers_logging.disable_progress_bar()
+    # Only the torch thread computes on several cores.
+    torch.set_num_threads(1)
+    return device, lora
+
+
+def _spec(config: RunConfig, path: str, device: torch.device, lora: LoraConfig) -> LearnerSpec:
+    """The specification of the run's learner.
+
+    Raises:
+        ValueError: there is no model at the path, or it has no tokenizer.
+    """
+    check_model(path)
+    training = None
+    if isinstance(config, TrainConfig):
+        training = TrainingSpec(
+            algorithm=config.algorithm,
+            optimizer=config.effective_optimizer,
+            temperature=config.sampling.temperature,
+            micro_batch_tokens=config.micro_batch_tokens,
+        )
+    return LearnerSpec(
+        model=path,
+        tokenizer=load_tokenizer(path, config.chat),
+        device=str(device),
+        dtype=str(dtype_of(config)).removeprefix("torch."),
+        lora=lora,
+        seed=config.seed,
+        training=training,
+    )
+
+
+async def _model_path(
+    config: RunConfig,
+    services: Mapping[str, Any],
+    thread: TorchThread,
+    report: Callable[[str], None],
+    activities: Activities,
+) -> str:
+    """The path of the model; ``model=tiny`` is created first."""
+    if config.model != "tiny":
+        return config.model
+    if config.chat != OWN_TEMPLATE:
+        raise UsageError(
+            "chat must be left out with model=tiny, whose warm start has its own template: "
+            "give model=FOLDER or a Hugging Face id"
+        )
+    try:
+        made = await make_tiny(
+            config.env.env_id,
+            config.env.options,
+            services,
+            seed=config.seed,
+            recipe=config.tiny,
+            thread=thread,
+            report=report,
+            count=activities.counted,
+        )
+    except NoDemonstrations as error:
+        without = "or take another model than model=tiny: model=FOLDER or a Hugging Face id"
+        raise UsageError(f"{error}, {without}") from error
+    return str(made)
+
+
+def _rules_twice(config: RunConfig) -> list[str]:
+    """A notice if a published prompt's rules and the environment's are in one prompt."""
+    name = config.chat.template
+    if name not in TEMPLATES or not getattr(config.env.options, "instructions", False):
+        return []
+    return [
+        f"{name} has rules of its own, and the environment's rules follow in the first message: "
+        f"env.instructions=false omits the environment's"
+    ]
+
+
+def _no_tools(config: RunConfig, renderer: Renderer) -> list[str]:
+    """A notice if the chat template, which should carry tool calls, does not support tools."""
+    if getattr(config.env.options, "syntax", "") != "chat" or renderer.takes_tools:
+        return []
+    return [
+        "it does not support tools: the system message describes them, and calls are written in "
+        "the format of Hermes"
+    ]
+
+
+@runtime_checkable
+class Confining(Protocol):
+    """A service that runs programs, with a known isolation from this machine."""
+
+    @property
+    def backend(self) -> str:
+        """The backend that confines the programs."""
+        ...
+
+    @property
+    def isolation(self) -> str:
+        """The strength of the isolation; "none": no isolation."""
+        ...
+
+
+def _check_isolation(
+    config: RunConfig, services: Mapping[str, Any], report: Callable[[str], None]
+) -> None:
+    """Report the isolation of services, and refuse to run a model's programs without isolation.
+
+    Raises:
+        UsageError: a service has no isolation, and ``allow_unsafe`` is false.
+    """
+    for name, service in services.items():
+        if not isinstance(service, Confining):
+            continue
+        report(f"{name}: {service.backend}, isolation {service.isolation}")
+        if service.isolation == "none" and not config.allow_unsafe:
+            raise UsageError(
+                f"{name} ({service.backend}) would run a model's programs with no isolation: "
+                f"choose another backend, or give allow_unsafe=true"
+            )

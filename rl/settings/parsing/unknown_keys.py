@@ -1,0 +1,60 @@
+"""Errors for names and keys that do not exist, with did-you-mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rl.errors import UsageError
+from rl.settings.parsing.renamed_keys import RENAMED
+from tools.registry import closest
+
+ELSEWHERE = {
+    "learning_rate": "optimizer.lr",
+    "num_generations": "group_size",
+    "batch_size": "prompts",
+    "per_device_train_batch_size": "prompts",
+    "max_completion_length": "sampling.max_tokens",
+    "max_steps": "steps",
+    "beta": "algo.kl.coef",
+    "output_dir": "out",
+}
+"""Keys of other trainers, and turnwise's keys for the same setting."""
+
+
+def unknown(kind: str, name: str, known: Sequence[str] | Mapping[str, Any]) -> UsageError:
+    """The error for a name that is not among ``known``, with did-you-mean."""
+    leaf = name.rsplit(".", 1)[-1]
+    same_leaf = [k for k in known if k.rsplit(".", 1)[-1] == leaf]
+    # `lr` means the run's key, not the warm start's.
+    same_leaf.sort(key=lambda k: k.startswith("tiny."))
+    ours = [k for k in known if k == ELSEWHERE.get(name)]
+    # A name may be short for a known one: vllm for vllm-server.
+    longer = [k for k in known if len(name) > 2 and k.startswith(f"{name}-")]
+    hint = next(iter(ours + same_leaf + longer), None) or closest(name, known)
+    known_names = "--help=all lists them all." if kind == "key" else f"One of: {', '.join(known)}."
+    return UsageError(f"unknown {kind} {name!r}.{_meant(hint)} {known_names}")
+
+
+def renamed_key(name: str) -> str:
+    """The error for a key of an earlier version that has another name now; "" for other keys."""
+    return f"unknown key {name!r}: it is called {RENAMED[name]!r} now" if name in RENAMED else ""
+
+
+def unknown_option(name: str, choice: str, options: Sequence[str]) -> str:
+    """The error for an option that a chosen plug-in does not have.
+
+    Args:
+        name: the whole key.
+        choice: the chosen plug-in as a word of the command line: ``algo.surrogate=gspo``.
+        options: the whole keys of the plug-in's options.
+    """
+    group, _, option = name.rpartition(".")
+    names = [key.removeprefix(f"{group}.") for key in options]
+    hint = closest(option, names)
+    meant = _meant(f"{group}.{hint}" if hint else None)
+    return f"unknown key {name!r}.{meant} {choice} has {', '.join(names) or 'no options'}."
+
+
+def _meant(hint: str | None) -> str:
+    return f" Did you mean {hint!r}?" if hint else ""

@@ -1,0 +1,135 @@
+"""The settings that commands share: a model, the machine, and what playing episodes needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from agents.completion import SamplingParams
+from envs.user_files import short_name
+from rl.errors import UsageError
+from rl.run.process.cores import usable_cores
+from rl.settings.chat import ChatConfig
+from rl.settings.environment import ENV, EnvChoice
+from rl.settings.groups import SamplingConfig, TinyRecipe, at_least
+from rl.settings.parsing.files import as_words
+from rl.settings.parsing.left_out import left_out
+from rl.settings.parsing.plain import to_plain
+from rl.settings.policy import POLICY, PolicyChoice
+
+MAX_THREADS = 1024
+"""Above the number of processors of any machine; with many more the system ends the process."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Settings of every command that uses a model: the model, and the machine."""
+
+    model: str
+    """A Hugging Face id, a model's folder, or a run's folder, which means its checkpoints/best."""
+    seed: int = 0
+    """Seeds tasks, sampling and initial values."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, or auto: the GPU if there is one."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type of the weights; auto is float32 on a CPU and bfloat16 on a GPU."""
+    threads: int = 0
+    """CPU threads of torch. 0: all cores that the process may use, by its affinity, the cgroup's
+    cpu.max and OMP_NUM_THREADS. The local policy samples a model of under 2 million parameters
+    with one thread."""
+    dry_run: bool = False
+    """Print the resolved configuration and stop."""
+
+    def __post_init__(self) -> None:
+        at_least(0, self, "seed")
+        at_least(0, self, "threads")
+        if self.seed >= 2**63:
+            raise ValueError(f"seed ({self.seed}) must be below 2**63")
+        if self.threads > MAX_THREADS:
+            raise ValueError(f"threads ({self.threads}) must be at most {MAX_THREADS}")
+
+    @property
+    def num_threads(self) -> int:
+        """The number of threads that torch uses."""
+        return self.threads or usable_cores()
+
+    @property
+    def loads_model(self) -> bool:
+        """Whether this process loads ``model``; False: ``model`` is a name on a server."""
+        return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(ModelConfig):
+    """Settings of every command that plays episodes."""
+
+    env: EnvChoice = field(default_factory=left_out, metadata={"choice": ENV})
+    """The environment: an id, a bare name, or path/to/file.py:MyEnv; its options follow as
+    env.KEY."""
+    model: str = "tiny"
+    """A Hugging Face id, a model's folder, or a run's folder, which means its checkpoints/best;
+    "tiny" is created and warm-started here, without a download."""
+    tiny: TinyRecipe = field(default_factory=left_out)
+    """Size and warm start of model=tiny."""
+    policy: PolicyChoice = field(default_factory=left_out, metadata={"choice": POLICY})
+    """What samples the actions; its settings follow as policy.KEY."""
+    chat: ChatConfig = field(default_factory=left_out)
+    """Conversion of messages to a prompt."""
+    sampling: SamplingConfig = field(default_factory=left_out)
+    """Sampling by the policy."""
+    context_length: int = 0
+    """Maximum tokens of an episode; 0: the model's own window."""
+    episode_timeout_s: float = 3600.0
+    """Maximum seconds of an episode, without its wait for a free slot. A longer one fails."""
+    close_s: float = 120.0
+    """Maximum seconds for each part that a command opened to close at the end."""
+    deterministic: bool = False
+    """Make two runs agree bit for bit, except for timings; slower."""
+    allow_unsafe: bool = False
+    """Allow a sandbox without isolation to run programs."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(0, self, "context_length")
+        at_least(1, self, "episode_timeout_s")
+        at_least(0.1, self, "close_s")
+        if self.deterministic and self.policy.name != "local":
+            raise ValueError(
+                "deterministic needs policy=local: servers batch requests as they arrive"
+            )
+        split = self.env.options.split
+        # With another split the warm start would learn from tasks of the test.
+        if split != "train":
+            raise ValueError(
+                f"env.split ({split!r}) must be left at 'train': a command takes each split where "
+                "it belongs"
+            )
+
+    @property
+    def sampling_params(self) -> SamplingParams:
+        """The sampling parameters of the command's requests."""
+        return self.sampling.params(with_support=False)
+
+
+def run_path(out: str, config: ModelConfig, algo: str = "") -> Path:
+    """``out`` with {env}, {algo} and {seed} filled in; commands without episodes fill {seed} alone.
+
+    Raises:
+        UsageError: ``out`` is empty, or has another name in braces.
+    """
+    if not out:
+        raise UsageError("out is empty: name a folder")
+    names: dict[str, str | int] = {"seed": config.seed}
+    if isinstance(config, RunConfig):
+        names |= {"env": short_name(config.env.env_id), "algo": algo}
+    try:
+        return Path(out.format(**names)).expanduser()
+    except (KeyError, IndexError, ValueError) as error:
+        known = "{env}, {algo} and {seed}" if "env" in names else "{seed}"
+        raise UsageError(f"out ({out}) may hold {known}") from error
+
+
+def as_lines(config: object) -> str:
+    """The resolved configuration as words of a command line, one per line."""
+    return "".join(f"{word}\n" for word in as_words(to_plain(config)))

@@ -1,0 +1,45 @@
+"""The settings of ``rl.sft``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rl.learner.settings import OptimizerConfig
+from rl.settings.groups import at_least
+from rl.settings.lora import LoraConfig
+from rl.settings.parsing.from_python import from_python
+from rl.settings.parsing.left_out import left_out
+from rl.settings.run import RunConfig
+from rl.settings.tracking import TrackingConfig
+
+
+@from_python
+@dataclass(frozen=True, kw_only=True)
+class SFTConfig(TrackingConfig, RunConfig):
+    """Train a language model on conversations (supervised fine-tuning)."""
+
+    data: str = "demonstrations"
+    """"demonstrations": by the environment's imperfect author; or a file of {"messages": [...]}."""
+    demonstrations: int = 2000
+    """Number of episodes that the author plays."""
+    steps: int = 260
+    """Optimizer steps."""
+    batch_size: int = 32
+    """Conversations per step."""
+    optimizer: OptimizerConfig = field(
+        default_factory=left_out, metadata={"defaults": {"lr": 1e-3, "warmup_steps": 10}}
+    )
+    """The learner's optimizer."""
+    lora: LoraConfig = field(default_factory=left_out)
+    """An adapter that is trained instead of the model's own weights."""
+    test_tasks: int = 512
+    """Number of test tasks, played before and after the training; 0: none."""
+    out: str = "runs/{env}-sft-{seed}"
+    """The folder; the model is saved under checkpoints/last."""
+    max_seconds: float = 0.0
+    """Stop after this many seconds of training; 0 for no limit."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(0, self, "test_tasks", "max_seconds")
+        at_least(1, self, "steps", "batch_size", "demonstrations")

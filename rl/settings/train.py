@@ -1,0 +1,230 @@
+"""The settings of ``rl.train``, and its presets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
+
+from agents.completion import SamplingParams
+from envs.token_budget import budget_kinds
+from rl.credit.algorithm import Algorithm
+from rl.credit.algorithms import algorithm_names, find_algorithm
+from rl.credit.options import CorrectionKind
+from rl.credit.shaping import make_shapings
+from rl.learner.registration import check_learner
+from rl.learner.settings import OptimizerConfig
+from rl.rollout.curriculum import CurriculumConfig
+from rl.settings.groups import EvalConfig, TextsConfig, at_least
+from rl.settings.lora import LoraConfig
+from rl.settings.parsing.choice import Build, Choice
+from rl.settings.parsing.from_python import from_python
+from rl.settings.parsing.left_out import left_out
+from rl.settings.parsing.unknown_keys import unknown
+from rl.settings.policy import VLLMConfig, VLLMEngineConfig
+from rl.settings.recipes import RECIPES
+from rl.settings.run import RunConfig
+from rl.settings.tracking import TrackingConfig
+
+TINY_LR, LARGE_LR = 4e-4, 1e-6
+"""Default learning rates: for model=tiny, and for every other model."""
+ADAPTER_LR = 10
+"""LoRA learning-rate multiplier."""
+_MARGIN = 1.25
+"""Factor for suggesting an outer deadline."""
+PRESETS: dict[str, dict[str, str]] = {
+    "smoke": {
+        "steps": "4",
+        "prompts": "8",
+        "group_size": "4",
+        "eval.every": "2",
+        "eval.tasks": "16",
+        "eval.test_tasks": "32",
+        "tiny.demonstrations": "400",
+        "tiny.steps": "40",
+        "tiny.warmup_steps": "5",
+        # After such a short warm start the model seldom ends its answers.
+        "sampling.max_tokens": "96",
+        "save_every": "2",
+    },
+}
+"""Presets: ``preset=smoke`` runs every part once, in under a minute."""
+
+
+@dataclass(frozen=True)
+class AlgorithmChoice:
+    """A chosen algorithm: its name, and its options with the user's changes."""
+
+    name: str
+    row: Algorithm
+
+
+def _resolve_algorithm(name: str) -> tuple[type[Any], Mapping[str, Any], Build]:
+    if name not in (names := [*algorithm_names(), *RECIPES]):
+        raise unknown("algorithm", name, names)
+    row = RECIPES[name].row if name in RECIPES else find_algorithm(name)
+    defaults = {f.name: getattr(row, f.name) for f in fields(Algorithm)}
+    return Algorithm, defaults, lambda values: AlgorithmChoice(name, Algorithm(**values))
+
+
+ALGORITHM = Choice(
+    _resolve_algorithm,
+    default="grpo",
+    names=lambda: [*algorithm_names(), *RECIPES],
+    implies={name: recipe.settings for name, recipe in RECIPES.items()},
+)
+
+
+@from_python
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(TrackingConfig, RunConfig):
+    """Train a language model in an environment by reinforcement learning."""
+
+    algo: AlgorithmChoice = field(default_factory=left_out, metadata={"choice": ALGORITHM})
+    """The algorithm, a row of docs/algorithms.md; its options follow as algo.KEY. A recipe sets
+    other keys too."""
+    steps: int = 60
+    """Learner updates."""
+    prompts: int = 32
+    """Tasks per step."""
+    group_size: int = 8
+    """Episodes per task."""
+    staleness: int = 0
+    """Maximum age of episodes, in updates of the weights. 0: each step plays its episodes, then
+    learns; above 0: playing and learning run concurrently."""
+    stale_correction: CorrectionKind = "tis"
+    """With staleness, the importance correction of tokens from older weights, if
+    algo.correction.kind is none and pi_old is of the update; docs/algorithms.md."""
+    curriculum: CurriculumConfig = field(default_factory=left_out)
+    """Choice of the tasks of a step."""
+    texts: TextsConfig = field(default_factory=left_out)
+    """Texts that each update imitates, if algo.ptx_coef is above 0."""
+    shaping: str = ""
+    """Additions to rewards from lengths, siblings and reward models: 0.5*kimi_length; see
+    docs/algorithms.md."""
+    reward_weight: float = 1.0
+    """Weight of the environment's own rewards; at 0 only shaping is trained on."""
+    shaping_from: int = 1
+    """First step whose rewards are shaped and weighted."""
+    optimizer: OptimizerConfig = field(
+        default_factory=left_out, metadata={"defaults": {"lr": 0.0, "warmup_steps": 5}}
+    )
+    """The learner's optimizer; lr=0 means 4e-4 for model=tiny and 1e-6 for every other model, and
+    ten times as much for an adapter."""
+    lora: LoraConfig = field(default_factory=left_out)
+    """An adapter that is trained instead of the model's own weights."""
+    learner: str = "local"
+    """The learner, which computes updates: local is this process; plug-ins add other names."""
+    micro_batch_tokens: int = 4096
+    """Padded tokens of a forward pass of the learner; the loss does not depend on it."""
+    eval: EvalConfig = field(default_factory=left_out)
+    """Evaluation on held-out tasks."""
+    out: str = "runs/{env}-{algo}-{seed}"
+    """The run's folder."""
+    resume: Literal["no", "auto"] = "no"
+    """auto: continue from the newest checkpoint in out, if there is one. A run's folder: continue
+    that run with its own settings; python -m rl.train resume=FOLDER needs nothing else."""
+    save_every: int = 20
+    """Steps between checkpoints; the last step is always saved."""
+    keep_episodes: int = 0
+    """Number of newest steps whose episodes stay in the folder; 0: all."""
+    max_seconds: float = 0.0
+    """Stop cleanly after this many seconds of training; 0: no limit."""
+    stall_s: float = 3600.0
+    """Seconds without progress (a token, an episode, a micro-batch, an update's arrival) after
+    which waiting episodes restart; after as many again the run ends with exit code 75. 0: never.
+    Must be above env.step_timeout_s, and above policy.start_s, load_s and stall_s."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.sampling.check_training()
+        check_learner(self.learner)
+        at_least(0, self, "max_seconds", "keep_episodes", "stall_s")
+        at_least(1, self, "steps", "prompts", "group_size", "save_every", "micro_batch_tokens")
+        at_least(1, self, "shaping_from")
+        at_least(0, self, "staleness")
+        if self.stall_s:
+            self._check_stall()
+        if self.staleness:
+            self._check_staleness()
+        if self.shaping and self.algo.row.advantage.turn_rollouts:
+            raise ValueError(
+                f"shaping ({self.shaping}) must be empty with algo.advantage=vine: it values "
+                f"states by the environment's rewards alone"
+            )
+        if self.reward_weight != 1 and self.algo.row.advantage.turn_rollouts:
+            raise ValueError(
+                f"reward_weight ({self.reward_weight}) must be 1 with algo.advantage=vine: it "
+                f"values states by the environment's unweighted rewards"
+            )
+        at_least(0, self, "reward_weight")
+        if self.reward_weight == 0:
+            if not self.shaping.strip():
+                raise ValueError("reward_weight (0) leaves nothing to train on: give shaping=...")
+            # Both compare the environment's own rewards, before shaping.
+            for key, sign in (("max_draws", ">"), ("keep", "<")):
+                if getattr(self.curriculum, key) != 1:
+                    must = f"must be above 0 for curriculum.{key} {sign} 1"
+                    raise ValueError(f"reward_weight (0) {must}: it compares unshaped rewards")
+        kinds = budget_kinds(self.env.options.token_budget)
+        for shaping in (weighted.shaping for weighted in make_shapings(self.shaping)):
+            if shaping.budget and shaping.budget not in kinds:
+                raise ValueError(
+                    f"shaping ({self.shaping}): {shaping.name} needs prompts with a budget: "
+                    f"give env.token_budget={shaping.budget}"
+                )
+
+    def _check_stall(self) -> None:
+        """Check that the watchdog's deadline is above the deadlines of single waits.
+
+        The deadline of a whole episode may be longer: its tokens count as progress.
+        """
+        alone = {"env.step_timeout_s": self.env.options.step_timeout_s}
+        settings = self.policy.settings
+        if isinstance(settings, VLLMConfig):
+            alone |= {
+                "policy.start_s": settings.start_s,
+                "policy.load_s": settings.load_s,
+                "policy.stall_s": settings.stall_s,
+            }
+        for key, limit_s in alone.items():
+            if limit_s >= self.stall_s:
+                raise ValueError(
+                    f"stall_s ({self.stall_s:g}) must be above {key} ({limit_s:g}), as a healthy "
+                    f"run may make no progress for that long: give "
+                    f"stall_s={_MARGIN * limit_s:g}, a smaller {key}, or stall_s=0 for no watchdog"
+                )
+
+    def _check_staleness(self) -> None:
+        settings = self.policy.settings
+        if isinstance(settings, VLLMEngineConfig) and settings.sleep:
+            raise ValueError(
+                "policy.sleep must be False with staleness above 0: vLLM then samples while "
+                "the learner learns"
+            )
+        if self.deterministic:
+            raise ValueError(
+                "deterministic needs staleness=0: otherwise timing orders the episodes"
+            )
+
+    @property
+    def sampling_params(self) -> SamplingParams:
+        """The sampling parameters of training requests."""
+        return self.sampling.params()
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The effective algorithm, with the correction for staleness."""
+        row = self.algo.row
+        apart = row.old_logprobs == "update" and row.mask_observations
+        if self.staleness and apart and row.correction.kind == "none":
+            return row.changed({"correction.kind": self.stale_correction})
+        return row
+
+    @property
+    def effective_optimizer(self) -> OptimizerConfig:
+        """The optimizer with its effective learning rate."""
+        if self.optimizer.lr:
+            return self.optimizer
+        lr = TINY_LR if self.model == "tiny" else LARGE_LR
+        return replace(self.optimizer, lr=lr * (ADAPTER_LR if self.lora.rank else 1))
