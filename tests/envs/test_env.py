@@ -317,7 +317,7 @@ def test_a_synchronous_call_inside_an_asynchronous_turn_is_refused_not_hung():
 
     env = Nested(DiceOptions())
     env.reset(seed=0)
-    with pytest.raises(RuntimeError, match="synchronous face was called inside"):
+    with pytest.raises(RuntimeError, match="synchronous method was called inside"):
         env.step("roll")
 
 

@@ -220,7 +220,7 @@ async def test_forks_and_snapshots_keep_what_a_tool_knows(asynchronous):
         one, name = method
         if asynchronous:
             return await getattr(one, f"a{name}")(*arguments)
-        # The synchronous face waits for its own loop: not on this one.
+        # The synchronous API waits for its own loop: not on this one.
         return await asyncio.to_thread(getattr(one, name), *arguments)
 
     async def add(one, number):
@@ -396,8 +396,8 @@ def test_an_unknown_name_is_one():
     [
         ("search-qa", {}, "search", "the environment has a 'search' already"),
         ("math", {}, "verifier", "the environment has a 'verifier' already"),
-        ("math", {}, "think", "needs another name: <think> is no call"),
-        *(("search-qa", {"syntax": s}, "answer", "<answer> is no call") for s in TAGGED),
+        ("math", {}, "think", "needs another name: the tag <think> is reserved"),
+        *(("search-qa", {"syntax": s}, "answer", "<answer> is reserved") for s in TAGGED),
     ],
 )
 def test_a_tool_called_like_something_else_is_refused(env_id, options, name, says):

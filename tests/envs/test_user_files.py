@@ -246,14 +246,13 @@ def test_commands_take_a_file(file, capsys):
     assert "Is the number even?" in capsys.readouterr().out
 
 
-def test_a_class_is_named_by_its_module_and_stays_the_one_that_was_given():
+def test_a_class_is_named_by_its_module_and_is_never_replaced():
     class Local(envs.env_type("sudoku")):
         pass
 
     first = reference_to(Local)
     assert first.endswith(
-        "test_env_files:test_a_class_is_named_by_its_module_and_stays_the_one_"
-        "that_was_given.<locals>.Local"
+        "test_user_files:test_a_class_is_named_by_its_module_and_is_never_replaced.<locals>.Local"
     )
     assert envs.env_type(first) is Local
     assert envs.resolve(first) == first

@@ -186,8 +186,8 @@ def test_a_folder_belongs_to_one_corpus(passages, tmp_path):
     ("made", "says"),
     [
         ([Passage("1", "a fox"), Passage("1", "a dog")], "id '1' is used more than once"),
-        ([Passage("1", "of the")], "no passage with a word"),
-        ([], "no passage with a word"),
+        ([Passage("1", "of the")], "no passage of the corpus has a word"),
+        ([], "no passage of the corpus has a word"),
     ],
 )
 def test_a_corpus_that_cannot_be_an_index(made, says, tmp_path):
