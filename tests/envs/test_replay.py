@@ -196,7 +196,10 @@ def test_the_same_actions_by_another_rubric(searched, capsys):
             lambda e: e.update(env_id="no-such-v0"),
             "line 1: no-such-v0: unknown environment 'no-such-v0'.",
         ),
-        (lambda e: e["env_options"].update(x=1), "line 1: search-qa-v0: the environment has no option 'x'"),
+        (
+            lambda e: e["env_options"].update(x=1),
+            "line 1: search-qa-v0: the environment has no option 'x'",
+        ),
         (lambda e: e["env_options"].update(top_n=0), "line 1: search-qa-v0: top_n (0) must be >="),
     ],
 )

@@ -275,7 +275,7 @@ async def test_each_episode_may_have_a_server_of_its_own():
         assert (await note({"text": "a"}, ONE)).text == "a"
         assert (await note({"text": "b"}, ONE)).text == "a\nb"
         assert (await note({"text": "c"}, TWO)).text == "c"
-        with pytest.raises(ToolFailure, match="cannot copy an episode.s state") as uncopied:
+        with pytest.raises(ToolFailure, match="cannot copy an episode") as uncopied:
             await note.fork("one", "three")
         assert not uncopied.value.retryable
         await note.fork("four", "five")
@@ -287,7 +287,7 @@ async def test_each_episode_may_have_a_server_of_its_own():
         assert children() == {both[1]}
         assert made._places._value == 1
         await end(both[1], made, "two")
-        with pytest.raises(ToolFailure, match="has ended, and what it kept") as lost:
+        with pytest.raises(ToolFailure, match="has ended, and with it the") as lost:
             await note({"text": "e"}, TWO)
         assert lost.value.retryable
 
