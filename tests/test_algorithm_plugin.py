@@ -31,7 +31,7 @@ from rl.credit.algorithms import find_algorithm
 from rl.credit.assignment import CreditInputs, assign_credit
 from rl.credit.batch import Batch
 from rl.credit.losses import surrogate
-from small_learner import build_group
+from tests.helpers.small_learner import build_group
 
 row = find_algorithm("rank-learning")
 batch = Batch.from_groups([build_group([[(2, 2, 3.0)], [(2, 1, 1.0)], [(2, 1, 2.0)]])])
