@@ -116,7 +116,7 @@ def test_a_path_updates_its_own_durations(project):
 
 def test_a_moved_file_keeps_its_durations():
     assert key_of_test("tests/rl/test_one.py::test_quick[1-a/b]") == "test_one.py::test_quick"
-    assert key_of_fixture("tests/pains/conftest.py", "toy_model") == "conftest.py::toy_model"
+    assert key_of_fixture("tests/pains", "toy_model") == "pains::toy_model"
 
 
 def test_the_recorded_file_is_sorted_and_holds_seconds():

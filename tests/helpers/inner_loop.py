@@ -33,7 +33,7 @@ def key_of_test(nodeid: str) -> str:
 
 
 def key_of_fixture(file: str, name: str) -> str:
-    """Name of a fixture: file without folders that defines it, and the fixture's name."""
+    """Name of a fixture: the file (of a conftest the folder) that defines it, and its name."""
     return f"{file.rsplit('/', 1)[-1]}::{name}"
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import backends
 import pytest
 
-from benchmarks import soak_programs
+from benchmarks.sandbox import soak_programs
 from benchmarks.sandbox.soak_census import Counter, _mounts
 
 REPOSITORY = Path(__file__).resolve().parents[3]
