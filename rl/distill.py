@@ -1,8 +1,8 @@
-"""``python -m rl.distill model=FOLDER env=code-sandbox``: what a model said, for others to learn.
+"""``python -m rl.distill model=FOLDER env=code-sandbox``: a model's episodes as training data.
 
-Training tasks are played several times each. The episodes that ``keep`` chooses become
-conversations for ``rl.sft``, those that ``pairs`` chooses preferences for ``rl.dpo`` and
-``rl.reward_model``.
+The model plays training tasks several times each. The episodes that ``keep`` selects become
+conversations for ``rl.sft``. The episodes that ``pairs`` selects become preferences for ``rl.dpo``
+and ``rl.reward_model``.
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ if TYPE_CHECKING:
     from rl.runtime import Runtime
 
 CONVERSATIONS, PAIRS, RESULT = "conversations.jsonl", "pairs.jsonl", "result.json"
-"""What stands in the folder."""
+"""Names of the files in the folder."""
 
 
 @from_python
 @dataclass(frozen=True, kw_only=True)
 class DistillConfig(RunConfig):
-    """Write down what a model says in training tasks, for others to learn from."""
+    """Write a model's episodes as training data for other models."""
 
     tasks: int = 512
-    """Training tasks, the first in the order that the seed draws."""
+    """Number of training tasks: the first in the order that the seed determines."""
     episodes: int = 8
     """Episodes per task."""
     prompts: int = 32
-    """Tasks that are played at once."""
+    """Concurrent tasks."""
     keep: Keep = "right"
-    """Of each task: right: all right episodes; best: the one with the greatest reward; shortest:
-    the shortest right one."""
+    """Selection per task: right: all right episodes; best: the episode with the greatest reward;
+    shortest: the shortest right episode."""
     per_task: int = 0
-    """keep=right: at most so many episodes of a task; 0: all."""
+    """keep=right: largest number of episodes per task; 0: all."""
     right_from: float = 1.0
-    """From this success on an episode is right, 1 being the greatest there is."""
+    """The outcome, above 0 and up to 1, from which on an episode is right."""
     only: str = ""
-    """Conditions, such as language >= 0.9, repetition >= -0.1; other episodes are in no file."""
+    """Conditions such as language >= 0.9, repetition >= -0.1; other episodes are dropped."""
     longest: int = 0
-    """Another condition: sampled tokens of an episode at most; 0: any number."""
+    """Largest number of sampled tokens per episode; longer ones are dropped; 0: no limit."""
     pairs: Pairs = "none"
-    """Preferences: long2short: the shortest right episode against longer ones; right-wrong;
-    ranking: all episodes of a task by what they earned."""
+    """Preferences: long2short: the shortest right episode over longer ones; right-wrong: each right
+    episode over each wrong one; ranking: all episodes of a task by their rewards."""
     pairs_per_task: int = 0
-    """At most so many pairs of a task; 0: all."""
+    """Largest number of pairs per task; 0: all."""
     out: str = "runs/{env}-distill-{seed}"
-    """The folder; no file in it is overwritten."""
+    """The output folder; files in it are never overwritten."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -83,23 +83,24 @@ class DistillConfig(RunConfig):
 
 
 async def distill(config: DistillConfig) -> dict[str, object]:
-    """Play the episodes and write the files that ``config`` asks for.
+    """Play the episodes and write the files.
 
     Returns:
-        Where the files are; how many tasks, episodes and pairs there are, and how many episodes
-        were kept; mean lengths in sampled tokens.
+        Paths of the files; numbers of tasks, episodes, kept episodes and pairs; mean lengths in
+        sampled tokens.
 
     Raises:
-        UsageError: the folder holds such files, or a setting contradicts model or environment.
-        RunFailure: nothing was kept, or a file cannot be written.
+        UsageError: the folder already holds such files, or a setting contradicts the model or the
+            environment.
+        RunFailure: no episode was kept, or a file cannot be written.
     """
     folder = run_path(config.out, config)
     with claimed_folder(folder, (CONVERSATIONS, PAIRS, RESULT)):
         check_splits(config)
-        # It loads torch, which a wrong setting of the environment does not wait for.
+        # Imports torch: a wrong setting is reported before that.
         from rl.runtime import open_runtime
 
-        async with open_runtime(config, report) as runtime:
+        async with open_runtime(config, report, folder / "logs") as runtime:
             writer, played = await _play(config, runtime)
     if not writer.conversations and not writer.pairs:
         raise RunFailure(f"nothing is left to write: {_nothing(writer)}")
@@ -115,7 +116,7 @@ async def distill(config: DistillConfig) -> dict[str, object]:
 
 
 async def _play(config: DistillConfig, runtime: Runtime) -> tuple[DistillWriter, dict[str, int]]:
-    """All episodes, some tasks at once, as a training step plays them."""
+    """Play all tasks, ``prompts`` at once, and select their episodes."""
     from rl.distillation.writer import DistillWriter, Rules
     from rl.rollout.task_order import TaskOrder
     from rl.runtime import DISTILL
@@ -131,7 +132,7 @@ async def _play(config: DistillConfig, runtime: Runtime) -> tuple[DistillWriter,
         longest=config.longest,
         right_from=config.right_from,
     )
-    writer = DistillWriter(rules, runtime.renderer, runtime.success_score, env.reward_range)
+    writer = DistillWriter(rules, runtime.renderer)
     tasks = TaskOrder(len(env.tasks), config.seed).take(0, min(config.tasks, len(env.tasks)))
     failures = 0
     for start in range(0, len(tasks), config.prompts):
@@ -149,7 +150,7 @@ async def _play(config: DistillConfig, runtime: Runtime) -> tuple[DistillWriter,
 
 
 def _nothing(writer: DistillWriter) -> str:
-    """Why."""
+    """Why no episode was kept."""
     count, right = len(writer.samples), sum(sample.right for sample in writer.samples)
     if right:
         return f"{right} episodes were right, and met no condition (only=..., longest=...)"

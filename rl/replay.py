@@ -86,7 +86,7 @@ async def replay(config: ReplayConfig) -> dict[str, Any]:
 
 
 def config_of(run: Path) -> TrainConfig:
-    """The configuration of a run.
+    """Read the configuration of a run.
 
     Raises:
         UsageError: the folder holds no run.

@@ -1,7 +1,7 @@
 """``python -m rl.sft env=code-sandbox``: supervised learning on conversations.
 
-The conversations are an environment's demonstrations, or a file of chat messages; only the words
-of the assistant are learned.
+The conversations are an environment's demonstrations, or a file of chat messages. The loss is over
+the assistant's tokens.
 """
 
 from __future__ import annotations
@@ -31,16 +31,18 @@ if TYPE_CHECKING:
 
 
 async def finetune(config: SFTConfig, callbacks: Sequence[Callback] = ()) -> dict[str, object]:
-    """Train as ``config`` says and save the model in the folder that it names.
+    """Train a model on conversations and save it.
 
-    ``callbacks`` are called beside those that ``config`` names.
+    Args:
+        config: the settings.
+        callbacks: called in addition to the callbacks of ``config``.
 
     Returns:
-        The losses at both ends, success on test tasks before and after, and where the model is.
+        The first and the last loss, success on test tasks before and after, and the model's path.
 
     Raises:
-        UsageError: the data, the model or the folder is not what the settings say.
-        NonFiniteLoss: before the weights would have been spoilt; nothing is saved.
+        UsageError: the data, the model or the folder cannot be used with these settings.
+        NonFiniteLoss: the loss is not finite; nothing is saved.
     """
     folder = run_path(config.out, config)
     with claimed_folder(folder, ("checkpoints/last",)), Screen() as screen:
@@ -53,7 +55,7 @@ async def _finetune(
 ) -> dict[str, object]:
     check_splits(config)
     _check_data(config.data)
-    # These load torch, which a wrong setting of the environment does not wait for.
+    # Imports torch: a wrong setting is reported before that.
     from rl.imitation.training import imitate
     from rl.learner.local import LocalLearner
     from rl.runtime import open_runtime
@@ -61,7 +63,8 @@ async def _finetune(
 
     activities, saved = Activities(on_count=screen.count), folder / "checkpoints" / "last"
     log = TrainingLog("sft", folder, config, screen.report, callbacks)
-    async with log, open_runtime(config, screen.report, activities=activities) as runtime:
+    opened = open_runtime(config, screen.report, folder / "logs", activities=activities)
+    async with log, opened as runtime:
         learner = runtime.learner
         assert isinstance(learner, LocalLearner), "supervised learning goes on in this process"
         segments = await text_segments(runtime, config.data, config.demonstrations)
@@ -105,10 +108,10 @@ async def _finetune(
 
 
 def _check_data(data: str) -> None:
-    """Name a missing file before a model is made or loaded.
+    """Report a missing file before a model is loaded.
 
     Raises:
-        UsageError: there is no such file.
+        UsageError: the file does not exist.
     """
     if data == "demonstrations":
         return

@@ -1,8 +1,8 @@
-"""``python -m rl.step_labels env=math data=FILE model=FOLDER``: what each step is worth, by trial.
+"""``python -m rl.step_labels env=math data=FILE model=FOLDER``: labels solution steps by trial.
 
-Math-Shepherd's labels (arXiv 2312.08935, section 3.3): a model goes on from each step of a solution
-several times, and a step is as good as the answers that come out. ``rl.reward_model process=true``
-reads the file that this writes. A command that was stopped goes on where it was.
+Math-Shepherd's labels (arXiv 2312.08935, section 3.3): a model completes the solution several times
+from each step, and the right answers among the completions label the step. ``rl.reward_model
+process=true`` reads the labels. A stopped command resumes.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from rl.settings.parsing.plain import to_plain
 from rl.settings.run import RunConfig, run_path
 
 LABELLED, RESULT, CONFIG = "steps.jsonl", "result.json", "config.json"
-"""What stands in the folder."""
+"""Names of the files in the folder."""
 MAY_CHANGE = ("out", "at_once", "threads", "device", "close_s", "episode_timeout_s", "dry_run")
-"""Settings in which a resumed command may differ from the one it goes on from."""
+"""Settings that a resumed command may change."""
 
 
 @from_python
 @dataclass(frozen=True, kw_only=True)
 class StepLabelsConfig(RunConfig):
-    """Label the steps of solutions by how often a right answer follows."""
+    """Label the steps of solutions by the right answers that follow."""
 
     env: EnvChoice = field(default_factory=left_out, metadata={"choice": ENV})
-    """Must be math: its verifier judges answers, and env.reward says where an answer stands."""
+    """Must be math: its verifier checks answers, and env.reward defines where an answer is."""
     model: str
-    """The model that goes on from each step: a Hugging Face id or folder."""
+    """The model that completes solutions: a Hugging Face id or folder."""
     data: str
     """JSON lines of {"prompt": a text or messages, "completions": [step, ...], "answer": ...}."""
     rollouts: int = 8
-    """How often the model goes on from each step."""
+    """Completions from each step."""
     estimate: Literal["soft", "hard"] = "soft"
-    """soft: the share of right answers; hard: 1 where any is right."""
+    """soft: the share of right answers; hard: 1 if any answer is right."""
     at_once: int = 8
-    """Solutions that are labelled at once."""
+    """Concurrent solutions."""
     out: str = "runs/steps-{seed}"
-    """The folder; a command that finds its own unfinished file there goes on with it."""
+    """The output folder. A command with the same settings resumes an unfinished file in it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -69,16 +69,16 @@ async def label(config: StepLabelsConfig) -> dict[str, object]:
     """Label the solutions that have no labels yet.
 
     Returns:
-        Where they are, how many solutions and steps, how many of the file were labelled now, and
-        the mean label.
+        The path of the labels; numbers of solutions, of steps, and of solutions labelled by this
+        call; the mean label.
 
     Raises:
-        UsageError: the data, the model or the folder is not what the settings say.
-        PolicyFailure: the model cannot go on.
+        UsageError: the data, the model or the folder cannot be used with these settings.
+        PolicyFailure: the policy failed.
         RunFailure: an answer cannot be verified, or a file cannot be written.
     """
     check_splits(config)
-    # These load torch, which a wrong setting of the environment does not wait for.
+    # Imports torch: a wrong setting is reported before that.
     from rl.data.steps import read_solutions
     from rl.distillation.step_labels import StepRollouts
     from rl.runtime import open_runtime
@@ -92,7 +92,7 @@ async def label(config: StepLabelsConfig) -> dict[str, object]:
     done = _done(folder, config)
     missing = [n for n in range(len(solutions)) if n not in done]
     if missing:
-        async with open_runtime(config, report) as runtime:
+        async with open_runtime(config, report, folder / "logs") as runtime:
             rollouts = StepRollouts(runtime, config.rollouts, config.estimate, config.seed)
             with writing(folder / LABELLED), (folder / LABELLED).open("a", encoding="utf-8") as out:
 
@@ -112,10 +112,10 @@ async def label(config: StepLabelsConfig) -> dict[str, object]:
 
 
 def _done(folder: Path, config: StepLabelsConfig) -> dict[int, dict[str, object]]:
-    """The rows that a command before this one labelled; records what this one is.
+    """The rows that an earlier command labelled; records the settings of this command.
 
     Raises:
-        UsageError: that one had other settings.
+        UsageError: the earlier command had other settings.
     """
     plain = to_plain(config)
     settings = {key: value for key, value in plain.items() if key not in MAY_CHANGE}
@@ -134,7 +134,7 @@ def _done(folder: Path, config: StepLabelsConfig) -> dict[int, dict[str, object]
     replace_text(recorded, json.dumps(settings, indent=2) + "\n")
     if not rows.is_file():
         return {}
-    # What was being written when the command was killed is no whole line.
+    # A killed command may leave an incomplete last line.
     lines = rows.read_text(encoding="utf-8").split("\n")[:-1]
     found = [json.loads(line) for line in lines]
     replace_text(rows, "".join(line + "\n" for line in lines))

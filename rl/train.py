@@ -216,7 +216,7 @@ async def _learn(
     try:
         with phase("learn"):
             metrics |= await trainer.learn(groups)
-            cause = cause_of(metrics, [trainer.success(t) for g in groups for t in g.finished])
+            cause = cause_of(metrics, [outcome for group in groups for outcome in group.outcomes])
             metrics |= {} if cause is None else {PREFIX + cause: 1.0}
     except NonFiniteLoss as error:
         await trainer.save()

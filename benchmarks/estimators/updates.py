@@ -89,10 +89,11 @@ class Updates:
         episodes = setting.world.episodes
         groups = [group for update in updates for group in update]
         numbers = [number for group in groups for number in group]
-        batch = Batch.from_groups(
-            [TrajectoryGroup(record(group)) for group in groups],
-            outcomes=[float(episodes[number].reward > 0.5) for number in numbers],
-        )
+        made = [TrajectoryGroup(record(group)) for group in groups]
+        finished = [trajectory for group in made for trajectory in group.finished]
+        for number, trajectory in zip(numbers, finished, strict=True):
+            trajectory.outcome = float(episodes[number].reward > 0.5)
+        batch = Batch.from_groups(made)
         assert batch.targets.tolist() == [x for i in numbers for x in episodes[i].letters]
         of_episode = [u for u, update in enumerate(updates) for group in update for _ in group]
         contexts = torch.tensor([c for i in numbers for c in episodes[i].contexts])

@@ -46,7 +46,8 @@ from agents.vllm.sampling import sampling_parameters
 from benchmarks.serving.weight_sync import make_model
 from rl.data.conversations import Conversation, Exchange
 from rl.learner.model import score_tokens
-from rl.rollout.collector import Collector, EpisodeLimits
+from rl.rollout.collector import Collector
+from rl.rollout.context import EpisodeContext, EpisodeLimits
 from rl.rollout.episode import seed_of
 from rl.rollout.trajectory import Trajectory
 from rl.run.folder import versions
@@ -169,13 +170,15 @@ class Bench:
         self.repetition += 1
         await self.policy.load_weights(self.model.state_dict(), self.repetition)
         collector = Collector(
-            "talk-v0",
-            envs.EnvOptions(max_turns=TURNS),
-            {},
-            policy=self.policy,
-            renderer=self.renderer,
-            sampling=SamplingParams(max_tokens=SAMPLED),
-            limits=EpisodeLimits(context_length=WINDOW, max_failed=0.0),
+            EpisodeContext(
+                env_id="talk-v0",
+                options=envs.EnvOptions(max_turns=TURNS),
+                services={},
+                policy=self.policy,
+                renderer=self.renderer,
+                sampling=SamplingParams(max_tokens=SAMPLED),
+                limits=EpisodeLimits(context_length=WINDOW, max_failed=0.0),
+            ),
         )
         for task in range(episodes):  # Not to be made while the clock runs.
             for turn in range(TURNS + 1):

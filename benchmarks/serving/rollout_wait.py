@@ -22,7 +22,8 @@ from agents.completion import SamplingParams
 from agents.renderer import Renderer
 from agents.scripted import ScriptedPolicy
 from rl.data.conversations import Conversation, Exchange
-from rl.rollout.collector import Collector, EpisodeLimits
+from rl.rollout.collector import Collector
+from rl.rollout.context import EpisodeContext, EpisodeLimits
 from rl.runtime.tiny import train_tokenizer
 
 
@@ -48,13 +49,15 @@ async def collect(turns: int, episodes: int, tool_ms: int, renderer: Renderer) -
     options = envs.EnvOptions(max_turns=turns)
     reply = [*renderer.splice("wait"), renderer.end_token_ids[0]]
     collector = Collector(
-        "wait-v0",
-        options,
-        {},
-        policy=ScriptedPolicy(lambda session, prompt: reply),
-        renderer=renderer,
-        sampling=SamplingParams(),
-        limits=EpisodeLimits(context_length=4096),
+        EpisodeContext(
+            env_id="wait-v0",
+            options=options,
+            services={},
+            policy=ScriptedPolicy(lambda session, prompt: reply),
+            renderer=renderer,
+            sampling=SamplingParams(),
+            limits=EpisodeLimits(context_length=4096),
+        ),
     )
     started = time.perf_counter()
     await collector.collect([tool_ms], episodes, (0,))

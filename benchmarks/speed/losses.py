@@ -144,8 +144,10 @@ def credit_and_loss(row: Algorithm, batch: Batch, learner: Updater) -> None:
 
 def measure_credit(repeats: int, tokens: int = 100_000) -> dict[str, object]:
     groups = make_episodes(tokens)
-    outcomes = [float(i % 3 == 0) for group in groups for i in range(len(group.finished))]
-    batch = Batch.from_groups(groups, None, outcomes)
+    for group in groups:
+        for place, trajectory in enumerate(group.finished):
+            trajectory.outcome = float(place % 3 == 0)
+    batch = Batch.from_groups(groups)
     learner = Updater(make_model(), ALGORITHMS["grpo"], OptimizerConfig(lr=1e-5))
     learner.update(groups)
     whole = min(cpu_seconds(lambda: learner.update(groups)) for _ in range(2))

@@ -131,58 +131,42 @@ class Batch:
     def from_groups(
         cls,
         groups: Sequence[TrajectoryGroup],
-        rewards: Sequence[float] | None = None,
-        outcomes: Sequence[float] | None = None,
         *,
         mask_observations: bool = True,
         mask_truncated: bool = False,
     ) -> Batch:
         """The batch of every finished episode of ``groups``.
 
+        The rewards of an episode's turns count by its ``reward_weight``. Each role earns the
+        episode's shaping at its last turn.
+
         Args:
             groups: the groups of one update.
-            rewards: shaped returns, one for each finished episode in order. The difference to the
-                episode's own weighted return (``reward_weight``) is added to the last turn of each
-                of its roles. None: the episodes' own returns.
-            outcomes: success of each finished episode, from 0 to 1; None: unknown.
             mask_observations: False also trains on the observations between sampled tokens.
             mask_truncated: whether to drop the tokens of episodes that were cut for their length;
                 their returns still count.
 
         Raises:
             AssertionError: a trajectory's record contradicts itself.
-            ValueError: ``rewards`` or ``outcomes`` does not have one entry for each finished
-                episode, or no token precedes a sampled token.
+            ValueError: no token precedes a sampled token.
         """
         finished = [(i, t) for i, group in enumerate(groups) for t in group.finished]
-        own = [trajectory.reward_weight * trajectory.reward for _, trajectory in finished]
-        for name, given in (("rewards", rewards), ("outcomes", outcomes)):
-            if given is not None and len(given) != len(own):
-                raise ValueError(
-                    f"{name} has {len(given)} entries for {len(own)} finished episodes: "
-                    f"give one for each trajectory of group.finished, in order"
-                )
-        shaped = own if rewards is None else [float(reward) for reward in rewards]
-        right = [0.0] * len(own) if outcomes is None else [float(o) for o in outcomes]
         tables = _Tables(mask_observations, mask_truncated)
         rank = {role: i for i, role in enumerate(sorted({r for _, t in finished for r in t.roles}))}
         returns: list[float] = []
+        outcomes: list[float] = []
         group_ids: list[int] = []
-        owners: list[int] = []
-        for owner, ((group, trajectory), total, base) in enumerate(
-            zip(finished, shaped, own, strict=True)
-        ):
+        for group, trajectory in finished:
             trajectory.check()
             for role in trajectory.roles:
                 group_ids.append(group + len(groups) * rank[role])
-                tables.add_role(trajectory, role, total - base, group_ids[-1])
+                tables.add_role(trajectory, role, group_ids[-1])
                 paid = trajectory.reward_weight * sum(trajectory.rewards_of(role))
-                # In this order, so that the return of an episode's only role is exactly ``total``.
-                returns.append(total - (base - paid))
-                owners.append(owner)
+                returns.append(paid + trajectory.shaping_sum)
+                outcomes.append(trajectory.outcome or 0.0)
         return tables.batch(
             rewards=returns,
-            outcomes=[right[owner] for owner in owners],
+            outcomes=outcomes,
             group_ids=group_ids,
             num_failed=sum(len(g.trajectories) for g in groups) - len(finished),
         )
@@ -300,10 +284,8 @@ class _Tables:
     anchors: dict[tuple[int, str | None], int] = field(default_factory=dict)
     """Number of each observation of a group; None is the first observation of its episodes."""
 
-    def add_role(
-        self, trajectory: Trajectory, role: str, extra_reward: float, group_id: int
-    ) -> None:
-        """Append a role's part of an episode; ``extra_reward`` is added to its last turn."""
+    def add_role(self, trajectory: Trajectory, role: str, group_id: int) -> None:
+        """Append a role's part of an episode; the role earns the shaping at its last turn."""
         start = self.num_tokens
         if self.mask_truncated and trajectory.cut_for_length:
             self.num_episodes += 1
@@ -320,7 +302,7 @@ class _Tables:
         paid = trajectory.reward_weight * np.asarray(trajectory.rewards_of(role))
         earned_by = np.searchsorted(turns, np.arange(len(paid)), side="right") - 1
         rewards = np.bincount(earned_by.clip(min=0), weights=paid, minlength=len(turns))
-        rewards[-1] += extra_reward
+        rewards[-1] += trajectory.shaping_sum
         self.turn_ends.append(start + np.searchsorted(sampled_turns, turns, side="right") - 1)
         self.turn_rewards.extend(rewards.tolist())
         for i in turns:

@@ -1,4 +1,4 @@
-"""Answers that were compared: files of preferences, as text and as tokens."""
+"""Comparisons of answers: files of preferences, as text and as tokens."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ FORMAT = (
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Places of two answers, the first of which was preferred."""
+    """Indices of two answers, of which the first is preferred."""
 
     better: int
     worse: int
     margin: float = 0.0
-    """By how much the first's reward is to exceed the second's."""
+    """Required difference between the rewards of the first and the second."""
     label: float = 1.0
-    """The probability that the first is the better one."""
+    """The probability that the first answer is better."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Answers to one prompt, and how they compare."""
+    """Answers to one prompt, with the pairs to compare."""
 
     answers: tuple[Conversation, ...]
-    """Each with the prompt before it."""
+    """Each answer follows the prompt."""
     pairs: tuple[Pair, ...]
     first_turn: int = 0
-    """The first turn that is the answers': what was said before it is the prompt's."""
+    """The first turn of the answers; earlier turns belong to the prompt."""
 
     @property
     def prompt(self) -> tuple[Any, ...]:
-        """What all answers begin with."""
+        """The common start of all answers."""
         first = self.answers[0]
         before = first.exchanges[: self.first_turn]
         return (first.system, *before, first.exchanges[self.first_turn].observation)
 
     def tokenized(self, renderer: Renderer) -> TokenComparison:
-        """Its tokens: loss_mask is 1 at the answers' words, and 0 at the prompt's."""
+        """The comparison as tokens: loss_mask is 1 in the answers and 0 in the prompt."""
         segments = (answer.to_segment(renderer) for answer in self.answers)
         return TokenComparison(
             tuple(from_turn(segment, self.first_turn) for segment in segments), self.pairs
@@ -63,21 +63,21 @@ class TokenComparison:
     segments: tuple[Segment, ...]
     pairs: tuple[Pair, ...]
     offsets: tuple[float, ...] = ()
-    """What is subtracted from each answer's reward (what a reference says of it); none: 0."""
+    """Subtracted from each answer's reward (the reference model's reward); empty: 0."""
 
     @property
     def width(self) -> int:
-        """Tokens of the longest answer, with its prompt."""
+        """Number of tokens of the longest answer, with the prompt."""
         return max(len(segment) for segment in self.segments)
 
     @property
     def weight(self) -> float:
-        """Of each pair: 1 / C(K, 2) for K answers."""
+        """The weight of each pair: 1 / C(K, 2) for K answers."""
         return 1 / comb(len(self.segments), 2)
 
 
 def from_turn(segment: Segment, first: int) -> Segment:
-    """The same tokens, those of earlier turns masked."""
+    """A segment with the same tokens, in which turns before ``first`` are masked."""
     rows = zip(segment.loss_mask, segment.turn_ids, strict=True)
     mask = [m if turn >= first else 0 for m, turn in rows]
     return Segment(
@@ -90,18 +90,18 @@ def from_turn(segment: Segment, first: int) -> Segment:
 
 
 def read_comparisons(path: str) -> list[Comparison]:
-    """Comparisons from JSON lines, in TRL's conversational form or ranked.
+    """Read comparisons from JSON lines, in TRL's conversational format or ranked.
 
-    A line is ``{"prompt", "chosen", "rejected"}``, with ``"margin"`` and ``"label"`` (the
-    probability that chosen is better) where they are known, or ``{"prompt", "completions",
-    "scores"}``: K answers, the greater score the better, equal ones tied. A prompt is a list of
-    messages, or the text of a user's. An answer is a list of messages, or the text of the
-    assistant's. Without a prompt, it is the messages that all answers begin with. What a message
-    may hold beside its text: :func:`rl.data.conversations.to_messages`; ``"tokenizer"`` and
-    ``"tools"`` are of the line.
+    A line is either ``{"prompt", "chosen", "rejected"}``, optionally with ``"margin"`` and
+    ``"label"`` (the probability that chosen is better), or ``{"prompt", "completions", "scores"}``
+    with K answers, where a greater score is better and equal scores are ties. A prompt is a list of
+    messages, or a text of the user. An answer is a list of messages, or a text of the assistant.
+    Without ``"prompt"``, the prompt is the messages with which all answers start. For further keys
+    of a message see :func:`rl.data.conversations.to_messages`. ``"tokenizer"`` and ``"tools"`` are
+    keys of the line.
 
     Raises:
-        ValueError: a line is no such comparison; names the file and the line.
+        ValueError: a line is not a comparison; names the file and the line.
     """
     comparisons = read_lines(path, _comparison, FORMAT)
     if not comparisons:
@@ -138,13 +138,13 @@ def _messages(said: Any, role: str) -> Messages:
 
 
 def _shared(said: Sequence[Messages]) -> Messages:
-    """The messages that all answers begin with, up to where the assistant speaks."""
+    """The messages with which all answers start, up to the assistant's first."""
     count = 0
     for messages in zip(*said, strict=False):
         if any(message != messages[0] for message in messages):
             break
         count += 1
-    # Equal answers differ in their last words at least in name.
+    # Of equal answers, at least the last message counts as the answer.
     count = min(count, *(len(messages) - 1 for messages in said))
     while count and said[0][count - 1]["role"] == "assistant":
         count -= 1

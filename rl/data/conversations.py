@@ -1,4 +1,4 @@
-"""Conversations: as text, as chat messages, as tokens; files of them."""
+"""Conversations as text, as chat messages and as tokens, and files of conversations."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ from rl.data.roles import FORMAT, check_roles
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What an author read, and what it said."""
+    """An observation, and the assistant's answer to it."""
 
     observation: str
     action: str
     ended: bool = True
-    """Whether the author ended its message; one that a stop string halted, or a limit, did not."""
+    """Whether the assistant ended its message; False if a stop string or a limit did."""
     continues: bool = False
-    """Whether the observation stands inside the author's own message; never of the first."""
+    """Whether the observation is inside the assistant's message; False for the first."""
     token_ids: tuple[tuple[int, ...], tuple[int, ...]] | None = None
-    """The tokens before the author's words, and those words as they were sampled."""
+    """The tokens before the answer, and the sampled tokens of the answer."""
     prefill: str = ""
-    """What the author's message begins with, given to it."""
+    """Text with which the assistant's message starts, given to the assistant."""
     role: str = "user"
-    """Who speaks the observation: a user, or, behind the author's first words, tools."""
+    """Role of the observation: user, or after the first answer also tool."""
     calls: tuple[tuple[str, str], ...] = ()
-    """Tool calls that follow the words, in the chat template's own form: each a name and its
-    arguments as JSON. Calls that the words themselves hold are not repeated here."""
+    """Tool calls after the answer, for the chat template: a name and arguments as JSON each. Calls
+    inside the text of the answer are not repeated here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A whole episode as text."""
+    """A conversation: a system message, exchanges and tools."""
 
     exchanges: tuple[Exchange, ...]
     system: str | None = None
     tokenizer: str = ""
-    """Whose token ids the exchanges hold (``Renderer.identity``); empty: nobody's."""
+    """The renderer of the exchanges' token ids (``Renderer.identity``); empty: no token ids."""
     tools: tuple[Mapping[str, Any], ...] = ()
-    """JSON schemas of what the author could call, as chat templates list them."""
+    """JSON schemas of the available tools, as chat templates list them."""
 
     def texts(self) -> Iterator[str]:
-        """Every text of it, for training a tokenizer."""
+        """All texts, for training a tokenizer."""
         if self.system:
             yield self.system
         for exchange in self.exchanges:
@@ -58,10 +58,9 @@ class Conversation:
             yield from (text for call in exchange.calls for text in call)
 
     def to_segment(self, renderer: Renderer) -> Segment:
-        """Its tokens: an author's words have loss_mask 1, all that it read has 0.
+        """The tokens: loss_mask is 1 in the assistant's answers, else 0.
 
-        They are those that were sampled, where these are known and the renderer's own; else the
-        texts are rendered.
+        Uses recorded tokens if they belong to ``renderer``; otherwise renders the texts.
         """
         segment, own = Segment(), self.tokenizer == renderer.identity
         for turn, exchange in enumerate(self.exchanges):
@@ -93,23 +92,23 @@ class Conversation:
 
 
 def unsampled(tokens: Sequence[int]) -> Completion:
-    """An author's tokens in the form of a completion; nobody sampled them at a probability."""
+    """Tokens as a completion with log-probabilities 0: no policy sampled them."""
     count = len(tokens)
     return Completion(tuple(tokens), (0.0,) * count, (0,) * count, FinishReason.STOP_TOKEN)
 
 
 def read_conversations(path: str, key: str = "data") -> list[Conversation]:
-    """Conversations from JSON lines of ``{"messages": [{"role": ..., "content": ...}, ...]}``.
+    """Read conversations from JSON lines of ``{"messages": [{"role": ..., "content": ...}, ...]}``.
 
     ``"tools"`` of a line lists JSON schemas of functions, which the chat template shows the model.
-    Further keys of a message: :func:`to_messages`.
+    For further keys of a message see :func:`to_messages`.
 
     Args:
         path: the file.
-        key: the setting that names it, for messages.
+        key: name of the setting, for error messages.
 
     Raises:
-        ValueError: a line is not such a conversation; names the file and the line.
+        ValueError: a line is not a conversation; names the file and the line.
     """
     conversations = read_lines(
         path,
@@ -126,11 +125,10 @@ def read_conversations(path: str, key: str = "data") -> list[Conversation]:
 def to_messages(conversation: Conversation) -> list[dict[str, Any]]:
     """The inverse of :func:`conversation_of`.
 
-    Beside role and content a message holds what chat messages cannot say, where it is so:
-    ``"ended": false`` of an assistant's that was halted, ``"continues": true`` of a user's that
-    stands inside the assistant's, ``"prefill"`` of an assistant's that was begun for it, and the
-    ``"token_ids"`` of either. ``"tool_calls"`` are OpenAI's; each of their results is a message of
-    role tool.
+    Messages may have keys beyond role and content: ``"ended": false`` if a stop string or a limit
+    ended an assistant's message, ``"continues": true`` for a user's message inside the assistant's,
+    ``"prefill"`` for a given start of an assistant's message, and ``"token_ids"``. ``"tool_calls"``
+    have OpenAI's format; each result is a message of the role tool.
     """
     system = conversation.system
     messages: list[dict[str, Any]] = []
@@ -164,10 +162,10 @@ def _read_messages(exchange: Exchange) -> list[dict[str, Any]]:
 
 
 def tools_of(row: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
-    """The schemas under a row's ``"tools"``: a list, or the JSON of one.
+    """The schemas in a row's ``"tools"``: a list, or a list as JSON.
 
     Raises:
-        ValueError: they are something else.
+        ValueError: ``"tools"`` is something else.
     """
     tools = row.get("tools") or ()
     found = json.loads(tools) if isinstance(tools, str) else tools
@@ -181,18 +179,18 @@ def conversation_of(
     tokenizer: str = "",
     tools: tuple[Mapping[str, Any], ...] = (),
 ) -> Conversation:
-    """The conversation that chat messages are.
+    """Convert chat messages to a conversation.
 
     Args:
-        messages: user and assistant in turn, after at most one system message; behind an assistant
-            one or more messages of tools may stand for the user's.
-        tokenizer: whose token ids they hold.
-        tools: schemas of what the assistant could call.
+        messages: user and assistant in turn, after at most one system message. After an assistant's
+            message, one or more messages of tools may replace the user's.
+        tokenizer: the renderer of the messages' token ids (``Renderer.identity``).
+        tools: schemas of the available tools.
 
     Raises:
-        ValueError: they are not.
-        TypeError: a content is no text, or token ids are no integers.
-        LookupError: a message lacks its content.
+        ValueError: a role is invalid, or the roles are in another order.
+        TypeError: a content is not a text, or token ids are not integers.
+        LookupError: a message has no content.
     """
     check_roles(messages)
     system = messages[0]["content"] if messages and messages[0]["role"] == "system" else None
@@ -217,7 +215,7 @@ _TURN = re.compile(r"(u|t+)a")
 
 
 def _observed(read: Sequence[Mapping[str, Any]], calls: Sequence[tuple[str, str]]) -> str:
-    """What a user says, or the results of ``calls``, which are in their order."""
+    """The user's text, or the results of ``calls`` in the order of the calls."""
     texts = [message["content"] for message in read]
     if not all(isinstance(text, str) for text in texts):
         raise TypeError("a content is not a text")
@@ -231,10 +229,10 @@ def _observed(read: Sequence[Mapping[str, Any]], calls: Sequence[tuple[str, str]
 
 
 def _calls_of(said: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """An assistant's ``tool_calls``, in OpenAI's form, or each its function alone.
+    """An assistant's ``tool_calls``, in OpenAI's format or as bare functions.
 
     Raises:
-        ValueError: a call has no name, or its arguments are no JSON object.
+        ValueError: a call has no name, or its arguments are not a JSON object.
     """
     found = list[tuple[str, str]]()
     for call in said.get("tool_calls") or ():

@@ -1,4 +1,4 @@
-"""Files of JSON lines, a row a line."""
+"""Files of JSON lines."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ T = TypeVar("T")
 
 
 def find_file(path: str, expected: str, *, key: str = "data", instead: str = "") -> Path:
-    """The file of JSON lines that a setting names; the arguments are those of :func:`read_lines`.
+    """The path of a file of JSON lines; the arguments are those of :func:`read_lines`.
 
     Raises:
-        ValueError: there is no such file.
+        ValueError: the file does not exist.
     """
     file = Path(path).expanduser()
     if not file.is_file():
@@ -26,21 +26,21 @@ def find_file(path: str, expected: str, *, key: str = "data", instead: str = "")
 def read_lines(
     path: str, parse: Callable[[Any], T], expected: str, *, key: str = "data", instead: str = ""
 ) -> list[T]:
-    """What ``parse`` makes of each line.
+    """Read a file; returns what ``parse`` returns for each line.
 
     Args:
         path: the file.
-        parse: from a line's value; what it raises says why the line is none.
-        expected: what a line is to be, for messages.
-        key: the setting that names the file, for messages.
-        instead: what the setting may be instead of a file, for messages.
+        parse: called with a line's value; raises an error that says why the line is invalid.
+        expected: description of a valid line, for error messages.
+        key: name of the setting, for error messages.
+        instead: the setting's alternative to a file, for error messages.
 
     Raises:
-        ValueError: there is no such file, or a line is not what is expected; names the line.
+        ValueError: the file does not exist, or a line is invalid; names the line.
     """
     file = find_file(path, expected, key=key, instead=instead)
     rows = []
-    # Lines end in a line feed: str.splitlines would also cut at the separators inside texts.
+    # bytes.splitlines: str.splitlines also splits at Unicode separators inside texts.
     for number, line in enumerate(file.read_bytes().splitlines(), start=1):
         try:
             rows.append(parse(json.loads(line)))

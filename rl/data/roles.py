@@ -1,4 +1,4 @@
-"""The form of conversations in files, and the roles of their messages."""
+"""The format of conversations in files, and the roles of messages."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ ROLES = ("system", "user", "assistant", "tool")
 
 
 def check_roles(messages: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse a message whose role is not a valid one.
+    """Raise if a message has no valid role.
 
     Raises:
-        ValueError: names the message, its role and the valid ones.
+        ValueError: names the message, its role and the valid roles.
     """
     for number, message in enumerate(messages, 1):
         if "role" not in message:

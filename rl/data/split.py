@@ -1,4 +1,4 @@
-"""Rows of data that are learned from, and rows that are held out."""
+"""The split of rows into training rows and held-out rows."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 
 
 class Prompted(Protocol):
-    """What begins with a prompt."""
+    """A row with a prompt."""
 
     @property
     def prompt(self) -> tuple[Any, ...]:
-        """All that was said before the answer."""
+        """Everything before the answer."""
         ...
 
 
@@ -21,15 +21,15 @@ P = TypeVar("P", bound=Prompted)
 
 
 def split_by_prompt(rows: Sequence[P], share: float, seed: int) -> tuple[list[P], list[P]]:
-    """Those to learn from, and those held out; a prompt's are all on one side.
+    """Training rows and held-out rows; all rows of a prompt are on the same side.
 
     Args:
         rows: comparisons or labelled solutions, in any order.
-        share: of the prompts that are held out; at least one prompt stays on either side.
-        seed: of the choice.
+        share: share of the prompts to hold out; each side gets at least one prompt.
+        seed: seed of the random choice.
 
     Raises:
-        ValueError: there is one prompt only, so that nothing could be held out.
+        ValueError: all rows have the same prompt.
     """
     prompts = list(dict.fromkeys(row.prompt for row in rows))
     if len(prompts) < 2:

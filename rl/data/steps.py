@@ -1,4 +1,4 @@
-"""Solutions whose steps are labelled: files of them, as text and as tokens."""
+"""Solutions with labelled steps: files, as text and as tokens."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ FORMAT = (
     '"labels": [...]} with a label for each message of the assistant'
 )
 SEPARATOR = "\n"
-"""Ends every step of an answer but the last."""
+"""Separates the steps of an answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenSteps:
-    """A solution as tokens, and where its steps end."""
+    """A solution as tokens, with the ends of its steps."""
 
     segment: Segment
     ends: tuple[int, ...]
-    """The place of each step's last token."""
+    """Position of each step's last token."""
     labels: tuple[float, ...]
-    """From 0 to 1: whether, or how often, a step leads to a right answer."""
+    """From 0 to 1: whether a step leads to a right answer, or how often."""
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """Its one text."""
+        """The only segment."""
         return (self.segment,)
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """A solution as text: a conversation whose turns are its steps, or one answer in steps."""
+    """A solution as text: a conversation with a step per turn, or one answer in steps."""
 
     conversation: Conversation
-    """Of one answer in steps, its only action is all of them."""
+    """For one answer in steps, the only action holds all of them."""
     labels: tuple[float, ...]
     steps: tuple[str, ...] = ()
-    """Those of one answer; empty: the conversation's turns are the steps."""
+    """The steps of one answer; empty: the turns of the conversation are the steps."""
 
     @property
     def prompt(self) -> tuple[Any, ...]:
-        """What was asked."""
+        """The system message and the question."""
         return (self.conversation.system, self.conversation.exchanges[0].observation)
 
     def tokenized(self, renderer: Renderer) -> TokenSteps:
-        """Its tokens: of one answer, each step is encoded by itself."""
+        """The solution as tokens; each step of one answer is encoded separately."""
         whole = self.conversation.to_segment(renderer)
         if not self.steps:
             return TokenSteps(whole, turn_ends(whole), self.labels)
@@ -68,19 +68,19 @@ class Steps:
 
 
 def turn_ends(segment: Segment) -> tuple[int, ...]:
-    """The place of the last token with loss_mask 1 of each turn that has one."""
+    """Position of each turn's last token with loss_mask 1, for turns that have such a token."""
     rows = zip(segment.turn_ids, segment.loss_mask, strict=True)
     return tuple({turn: place for place, (turn, mask) in enumerate(rows) if mask}.values())
 
 
 def read_steps(path: str) -> list[Steps]:
-    """Labelled solutions from JSON lines.
+    """Read labelled solutions from JSON lines.
 
     ``{"prompt", "completions", "labels"}`` is TRL's stepwise form: the steps of one answer.
     ``{"messages", "labels"}`` labels the turns of a conversation. Labels are numbers from 0 to 1.
 
     Raises:
-        ValueError: a line is no such solution; names the file and the line.
+        ValueError: a line is not such a solution; names the file and the line.
     """
     solutions = read_lines(path, _steps, FORMAT)
     if not solutions:
@@ -113,7 +113,7 @@ def _labels(labels: Sequence[float], count: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """A solution in steps whose labels are to be found."""
+    """A solution in steps, without labels."""
 
     messages: tuple[Mapping[str, Any], ...]
     """The prompt."""
@@ -121,19 +121,19 @@ class Solution:
     answer: str
     """The right answer."""
     row: Mapping[str, Any]
-    """As the file has it."""
+    """The row of the file, unchanged."""
     where: str
-    """Names the row in messages."""
+    """Name of the row in error messages."""
 
 
 SOLUTION_FORMAT = '{"prompt": ..., "completions": [step, ...], "answer": ...}'
 
 
 def read_solutions(path: str) -> list[Solution]:
-    """Solutions without labels from JSON lines, each with the right answer of its problem.
+    """Read solutions without labels from JSON lines, each with the right answer.
 
     Raises:
-        ValueError: a line is no such solution; names the file and the line.
+        ValueError: a line is not such a solution; names the file and the line.
     """
     solutions = read_lines(path, _solution, SOLUTION_FORMAT)
     if not solutions:

@@ -1,4 +1,4 @@
-"""Episodes that were played, as conversations to imitate and as transcripts to grade."""
+"""Played episodes as conversations to imitate and as transcripts to grade."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rl.rollout.trajectory import Trajectory
 
 
 def conversation_of_episode(trajectory: Trajectory, renderer: Renderer) -> Conversation:
-    """What was read and said in an episode, with the very tokens.
+    """The conversation of an episode, with the sampled tokens.
 
     Args:
-        trajectory: an episode of at least one turn, in which one role speaks.
-        renderer: that the episode was played with.
+        trajectory: an episode of one role, with at least one turn.
+        renderer: the renderer of the episode.
 
     Raises:
-        ValueError: several roles speak in it: it is several conversations.
+        ValueError: the episode has several roles, hence several conversations.
     """
     if len(trajectory.segments) != 1:
         raise ValueError(
@@ -45,34 +45,29 @@ def conversation_of_episode(trajectory: Trajectory, renderer: Renderer) -> Conve
     return Conversation(tuple(exchanges), trajectory.system, renderer.identity)
 
 
-def transcript_of(trajectory: Trajectory, success: float) -> Transcript:
-    """An episode as a rubric reads it; the answer and the gold ones are the environment's own.
-
-    Args:
-        trajectory: an episode.
-        success: the environment's verdict, from 0 to 1.
-    """
+def transcript_of(trajectory: Trajectory) -> Transcript:
+    """A finished episode as rubrics read it, without answers: only the environment knows these."""
     actions = [turn.action for turn in trajectory.turns]
     said = [text for pair in zip(_read(trajectory), actions, strict=True) for text in pair]
     cut = (FinishReason.LENGTH, FinishReason.CONTEXT_FULL)
     return Transcript(
         question=trajectory.observation,
-        # What the agent read first is the question.
+        # The first observation is the question.
         text="".join(said[1:]),
         written="\n".join(actions),
-        correct=success,
+        correct=trajectory.outcome or 0.0,
         complete=bool(actions) and trajectory.turns[-1].finish_reason not in cut,
     )
 
 
 def _read(trajectory: Trajectory) -> Sequence[str]:
-    """What stood before each turn's action."""
+    """The observation before each turn."""
     after = [turn.observation for turn in trajectory.turns[:-1]]
     return [trajectory.observation, *after] if trajectory.turns else []
 
 
 def _tokens_of(segment: Segment, turn: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """A turn's tokens: those that were read, and those that were sampled."""
+    """A turn's context tokens and sampled tokens."""
     rows = zip(segment.token_ids, segment.loss_mask, segment.turn_ids, strict=True)
     own = [(token, mask) for token, mask, place in rows if place == turn]
     read = tuple(token for token, mask in own if not mask)

@@ -1,4 +1,4 @@
-"""Which episodes of a task are imitated, and which are compared: rules over a group of samples."""
+"""Rules that select the episodes of a task to imitate and to compare."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Literal
 from envs.rewards import Rubric, Transcript, make_rubric
 
 Keep = Literal["right", "best", "shortest"]
-"""Which samples of a task are kept; :func:`kept`."""
+"""Rule for the samples to keep, see :func:`kept`."""
 Pairs = Literal["none", "long2short", "right-wrong", "ranking"]
-"""Which samples of a task are compared: two by two, :func:`compared`; or all, by their rewards."""
+"""Rule for the samples to compare, in pairs (:func:`compared`) or ranked by their rewards."""
 _TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What the rules see of an episode."""
+    """An episode as the rules see it."""
 
     reward: float
     right: bool
@@ -28,7 +28,7 @@ class Sample:
 
 
 def kept(samples: Sequence[Sample], keep: Keep, per_task: int = 0) -> list[int]:
-    """Places of the samples to imitate, the samples being of one task.
+    """Indices of the samples to imitate, all of one task.
 
     ============  ====================================================  =========================
     ``right``     the first ``per_task`` right ones; 0: all             rejection sampling,
@@ -37,10 +37,10 @@ def kept(samples: Sequence[Sample], keep: Keep, per_task: int = 0) -> list[int]:
     ``shortest``  the shortest right one                                Kimi k1.5, 2501.12599
     ============  ====================================================  =========================
 
-    Of equals the first counts.
+    Ties go to the first sample.
 
     Raises:
-        ValueError: ``keep`` is no row of the table.
+        ValueError: ``keep`` is not in the table.
     """
     places = range(len(samples))
     right = [place for place in places if samples[place].right]
@@ -54,15 +54,15 @@ def kept(samples: Sequence[Sample], keep: Keep, per_task: int = 0) -> list[int]:
 
 
 def compared(samples: Sequence[Sample], pairs: Pairs, per_task: int = 0) -> list[tuple[int, int]]:
-    """Places (preferred, other) of the samples to compare, the samples being of one task.
+    """Indices (preferred, other) of the samples to compare, all of one task.
 
     ``long2short`` is Kimi's rule (:func:`rl.preferences.losses.long2short_pairs`). ``right-wrong``
-    sets each right one against each wrong one, in rounds in which every right one stands once.
+    compares each right sample with each wrong one, in rounds that hold each right sample once.
 
     Args:
-        samples: of one task.
+        samples: samples of one task.
         pairs: the rule.
-        per_task: at most so many pairs, the first; 0: all.
+        per_task: keep only the first ``per_task`` pairs; 0: all.
 
     Raises:
         ValueError: the rule is unknown.
@@ -70,7 +70,7 @@ def compared(samples: Sequence[Sample], pairs: Pairs, per_task: int = 0) -> list
     if pairs == "none":
         return []
     if pairs == "long2short":
-        from rl.preferences.losses import long2short_pairs  # With it comes torch.
+        from rl.preferences.losses import long2short_pairs  # Imports torch.
 
         found = long2short_pairs([s.length for s in samples], [s.right for s in samples])
     elif pairs == "right-wrong":
@@ -88,14 +88,14 @@ def compared(samples: Sequence[Sample], pairs: Pairs, per_task: int = 0) -> list
 
 @dataclass(frozen=True)
 class Condition:
-    """What a text must be worth by a rubric."""
+    """A bound on the value of a rubric."""
 
     text: str
     rubric: Rubric
     holds: Callable[[float], bool]
 
     def met(self, transcript: Transcript) -> bool:
-        """Whether an episode is what the condition asks for."""
+        """Whether an episode meets the condition."""
         return self.holds(self.rubric.total(transcript))
 
 
@@ -104,11 +104,11 @@ def parse_conditions(text: str, key: str = "only") -> tuple[Condition, ...]:
 
     Args:
         text: rubrics of ``envs.rewards``, each with ``>=`` or ``<=`` and a number.
-        key: the setting it is the value of, for messages.
+        key: the name of the setting, for error messages.
 
     Raises:
-        ValueError: it is something else, or a rubric's option is wrong.
-        UnknownNameError: there is no such rubric.
+        ValueError: the text is not a list of conditions, or an option of a rubric is wrong.
+        UnknownNameError: a rubric is unknown.
     """
     if not text.strip():
         return ()

@@ -1,4 +1,4 @@
-"""Going on from each step of a solution, and seeing how often a right answer comes out."""
+"""Labels of solution steps by trial: does a completion from the step reach a right answer?"""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from rl.run.process.command import report
 if TYPE_CHECKING:
     from rl.runtime import Runtime
 
-_TOLD_EVERY = 20
+_REPORT_EVERY = 20
 
 
 class StepRollouts:
     """Labels solutions with the policy and the verifier of an open runtime of ``math-v0``.
 
     Args:
-        runtime: has both.
+        runtime: the open runtime.
         count: completions from each step.
-        estimate: what their answers say of the step.
-        seed: of the completions, with the solution's number, the step's and their own.
+        estimate: hard: 1 if any completion is right; soft: the share of right ones.
+        seed: determines the completions' seeds, with the numbers of solution, step and completion.
     """
 
     def __init__(
@@ -53,10 +53,10 @@ class StepRollouts:
         at_once: int,
         write: Callable[[dict[str, Any]], None],
     ) -> None:
-        """Label solutions, each written as soon as it has its labels.
+        """Label solutions concurrently, and write each as soon as it is labelled.
 
         Raises:
-            PolicyFailure, RunFailure: as :meth:`label`; solutions that were written stay.
+            PolicyFailure, RunFailure: as :meth:`label`; written solutions stay.
         """
         permits, done = asyncio.Semaphore(at_once), 0
 
@@ -66,7 +66,7 @@ class StepRollouts:
                 labels = await self.label(number, solution)
             write({**solution.row, "labels": labels, "row": number})
             done += 1
-            if done % _TOLD_EVERY == 0:
+            if done % _REPORT_EVERY == 0:
                 report(f"labelled {done}/{len(solutions)}")
 
         tasks = [asyncio.ensure_future(one(n, solution)) for n, solution in solutions.items()]
@@ -78,10 +78,10 @@ class StepRollouts:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def label(self, number: int, solution: Solution) -> list[float]:
-        """A label for each step; the last one's is whether the solution's own answer is right.
+        """A label for each step; the last label says whether the solution's own answer is right.
 
         Raises:
-            PolicyFailure: the policy cannot go on.
+            PolicyFailure: the policy failed.
             RunFailure: the row's answer cannot be verified.
         """
         last = len(solution.steps) - 1

@@ -1,4 +1,4 @@
-"""From groups of played episodes to lines of conversations and of preferences."""
+"""The writer of distillation data: episodes become lines of conversations and preferences."""
 
 from __future__ import annotations
 
@@ -14,67 +14,61 @@ from rl.data.conversations import Conversation, to_messages
 from rl.distillation.episodes import conversation_of_episode, transcript_of
 from rl.distillation.selection import Condition, Keep, Pairs, Sample, compared, kept
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup
-from rl.run.metrics.episodes import share_of_success
 
 _TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What makes an episode right, and which are chosen."""
+    """Which episodes are right, and which are selected."""
 
     keep: Keep
     per_task: int = 0
-    """At most so many conversations of a task; 0: all."""
+    """Largest number of conversations per task; 0: all."""
     pairs: Pairs = "none"
     pairs_per_task: int = 0
-    """At most so many pairs of a task; 0: all."""
+    """Largest number of pairs per task; 0: all."""
     conditions: tuple[Condition, ...] = ()
-    """An episode that does not meet one is in no file."""
+    """Conditions that every selected episode meets."""
     longest: int = 0
-    """Sampled tokens of an episode at most; 0: any number."""
+    """Largest number of sampled tokens per episode; 0: no limit."""
     right_from: float = 1.0
-    """The success, from 0 to 1, from which on an episode is right."""
+    """The outcome, from 0 to 1, from which on an episode is right."""
 
 
 @dataclass
 class DistillWriter:
-    """What was chosen so far.
+    """Selects episodes and holds the lines of both files.
 
     Args:
-        rules: what is.
-        renderer: that episodes are played with.
-        success_score: the environment's score that says an episode succeeded; "": its return.
-        reward_range: least and greatest return.
+        rules: the rules of the selection.
+        renderer: the renderer of the episodes.
     """
 
     rules: Rules
     renderer: Renderer
-    success_score: str
-    reward_range: tuple[float, float]
     conversations: list[dict[str, Any]] = field(default_factory=list)
     """Lines that ``rl.sft`` reads."""
     pairs: list[dict[str, Any]] = field(default_factory=list)
     """Lines that ``rl.dpo`` and ``rl.reward_model`` read."""
     num_pairs: int = 0
-    """Of two episodes each; a line that ranks K holds up to K (K - 1) / 2."""
+    """Number of pairs; a line that ranks K episodes holds up to K (K - 1) / 2."""
     samples: list[Sample] = field(default_factory=list)
-    """Every episode with a reward."""
+    """All episodes that did not fail and had a turn."""
     dropped: Counter[str] = field(default_factory=Counter)
-    """Right episodes that do not meet a condition, by the first that they do not."""
+    """Right episodes that were dropped, by the first condition that they do not meet."""
     tasks_kept: int = 0
     kept_lengths: list[int] = field(default_factory=list)
     rendered_alike: int = 0
-    """Conversations whose texts alone would render to the tokens that were sampled."""
+    """Conversations for which rendering the texts gives the sampled tokens."""
 
     def take(self, group: TrajectoryGroup) -> None:
-        """Choose among the episodes of one task.
+        """Select among the episodes of one task.
 
         Raises:
-            ValueError: several roles speak in one.
+            ValueError: an episode has several roles.
         """
         rules = self.rules
-        # An episode without a turn said nothing.
         played = [trajectory for trajectory in group.finished if trajectory.turns]
         everyone = [self._sample(trajectory) for trajectory in played]
         self.samples += everyone
@@ -111,7 +105,7 @@ class DistillWriter:
     def _comparisons(
         self, said: Sequence[Conversation], samples: Sequence[Sample]
     ) -> Iterator[tuple[dict[str, Any], int]]:
-        """Lines of preferences among the episodes of a task, and how many pairs each is."""
+        """Lines of preferences among the episodes of a task, each with its number of pairs."""
         rules, rewards = self.rules, [sample.reward for sample in samples]
         if rules.pairs == "ranking":
             if count := len(ranked_pairs(rewards)):
@@ -134,17 +128,14 @@ class DistillWriter:
         )
 
     def _sample(self, trajectory: Trajectory) -> Sample:
-        right = self._success(trajectory) >= self.rules.right_from - _TOLERANCE
+        right = (trajectory.outcome or 0.0) >= self.rules.right_from - _TOLERANCE
         return Sample(trajectory.reward, right, trajectory.num_sampled)
-
-    def _success(self, trajectory: Trajectory) -> float:
-        return share_of_success(trajectory, self.success_score, self.reward_range)
 
     def _fine(self, trajectory: Trajectory, sample: Sample) -> bool:
         """Whether an episode meets every condition."""
         broken = f"longest={self.rules.longest}" if self._too_long(sample) else None
         if broken is None and self.rules.conditions:
-            transcript = transcript_of(trajectory, self._success(trajectory))
+            transcript = transcript_of(trajectory)
             broken = next((c.text for c in self.rules.conditions if not c.met(transcript)), None)
         if broken is not None and sample.right:
             self.dropped[broken] += 1
@@ -157,12 +148,12 @@ class DistillWriter:
 def pair_line(
     better: Conversation, worse: Conversation, rewards: Sequence[float]
 ) -> dict[str, Any]:
-    """A preference as TRL's conversational format has it, with what the two answers earned.
+    """A preference in TRL's conversational format, with the rewards of both answers.
 
     Args:
         better: the preferred conversation.
-        worse: another that begins with the same messages, up to where the assistant speaks.
-        rewards: of both.
+        worse: another conversation with the same messages before the assistant's first.
+        rewards: the rewards of both.
     """
     prompt, (chosen, rejected) = _answers([better, worse])
     return {
@@ -176,11 +167,11 @@ def pair_line(
 
 
 def ranking_line(said: Sequence[Conversation], rewards: Sequence[float]) -> dict[str, Any]:
-    """Conversations that begin with the same messages, ranked by what they earned.
+    """Conversations with the same first messages, ranked by their rewards.
 
     Args:
-        said: at least two.
-        rewards: of each; equal ones are tied.
+        said: two or more conversations.
+        rewards: the reward of each; equal rewards are ties.
     """
     prompt, answers = _answers(said)
     return {
@@ -194,7 +185,7 @@ def ranking_line(said: Sequence[Conversation], rewards: Sequence[float]) -> dict
 def _answers(
     said: Sequence[Conversation],
 ) -> tuple[list[dict[str, Any]], list[list[dict[str, Any]]]]:
-    """The messages up to where the assistant speaks, and of each conversation what follows."""
+    """The messages before the assistant's first, and the other messages of each conversation."""
     messages = [to_messages(conversation) for conversation in said]
     first = next(n for n, message in enumerate(messages[0]) if message["role"] == "assistant")
     return messages[0][:first], [each[first:] for each in messages]

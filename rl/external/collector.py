@@ -1,7 +1,6 @@
-"""Rollouts of agents with a loop of their own: the program plays, the endpoint records.
+"""Rollouts of ``env=agent``: a user's program plays each episode, and an endpoint records it.
 
-Everything else is as for environments: groups that start with the same task and seed, episodes
-begun again after a failure, deadlines, and trajectories that are checked before they are trained.
+Groups, retries, deadlines and checks of trajectories are the same as for environments.
 """
 
 from __future__ import annotations
@@ -20,75 +19,84 @@ from envs.episode import EnvFailure, StopReason
 from rl.external.env import AgentEnv, AgentOptions
 from rl.external.program import Program
 from rl.rollout.collector import Collector
-from rl.rollout.episode import Episode, EpisodeTimeout
+from rl.rollout.context import EpisodeContext
+from rl.rollout.episode import Episode, EpisodeTimeout, outcome_of
 from rl.rollout.trajectory import ToolCall, Trajectory, Turn
+from rl.rollout.vine import VineConfig
 from rl.run.monitoring.activity import ENVIRONMENT, QUEUE
+
+
+def make_collector(context: EpisodeContext, vine: VineConfig | None = None) -> Collector:
+    """The collector for the environment of ``context``."""
+    external = issubclass(envs.env_type(context.env_id), AgentEnv)
+    return ExternalCollector(context, vine) if external else Collector(context, vine)
 
 
 class ExternalCollector(Collector):
     """Plays episodes of ``agent-v0`` with one policy."""
 
     def _episode(self, task: int, member: int, seed_key: tuple[int, ...]) -> Episode:
-        return ExternalEpisode(self, task, member, seed_key)
+        return ExternalEpisode(self._host, task, member, seed_key)
 
     @cached_property
-    def own(self) -> AgentOptions:
-        """The options, whose type is known."""
-        assert isinstance(self.options, AgentOptions)
-        return self.options
+    def _host(self) -> ProgramHost:
+        return ProgramHost(self.context)
 
-    @cached_property
-    def env(self) -> AgentEnv:
-        """What holds the tasks."""
-        env = self.make_env()
+
+class ProgramHost:
+    """What all episodes of the user's program share.
+
+    Args:
+        context: of a collection of ``agent-v0``.
+    """
+
+    def __init__(self, context: EpisodeContext) -> None:
+        assert isinstance(context.options, AgentOptions)
+        env = context.make_env()
         assert isinstance(env, AgentEnv)
-        return env
-
-    @cached_property
-    def places(self) -> contextlib.AbstractAsyncContextManager[None]:
-        """Where episodes wait for others to end."""
-        count = self.own.concurrency
-        return asyncio.Semaphore(count) if count else contextlib.nullcontext()
-
-    @property
-    def program(self) -> Program:
-        """The user's loop."""
-        program: Program = self.services["program"]
-        return program
-
-    @property
-    def server(self) -> CaptureServer:
-        """The endpoint."""
-        server: CaptureServer = self.services["capture"]
-        return server
-
-
-def collector_type(env_id: str) -> type[Collector]:
-    """Whoever plays episodes of an environment."""
-    played_outside = issubclass(envs.env_type(env_id), AgentEnv)
-    return ExternalCollector if played_outside else Collector
+        self.context = context
+        self.options = context.options
+        self.env = env
+        self.program: Program = context.services["program"]
+        self.server: CaptureServer = context.services["capture"]
+        count = self.options.concurrency
+        self.permits: contextlib.AbstractAsyncContextManager[None] = (
+            asyncio.Semaphore(count) if count else contextlib.nullcontext()
+        )
+        """Limit the number of concurrent episodes."""
 
 
 class ExternalEpisode(Episode):
-    """One episode of the user's program: a task, a member of its group, and the seeds of both."""
+    """One episode of the user's program.
 
-    collector: ExternalCollector
+    Args:
+        host: the program, the endpoint and the tasks.
+        task: index of the task in the split.
+        member: index of the episode in its group.
+        seed_key: determines the seeds, as for :class:`Episode`.
+    """
+
+    def __init__(
+        self, host: ProgramHost, task: int, member: int, seed_key: tuple[int, ...]
+    ) -> None:
+        super().__init__(host.context, task, member, seed_key)
+        self.host = host
 
     async def _failure_of(
         self, trajectory: Trajectory
     ) -> EnvFailure | PolicyFailure | EpisodeTimeout | None:
-        """Play one attempt into ``trajectory``; what went wrong, or None."""
-        collector, limits = self.collector, self.collector.limits
+        """Record one attempt in ``trajectory``; returns the failure, or None."""
+        context, limits = self.context, self.context.limits
         captured = CapturedEpisode(
-            collector.renderer,
-            collector.policy,
-            collector.sampling,
+            context.renderer,
+            context.policy,
+            context.sampling,
             session=self.session,
             limits=CaptureLimits(
                 context_length=limits.context_length,
-                max_turns=collector.own.max_turns,
+                max_turns=self.host.options.max_turns,
                 episode_tokens=limits.episode_tokens,
-                # The episode's own deadline comes first.
+                # The deadline of the episode ends earlier.
                 completion_timeout_s=limits.episode_timeout_s,
                 at_once=limits.requests_at_once,
             ),
@@ -97,7 +105,7 @@ class ExternalEpisode(Episode):
         captured.asking = self._generating
         failure: EnvFailure | EpisodeTimeout | None = None
         self._activity.enter(QUEUE)
-        async with collector.places, self._served(captured, trajectory) as base_url:
+        async with self.host.permits, self._served(captured, trajectory) as base_url:
             self._activity.enter(ENVIRONMENT)
             try:
                 async with self._in_time():
@@ -114,16 +122,16 @@ class ExternalEpisode(Episode):
     async def _served(
         self, captured: CapturedEpisode, trajectory: Trajectory
     ) -> AsyncIterator[str]:
-        """Serve the episode while the body lasts, then write down what was recorded."""
-        base_url = self.collector.server.open(captured)
+        """Serve the episode during the body, then copy the capture into the trajectory."""
+        base_url = self.host.server.open(captured)
         try:
             yield base_url
         finally:
-            write_down(await self.collector.server.close(base_url), trajectory)
+            record_capture(await self.host.server.close(base_url), trajectory)
 
     async def _play_program(self, captured: CapturedEpisode, base_url: str) -> None:
-        task = self.collector.env.tasks[self.task]
-        returned = await self.collector.program.play(task, base_url, self.env_seed)
+        task = self.host.env.tasks[self.task]
+        returned = await self.host.program.play(task, base_url, self.env_seed)
         if returned is None:
             return
         try:
@@ -138,13 +146,13 @@ class ExternalEpisode(Episode):
         trajectory: Trajectory,
         failure: EnvFailure | EpisodeTimeout | None,
     ) -> EnvFailure | PolicyFailure | EpisodeTimeout | None:
-        """How the episode ended, written down; or why it failed."""
+        """Record how the episode ended; returns the failure, or None."""
         if captured.failure is not None:
             return captured.failure
         if isinstance(failure, EpisodeTimeout):
             return failure
         cut = captured.limit
-        # An agent that is told that its context is full may well give up with an error.
+        # A full context may make the agent raise: that is a truncation, unless it posted a reward.
         if failure is not None and not (cut and captured.rewards is None):
             return failure
         if captured.rewards is None and not cut:
@@ -158,14 +166,15 @@ class ExternalEpisode(Episode):
         if trajectory.turns:
             trajectory.turns[-1].rewards = captured.rewards or {}
             trajectory.turns[-1].scores = captured.scores
+        trajectory.outcome = outcome_of(trajectory, self.host.env)
         return None
 
 
-def write_down(capture: Capture, trajectory: Trajectory) -> None:
-    """The conversations of an episode as the segments and turns of its trajectory.
+def record_capture(capture: Capture, trajectory: Trajectory) -> None:
+    """Copy captured conversations into the segments and turns of a trajectory.
 
-    What a turn led to is what the next one read. Conversations that overlap in time stand one
-    after the other, in the order in which they began; the reward is earned at the last turn.
+    The observation after a turn is what the next turn read. Conversations that overlap in time
+    follow each other in the order of their starts. The last turn receives the reward.
     """
     trajectory.segments = capture.segments
     trajectory.system = capture.system

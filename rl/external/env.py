@@ -1,4 +1,4 @@
-"""``env=agent``: tasks that a program of the user's own plays, through ``agents.capture``."""
+"""``env=agent``: tasks for a user's own program, which plays them through ``agents.capture``."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class AgentOptions(EnvOptions):
-    """Whose loop plays, and which tasks."""
+    """The program, its tasks and their limits."""
 
     loop: str = ""
     """Your agent: file.py:function or package.module:function, called with a task and a base URL;
-    or a command, given both by its input and its environment."""
+    or a command that reads the task from its input and the URL from its environment."""
     tasks: str = ""
     """JSON lines, Parquet, a folder, a hub id; or file.py:function, called with the split."""
     demonstrations: str = ""
     """For model=tiny and rl.sft: a file of {"messages": [...]}; or file.py:function, called with a
     task and a seed."""
     max_turns: int = 64
-    """Answers per episode, over all of its conversations; more are refused."""
+    """Largest number of answers per episode, over all of its conversations."""
     concurrency: int = 0
-    """Episodes at once; 0: all of a step's. Episodes that wait for others use up no time."""
+    """Concurrent episodes; 0: all episodes of a step. Waiting does not count as episode time."""
     min_reward: float = 0.0
-    """The least that your loop pays."""
+    """The smallest reward of your loop."""
     max_reward: float = 1.0
-    """The most that it pays."""
+    """The greatest reward of your loop."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,7 +57,7 @@ class AgentOptions(EnvOptions):
 
 
 class AgentEnv(TextEnv[Any, None]):
-    """Tasks for an agent's own loop; ``rl.external.collector`` plays them, nobody steps."""
+    """Tasks for a program's own loop. ``rl.external.collector`` plays them; ``step`` fails."""
 
     Options = AgentOptions
     forkable = False
@@ -70,18 +70,18 @@ class AgentEnv(TextEnv[Any, None]):
 
     @classmethod
     def dataset(cls, options: EnvOptions) -> Dataset[Any] | None:
-        """The rows that ``tasks`` names; None where a function gives tasks."""
+        """The rows that ``tasks`` names; None if a function returns the tasks."""
         assert isinstance(options, AgentOptions)
         source = options.tasks
         return None if not source or is_reference(source) else _rows(source)
 
     def begin(self, task: Any) -> str:
-        """The task as the loop is given it."""
+        """The task as JSON."""
         self.state = None
         return json.dumps(task)
 
     def turn(self, action: Action) -> Reply:
-        """Nobody takes one."""
+        """Always raises: the program plays the episode."""
         raise EnvFailure(
             f"{self}: its episodes are played by a program of your own (rl.train, rl.eval), not by "
             f"step, and it cannot be a part of a mixture",
@@ -89,12 +89,12 @@ class AgentEnv(TextEnv[Any, None]):
         )
 
     def conversations(self, tasks: Sequence[int], seed: int) -> list[Conversation]:
-        """What a model is to imitate before it plays: of these tasks, or all of a file.
+        """The demonstrations: of ``tasks`` from a function, or all conversations of a file.
 
         Raises:
-            ValueError: ``env.demonstrations`` is missing, or gives no conversations.
+            ValueError: ``env.demonstrations`` is missing, or contains no conversations.
         """
-        # They load transformers, which a command's help should not have to wait for.
+        # Imports transformers: help texts and option errors come before that.
         from rl.data.conversations import conversation_of, read_conversations
         from rl.imitation.demonstrations import NoDemonstrations
 
@@ -117,7 +117,7 @@ class AgentEnv(TextEnv[Any, None]):
     @classmethod
     @asynccontextmanager
     async def open_services(cls, options: EnvOptions) -> AsyncIterator[Mapping[str, Any]]:
-        """The user's program, and the endpoint that it speaks to."""
+        """The user's program and its endpoint."""
         from agents.capture import CaptureServer
 
         assert isinstance(options, AgentOptions)
@@ -128,7 +128,7 @@ class AgentEnv(TextEnv[Any, None]):
 
 @functools.lru_cache(maxsize=16)
 def _tasks(source: str, split: str, seed: int) -> Sequence[Any]:
-    """A split's tasks, read once."""
+    """The tasks of a split, read once."""
     if not source:
         raise ValueError(
             "env.tasks ('') must name tasks: JSON lines, Parquet, a hub id, or file.py:function"

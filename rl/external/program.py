@@ -1,4 +1,4 @@
-"""The user's own loop, played for one episode: a function in this process, or a command."""
+"""The user's program, called once per episode: a function in this process, or a command."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from tools.references import is_reference, load_function, takes
 from tools.threads import in_thread
 
 _TAIL = 2000
-"""Bytes of a command's last words that a failure quotes."""
+"""Number of bytes of a command's output that a failure quotes."""
 KEY = "env.loop"
 
 
 class Program(Protocol):
-    """Whoever plays an episode from its first request to its end."""
+    """Plays a whole episode."""
 
     async def play(self, task: Any, base_url: str, seed: int) -> float | None:
-        """Play it; the reward, or None where it was posted.
+        """Play an episode; returns the reward, or None if the program posts the reward.
 
         Raises:
-            EnvFailure: it crashed; the episode is begun again, and then has failed.
+            EnvFailure: the program crashed; the episode is retried.
         """
         ...
 
 
 def open_program(loop: str) -> Program:
-    """The program that a setting names: a function, or else a command line.
+    """The program that a setting names: a function or a command line.
 
     Raises:
-        ValueError: there is none.
+        ValueError: the setting names neither.
     """
     if is_reference(loop):
         return FunctionProgram(loop, load_function(loop, KEY))
@@ -61,14 +61,14 @@ def open_program(loop: str) -> Program:
 
 
 class FunctionProgram:
-    """``play(task, base_url)``, and ``seed`` where it has such a parameter.
+    """A function ``play(task, base_url)``, called with ``seed=`` if it has such a parameter.
 
-    An ``async`` function runs on a thread of its own event loop, which all of them share; a plain
-    one on a thread for each episode. Neither can stop the event loop that answers it.
+    All ``async`` functions share the event loop of one thread. A plain function runs in a thread
+    per episode. Neither can block the event loop of the endpoint.
 
     Args:
-        name: for messages.
-        function: returns the reward, or None where it posts it.
+        name: name of the function, for error messages.
+        function: returns the reward, or None if it posts the reward.
     """
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
@@ -78,12 +78,12 @@ class FunctionProgram:
     async def play(self, task: Any, base_url: str, seed: int) -> float | None:
         """As :meth:`Program.play`."""
         seeds = {"seed": seed} if self._takes_seed else {}
-        # A loop that changes its task must not change the other members' of its group.
+        # A copy: a loop that changes its task must not affect the other members of the group.
         call = functools.partial(self._function, copy.deepcopy(task), base_url, **seeds)
         try:
             plain = not inspect.iscoroutinefunction(self._function)
             returned = await (in_thread(call) if plain else _thread.run(call))
-        # The loop's own end may be any of these, and is not this task's.
+        # User code may raise any of these; only our own cancellation must pass.
         except (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
             running = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and running and running.cancelling():
@@ -97,11 +97,11 @@ class FunctionProgram:
 
 
 class CommandProgram:
-    """A command for each episode.
+    """A command, started for each episode.
 
-    It finds ``OPENAI_BASE_URL``, ``OPENAI_API_KEY`` and ``EPISODE_SEED`` in its environment and the
-    task as JSON on its standard input, posts the reward, and exits with 0. When the episode is
-    over, all processes of its group are killed.
+    The command's environment has ``OPENAI_BASE_URL``, ``OPENAI_API_KEY`` and ``EPISODE_SEED``; its
+    standard input has the task as JSON. The command posts the reward and exits with 0. At the end
+    of the episode its process group is killed.
 
     Args:
         words: the command line.
@@ -113,7 +113,7 @@ class CommandProgram:
     async def play(self, task: Any, base_url: str, seed: int) -> float | None:
         """As :meth:`Program.play`; a command posts its reward."""
         given = {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": "none", "EPISODE_SEED": str(seed)}
-        # Files instead of pipes: a process that outlives the command holds up nobody.
+        # Files instead of pipes: a process that outlives the command would keep a pipe open.
         with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as said:
             try:
                 asked.write(json.dumps(task).encode())
@@ -143,16 +143,16 @@ class CommandProgram:
         try:
             return await process.wait()
         finally:
-            # Where nobody is left of its group, there is none.
+            # The process group is gone if all of its processes have ended.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
 
 
 class _AgentThread:
-    """The event loop of all ``async`` loops, on a daemon thread, started when first used.
+    """The event loop of all ``async`` functions, on a daemon thread that starts on first use.
 
-    One for the whole process: a client that a module keeps belongs to the loop that it met first.
+    The process has one such loop, because a module's client is bound to its first event loop.
     """
 
     def __init__(self) -> None:
@@ -160,12 +160,12 @@ class _AgentThread:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def run(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        """What the coroutine that ``call`` makes returns; cancelling this cancels it."""
+        """Await ``call()`` on the thread's loop; cancelling this call cancels the coroutine."""
 
         async def outcome() -> Any:
             try:
                 return await call()
-            # These would end the loop, and everybody who waits would wait for ever.
+            # These would end the event loop, and all callers would wait forever.
             except (SystemExit, KeyboardInterrupt) as error:
                 raise RuntimeError(f"the loop left by {error!r}") from error
 

@@ -1,4 +1,4 @@
-"""Conversations of an environment's imperfect author, who is there to be imitated."""
+"""Demonstrations: conversations that an environment's scripted policy plays, to be imitated."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from rl.run.monitoring.activity import Count
 
 
 class NoDemonstrations(ValueError):
-    """Raised when an environment has no author to imitate; callers add what does without one."""
+    """Raised when an environment has no demonstrations; callers add the alternatives."""
 
 
 @runtime_checkable
 class Demonstrated(Protocol):
-    """An environment that has the conversations themselves, and nobody to play them."""
+    """An environment with recorded conversations instead of a scripted policy."""
 
     def conversations(self, tasks: Sequence[int], seed: int) -> list[Conversation]:
-        """Those of these tasks, or all there are."""
+        """The conversations of ``tasks``, or all conversations of a file."""
         ...
 
 
@@ -38,31 +38,31 @@ async def demonstrate(
     concurrency: int = 32,
     count: Count = lambda *_: None,
 ) -> list[Conversation]:
-    """Let the environment's imperfect author play these tasks, one episode each.
+    """Play one episode of each task with the environment's demonstrator, which makes some errors.
 
-    An episode is a conversation, or one for each of its roles.
+    An episode is one conversation, or one conversation per role.
 
     Args:
         env_id: the environment's full id.
-        options: its options.
-        services: what its episodes share.
+        options: the environment's options.
+        services: the services that the episodes share.
         tasks: indices into the options' split.
-        seed: of the author's errors.
-        concurrency: episodes at once.
-        count: told of each episode that ends.
+        seed: seed of the demonstrator's errors.
+        concurrency: largest number of concurrent episodes.
+        count: called at the end of each episode.
 
     Raises:
-        NoDemonstrations: the environment has no such author.
+        NoDemonstrations: the environment has no demonstrator.
     """
     if issubclass(envs.env_type(env_id), Demonstrated):
         demonstrated = envs.make_from(env_id, options, services)
         assert isinstance(demonstrated, Demonstrated)
         return demonstrated.conversations(tasks, seed)
-    places = asyncio.Semaphore(concurrency)
+    permits = asyncio.Semaphore(concurrency)
     ended = itertools.count(1)
 
     async def one(position: int, task: int) -> list[Conversation]:
-        async with places:
+        async with permits:
             rng = np.random.default_rng([seed, position])
             conversations = await _episode(env_id, options, services, task, rng)
             count("demonstrations", next(ended), len(tasks))
@@ -82,16 +82,16 @@ async def _episode(
     env = envs.make_from(env_id, options, services)
     observation, _ = await env.areset(seed=int(rng.integers(2**31)), options={"task": task})
     try:
-        author = env.demonstrator(rng)
+        demonstrator = env.demonstrator(rng)
     except NotImplementedError as error:
         raise NoDemonstrations(
             f"{env_id} has no demonstrator to imitate: write {type(env).__name__}.demonstrator"
         ) from error
     spoken: dict[str, list[Exchange]] = {}
     rules: dict[str, str | None] = {}
-    # The last action's outcome is read by nobody, so it is not asked for.
+    # The last action needs no step: the demonstrator would not read the result.
     for turn in range(options.max_turns):
-        action = author(without_budget(observation))
+        action = demonstrator(without_budget(observation))
         said = spoken.setdefault(env.role, [])
         halted = bool(env.stop) and action.endswith(env.stop)
         continues = bool(said) and env.continues

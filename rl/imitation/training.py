@@ -1,4 +1,4 @@
-"""Supervised learning on conversations: next-token cross-entropy on the author's words."""
+"""Supervised training on conversations: cross-entropy of the assistant's tokens."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ async def imitate(
     on_step: Callable[[int, float], bool] | None = None,
     thread: TorchThread | None = None,
 ) -> list[float]:
-    """Train ``model`` in place to say what the segments' authors said.
+    """Train ``model`` in place on the tokens of ``segments`` with loss_mask 1.
 
-    Cancelling the call lets the step under way end and makes no other.
+    If the call is cancelled, the step in progress completes.
 
     Args:
         model: a causal language model.
-        segments: conversations; tokens with loss_mask 1 are learned.
-        optimizer: how weights change.
+        segments: conversations as tokens.
+        optimizer: settings of the optimizer.
         steps: optimizer steps.
-        batch_size: conversations per step; each is seen once per pass, in a new order each pass.
-        seed: of the order.
-        on_step: told (step, loss) after each; returns whether to go on.
-        thread: computes the steps; None: one of the call's own, on one core.
+        batch_size: conversations per step; each comes once per pass, in a new order per pass.
+        seed: seed of the order.
+        on_step: called with (step, loss) after each step; returns whether to continue.
+        thread: computes the steps; None: a new thread, on one core.
 
     Returns:
         The loss of each step, in nats per token.
 
     Raises:
-        NonFiniteLoss: before the weights would have been spoilt.
-        UsageError: a conversation is longer than the model's window.
-        ValueError: there is nothing to imitate.
+        NonFiniteLoss: the loss is not finite; the weights are those of the last good step.
+        UsageError: a conversation is longer than the model's context window.
+        ValueError: ``segments`` is empty.
     """
     if not segments:
         raise ValueError("there is no conversation to imitate")
@@ -70,10 +70,10 @@ async def imitate(
 
 
 def check_lengths(window: int, segments: Sequence[Segment]) -> None:
-    """Refuse segments that are longer than the model's context window.
+    """Raise if a segment is longer than the model's context window.
 
     Raises:
-        UsageError: a conversation is longer than the model's window.
+        UsageError: names the first such conversation.
     """
     for number, segment in enumerate(segments, start=1):
         if len(segment) > window:

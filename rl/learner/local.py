@@ -143,13 +143,7 @@ class LocalLearner:
             raise ValueError(
                 f"version ({version}) must be {self.version + 1}: the learner has {self.version}"
             )
-        metrics = self._trained.update(
-            experience.groups,
-            experience.rewards,
-            experience.texts,
-            experience.outcomes,
-            self.version,
-        )
+        metrics = self._trained.update(experience.groups, experience.ptx_data, self.version)
         note_advantages(experience.groups, self._trained.credit)
         self.version, self._metrics = version, metrics
         return dict(metrics)

@@ -114,11 +114,7 @@ class Experience:
     """Input of one update."""
 
     groups: Sequence[TrajectoryGroup]
-    rewards: Sequence[float] | None = None
-    """Shaped returns, one for each finished episode in order; None: the episodes' own."""
-    outcomes: Sequence[float] | None = None
-    """Success of each finished episode, from 0 to 1. Some algorithms need it."""
-    texts: Sequence[Segment] = ()
+    ptx_data: Sequence[Segment] = ()
     """Texts to imitate in the same update (``algo.ptx_coef``)."""
 
 

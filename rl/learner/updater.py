@@ -94,9 +94,7 @@ class Updater:
     def update(
         self,
         groups: Sequence[TrajectoryGroup],
-        rewards: Sequence[float] | None = None,
-        texts: Sequence[Segment] = (),
-        outcomes: Sequence[float] | None = None,
+        ptx_data: Sequence[Segment] = (),
         version: int | None = None,
     ) -> dict[str, float]:
         """Train on the finished episodes of ``groups``, completely or not at all.
@@ -106,9 +104,7 @@ class Updater:
 
         Args:
             groups: the episodes of one update.
-            rewards: shaped returns, one for each finished episode in order; None: their own.
-            texts: texts to imitate (``ptx_coef``); each optimizer step trains an equal share.
-            outcomes: success of each finished episode, 0 to 1; required with ``uses_outcomes``.
+            ptx_data: texts to imitate (``ptx_coef``); each optimizer step trains an equal share.
             version: version of the current weights, for the ages of tokens; None: the version of
                 the newest token.
 
@@ -118,15 +114,16 @@ class Updater:
         Raises:
             NonFiniteLoss: the loss or gradient is not finite; the weights have not changed.
             BrokenWeights: the update's only step made weights that are not finite.
-            ValueError: ``rewards`` or ``outcomes`` does not have one entry for each finished
-                episode, or outcomes are missing.
+            ValueError: the algorithm needs the outcomes of episodes, and one is missing.
         """
-        if self.algorithm.uses_outcomes and outcomes is None:
-            raise ValueError("outcomes are missing: give one from 0 to 1 for each finished episode")
+        finished = [trajectory for group in groups for trajectory in group.finished]
+        if self.algorithm.uses_outcomes and any(t.outcome is None for t in finished):
+            raise ValueError(
+                "an outcome is missing: set Trajectory.outcome of each finished episode to a "
+                "number from 0 to 1"
+            )
         batch = Batch.from_groups(
             groups,
-            rewards,
-            outcomes,
             mask_observations=self.algorithm.mask_observations,
             mask_truncated=self.algorithm.mask_truncated,
         )
@@ -136,7 +133,7 @@ class Updater:
         before = None if self.algorithm.one_step else self.optimizer.snapshot()
         order = self._generator.get_state()
         try:
-            self._train(batch, metrics, texts)
+            self._train(batch, metrics, ptx_data)
         except BaseException:
             self.optimizer.zero_grad()
             if self.token_rewards is not None:
@@ -153,7 +150,7 @@ class Updater:
             if model is not None:
                 model.on_score = on_progress
 
-    def _train(self, batch: Batch, metrics: UpdateMetrics, texts: Sequence[Segment]) -> None:
+    def _train(self, batch: Batch, metrics: UpdateMetrics, ptx_data: Sequence[Segment]) -> None:
         """Make the optimizer steps of an update."""
         if self.algorithm.forget_optimizer:
             self.optimizer.forget()
@@ -196,7 +193,7 @@ class Updater:
                 metrics.add(terms, micro.num_tokens)
             if not trained.any():
                 self.optimizer.add_zero_gradient()
-            self._imitate(texts[number :: len(minibatches)], metrics)
+            self._imitate(ptx_data[number :: len(minibatches)], metrics)
             self._step(metrics)
         if self.token_rewards is not None:
             self.token_rewards.step()
@@ -214,11 +211,11 @@ class Updater:
         fixed, metrics = fixed_terms(row, batch, values, old, ref, token_scores)
         return fixed.to(self.model.device, self.model.dtype), metrics
 
-    def _imitate(self, texts: Sequence[Segment], metrics: UpdateMetrics) -> None:
+    def _imitate(self, ptx_data: Sequence[Segment], metrics: UpdateMetrics) -> None:
         """Add the gradient of the texts' mean cross-entropy, times ``ptx_coef``."""
-        if not texts or not self.algorithm.ptx_coef:
+        if not ptx_data or not self.algorithm.ptx_coef:
             return
-        batch = Batch.from_segments(texts)
+        batch = Batch.from_segments(ptx_data)
         all_episodes = torch.ones(len(batch.rewards), dtype=torch.bool)
         weights, _ = self._weights(batch, all_episodes, "token-mean")
         for micro in self._micro_batches(batch, all_episodes):

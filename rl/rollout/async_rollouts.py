@@ -1,15 +1,15 @@
-"""Groups played ahead of the learner, no further than the staleness bound.
+"""Asynchronous rollouts: groups are played ahead of the learner, within the staleness bound.
 
-With ``staleness=n`` and B groups an update, group number k (from 0) begins when at least
+With ``staleness=n`` and B groups per update, group number k (from 0) starts when at least
 ``k // B - n`` updates are done: AReaL's capacity law (Fu et al., arXiv 2505.24298, section 4.1).
-An update takes groups that are done, the oldest first. It waits for a slow one only where that
-could not be learned from later without being more than n updates old. So nothing is learned from
-that is older, and nothing is thrown away.
+An update takes finished groups, the oldest first. It waits for a slow group only if the group would
+be more than n updates old in any later update. Hence no update uses older groups, and no group is
+discarded.
 
-With dynamic sampling (DAPO, arXiv 2503.14476, section 3.2) a group whose returns are all equal
-teaches nothing: its place in an update gets another task at once, a bounded number of times.
+With dynamic sampling (DAPO, arXiv 2503.14476, section 3.2) a group whose returns are all equal is
+replaced at once by a group of another task, at most ``max_draws - 1`` times.
 
-Episodes go on while weights change; each token knows the version that sampled it.
+Episodes continue while weights change. Each token records the version that sampled it.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from typing import Any
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup
 
 Play = Callable[[int, int, int], Awaitable[TrajectoryGroup]]
-"""From a place's number, the draw for it counted from 0, and the task drawn, to the group."""
+"""Called with a slot's number, the index of its draw and the task; returns the group."""
 
 
 @dataclass(slots=True)
-class Ahead:
-    """A place in an update, whose group began and was not learned from yet."""
+class Slot:
+    """A place in a future update, and the groups played for it."""
 
     number: int
     tasks: list[int]
-    """Drawn for it; all but the last taught nothing."""
+    """Tasks drawn for the slot; the groups of all but the last had equal returns."""
     begun_at: int
-    """Updates that were done when it began."""
+    """Number of updates done when the slot started."""
     played: list[TrajectoryGroup] = field(default_factory=list)
-    """The tasks' groups, as far as they are done."""
+    """The finished groups of the tasks."""
     done: bool = False
 
 
@@ -45,12 +45,12 @@ class GroupStream:
     """Plays groups in the background.
 
     Args:
-        play: plays one; its randomness depends on the place's number and the draw alone.
-        draw: the next so many tasks.
-        finished: told of each task's group when it is done.
-        prompts: groups of an update.
-        staleness: updates by which a group may be older than those that learn from it.
-        max_draws: tasks for one place in an update, where those before teach nothing.
+        play: plays a group; its randomness depends only on the slot's number and the draw.
+        draw: returns the next tasks, given their number.
+        finished: called with each task and its finished group.
+        prompts: groups per update.
+        staleness: largest age of a group, in updates.
+        max_draws: largest number of tasks for one slot.
     """
 
     def __init__(
@@ -70,25 +70,26 @@ class GroupStream:
         self._staleness = staleness
         self._max_draws = max_draws
         self._begun = 0
-        """Places for which a group began, over the whole run."""
-        self._ahead: dict[int, Ahead] = {}
-        """Those not learned from, by number; done ones in the order in which they were done."""
-        self._lent: list[Ahead] = []
-        """Those that the update under way learns from."""
+        """Number of slots started in the whole run."""
+        self._slots: dict[int, Slot] = {}
+        """Slots without an update, by number; finished slots in the order of their ends."""
+        self._taken: list[Slot] = []
+        """Slots of the update in progress."""
         self._running: dict[int, asyncio.Task[None]] = {}
         self._done = asyncio.Event()
 
     async def take(self, updates: int) -> list[TrajectoryGroup]:
-        """The groups of the next update; others go on, and more begin.
+        """The groups of the next update; the others continue, and new ones start.
 
         Args:
-            updates: how many are done.
+            updates: number of updates done.
 
         Returns:
-            Those of the first draw by their places' numbers, then those of the second, and so on.
+            The groups of the first draw in the order of their slots, then those of the second draw,
+            and so on.
 
         Raises:
-            BaseException: what playing a group raised.
+            BaseException: the exception that playing a group raised.
         """
         self._begin(updates)
         while True:
@@ -98,60 +99,60 @@ class GroupStream:
                 break
             self._done.clear()
             await self._done.wait()
-        for ahead in chosen:
-            del self._ahead[ahead.number]
-        self._lent = sorted(chosen, key=lambda ahead: ahead.number)
-        draws = zip_longest(*(ahead.played for ahead in self._lent))
+        for slot in chosen:
+            del self._slots[slot.number]
+        self._taken = sorted(chosen, key=lambda slot: slot.number)
+        draws = zip_longest(*(slot.played for slot in self._taken))
         return [group for draw in draws for group in draw if group is not None]
 
     def learned(self, updates: int) -> None:
-        """The groups that were taken are learned from: as many others may begin."""
-        self._lent = []
+        """Record that the update is done, and start as many new slots."""
+        self._taken = []
         self._begin(updates)
 
     @property
     def num_running(self) -> int:
-        """Groups that are being played."""
+        """Number of slots in progress."""
         return len(self._running)
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values: what began and was not learned from; episodes that are done with it.
+        """The slots without an update and their finished groups, as plain values.
 
-        A copy, for what goes on meanwhile does not belong to it.
+        The state is a copy: episodes that end later do not change it.
         """
-        ahead = [*self._lent, *self._ahead.values()]
+        slots = [*self._taken, *self._slots.values()]
         return {
             "begun": self._begun,
             "ahead": [
                 {
-                    "number": one.number,
-                    "tasks": list(one.tasks),
-                    "begun_at": one.begun_at,
+                    "number": slot.number,
+                    "tasks": list(slot.tasks),
+                    "begun_at": slot.begun_at,
                     "played": [
                         [_plain(trajectory) for trajectory in group.trajectories]
-                        for group in one.played
+                        for group in slot.played
                     ],
-                    "done": one.done,
+                    "done": slot.done,
                 }
-                for one in ahead
+                for slot in slots
             ],
         }
 
     def load_state_dict(self, state: Mapping[str, Any], updates: int) -> None:
-        """Go on from there: what was running begins again, with the same tasks and seeds."""
+        """Restore a state: unfinished groups restart with the same tasks and seeds."""
         self._begun = state["begun"]
         for one in state["ahead"]:
             played = [
                 TrajectoryGroup([Trajectory.from_json(episode) for episode in episodes])
                 for episodes in one["played"]
             ]
-            # Tokens that are there are as old as they were.
+            # Recorded tokens keep their age.
             begun_at = one["begun_at"] if played else updates
-            ahead = Ahead(one["number"], one["tasks"], begun_at, played, one["done"])
-            self._ahead[ahead.number] = ahead
+            slot = Slot(one["number"], one["tasks"], begun_at, played, one["done"])
+            self._slots[slot.number] = slot
 
     async def close(self) -> None:
-        """Stop what is running."""
+        """Cancel all running groups."""
         running = list(self._running.values())
         self._running = {}
         for task in running:
@@ -159,59 +160,59 @@ class GroupStream:
         await asyncio.gather(*running, return_exceptions=True)
 
     def _begin(self, updates: int) -> None:
-        for ahead in self._ahead.values():
-            if not ahead.done and ahead.number not in self._running:
-                self._start(ahead)
+        for slot in self._slots.values():
+            if not slot.done and slot.number not in self._running:
+                self._start(slot)
         room = (self._staleness + updates + 1) * self._prompts - self._begun
         for task in self._draw(room) if room > 0 else ():
-            ahead = Ahead(self._begun, [task], updates)
-            self._ahead[ahead.number] = ahead
+            slot = Slot(self._begun, [task], updates)
+            self._slots[slot.number] = slot
             self._begun += 1
-            self._start(ahead)
+            self._start(slot)
 
-    def _start(self, ahead: Ahead) -> None:
+    def _start(self, slot: Slot) -> None:
         def done(task: asyncio.Task[None]) -> None:
             self._done.set()
             if task.cancelled() or task.exception() is not None:
                 return
-            # One that ends as everything is closed was taken out already.
-            if self._running.get(ahead.number) is task:
-                del self._running[ahead.number]
+            # close() has already removed the task.
+            if self._running.get(slot.number) is task:
+                del self._running[slot.number]
 
-        self._running[ahead.number] = task = asyncio.create_task(self._fill(ahead))
+        self._running[slot.number] = task = asyncio.create_task(self._fill(slot))
         task.add_done_callback(done)
 
-    async def _fill(self, ahead: Ahead) -> None:
-        """Play tasks for a place until one teaches something, or the draws are used up."""
+    async def _fill(self, slot: Slot) -> None:
+        """Play tasks for a slot until returns differ or ``max_draws`` is reached."""
         while True:
-            draw = len(ahead.played)
-            if draw == len(ahead.tasks):
-                ahead.tasks += self._draw(1)
-            group = await self._play(ahead.number, draw, ahead.tasks[draw])
-            self._finished(ahead.tasks[draw], group)
-            ahead.played.append(group)
-            if not group.is_constant or len(ahead.played) >= self._max_draws:
+            draw = len(slot.played)
+            if draw == len(slot.tasks):
+                slot.tasks += self._draw(1)
+            group = await self._play(slot.number, draw, slot.tasks[draw])
+            self._finished(slot.tasks[draw], group)
+            slot.played.append(group)
+            if not group.is_constant or len(slot.played) >= self._max_draws:
                 break
-        # At once: a checkpoint may be written before anybody else hears of it.
-        ahead.done = True
-        # To the end: the dictionary keeps the order in which groups were done.
-        self._ahead[ahead.number] = self._ahead.pop(ahead.number)
+        # Set before the task ends: a checkpoint may be written in between.
+        slot.done = True
+        # Move to the end: the dictionary keeps the order in which slots finished.
+        self._slots[slot.number] = self._slots.pop(slot.number)
 
     def _raise_failures(self) -> None:
         for task in self._running.values():
             if task.done() and not task.cancelled() and task.exception() is not None:
                 task.result()
 
-    def _chosen(self, updates: int) -> list[Ahead] | None:
-        """The groups of the next update, or None while it has to wait."""
-        done = [ahead for ahead in self._ahead.values() if ahead.done]
-        chosen = sorted(done, key=lambda ahead: ahead.begun_at)[: self._prompts]
+    def _chosen(self, updates: int) -> list[Slot] | None:
+        """The slots of the next update; None: the update must wait."""
+        done = [slot for slot in self._slots.values() if slot.done]
+        chosen = sorted(done, key=lambda slot: slot.begun_at)[: self._prompts]
         if len(chosen) < self._prompts:
             return None
         for later in range(self._staleness + 1):
-            # Whatever began by then must be learned from within `later` more updates.
+            # Slots started up to `by` must enter an update within `later` more updates.
             by = updates - self._staleness + later
-            left = sum(a.begun_at <= by for a in self._ahead.values())
+            left = sum(a.begun_at <= by for a in self._slots.values())
             left -= sum(a.begun_at <= by for a in chosen)
             if left > later * self._prompts:
                 return None
@@ -219,6 +220,6 @@ class GroupStream:
 
 
 def _plain(trajectory: Trajectory) -> dict[str, Any]:
-    """As a file would have it: an environment's text may be of a kind that no checkpoint takes."""
+    """A trajectory as JSON values: an environment's text may be a subclass of str."""
     plain: dict[str, Any] = json.loads(json.dumps(trajectory.to_json()))
     return plain

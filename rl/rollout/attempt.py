@@ -1,4 +1,4 @@
-"""An episode under way: what it is made of, and how it is copied between two turns."""
+"""One attempt at an episode, and its copies between two turns."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from rl.rollout.trajectory import Trajectory
 
 @dataclass(slots=True)
 class Attempt:
-    """One attempt at an episode; whoever holds it closes its environment."""
+    """One attempt at an episode; the caller closes the environment."""
 
     env: TextEnv[Any, Any]
     trajectory: Trajectory
     recorder: Recorder
-    """The environment's tool tap; it writes into the trajectory."""
+    """Records the environment's tool calls in the trajectory."""
     agents: dict[str, TokenAgent] = field(default_factory=dict)
-    """By role, in the order of their first words."""
+    """By role, in the order of their first turns."""
 
     async def fork(self, record: Trajectory, reseed: int | None = None) -> Attempt:
-        """A second one in the same state, written down in ``record``; this one stays as it is.
+        """A copy in the same state, recorded in ``record``; the original stays unchanged.
 
         Args:
-            record: what has happened so far is copied into it.
-            reseed: gives the copy of the environment another future.
+            record: receives a copy of the record so far.
+            reseed: seed of the copy's environment; None: both continue with the same randomness.
 
         Raises:
             EnvFailure, NotForkable: the environment cannot be copied.

@@ -1,6 +1,6 @@
-"""Which tasks a step plays: each once per pass, from easy to hard, or those that fail most often.
+"""Choice of the tasks of a step: uniform, from easy to hard, or by failure rate.
 
-All that a curriculum knows is in its ``state_dict``: a resumed run goes on with the same tasks.
+The ``state_dict`` holds a curriculum's whole state, so that a resumed run plays the same tasks.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from numpy.typing import NDArray
 from rl.rollout.task_order import TaskOrder
 
 _STREAM = 0x6B31
-"""Tells a curriculum's random numbers from those of the order with the same seed."""
+"""Separates a curriculum's random numbers from those of the task order with the same seed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CurriculumConfig:
-    """Which tasks a training step plays."""
+    """Choice of the tasks of a training step."""
 
     order: Literal["uniform", "easy-to-hard", "prioritized"] = "uniform"
-    """uniform: each once per pass; easy-to-hard: by the environment's difficulty; prioritized: in
-    proportion to 1 - success rate (Kimi k1.5)."""
+    """uniform: each task once per pass; easy-to-hard: sorted by the environment's difficulty;
+    prioritized: in proportion to 1 - success rate (Kimi k1.5)."""
     pool: int = 0
-    """How many tasks there are to choose from, drawn once; 0: all of the split."""
+    """Number of tasks to choose from, drawn once; 0: all tasks of the split."""
     ramp_steps: int = 0
-    """Steps over which easy-to-hard sorts its tasks; 0: all steps of the run."""
+    """Steps for which easy-to-hard sorts tasks; 0: all steps of the run."""
     max_draws: int = 1
-    """From 2 on, groups whose returns are all equal are left out and others drawn in their place,
-    at most so many times per step, or with staleness per place in it (DAPO's dynamic sampling)."""
+    """From 2 on, groups whose returns are all equal are replaced (DAPO's dynamic sampling). This is
+    the largest number of draws per step; with staleness, per group of the step."""
     keep: float = 1.0
-    """Share of a step's groups that is learned from: those whose returns differ most (StarPO-S)."""
+    """Share of a step's groups to learn from: those whose returns differ most (StarPO-S)."""
 
     def __post_init__(self) -> None:
         for key, least in (("pool", 0), ("ramp_steps", 0), ("max_draws", 1)):
@@ -48,18 +48,18 @@ class CurriculumConfig:
 
 
 class Curriculum:
-    """Every task once per pass, in a new order each time; the base of the others.
+    """Each task once per pass, in a new order per pass; base class of the other curricula.
 
     Args:
         tasks: indices into the split.
-        seed: of the order.
+        seed: seed of the order.
     """
 
     def __init__(self, tasks: Sequence[int], seed: int) -> None:
         self.tasks = tasks
         self.seed = seed
         self.position = 0
-        """How many tasks were taken."""
+        """Number of tasks taken."""
         self._order = TaskOrder(len(tasks), seed)
 
     def take(self, count: int) -> list[int]:
@@ -69,28 +69,28 @@ class Curriculum:
         return [self.tasks[place] for place in places]
 
     def learn(self, task: int, successes: Sequence[float]) -> None:
-        """Take note of how a task's episodes went, from 0 to 1 each."""
+        """Record the outcomes of a task's episodes, from 0 to 1 each."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values that say where it stands."""
+        """The state, as plain values."""
         return {"position": self.position}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Restore a state."""
         self.position = state["position"]
 
 
 class EasyToHard(Curriculum):
-    """The first tasks of the uniform order sorted by their difficulty, then the uniform order.
+    """The first tasks of the uniform order sorted by difficulty, then the uniform order.
 
     Args:
         tasks: indices into the split.
-        seed: of the order.
-        length: how many tasks are sorted.
-        difficulty: of a task; equally hard ones keep the uniform order.
+        seed: seed of the order.
+        length: number of sorted tasks.
+        difficulty: returns the difficulty of a task; equally hard tasks keep the uniform order.
 
     Raises:
-        ValueError: all of them are equally hard.
+        ValueError: all sorted tasks are equally hard.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class EasyToHard(Curriculum):
         return early + super().take(count - len(early))
 
     def state_dict(self) -> dict[str, Any]:
-        """As the base class's; a run that goes on for longer keeps its ramp."""
+        """As the base class's, with the length of the ramp: a longer resumed run keeps the ramp."""
         return {**super().state_dict(), "length": len(self._sorted)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -128,20 +128,18 @@ class EasyToHard(Curriculum):
 
 
 class Prioritized(Curriculum):
-    """Tasks in proportion to 1 - s, s being a task's success rate so far.
+    """Tasks in proportion to 1 - s, where s is a task's success rate so far.
 
-    Kimi k1.5 (arXiv:2501.12599, section 2.3.4) names the proportion and leaves open which episodes
-    the rate is taken over: here, all of the task's.
-
-    A task that was never played has s = 0. No task comes twice in one draw; tasks that never failed
-    fill up a draw that the others do not fill.
+    Kimi k1.5 (arXiv:2501.12599, section 2.3.4) does not say over which episodes: here s covers all
+    episodes of the task. A task that was never played has s = 0. A draw holds no task twice. Tasks
+    that never failed complete a draw that the others cannot fill.
     """
 
     def __init__(self, tasks: Sequence[int], seed: int) -> None:
         super().__init__(tasks, seed)
         self._places = None if isinstance(tasks, range) else {t: i for i, t in enumerate(tasks)}
         self._played: dict[int, tuple[float, int]] = {}
-        """By place in ``tasks``: the sum of successes, and how many episodes."""
+        """By index in ``tasks``: the sum of outcomes, and the number of episodes."""
 
     def take(self, count: int) -> list[int]:
         """As the base class's."""
@@ -159,11 +157,11 @@ class Prioritized(Curriculum):
         self._played[place] = (total + sum(successes), count + len(successes))
 
     def weights(self) -> NDArray[np.float64]:
-        """1 - s of every task."""
+        """1 - s of every task, where s is its success rate."""
         weights = np.ones(len(self.tasks))
         for place, (total, count) in self._played.items():
             if count:
-                # Thirds and the like may add up to a hair more than their number.
+                # Rounding may make the sum slightly greater than the count.
                 weights[place] = max(0.0, 1 - total / count)
         return weights
 
@@ -192,17 +190,17 @@ def make_curriculum(
     run_length: int,
     difficulty: Callable[[int], float],
 ) -> Curriculum:
-    """The curriculum that a run asks for.
+    """The curriculum of a configuration.
 
     Args:
-        config: what is asked for.
-        num_tasks: of the split.
-        seed: the run's.
-        run_length: tasks of the ramp, or of the whole run.
-        difficulty: of a task; asked by easy-to-hard alone.
+        config: the settings.
+        num_tasks: number of tasks in the split.
+        seed: seed of the run.
+        run_length: number of tasks in the ramp, or in the whole run.
+        difficulty: returns the difficulty of a task; only easy-to-hard calls it.
 
     Raises:
-        ValueError: the environment does not say how hard its tasks are, or all are equally hard.
+        ValueError: the environment defines no difficulty, or all tasks are equally hard.
     """
     tasks: Sequence[int] = range(num_tasks)
     if 0 < config.pool < num_tasks:

@@ -1,10 +1,10 @@
-"""Which groups an update learns from: those whose returns differ, or differ the most.
+"""Choice of the groups that an update learns from.
 
-Dynamic sampling (DAPO, arXiv:2503.14476, section 3.2): where all returns of a group are equal,
-every advantage is 0. Such groups are left out of the update, and as many other tasks are drawn,
-until the batch is full or the draws are used up. Each draw is waited for as a whole: an episode
-that takes long is as welcome as a quick one. Rollouts beside learning draw by places of an update
-instead, see :mod:`rl.rollout.async_rollouts`.
+Dynamic sampling (DAPO, arXiv:2503.14476, section 3.2): if all returns of a group are equal, every
+advantage is 0. The update leaves such groups out, and the same number of other tasks is drawn until
+the batch is full or ``max_draws`` is reached. A draw completes before the next one starts, so that
+slow episodes are not under-represented. Asynchronous rollouts replace single groups instead, see
+:mod:`rl.rollout.async_rollouts`.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from statistics import pstdev
 from rl.rollout.trajectory import TrajectoryGroup
 
 Draw = Callable[[int, int], Awaitable[list[TrajectoryGroup]]]
-"""From how many groups, and the draw's number counted from 0, to the groups."""
+"""Called with the number of groups and the index of the draw; returns the groups."""
 
 
 async def fill(draw: Draw, count: int, max_draws: int) -> list[TrajectoryGroup]:
-    """Draw groups until ``count`` of them teach something.
+    """Draw groups until ``count`` of them have different returns.
 
     Args:
         draw: plays new tasks.
         count: groups of an update.
-        max_draws: the bound; 1 takes the first draw as it is.
+        max_draws: largest number of draws; with 1 the first draw is final.
 
     Returns:
-        Every group that was played, in the order of the draws.
+        All played groups, in the order of the draws.
     """
     played = await draw(count, 0)
     for number in range(1, max_draws):
@@ -42,15 +42,15 @@ async def fill(draw: Draw, count: int, max_draws: int) -> list[TrajectoryGroup]:
 def drop_uninformative(
     groups: Sequence[TrajectoryGroup], count: int, max_draws: int, keep: float
 ) -> None:
-    """Mark the groups of a step that its update does not learn from as ``dropped``.
+    """Mark groups that the update leaves out as ``dropped``.
 
-    Where draws were used up, the others are fewer than ``count``; where no group of any draw
-    teaches anything, they are the first draw's.
+    Fewer than ``count`` groups may remain. If all returns are equal in every group, the groups of
+    the first draw remain.
 
     Args:
-        groups: all that were played for the step, in the order of the draws.
+        groups: all groups played for the step, in the order of the draws.
         count: groups of an update.
-        max_draws: 1 for no dynamic sampling.
+        max_draws: 1: no dynamic sampling.
         keep: the share for :func:`keep_widest`.
     """
     for group in groups:
@@ -63,13 +63,13 @@ def drop_uninformative(
 
 
 def keep_widest(groups: Sequence[TrajectoryGroup], share: float) -> None:
-    """Mark as ``dropped`` all but the groups whose returns have the greatest standard deviation.
+    """Keep the groups with the greatest standard deviation of returns; drop the others.
 
-    StarPO-S's filter of prompts (RAGEN, arXiv:2504.20073, section 4.2), which keeps a quarter.
+    The filter of StarPO-S (RAGEN, arXiv:2504.20073, section 4.2), which keeps a quarter.
 
     Args:
-        groups: of a step; those that are dropped already do not count.
-        share: of them to keep, rounded up.
+        groups: groups of a step; groups that are already dropped do not count.
+        share: share of groups to keep, rounded up.
     """
     left = [group for group in groups if not group.dropped]
     spreads = [pstdev([t.reward for t in group.finished] or [0.0]) for group in left]

@@ -1,8 +1,7 @@
-"""One episode, from its first attempt to its record.
+"""One episode with its roles, deadline and retries, from the first attempt to the record.
 
-Whatever goes wrong in an attempt for reasons that are not the agent's is a failure of this episode
-alone: it has no reward and enters no baseline. Time is such a reason: how long an attempt takes
-says how fast the machine is.
+An error that the agent did not cause is a failure of this episode alone: the episode has no reward
+and enters no baseline. A timeout is such a failure, because time measures the machine.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agents.agent import ContextFull, TokenAgent
 from agents.policy import PolicyFailure
@@ -23,26 +22,17 @@ from envs.env import TextEnv
 from envs.episode import EnvFailure, EnvToolCall, StepResult, StopReason
 from envs.record import Recorder
 from rl.rollout.attempt import Attempt
+from rl.rollout.context import EpisodeContext
 from rl.rollout.trajectory import ToolCall, Trajectory, Turn
-from rl.run.monitoring.activity import (
-    ENVIRONMENT,
-    GENERATE,
-    POLICY,
-    QUEUE,
-    ROLLOUT,
-    TOOL,
-    Activity,
-)
+from rl.run.metrics.episodes import share_of_success
+from rl.run.monitoring.activity import ENVIRONMENT, GENERATE, POLICY, QUEUE, ROLLOUT, TOOL, Activity
 from tools.owner import acting_for
-
-if TYPE_CHECKING:
-    from rl.rollout.collector import Collector
 
 logger = logging.getLogger(__name__)
 LARGEST_NUMBER = 1e15
-"""Of a reward or score. The learner computes in 32 bits, where squares of returns must fit."""
-_SHORTEST_LOOK_S = 0.05
-_IN_WORDS = {
+"""Limit of a reward or score: squares of returns must fit into the learner's 32 bits."""
+_SHORTEST_CHECK_S = 0.05
+_NAMES = {
     GENERATE: "the policy",
     ENVIRONMENT: "the environment",
     TOOL: "a tool",
@@ -51,90 +41,90 @@ _IN_WORDS = {
 
 
 class EpisodeTimeout(RuntimeError):
-    """Raised when an episode took too long: somebody was slow, and it was not the agent."""
+    """Raised when an attempt exceeds ``episode_timeout_s``; the agent is not the cause."""
 
     retryable = True
 
 
 def seed_of(*key: int) -> int:
-    """A 63-bit seed that depends on every number of ``key`` and on nothing else."""
+    """A 63-bit seed that depends only on the numbers of ``key``."""
     digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
     return int.from_bytes(digest) >> 1
 
 
 class Episode:
-    """One episode of a collection: a task, a member of its group, and the seeds of both.
+    """One episode of a collection: a task, a member of its group, and their seeds.
 
     Args:
-        collector: whose environment, policy and limits it is played with.
+        context: the environment, the policy and the limits.
         task: index of the task in the environment's split.
-        member: index in its group.
-        seed_key: what its environment's seed depends on; sampling seeds depend on the member and
-            the turn as well.
-        keeps_starts: whether to keep a copy of the episode from the beginning of each turn.
+        member: index of the episode in its group.
+        seed_key: determines the environment's seed. Sampling seeds also depend on the member and
+            the turn.
+        keeps_starts: whether to keep a copy of the episode from the start of each turn.
     """
 
     def __init__(
         self,
-        collector: Collector,
+        context: EpisodeContext,
         task: int,
         member: int,
         seed_key: tuple[int, ...],
         *,
         keeps_starts: bool = False,
     ) -> None:
-        self.collector = collector
+        self.context = context
         self.task = task
         self.member = member
         self.seed_key = seed_key
         self.env_seed = seed_of(*seed_key)
         self.attempt = 0
         self.starts: list[Attempt] = []
-        """With ``keeps_starts``: copies made as each turn began, of the last attempt; whoever plays
-        the episode calls :meth:`close_starts`. The last may be of a turn that was not taken."""
+        """With ``keeps_starts``: copies from the start of each turn of the last attempt. The caller
+        closes them with :meth:`close_starts`. The last copy may be of a turn without an action."""
         self._keeps_starts = keeps_starts
         self._activity: Activity
-        """What it does, while it is played."""
+        """Reports what the episode waits for, while it is played."""
         self._num_asked = 0
-        """Requests that the policy did not answer yet."""
+        """Requests that wait for the policy."""
 
     @property
     def session(self) -> str:
-        """The name under which the policy knows this attempt."""
+        """The policy's name for this attempt."""
         return "/".join(map(str, (*self.seed_key, self.task, self.member, self.attempt)))
 
     async def play(self) -> Trajectory:
-        """Play it, again after each retryable failure, and return its checked record."""
-        activities = self.collector.activities
-        name = f"{self.collector.options.split} task {self.task}, member {self.member}"
+        """Play the episode, retry after retryable failures, and return the checked record."""
+        activities = self.context.activities
+        name = f"{self.context.options.split} task {self.task}, member {self.member}"
         doing = activities.doing(ROLLOUT, name, ENVIRONMENT)
         with acting_for(self.session), doing as self._activity:
             trajectory = await self._play()
         activities.progressed("an episode")
-        self.collector.on_episode()
+        self.context.on_episode()
         return trajectory
 
     async def _play(self) -> Trajectory:
-        policy = self.collector.policy
+        policy = self.context.policy
         try:
             while True:
                 trajectory, retryable = await self._attempt()
                 trajectory.check()
-                if not retryable or self.attempt >= self.collector.limits.retries:
+                if not retryable or self.attempt >= self.context.limits.retries:
                     if trajectory.failure is not None:
                         logger.warning("episode %s failed: %s", self.session, trajectory.failure)
                     return trajectory
                 logger.warning("episode %s is begun again: %s", self.session, trajectory.failure)
                 former = self.session
                 self.attempt += 1
-                # In this order: a policy that sees nobody left takes the collection for over.
+                # begin before end: a policy without sessions considers the collection complete.
                 policy.begin([self.session])
                 policy.end(former)
         finally:
             policy.end(self.session)
 
     async def close_starts(self) -> None:
-        """Give back the copies that were kept."""
+        """Close the kept copies."""
         starts, self.starts = self.starts, []
         for start in starts:
             failure = await self._close(start.env)
@@ -142,7 +132,7 @@ class Episode:
                 logger.warning("a copy of episode %s did not close: %s", self.session, failure)
 
     async def _attempt(self) -> tuple[Trajectory, bool]:
-        """One attempt; the second value says whether its failure may be retried."""
+        """The record of one attempt, and whether the attempt failed and may be retried."""
         trajectory = self._record()
         failure = await self._failure_of(trajectory)
         if failure is None:
@@ -154,7 +144,7 @@ class Episode:
     async def _failure_of(
         self, trajectory: Trajectory
     ) -> EnvFailure | PolicyFailure | EpisodeTimeout | None:
-        """Play one attempt into ``trajectory``; what went wrong, or None."""
+        """Record one attempt in ``trajectory``; returns the failure, or None."""
         attempt, failure, unclosed = None, None, None
         try:
             async with self._in_time():
@@ -162,6 +152,8 @@ class Episode:
                     attempt = await self._open(trajectory)
                     attempt.recorder.on_tool = self._on_tool
                 await self._run(attempt)
+                with self._blamed():
+                    trajectory.outcome = outcome_of(trajectory, attempt.env)
         except (EnvFailure, PolicyFailure, EpisodeTimeout) as raised:
             failure = raised
         finally:
@@ -170,17 +162,17 @@ class Episode:
         return failure or unclosed
 
     def _waited_for(self) -> str:
-        """What it waits for at this moment, in words."""
-        return _IN_WORDS[self._activity.state]
+        """Name of what the episode waits for now."""
+        return _NAMES[self._activity.state]
 
     def _on_tool(self, busy: bool) -> None:
         self._activity.enter(TOOL if busy else ENVIRONMENT)
 
     def _record(self) -> Trajectory:
-        """What an attempt is written down in."""
+        """An empty record for an attempt."""
         return Trajectory(
-            env_id=self.collector.env_id,
-            env_options=asdict(self.collector.options),
+            env_id=self.context.env_id,
+            env_options=asdict(self.context.options),
             task=self.task,
             seed=self.env_seed,
             member=self.member,
@@ -188,21 +180,21 @@ class Episode:
         )
 
     async def _open(self, trajectory: Trajectory) -> Attempt:
-        """An attempt whose environment is there, and closed by the caller."""
-        env = self.collector.make_env()
+        """An attempt with an open environment, which the caller closes."""
+        env = self.context.make_env()
         env.tool_tap = recorder = Recorder(calls=trajectory.calls, tools=trajectory.tools)
         return Attempt(env, trajectory, recorder)
 
     async def _begin(self, attempt: Attempt) -> None:
-        """Bring an opened attempt to its first turn, or to the one that it goes on with."""
+        """Bring an open attempt to its first turn."""
         env = attempt.env
         reset = env.areset(seed=self.env_seed, options={"task": self.task})
         observation, _ = await reset
-        attempt.trajectory.begun(env.episode_id, observation, env.system_prompt)
+        attempt.trajectory.record_start(env.episode_id, observation, env.system_prompt)
         self._listen(attempt, observation)
 
     async def _close(self, env: TextEnv[Any, Any]) -> EnvFailure | None:
-        """Close an environment; what went wrong, or None."""
+        """Close an environment; returns the failure, or None."""
         try:
             with self._blamed():
                 async with asyncio.timeout(env.options.step_timeout_s):
@@ -212,7 +204,7 @@ class Episode:
         return None
 
     async def _run(self, attempt: Attempt) -> None:
-        collector, env, trajectory = self.collector, attempt.env, attempt.trajectory
+        context, env, trajectory = self.context, attempt.env, attempt.trajectory
         with self._blamed():
             await self._begin(attempt)
         while True:
@@ -220,7 +212,7 @@ class Episode:
                 with self._blamed():
                     self.starts.append(await attempt.fork(replace(trajectory)))
             self._activity.enter(QUEUE)
-            await collector.services_ready()
+            await context.services_ready()
             asked = time.perf_counter()
             agent = attempt.agents[env.role]
             try:
@@ -240,27 +232,27 @@ class Episode:
                 return None
             if result.truncated:
                 return _truncate(trajectory, result.info["stop_reason"])
-            limit = collector.limits.episode_tokens
+            limit = context.limits.episode_tokens
             if limit and trajectory.num_sampled >= limit:
                 return _truncate(trajectory, StopReason.TOKEN_LIMIT)
             with self._blamed():
                 self._listen(attempt, result.observation)
 
     def _listen(self, attempt: Attempt, observation: str) -> None:
-        """Let whoever acts next read ``observation``; a role that is new begins a conversation."""
-        collector, env, trajectory = self.collector, attempt.env, attempt.trajectory
+        """Give ``observation`` to the role that acts next; a new role starts a conversation."""
+        context, env, trajectory = self.context, attempt.env, attempt.trajectory
         if env.role in attempt.agents:
             agent = attempt.agents[env.role]
             agent.num_turns = len(trajectory.turns)
             agent.observe(observation, continues=env.continues)
             return
         agent = attempt.agents[env.role] = TokenAgent(
-            collector.renderer,
-            collector.policy,
-            collector.sampling,
-            # Of an episode's roles one speaks at a time.
+            context.renderer,
+            context.policy,
+            context.sampling,
+            # The roles share a session: only one of them acts at a time.
             session=self.session,
-            context_length=collector.limits.context_length,
+            context_length=context.limits.context_length,
             turn_seed=self._turn_seed,
         )
         agent.segment.role, agent.num_turns = env.role, len(trajectory.turns)
@@ -269,13 +261,13 @@ class Episode:
 
     @contextmanager
     def _generating(self) -> Iterator[None]:
-        """While the context lasts, the policy is asked; then the environment is."""
-        policy, activity = self.collector.policy, self._activity
+        """Report that the episode waits for the policy; on exit, for the environment."""
+        policy, activity = self.context.policy, self._activity
         queued_s = policy.queued_s(self.session)
         activity.enter(GENERATE)
         self._num_asked += 1
         try:
-            with self.collector.activities.busy(POLICY, GENERATE):
+            with self.context.activities.busy(POLICY, GENERATE):
                 yield
         finally:
             self._num_asked -= 1
@@ -288,59 +280,72 @@ class Episode:
 
     @asynccontextmanager
     async def _in_time(self) -> AsyncIterator[None]:
-        """Raise EpisodeTimeout when its body takes too long, what the policy queues not counted."""
-        policy, session = self.collector.policy, self.session
-        limit_s = self.collector.limits.episode_timeout_s
+        """Raise EpisodeTimeout if the body exceeds the limit; the policy's queue does not count."""
+        policy, session = self.context.policy, self.session
+        limit_s = self.context.limits.episode_timeout_s
         loop = asyncio.get_running_loop()
         began = loop.time()
-        next_look: asyncio.TimerHandle
+        next_check: asyncio.TimerHandle
         why = ""
 
         def end(reason: str) -> None:
             nonlocal why
             if why:
-                return  # It is ending, and takes its time.
+                return  # The attempt is ending already.
             why = f"{reason}, at last waiting for {self._waited_for()}"
             timer.reschedule(loop.time())
 
-        def look() -> None:
-            nonlocal next_look
+        def check_time() -> None:
+            nonlocal next_check
             left = limit_s - (loop.time() - began - policy.queued_s(session))
             if left > 0:
-                next_look = loop.call_later(max(left, _SHORTEST_LOOK_S), look)
+                next_check = loop.call_later(max(left, _SHORTEST_CHECK_S), check_time)
             else:
                 end(f"took longer than episode_timeout_s ({limit_s:g} s)")
 
         timer = asyncio.timeout(None)
-        next_look = loop.call_later(limit_s, look)
+        next_check = loop.call_later(limit_s, check_time)
         self._activity.give_up = lambda: end("was given up: nothing in the run got further")
         try:
             async with timer:
                 yield
         except TimeoutError as error:
             if not timer.expired():
-                raise  # The policy's own, which breaks its contract.
+                raise  # Another TimeoutError: the policy broke its contract.
             raise EpisodeTimeout(why) from error
         finally:
             self._activity.give_up = None
-            next_look.cancel()
+            next_check.cancel()
 
     @contextmanager
     def _blamed(self) -> Iterator[None]:
-        """What an author's code raises must not stop the other episodes, and is never a reward."""
+        """Turn any error of an environment's code into a failure of this episode."""
         try:
             yield
         except EnvFailure:
             raise
-        # An author may raise the last two as well, and mean nobody else's end by it.
+        # An environment's code may also raise CancelledError or SystemExit.
         except (Exception, asyncio.CancelledError, SystemExit) as error:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                 raise
-            env_id = self.collector.env_id
+            env_id = self.context.env_id
             logger.exception("environment %s failed on task %d", env_id, self.task)
             what = f"{env_id} raised {type(error).__name__}: {error}"
             raise EnvFailure(what, retryable=False) from error
+
+
+async def play_episodes(context: EpisodeContext, episodes: Sequence[Episode]) -> list[Trajectory]:
+    """Play episodes concurrently; returns their records in the same order."""
+    context.policy.begin([episode.session for episode in episodes])
+    async with asyncio.TaskGroup() as running:
+        played = [running.create_task(episode.play()) for episode in episodes]
+    return [task.result() for task in played]
+
+
+def outcome_of(trajectory: Trajectory, env: TextEnv[Any, Any]) -> float:
+    """How right a finished episode of ``env`` is, from 0 to 1."""
+    return share_of_success(trajectory, env.success_score, env.reward_range)
 
 
 def _truncate(trajectory: Trajectory, reason: StopReason) -> None:
@@ -367,12 +372,12 @@ def _turn(
 
 
 def _numbers(kind: str, values: Mapping[str, Any]) -> dict[str, float]:
-    """An environment's numbers as plain floats; one that is none fails the episode."""
+    """An environment's numbers as floats; anything else fails the episode."""
     try:
         numbers = {str(name): float(value) for name, value in values.items()}
     except (TypeError, ValueError) as error:
         raise EnvFailure(f"{kind} ({values}) must be numbers", retryable=False) from error
-    # Written so that nan fails.
+    # "not all(... <= ...)" is true for nan.
     if not all(abs(number) <= LARGEST_NUMBER for number in numbers.values()):
         message = f"{kind} ({numbers}) must be finite, and at most {LARGEST_NUMBER:g} in size"
         raise EnvFailure(message, retryable=False)
@@ -380,7 +385,7 @@ def _numbers(kind: str, values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _tool_call(call: EnvToolCall) -> ToolCall:
-    """The call for the record, which is written as JSON."""
+    """The call as the record holds it; the record must be valid JSON."""
     if not isinstance(call, EnvToolCall):
         raise TypeError(f"tool_calls must hold EnvToolCalls, not {type(call).__name__}")
     made = ToolCall(call.name, dict(call.arguments), call.text, call.error, call.cost)

@@ -1,4 +1,4 @@
-"""In which order tasks are played: each once per pass, a new order in every pass."""
+"""The order of tasks: each task once per pass, in a new order per pass."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 
 class TaskOrder:
-    """An endless sequence of task indices that depends on (number of tasks, seed) alone.
+    """An endless sequence of task indices, determined by the number of tasks and the seed.
 
-    A position in it is all the state there is, so a resumed run repeats no task and skips none.
+    A position is the whole state: a resumed run neither repeats nor skips a task.
     """
 
     def __init__(self, num_tasks: int, seed: int) -> None:
@@ -20,7 +20,7 @@ class TaskOrder:
         self._pass: tuple[int, NDArray[np.int64]] | None = None
 
     def take(self, start: int, count: int) -> list[int]:
-        """Tasks ``start`` to ``start + count`` of the sequence."""
+        """``count`` tasks of the sequence, from position ``start`` on."""
         return list(self._from(start, count))
 
     def _from(self, start: int, count: int) -> Iterator[int]:

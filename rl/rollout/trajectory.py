@@ -1,4 +1,4 @@
-"""The record of an episode: its tokens, its turns, how it ended, and what replaying it needs."""
+"""The record of an episode: tokens, turns, ending, and what a replay needs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from envs.episode import StopReason
 from envs.record import EpisodeId, RecordedCall, RecordedTool
 
 EQUAL = 1e-9
-"""Returns are equal where they differ by at most this share of the largest reward."""
+"""Returns count as equal if they differ by at most this share of the largest reward."""
 
 __all__ = [
     "NOT_SAMPLED",
@@ -29,38 +29,38 @@ __all__ = [
 
 @dataclass(slots=True)
 class ToolCall:
-    """One call of a tool in an episode, as it was asked and answered."""
+    """One tool call of an episode, with its result."""
 
     name: str
     arguments: Mapping[str, Any]
     text: str
     error: str | None = None
     cost: float = 0.0
-    """In the tool's own unit."""
+    """In the unit of the tool."""
 
 
 @dataclass(slots=True)
 class Turn:
-    """One action and what it led to."""
+    """One action and the environment's answer."""
 
     action: str
-    """The text that the environment saw."""
+    """The text that the environment received."""
     observation: str
     finish_reason: str
     num_tokens: int
     """Sampled tokens."""
     rewards: dict[str, float] = field(default_factory=dict)
-    """Named contributions; their sum is the turn's reward."""
+    """Named contributions that add up to the turn's reward."""
     scores: dict[str, float] = field(default_factory=dict)
     tool_calls: list[ToolCall] = field(default_factory=list)
     generate_s: float = 0.0
-    """Seconds from asking the policy to its answer."""
+    """Seconds between the request to the policy and its answer."""
     env_s: float = 0.0
-    """Seconds inside the environment's step."""
+    """Seconds in the environment's step."""
     role: str = ""
-    """Who took the action, in an episode of several roles."""
+    """The role that acted, in an episode of several roles."""
     value: float | None = None
-    """What the policy would earn from the turn's beginning on, by trial (``rl.rollout.vine``)."""
+    """Monte Carlo value of the state at the start of the turn (``rl.rollout.vine``)."""
 
     @property
     def reward(self) -> float:
@@ -70,18 +70,18 @@ class Turn:
 
 @dataclass(slots=True)
 class Continuations:
-    """What was played from copies of an episode, to value its turns; nothing is trained on it."""
+    """Counts of the continuations that valued an episode's turns; none of them is trained on."""
 
     count: int = 0
     failed: int = 0
-    """Of these, how many failed and count in no value."""
+    """Failed continuations, which count in no value."""
     num_sampled: int = 0
-    """Tokens that the policy sampled in those that did not fail."""
+    """Sampled tokens of the other continuations."""
 
 
 @dataclass(slots=True)
 class Trajectory:
-    """One episode: its tokens, its turns and how it ended."""
+    """One episode: tokens, turns and ending."""
 
     env_id: str
     env_options: dict[str, Any]
@@ -97,37 +97,41 @@ class Trajectory:
     stop_reason: str | None = None
     """Set exactly when truncated."""
     failure: str | None = None
-    """Infrastructure failure: the episode has no reward and enters no baseline."""
+    """The infrastructure failure, if any: the episode has no reward and enters no baseline."""
     attempts: int = 1
-    """How often it was begun: once, and again after each failure that could be retried."""
+    """Number of attempts: the first and one for each retry."""
     shaping: dict[str, float] = field(default_factory=dict)
-    """Named contributions beside the environment's rewards (``rl.credit.shaping``)."""
+    """Named contributions in addition to the environment's rewards (``rl.credit.shaping``)."""
     reward_weight: float = 1.0
-    """What the environment's rewards count for in training; they stay what they are."""
+    """Weight of the environment's rewards in training; ``reward`` itself is unweighted."""
+    outcome: float | None = None
+    """How right the episode is, from 0 to 1, by the environment's score or the return's place in
+    its range. None: the episode failed, or the file is older than this field."""
     part: str = ""
-    """Of a mixture of environments: the part that was played, whose id, options and task these
-    are."""
+    """In a mixture of environments: the name of the part that was played. The id, the options and
+    the task are the part's."""
     system: str | None = None
     """The system message."""
     observation: str = ""
     """The first observation."""
     calls: list[RecordedCall] = field(default_factory=list)
-    """What tools were asked and answered: with it ``envs.replay`` plays the episode again."""
+    """Requests to tools and their results, from which ``envs.replay`` plays the episode again."""
     tools: dict[str, RecordedTool] = field(default_factory=dict)
-    """What they said of themselves, by service."""
+    """Descriptions of the tools, by service."""
     continuations: Continuations = field(default_factory=Continuations)
-    """What was played to value its turns."""
+    """The continuations that valued the turns."""
     advantages: list[float] = field(default_factory=list)
-    """For callbacks: the advantage of each trained token, role after role. No file has it; a
-    learner in another process leaves it empty."""
+    """For callbacks: the advantage of each trained token, role after role. Files do not contain
+    it, and a learner in another process leaves it empty."""
 
     def fail(self, failure: Exception) -> None:
-        """The episode failed: however it ended, it has no reward."""
+        """Record a failure, which replaces any other ending."""
         self.failure = f"{type(failure).__name__}: {failure}"
         self.terminated, self.truncated, self.stop_reason = False, False, None
+        self.outcome = None
 
-    def begun(self, episode: EpisodeId, observation: str, system: str | None) -> None:
-        """Write down how the episode began."""
+    def record_start(self, episode: EpisodeId, observation: str, system: str | None) -> None:
+        """Record the start of the episode."""
         self.env_id, self.env_options = episode.env_id, asdict(episode.options)
         self.task, self.part = episode.task, episode.part
         self.seed = self.seed if episode.seed is None else episode.seed
@@ -140,22 +144,22 @@ class Trajectory:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """Who spoke, in the order of their first words; one without a name where it was one."""
+        """The roles that acted, in the order of their first turns; an only role has no name."""
         return tuple(dict.fromkeys(segment.role for segment in self.segments)) or ("",)
 
     @property
     def named_roles(self) -> tuple[str, ...]:
-        """The names of those who spoke or were paid; none in an episode of one role."""
+        """The roles that acted or were paid; none in an episode of one role."""
         if not any(self.roles):
             return ()
         paid = (_owner(name, turn) for turn in self.turns for name in turn.rewards)
         return tuple(dict.fromkeys([*self.roles, *paid]))
 
     def rewards_of(self, role: str) -> list[float]:
-        """What each turn of the episode pays a role.
+        """The reward of a role at each turn of the episode.
 
-        In an episode of named roles a contribution called ``ROLE/NAME`` is that role's, whether or
-        not it ever speaks. Any other contribution is the role's that acted.
+        In an episode of named roles a contribution called ``ROLE/NAME`` belongs to that role, even
+        if the role never acts. Any other contribution belongs to the role that acted.
         """
         named = any(self.roles)
         return [
@@ -168,9 +172,14 @@ class Trajectory:
         ]
 
     @property
+    def shaping_sum(self) -> float:
+        """What all shapings add."""
+        return sum(self.shaping.values())
+
+    @property
     def shaped_reward(self) -> float:
-        """What advantages see: the return, by its weight, and what shaping adds to it."""
-        return self.reward_weight * self.reward + sum(self.shaping.values())
+        """What advantages see: the weighted return plus all shapings."""
+        return self.reward_weight * self.reward + self.shaping_sum
 
     @property
     def rewards(self) -> dict[str, float]:
@@ -183,7 +192,7 @@ class Trajectory:
 
     @property
     def cut_for_length(self) -> bool:
-        """Whether tokens ran out: an answer's, the episode's or the context window's."""
+        """Whether a token limit ended the answer or the episode."""
         if self.stop_reason in (StopReason.TOKEN_LIMIT, StopReason.CONTEXT_FULL):
             return True
         ends = (FinishReason.LENGTH, FinishReason.CONTEXT_FULL)
@@ -191,14 +200,14 @@ class Trajectory:
 
     @property
     def num_sampled(self) -> int:
-        """How many tokens the policy sampled."""
+        """Number of sampled tokens."""
         return sum(sum(segment.loss_mask) for segment in self.segments)
 
     def check(self) -> None:
-        """Assert every invariant; called on each trajectory before it may be trained on.
+        """Assert every invariant; called before any training on the trajectory.
 
         Raises:
-            AssertionError: the record contradicts itself; training on it would be silent damage.
+            AssertionError: the record contradicts itself.
         """
         endings = (self.terminated, self.truncated, self.failure is not None)
         assert sum(endings) == 1, f"an episode ends in exactly one way, not {endings}"
@@ -206,12 +215,12 @@ class Trajectory:
         for index, segment in enumerate(self.segments):
             segment.check()
             self._check_fork(index, segment)
-        # A failed episode may lack its last turn; nothing is trained on it.
+        # A failed episode may lack its last turn, and is not trained on.
         if self.failure is None:
             self._check_turns()
 
     def _check_turns(self) -> None:
-        """Assert that the masks select what each turn says was sampled in it."""
+        """Assert that the masks select as many tokens of each turn as the turn records."""
         selected: Counter[int] = Counter()
         for segment in self.segments:
             selected.update(compress(segment.turn_ids, segment.loss_mask))
@@ -221,7 +230,7 @@ class Trajectory:
         )
 
     def _check_fork(self, index: int, segment: Segment) -> None:
-        """Assert that a fork goes on from an earlier segment, with that one's tokens."""
+        """Assert that a fork shares its first tokens with an earlier segment."""
         if segment.parent is None:
             return
         assert 0 <= segment.parent < index, "a fork precedes its parent"
@@ -229,14 +238,14 @@ class Trajectory:
         assert segment.token_ids[: segment.offset] == shared, "a fork's prefix is not its parent's"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data, one line of trajectories.jsonl."""
+        """Plain data: one line of a file of trajectories."""
         record = asdict(self)
         del record["advantages"]
         return record
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Trajectory:
-        """The inverse of :meth:`to_json`."""
+        """The inverse of :meth:`to_json`; also reads lines that lack newer fields."""
         fields = dict(record)
         fields["segments"] = [Segment(**segment) for segment in fields["segments"]]
         fields["turns"] = [
@@ -250,29 +259,34 @@ class Trajectory:
 
 
 def _owner(name: str, turn: Turn) -> str:
-    """Whom a contribution pays, in an episode of named roles."""
+    """The role that a contribution pays, in an episode of named roles."""
     return name.split("/")[0] if "/" in name else turn.role
 
 
 @dataclass(slots=True)
 class TrajectoryGroup:
-    """Trajectories that started in the same state: the members that GRPO compares."""
+    """Trajectories with the same initial state: the members that GRPO compares."""
 
     trajectories: list[Trajectory]
     dropped: bool = False
-    """Left out of the update by dynamic sampling."""
+    """Whether the update leaves the group out (``rl.rollout.dynamic_sampling``)."""
 
     @property
     def finished(self) -> list[Trajectory]:
-        """The members that have a reward: all but those that failed."""
+        """The members that did not fail."""
         return [t for t in self.trajectories if t.failure is None]
 
     @property
-    def is_constant(self) -> bool:
-        """Whether all returns are equal, or there are none to compare: every advantage is 0.
+    def outcomes(self) -> list[float]:
+        """How right each finished member is, from 0 to 1; 0 if unknown."""
+        return [t.outcome or 0.0 for t in self.finished]
 
-        Equal but for rounding, which is relative to the largest single reward: .1 + .2 is .3. Roles
-        are compared with their like.
+    @property
+    def is_constant(self) -> bool:
+        """Whether all returns are equal, or no two exist: every advantage is 0.
+
+        Returns are compared up to rounding, relative to the largest single reward: .1 + .2 is .3.
+        Each role is compared with the same role of the other members.
         """
         rewards = [x for t in self.finished for turn in t.turns for x in turn.rewards.values()]
         rounding = EQUAL * max(map(abs, rewards), default=0.0)

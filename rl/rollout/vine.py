@@ -1,9 +1,8 @@
-"""What states are worth, by trial: the policy plays on from copies of the episode, several times.
+"""Monte Carlo values of states, as in VinePPO (Kazemnejad et al., arXiv 2410.01679, section 4).
 
-The values of VinePPO (Kazemnejad et al., arXiv 2410.01679, section 4). A state is that in which a
-turn begins; its value is the mean return-to-go of continuations. Each is played by the same policy
-from a copy of the live environment and of the agents' conversations, with random numbers of its
-own. An episode is over when its continuations are played: it is what it would be without them.
+The state at the start of a turn has the mean return-to-go of several continuations as its value.
+The same policy plays each continuation, from a copy of the environment and of the agents'
+conversations, with separate random numbers. Continuations do not change the episode itself.
 """
 
 from __future__ import annotations
@@ -12,30 +11,27 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from envs.episode import NotForkable
 from rl.credit.algorithm import Algorithm
 from rl.errors import UsageError
 from rl.rollout.attempt import Attempt
-from rl.rollout.episode import Episode
+from rl.rollout.context import EpisodeContext
+from rl.rollout.episode import Episode, play_episodes
 from rl.rollout.trajectory import Trajectory
-
-if TYPE_CHECKING:
-    from rl.rollout.collector import Collector
 
 logger = logging.getLogger(__name__)
 _STREAM = 0x71E5
-"""Tells a continuation's random numbers from those of every episode."""
+"""Separates the random numbers of continuations from those of episodes."""
 
 
 class VineFailure(RuntimeError):
-    """Why an episode failed of which a turn has no value: all continuations from it failed."""
+    """Why an episode failed: all continuations of one of its turns failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VineConfig:
-    """How turns are valued."""
+    """Settings of VinePPO's values."""
 
     rollouts: int
     """Continuations from each state."""
@@ -44,7 +40,7 @@ class VineConfig:
 
 
 def vine_config(algorithm: Algorithm) -> VineConfig | None:
-    """How an algorithm values turns by trial; None: it does not."""
+    """The settings of an algorithm's Monte Carlo values; None: it uses none."""
     advantage = algorithm.advantage
     if not advantage.turn_rollouts:
         return None
@@ -52,19 +48,19 @@ def vine_config(algorithm: Algorithm) -> VineConfig | None:
 
 
 class Continuation(Episode):
-    """One way in which an episode might have gone on.
+    """One continuation of an episode from a copy.
 
     Args:
-        collector: whose policy and limits it is played with.
-        start: the copy from which it goes on; it stays as it is.
-        key: of the state; what the seeds depend on, with ``number``.
-        number: which of the state's continuations.
+        context: the policy and the limits.
+        start: the copy; the continuation leaves it unchanged.
+        key: key of the state. The seeds depend on it and on ``number``.
+        number: index among the state's continuations.
     """
 
     def __init__(
-        self, collector: Collector, start: Attempt, key: tuple[int, ...], number: int
+        self, context: EpisodeContext, start: Attempt, key: tuple[int, ...], number: int
     ) -> None:
-        super().__init__(collector, start.trajectory.task, number, (*key, number))
+        super().__init__(context, start.trajectory.task, number, (*key, number))
         self.start = start
 
     def _record(self) -> Trajectory:
@@ -77,25 +73,25 @@ class Continuation(Episode):
         return attempt
 
     async def _begin(self, attempt: Attempt) -> None:
-        """It was begun, and whoever acts next has read what to answer."""
+        """No-op: continuations start mid-episode."""
 
 
 @dataclass(slots=True)
 class _State:
-    """A state and the episodes that were in it."""
+    """A state, and the episodes that were in it."""
 
     start: Attempt
     key: tuple[int, ...]
     turn: int
-    """Which of the episodes' turns begins there."""
+    """Index of the turn that starts in the state."""
     episodes: list[Trajectory]
-    """The first has the state's continuations in its count."""
+    """The first one counts the state's continuations."""
 
-    def continuations(self, collector: Collector, count: int) -> list[Continuation]:
-        return [Continuation(collector, self.start, self.key, i) for i in range(count)]
+    def continuations(self, context: EpisodeContext, count: int) -> list[Continuation]:
+        return [Continuation(context, self.start, self.key, i) for i in range(count)]
 
     def settle(self, played: Sequence[Trajectory], gamma_turn: float) -> None:
-        """Write down what the continuations earned, and what they cost."""
+        """Record the state's value and the number of continuations and their tokens."""
         finished = [t for t in played if t.failure is None]
         counted = self.episodes[0].continuations
         counted.count += len(played)
@@ -116,10 +112,11 @@ class _State:
 
 
 def return_to_go(trajectory: Trajectory, role: str, turn: int, gamma_turn: float) -> float:
-    """What a role earns from a turn of its own on.
+    """A role's discounted return from one of its turns on.
 
-    As in ``rl.credit.batch``: discounted by its own turns with a token, what others' turns pay it
-    is earned at its turn before, and its first turn with a token earns what was paid before it too.
+    As in ``rl.credit.batch``: each of the role's turns with a token discounts what follows. Rewards
+    that the role receives at other roles' turns belong to its preceding turn. Rewards before its
+    first turn with a token belong to that turn.
     """
     rewards, before = trajectory.rewards_of(role), trajectory.turns[:turn]
     spoke = any(acted.role == role and acted.num_tokens for acted in before)
@@ -133,21 +130,21 @@ def return_to_go(trajectory: Trajectory, role: str, turn: int, gamma_turn: float
 
 
 async def value_turns(
-    collector: Collector,
+    context: EpisodeContext,
     vine: VineConfig,
     episodes: Sequence[Episode],
     trajectories: Sequence[Trajectory],
 ) -> None:
-    """Give each turn of the finished episodes the value of the state in which it began.
+    """Set the value of each turn of the finished episodes.
 
-    The members of a group share their first state, which is valued once. As many continuations are
-    played at once as there are episodes. One that fails counts in no value; an episode of which a
-    turn is left without a value fails.
+    The members of a group share their first state, which is valued once. About as many
+    continuations run at once as there are episodes. A failed continuation counts in no value. An
+    episode with a turn without a value fails.
 
     Args:
-        collector: plays the continuations.
-        vine: how many, and how they are discounted.
-        episodes: what was played, with the copies that it kept.
+        context: what the continuations share with the episodes.
+        vine: number and discount of the continuations.
+        episodes: the played episodes, with their kept copies.
         trajectories: their records, in the same order.
     """
     states = list(_states(episodes, trajectories))
@@ -155,8 +152,8 @@ async def value_turns(
     for first in range(0, len(states), at_once):
         some = states[first : first + at_once]
         played = iter(
-            await collector.play(
-                [c for state in some for c in state.continuations(collector, vine.rollouts)]
+            await play_episodes(
+                context, [c for state in some for c in state.continuations(context, vine.rollouts)]
             )
         )
         for state in some:
@@ -164,7 +161,7 @@ async def value_turns(
 
 
 def _states(episodes: Sequence[Episode], trajectories: Sequence[Trajectory]) -> Iterator[_State]:
-    """The states of all finished episodes, in their order."""
+    """The states of all finished episodes, in the order of the episodes."""
     first: dict[tuple[int, ...], _State] = {}
     for episode, trajectory in zip(episodes, trajectories, strict=True):
         if trajectory.failure is not None:
@@ -181,13 +178,13 @@ def _states(episodes: Sequence[Episode], trajectories: Sequence[Trajectory]) -> 
             yield state
 
 
-async def require_copies(collector: Collector) -> None:
-    """Try to copy an episode that has just begun.
+async def require_copies(context: EpisodeContext) -> None:
+    """Copy an episode at its start, as a check.
 
     Raises:
-        UsageError: the environment says that it cannot be copied.
+        UsageError: the environment cannot be copied.
     """
-    env = collector.make_env()
+    env = context.make_env()
     try:
         await env.areset(seed=0, options={"task": 0})
         twin = await env.afork(reseed=0)
@@ -197,7 +194,7 @@ async def require_copies(collector: Collector) -> None:
             f"algo.advantage (vine) plays on from copies of an episode, and there are none: {error}"
         ) from error
     except Exception as error:
-        # Whoever plays the episode says it better, and goes on with the others.
+        # The episode that hits the error reports it; other tasks may work.
         logger.warning("%s: whether it can be copied could not be tried: %s", env, error)
     finally:
         await env.aclose()

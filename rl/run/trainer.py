@@ -23,11 +23,12 @@ from rl.learner.seam import Experience
 from rl.rollout.async_rollouts import GroupStream
 from rl.rollout.curriculum import make_curriculum
 from rl.rollout.dynamic_sampling import drop_uninformative, fill
+from rl.rollout.episode import outcome_of
 from rl.rollout.task_order import TaskOrder
-from rl.rollout.trajectory import Trajectory, TrajectoryGroup
+from rl.rollout.trajectory import TrajectoryGroup
 from rl.rollout.vine import require_copies, vine_config
 from rl.run.folder import RunFolder
-from rl.run.metrics.episodes import part_metrics, share_of_success, staleness_metrics
+from rl.run.metrics.episodes import part_metrics, staleness_metrics
 from rl.run.metrics.intervals import PassRate
 from rl.run.process.closing import InTime, at_end
 from rl.runtime import TEST, TRAIN, VALIDATION, Runtime
@@ -90,12 +91,12 @@ class Trainer:
             raise UsageError(str(error)) from error
         self.stream = self._make_stream() if config.staleness else None
         """Plays episodes ahead, if groups may be older than the weights; otherwise None."""
-        self._reward_range = env.reward_range
+        self._env = env
         self._most_tokens = config.sampling.max_tokens * config.env.options.max_turns
-        self._window = self.collector.limits.context_length
+        self._window = self.collector.context.limits.context_length
         self._learnt = self.curriculum.state_dict()
         """The curriculum's state after the last update."""
-        self._texts: list[Segment] = []
+        self._ptx_data: list[Segment] = []
         self._thread = runtime.thread
         self._resources = AsyncExitStack()
 
@@ -133,7 +134,7 @@ class Trainer:
         active = step >= self.config.shaping_from
         shapings = self.shapings if active else ()
         weight = self.config.reward_weight if active else 1.0
-        score, best = self.runtime.success_score, self._reward_range[1]
+        score, best = self.runtime.success_score, self._env.reward_range[1]
         try:
             # In a thread: judges may take long, and episodes that are played ahead continue.
             await self._thread.do(
@@ -160,13 +161,13 @@ class Trainer:
         version = self.learner.version
         groups = [group for group in groups if not group.dropped]
         finished = [trajectory for group in groups for trajectory in group.finished]
-        rewards = [trajectory.shaped_reward for trajectory in finished]
-        outcomes = [self.success(trajectory) for trajectory in finished]
-        texts = self._texts_of(self.progress.step) if self._texts else []
+        for trajectory in finished:
+            # Files and checkpoints of earlier versions hold no outcomes.
+            if trajectory.outcome is None:
+                trajectory.outcome = outcome_of(trajectory, self._env)
+        ptx_data = self._ptx_batch(self.progress.step) if self._ptx_data else []
         async with self.runtime.learning():
-            metrics = await self.learner.update(
-                Experience(groups, rewards, outcomes, texts), version + 1
-            )
+            metrics = await self.learner.update(Experience(groups, ptx_data), version + 1)
         self._learnt = self.curriculum.state_dict()
         return metrics | staleness_metrics(finished, version)
 
@@ -253,11 +254,11 @@ class Trainer:
         self.folder.rewind(self.progress.step)
         return True
 
-    def _texts_of(self, steps_done: int) -> list[Segment]:
+    def _ptx_batch(self, steps_done: int) -> list[Segment]:
         """The texts of the next update: each text once per pass, each pass in a new order."""
         count = self.config.texts.batch_size
-        order = TaskOrder(len(self._texts), self.config.seed)
-        return [self._texts[i] for i in order.take(steps_done * count, count)]
+        order = TaskOrder(len(self._ptx_data), self.config.seed)
+        return [self._ptx_data[i] for i in order.take(steps_done * count, count)]
 
     def _make_stream(self) -> GroupStream:
         config = self.config
@@ -277,12 +278,8 @@ class Trainer:
         )
 
     def _note(self, task: int, group: TrajectoryGroup) -> None:
-        """Update the curriculum with the success of a task's episodes."""
-        self.curriculum.learn(task, [self.success(t) for t in group.finished])
-
-    def success(self, trajectory: Trajectory) -> float:
-        """The success of an episode, from 0 to 1."""
-        return share_of_success(trajectory, self.runtime.success_score, self._reward_range)
+        """Update the curriculum with the outcomes of a task's episodes."""
+        self.curriculum.learn(task, group.outcomes)
 
     async def load_best(self) -> None:
         """Load the best weights into the model.
@@ -302,10 +299,10 @@ class Trainer:
         )
         self._resources.push_async_callback(self.stop_rollouts)
         if self.collector.vine is not None:
-            await require_copies(self.collector)
+            await require_copies(self.collector.context)
         config = self.config.texts
         if self.config.algo.row.ptx_coef:
-            self._texts = await text_segments(self.runtime, config.data, config.demonstrations)
+            self._ptx_data = await text_segments(self.runtime, config.data, config.demonstrations)
         return self
 
     async def stop_rollouts(self) -> None:

@@ -21,13 +21,14 @@ from agents.published_templates import TEMPLATES
 from agents.renderer import Renderer
 from agents.vllm import VLLMServerPolicy
 from rl.errors import UsageError
-from rl.external.collector import collector_type
+from rl.external.collector import make_collector
 from rl.imitation.demonstrations import NoDemonstrations
 from rl.learner.lora import check_lora
 from rl.learner.model import check_model
 from rl.learner.registration import open_of
 from rl.learner.seam import Host, Learner, LearnerSpec, TrainingSpec
-from rl.rollout.collector import Collector, EpisodeLimits
+from rl.rollout.collector import Collector
+from rl.rollout.context import EpisodeContext, EpisodeLimits
 from rl.rollout.trajectory import TrajectoryGroup
 from rl.rollout.vine import VineConfig
 from rl.run.metrics.episodes import success_of
@@ -86,10 +87,10 @@ class Runtime:
     ) -> Collector:
         """A collector that plays episodes of a split, and values turns if ``vine`` is given."""
         config = self.config
-        collector = collector_type(config.env.env_id)(
-            config.env.env_id,
-            dataclasses.replace(config.env.options, split=split),
-            self.services,
+        context = EpisodeContext(
+            env_id=config.env.env_id,
+            options=dataclasses.replace(config.env.options, split=split),
+            services=self.services,
             policy=self.policy,
             renderer=self.renderer,
             sampling=sampling,
@@ -99,10 +100,9 @@ class Runtime:
                 # A deterministic wave holds one request of each episode.
                 requests_at_once=int(config.deterministic),
             ),
-            vine=vine,
+            activities=self.activities,
         )
-        collector.activities = self.activities
-        return collector
+        return make_collector(context, vine)
 
     async def evaluate(
         self, split: str, num_tasks: int, kind: int, sampling: SamplingParams, episodes: int = 1
@@ -115,7 +115,7 @@ class Runtime:
         collector = self.collector(split, sampling)
         tasks = range(min(num_tasks, len(collector.make_env().tasks)))
         total = len(tasks) * episodes
-        collector.on_episode = self.activities.counter(f"{split} episodes", total)
+        collector.context.on_episode = self.activities.counter(f"{split} episodes", total)
         groups = await collector.collect(tasks, episodes, (self.config.seed, kind))
         score = self.success_score
         by_task = [[success_of(t, score) for t in group.finished] for group in groups]

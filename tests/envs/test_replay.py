@@ -17,7 +17,8 @@ from agents.renderer import Renderer
 from agents.scripted import ScriptedPolicy
 from envs.play import aplay, gold_of
 from envs.replay import main
-from rl.rollout.collector import Collector, EpisodeLimits
+from rl.rollout.collector import Collector
+from rl.rollout.context import EpisodeContext, EpisodeLimits
 from rl.run.folder import write_trajectories
 from rl.runtime.tiny import train_tokenizer
 
@@ -58,13 +59,15 @@ async def record(renderer: Renderer, path: Path, name: str, options: dict[str, A
             return [*renderer.splice(text), renderer.end_token_ids[0]]
 
         collector = Collector(
-            env_id,
-            chosen,
-            services,
-            policy=ScriptedPolicy(respond),
-            renderer=renderer,
-            sampling=SamplingParams(max_tokens=400),
-            limits=EpisodeLimits(context_length=20_000),
+            EpisodeContext(
+                env_id=env_id,
+                options=chosen,
+                services=services,
+                policy=ScriptedPolicy(respond),
+                renderer=renderer,
+                sampling=SamplingParams(max_tokens=400),
+                limits=EpisodeLimits(context_length=20_000),
+            ),
         )
         groups = await collector.collect(list(TASKS), 2, (5,))
     write_trajectories(path, groups)

@@ -12,7 +12,8 @@ from agents.renderer import Renderer
 from agents.scripted import ScriptedPolicy
 from rl.data.conversations import Conversation, Exchange
 from rl.learner.checkpoint import save_checkpoint
-from rl.rollout.collector import Collector, EpisodeLimits
+from rl.rollout.collector import Collector
+from rl.rollout.context import EpisodeContext, EpisodeLimits
 from rl.runtime.tiny import new_model, train_tokenizer
 from rl.settings.groups import TinyRecipe
 
@@ -69,13 +70,15 @@ def play(renderer):
         if env_id not in envs.ids():
             envs.register(env_id, env_type)
         collector = Collector(
-            env_id,
-            env_type.Options(**options),
-            {},
-            policy=policy or ScriptedPolicy(respond),
-            renderer=reader,
-            sampling=SamplingParams(max_tokens=32),
-            limits=EpisodeLimits(**{"context_length": 10_000, **dict(limits)}),
+            EpisodeContext(
+                env_id=env_id,
+                options=env_type.Options(**options),
+                services={},
+                policy=policy or ScriptedPolicy(respond),
+                renderer=reader,
+                sampling=SamplingParams(max_tokens=32),
+                limits=EpisodeLimits(**{"context_length": 10_000, **dict(limits)}),
+            ),
         )
         return await collector.collect(tasks, group_size, (0,))
 

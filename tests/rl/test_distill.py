@@ -128,7 +128,7 @@ def test_conditions_leave_episodes_out_of_every_file(toy_model, tmp_path, capfd)
 )
 def test_why_nothing_is_left_is_not_always_the_model(keep, why):
     """keep=best takes wrong episodes too."""
-    writer = DistillWriter(Rules(keep=keep), renderer=None, success_score=None, reward_range=(0, 1))
+    writer = DistillWriter(Rules(keep=keep), renderer=None)
     writer.samples += [Sample(0.0, False, 3), Sample(0.0, False, 4)]
     assert rl.distill._nothing(writer).startswith(why)
 

@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+import rl.distill
 import rl.eval
 import rl.sft
 from rl.rollout.trajectory import Trajectory
@@ -168,12 +169,20 @@ def test_a_result_that_cannot_be_written_is_told_all_the_same(toy_model, tmp_pat
     assert stderr.splitlines()[-1].startswith(f"error: {out} cannot be written: ")
 
 
-def test_an_evaluation_keeps_what_its_server_said(toy_model, tmp_path, capfd):
-    python, out = tmp_path / "python", tmp_path / "eval"
+@pytest.mark.parametrize(
+    ("main", "words"),
+    [
+        (rl.eval.main, ["tasks=2"]),
+        (rl.sft.main, ["steps=1"]),
+        (rl.distill.main, ["tasks=2", "episodes=1"]),
+    ],
+)
+def test_a_command_keeps_the_log_of_its_server(toy_model, tmp_path, capfd, main, words):
+    python, out = tmp_path / "python", tmp_path / "out"
     python.write_text('#!/bin/sh\necho "ValueError: no GPU" >&2\nexit 1\n')
     python.chmod(0o755)
-    served = [f"model={toy_model}", "tasks=2", "policy=vllm-server", f"policy.python={python}"]
-    assert rl.eval.main([*COMMON, *served, f"out={out}"]) == 1
+    served = [f"model={toy_model}", "policy=vllm-server", f"policy.python={python}"]
+    assert main([*COMMON, *served, *words, f"out={out}"]) == 1
     log = out / "logs" / "vllm-0.log"
     assert (
         f"vLLM ended during its start: ValueError: no GPU (all of it: {log})"

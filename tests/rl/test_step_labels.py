@@ -60,7 +60,8 @@ def policy(toy_model, monkeypatch):
     made = Scripted(renderer)
 
     @contextlib.asynccontextmanager
-    async def open_runtime(config, report):
+    async def open_runtime(config, report, logs):
+        assert logs.name == "logs"
         verifier = MathVerifier(workers=1)
         env = SimpleNamespace(system_prompt="Box it.")
         yield SimpleNamespace(

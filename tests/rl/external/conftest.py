@@ -14,7 +14,7 @@ from rl.data.conversations import Conversation, Exchange
 from rl.external.collector import ExternalCollector
 from rl.external.env import AgentOptions
 from rl.external.program import open_program
-from rl.rollout.collector import EpisodeLimits
+from rl.rollout.context import EpisodeContext, EpisodeLimits
 from rl.runtime.tiny import train_tokenizer
 from tools.references import load_module
 
@@ -177,13 +177,15 @@ def play(loops, digits):
         async with contextlib.AsyncExitStack() as stack:
             server = await stack.enter_async_context(CaptureServer())
             collector = ExternalCollector(
-                "agent-v0",
-                options,
-                {"program": open_program(options.loop), "capture": server},
-                policy=ScriptedPolicy(respond),
-                renderer=digits,
-                sampling=SamplingParams(max_tokens=8),
-                limits=EpisodeLimits(**limits),
+                EpisodeContext(
+                    env_id="agent-v0",
+                    options=options,
+                    services={"program": open_program(options.loop), "capture": server},
+                    policy=ScriptedPolicy(respond),
+                    renderer=digits,
+                    sampling=SamplingParams(max_tokens=8),
+                    limits=EpisodeLimits(**limits),
+                ),
             )
             return await collector.collect(tasks, group_size, (0, 7))
 

@@ -123,7 +123,7 @@ def make_learner(row, max_tokens=10_000):
         return Updater(None, row, FREE, max_tokens_per_micro_batch=max_tokens)
 
 
-def gradient(row, groups, outcomes, max_tokens=10_000):
+def gradient(row, groups, max_tokens=10_000):
     """The loss, and its gradient by what each token's id says, of one update."""
     learner = make_learner(row, max_tokens)
     parameters = learner.model.parameters()
@@ -136,7 +136,7 @@ def gradient(row, groups, outcomes, max_tokens=10_000):
         learner.optimizer.zero_grad()
 
     learner.optimizer.step = keep
-    metrics = learner.update(groups, None, (), outcomes)
+    metrics = learner.update(groups)
     (slopes,) = found
     return metrics["loss"], slopes
 
@@ -170,15 +170,11 @@ def play(plan, seed=0):
                 turn = Turn("", answer, "stop_token", count, {"task": reward}, value=value)
                 turns.append(turn)
                 sampled, turns_seen = sampled + count, turns_seen + 1
-            trajectories.append(
-                Trajectory("t", {}, 0, 0, member, [segment], turns, terminated=True)
-            )
+            trajectory = Trajectory("t", {}, 0, 0, member, [segment], turns, terminated=True)
+            trajectory.outcome = float(trajectory.reward > 0.5)
+            trajectories.append(trajectory)
         groups.append(TrajectoryGroup(trajectories))
     return groups
-
-
-def right(groups):
-    return [float(t.reward > 0.5) for group in groups for t in group.finished]
 
 
 def same(got, expected):
@@ -191,8 +187,8 @@ def same(got, expected):
 @given(plan=plans, max_tokens=st.integers(1, 60))
 def test_how_a_step_is_cut_and_padded(name, plan, max_tokens):
     groups = play(plan)
-    cut = gradient(ROWS[name], groups, right(groups), max_tokens)
-    same(cut, gradient(ROWS[name], groups, right(groups)))
+    cut = gradient(ROWS[name], groups, max_tokens)
+    same(cut, gradient(ROWS[name], groups))
 
 
 @EVERY_ROW
@@ -202,8 +198,8 @@ def test_the_order_of_groups_and_members(name, plan, random):
     groups = play(plan)
     turned = [TrajectoryGroup(random.sample(g.trajectories, len(g.trajectories))) for g in groups]
     random.shuffle(turned)
-    got = gradient(ROWS[name], turned, right(turned))
-    same(got, gradient(ROWS[name], groups, right(groups)))
+    got = gradient(ROWS[name], turned)
+    same(got, gradient(ROWS[name], groups))
 
 
 @EVERY_ROW
@@ -211,8 +207,8 @@ def test_the_order_of_groups_and_members(name, plan, random):
 @given(plan=plans, seed=st.integers(1, 2**31))
 def test_what_was_observed(name, plan, seed):
     groups, others = play(plan), play(plan, seed)
-    got = gradient(ROWS[name], others, right(others))
-    same(got, gradient(ROWS[name], groups, right(groups)))
+    got = gradient(ROWS[name], others)
+    same(got, gradient(ROWS[name], groups))
 
 
 def in_segments(trajectory):
@@ -233,8 +229,8 @@ def in_segments(trajectory):
 def test_in_how_many_segments_an_episode_is(name, plan, max_tokens):
     groups = play(plan)
     apart = [TrajectoryGroup([in_segments(t) for t in group.trajectories]) for group in groups]
-    got = gradient(ROWS[name], apart, right(apart), max_tokens)
-    same(got, gradient(ROWS[name], groups, right(groups)))
+    got = gradient(ROWS[name], apart, max_tokens)
+    same(got, gradient(ROWS[name], groups))
 
 
 @EVERY_ROW
@@ -243,7 +239,7 @@ def test_in_how_many_segments_an_episode_is(name, plan, max_tokens):
 def test_parts_that_are_computed_apart(name, plan, seed, ranks):
     """As data parallelism does: weights and advantages are the step's, the parts add up."""
     row, groups = ROWS[name], play(plan)
-    batch = Batch.from_groups(groups, outcomes=right(groups))
+    batch = Batch.from_groups(groups)
     learner = make_learner(row)
     scores = None if learner.token_rewards is None else learner.token_rewards.scores(batch)
     fixed, _ = learner._fixed_terms(batch, scores)
@@ -267,7 +263,7 @@ def test_parts_that_are_computed_apart(name, plan, seed, ranks):
             parts = torch.autograd.grad(terms.loss, parameters, allow_unused=True)
             for total, part in zip(slopes, parts, strict=True):
                 total += 0 if part is None else part
-    same((loss, slopes), gradient(row, groups, right(groups)))
+    same((loss, slopes), gradient(row, groups))
 
 
 @EVERY_ROW
@@ -280,7 +276,7 @@ def test_a_group_without_a_token_is_counted_and_changes_nothing(name):
         trajectory.turns = [replace(turn, num_tokens=0) for turn in trajectory.turns]
     row = ROWS[name]
     learner = make_learner(row)
-    assert learner.update([silent], None, (), right([silent])) == {
+    assert learner.update([silent]) == {
         "num_tokens": 0.0,
         "failed_episodes": 0.0,
         "empty_episodes": 2.0,
@@ -290,4 +286,4 @@ def test_a_group_without_a_token_is_counted_and_changes_nothing(name):
     if row.advantage.name == "batch-outcome":
         return  # Its returns are in the batch's mean: nothing was sampled, but something earned.
     both = [*groups, silent]
-    same(gradient(row, both, right(both)), gradient(row, groups, right(groups)))
+    same(gradient(row, both), gradient(row, groups))

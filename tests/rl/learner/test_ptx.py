@@ -22,7 +22,7 @@ def gradient_of(model, row, groups, texts=()):
         learner.optimizer.zero_grad()
 
     learner.optimizer.step = keep
-    learner.update(groups, None, texts)
+    learner.update(groups, texts)
     return found[0]
 
 
@@ -48,7 +48,7 @@ def test_the_gradient_of_the_texts_is_added_by_its_weight(make_model, groups):
 def test_what_it_says(make_model, groups):
     texts = [t.segments[0] for group in groups for t in group.trajectories]
     loss = mean_cross_entropy(make_model(), texts).item()
-    told = Updater(make_model(), replace(GRPO, ptx_coef=0.7), FREE).update(groups, None, texts)
+    told = Updater(make_model(), replace(GRPO, ptx_coef=0.7), FREE).update(groups, texts)
     assert told["ptx_loss"] == pytest.approx(loss, rel=1e-5)
     without = Updater(make_model(), GRPO, FREE).update(groups)
     # InstructGPT's objective: the weighted log-likelihood of the texts beside the reward.
@@ -63,5 +63,5 @@ def test_each_optimizer_step_takes_its_share(make_model, groups):
     learner, seen = Updater(make_model(), row, FREE), []
     imitate = learner._imitate
     learner._imitate = lambda share, metrics: (seen.append(len(share)), imitate(share, metrics))
-    learner.update(groups, None, texts)
+    learner.update(groups, texts)
     assert seen == [3, 2]

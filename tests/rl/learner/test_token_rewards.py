@@ -26,9 +26,12 @@ def f64(values):
     return torch.tensor(values, dtype=torch.float64)
 
 
-def outcomes_of(groups):
-    """The first member of each group is right."""
-    return [float(i == 0) for group in groups for i in range(len(group.finished))]
+def record_outcomes(groups):
+    """Record that the first member of each group is right; returns all outcomes."""
+    for group in groups:
+        for place, trajectory in enumerate(group.finished):
+            trajectory.outcome = float(place == 0)
+    return [outcome for group in groups for outcome in group.outcomes]
 
 
 def test_belief_in_the_outcome_weighs_tokens(make_group):
@@ -70,7 +73,8 @@ def test_scores_are_scaled_by_their_largest_sum(make_group):
 
 @pytest.mark.parametrize("name", ["oreal", "prime"])
 def test_they_learn_what_makes_an_outcome(make_model, groups, name):
-    batch = Batch.from_groups(groups, None, outcomes_of(groups))
+    record_outcomes(groups)
+    batch = Batch.from_groups(groups)
     judge = TokenRewards(make_model(), ALGORITHMS[name], replace(CONFIG, lr=5e-3), 1.0, 4096)
     told = []
     for _ in range(30):
@@ -84,8 +88,8 @@ def test_they_learn_what_makes_an_outcome(make_model, groups, name):
 @pytest.mark.parametrize("name", ["oreal", "prime"])
 @pytest.mark.parametrize("max_tokens", [12, 4096])
 def test_their_gradient_is_that_of_the_cross_entropy(make_model, groups, name, max_tokens):
-    row, outcomes = ALGORITHMS[name], outcomes_of(groups)
-    batch = Batch.from_groups(groups, None, outcomes)
+    row, outcomes = ALGORITHMS[name], record_outcomes(groups)
+    batch = Batch.from_groups(groups)
     judge = TokenRewards(make_model(dtype=torch.float64), row, CONFIG, 1.0, max_tokens)
     # Away from the start, where every score is 0.
     noise = torch.Generator().manual_seed(0)
@@ -114,7 +118,9 @@ def test_their_gradient_is_that_of_the_cross_entropy(make_model, groups, name, m
 def test_the_logit_of_an_episode_is_prime_s(make_model, make_group):
     """Log-ratios .4, -.2 and 1 and beta .05: the cross-entropy is .6635971 or .7235971."""
     for right, loss in ((1.0, 0.6635971), (0.0, 0.7235971)):
-        batch = Batch.from_groups([make_group([[(2, 3, 1.0)]])], None, [right])
+        group = make_group([[(2, 3, 1.0)]])
+        group.trajectories[0].outcome = right
+        batch = Batch.from_groups([group])
         judge = TokenRewards(make_model(), PRIME, CONFIG, 1.0, 4096)
         told = judge.accumulate(batch, f64([0.4, -0.2, 1.0]))
         assert told["token_rewards/loss"] == pytest.approx(loss, abs=1e-7)
@@ -122,18 +128,19 @@ def test_the_logit_of_an_episode_is_prime_s(make_model, make_group):
 
 @pytest.mark.parametrize("name", ["oreal", "prime"])
 def test_a_learner_goes_on_with_them(make_model, groups, name):
-    row, outcomes = ALGORITHMS[name], outcomes_of(groups)
+    row = ALGORITHMS[name]
+    record_outcomes(groups)
     learner = Updater(make_model(), row, CONFIG)
     for _ in range(3):
-        learner.update(groups, None, (), outcomes)
+        learner.update(groups)
     state = copy.deepcopy(learner.state_dict())
     weights = copy.deepcopy(learner.model.model.state_dict())
-    expected = learner.update(groups, None, (), outcomes)
+    expected = learner.update(groups)
     model = make_model()
     resumed = Updater(model, row, CONFIG)
     model.load_state_dict(weights)
     resumed.load_state_dict(state)
-    assert resumed.update(groups, None, (), outcomes) == expected
+    assert resumed.update(groups) == expected
     assert expected["token_rewards/loss"] < math.log(2)
     other = Updater(make_model(), ALGORITHMS["grpo"], CONFIG)
     with pytest.raises(ValueError, match="has a token_rewards"):
@@ -142,7 +149,8 @@ def test_a_learner_goes_on_with_them(make_model, groups, name):
 
 def test_right_and_wrong_tokens_have_means_of_their_own(make_model, groups):
     learner = Updater(make_model(), OREAL.changed({"kl.coef": 0.0}), CONFIG)
-    batch = Batch.from_groups(groups, None, outcomes_of(groups))
+    record_outcomes(groups)
+    batch = Batch.from_groups(groups)
     weights, _ = learner._weights(batch, torch.ones(5, dtype=torch.bool), "outcome-mean")
     right = batch.outcomes[batch.episode_ids] == 1
     assert weights[right].sum().item() == pytest.approx(1)
@@ -153,28 +161,38 @@ def test_right_and_wrong_tokens_have_means_of_their_own(make_model, groups):
 
 def test_outcomes_must_be_given(make_model, groups):
     learner = Updater(make_model(), PRIME, CONFIG)
-    with pytest.raises(ValueError, match="outcomes are missing"):
+    with pytest.raises(ValueError, match="an outcome is missing"):
         learner.update(groups)
-    with pytest.raises(ValueError, match="outcomes has 1 entries for 5 finished episodes"):
-        learner.update(groups, None, (), [1.0])
+    groups[0].trajectories[0].outcome = 1.0
+    with pytest.raises(ValueError, match="an outcome is missing"):
+        learner.update(groups)
 
 
 def test_what_cannot_be_learned_from_changes_nothing(make_model, groups):
     learner = Updater(make_model(), PRIME, CONFIG)
     before = copy.deepcopy(learner.state_dict()["token_rewards"]["model"])
+    for group in groups:
+        for trajectory in group.trajectories:
+            trajectory.outcome = math.nan
     with pytest.raises(RunFailure, match="the token rewards' loss is nan"):
-        learner.update(groups, None, (), [float("nan")] * 5)
+        learner.update(groups)
     after = learner.state_dict()["token_rewards"]["model"]
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
 def test_an_update_that_failed_leaves_no_gradient_to_the_next(make_model, groups):
     """The outcomes' gradient is taken first; then the policy's loss is no number."""
-    outcomes = outcomes_of(groups)
+    record_outcomes(groups)
     learner, other = (Updater(make_model(), PRIME, CONFIG) for _ in range(2))
+    for group in groups:
+        for trajectory in group.trajectories:
+            trajectory.shaping = {"broken": math.nan}
     with pytest.raises(NonFiniteLoss):
-        learner.update(groups, [math.nan] * 5, (), outcomes)
+        learner.update(groups)
+    for group in groups:
+        for trajectory in group.trajectories:
+            trajectory.shaping = {}
     for one in (learner, other):
-        one.update(groups, None, (), outcomes)
+        one.update(groups)
     ours, theirs = (one.state_dict()["token_rewards"]["model"] for one in (learner, other))
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)

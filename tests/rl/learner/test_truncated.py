@@ -54,13 +54,13 @@ def test_running_out_of_turns_is_not_running_out_of_tokens(make_trajectory, reas
 
 
 def test_the_gradient_is_that_of_the_others_with_its_return_in_their_baseline(make_model, group):
-    def gradient(groups, row, rewards=None):
+    def gradient(groups, row):
         learner = Updater(make_model(dtype=torch.float64), row, OptimizerConfig(max_grad_norm=1e9))
         seen = []
         learner.optimizer.step = lambda: seen.extend(
             p.grad.clone() for p in learner.model.parameters()
         )
-        metrics = learner.update(groups, rewards)
+        metrics = learner.update(groups)
         return seen, metrics
 
     got, metrics = gradient([group], ROW)

@@ -49,6 +49,13 @@ def assert_gradients(got, expected, atol=1e-6):
         torch.testing.assert_close(one, other, atol=atol, rtol=1e-4)
 
 
+def shape_to_one(groups):
+    """Give every episode the shaped reward 1."""
+    for group in groups:
+        for trajectory in group.trajectories:
+            trajectory.shaping = {"rest": 1 - trajectory.reward}
+
+
 ADVANTAGES = {  # by hand, from the rewards [1, 0, .75] and [1, 0] of the fixture's two groups
     "unbiased": [0.800641, -1.120897, 0.320256, 0.707106, -0.707106],
     "none": [5 / 12, -7 / 12, 1 / 6, 0.5, -0.5],
@@ -112,16 +119,15 @@ def test_the_cut_into_micro_batches_changes_nothing(make_model, groups, name, ma
     row = replace(ALGORITHMS[name], epochs=1, minibatches=1)
     if row.surrogate.name not in ("reinforce", "oreal"):
         row = replace(row, old_logprobs="sampling")
+    finished = [trajectory for group in groups for trajectory in group.finished]
+    for trajectory, outcome in zip(finished, OUTCOMES, strict=True):
+        trajectory.outcome = outcome
     results = []
     for bound in (10_000, max_tokens):
         learner = Updater(
             make_model(dtype=torch.float64), row, FREE, max_tokens_per_micro_batch=bound
         )
-        results.append(
-            gradients_of(
-                learner, lambda learner=learner: learner.update(groups, None, (), OUTCOMES)
-            )
-        )
+        results.append(gradients_of(learner, lambda learner=learner: learner.update(groups)))
     (expected, metrics), (got, cut_metrics) = results
     assert_gradients(got, expected, atol=1e-7)
     assert cut_metrics == pytest.approx(metrics, abs=1e-6)
@@ -397,7 +403,8 @@ def test_each_episode_is_in_one_minibatch_of_each_epoch(make_model, groups):
 
 
 def test_shaped_rewards_replace_the_episodes_own(make_model, groups):
-    metrics = Updater(make_model(), GRPO, FREE).update(groups, rewards=[1.0] * 5)
+    shape_to_one(groups)
+    metrics = Updater(make_model(), GRPO, FREE).update(groups)
     assert metrics["frac_reward_zero_std"] == 1.0
     assert metrics["grad_norm"] == 0.0
 
@@ -467,7 +474,8 @@ def test_a_step_without_an_advantage_is_one_with_a_gradient_of_zero(make_model, 
         return score(micro)
 
     learner.model.score = watched
-    metrics = learner.update(groups, rewards=[1.0] * 5)
+    shape_to_one(groups)
+    metrics = learner.update(groups)
     assert (metrics["loss"], metrics["grad_norm"], metrics["optimizer_steps"]) == (0, 0, 1)
     assert metrics["unscored_tokens"] == metrics["num_tokens"] == NUM_TOKENS
     assert "entropy" not in metrics

@@ -107,7 +107,10 @@ def test_a_step_in_which_nothing_is_live_has_a_gradient_of_zero(make_model, grou
     learner.update(groups)
     state = learner.optimizer.state_dict()["adamw"]["state"]
     before = [moments["exp_avg"].clone() for moments in state.values()]
-    assert learner.update(groups, rewards=[1.0] * 5)["grad_norm"] == 0
+    for group in groups:
+        for trajectory in group.trajectories:
+            trajectory.shaping = {"rest": 1 - trajectory.reward}
+    assert learner.update(groups)["grad_norm"] == 0
     after = [moments["exp_avg"] for moments in state.values()]
     for old, new in zip(before, after, strict=True):
         torch.testing.assert_close(new, 0.9 * old)

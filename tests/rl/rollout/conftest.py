@@ -11,7 +11,8 @@ import envs
 from agents.completion import Completion, FinishReason, SamplingParams
 from agents.renderer import Renderer
 from rl.data.conversations import Conversation, Exchange
-from rl.rollout.collector import Collector, EpisodeLimits
+from rl.rollout.collector import Collector
+from rl.rollout.context import EpisodeContext, EpisodeLimits
 from rl.runtime.tiny import train_tokenizer
 
 
@@ -79,13 +80,15 @@ def make_collector(renderer, random_policy, chatter):
 
     def make(policy=None, *, limits=None, max_tokens=32, vine=None, **options):
         return Collector(
-            "toy-chatter-v0",
-            envs.env_type("toy-chatter-v0").Options(**options),
-            {},
-            policy=policy or random_policy,
-            renderer=renderer,
-            sampling=SamplingParams(max_tokens=max_tokens),
-            limits=EpisodeLimits(**{"context_length": 10_000, **(limits or {})}),
+            EpisodeContext(
+                env_id="toy-chatter-v0",
+                options=envs.env_type("toy-chatter-v0").Options(**options),
+                services={},
+                policy=policy or random_policy,
+                renderer=renderer,
+                sampling=SamplingParams(max_tokens=max_tokens),
+                limits=EpisodeLimits(**{"context_length": 10_000, **(limits or {})}),
+            ),
             vine=vine,
         )
 

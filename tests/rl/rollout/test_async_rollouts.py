@@ -254,7 +254,7 @@ def test_no_group_is_lost_repeated_or_older_than_the_bound(
         # Whatever was drawn was begun once, and is learned from or still ahead.
         assert sorted(world.begun) == list(range(world.drawn))
         assert sorted(set(world.begun) - set(learned)) == sorted(
-            task - 100 for ahead in world.stream._ahead.values() for task in ahead.tasks
+            task - 100 for slot in world.stream._slots.values() for task in slot.tasks
         )
         if not world.useless:
             assert len(world.begun) == (staleness + 6 + 1) * prompts
@@ -267,7 +267,7 @@ async def test_words_of_any_kind_can_be_read_from_a_checkpoint(tmp_path):
     world = World(prompts=1, staleness=2)
     world.end(0, 1)
     await world.take(0)
-    group = world.stream._lent[0].played[0]
+    group = world.stream._taken[0].played[0]
     group.trajectories[0].stop_reason = np.str_("from an array")
     torch.save(world.stream.state_dict(), tmp_path / "state.pt")
     state = torch.load(tmp_path / "state.pt", weights_only=True)

@@ -6,7 +6,8 @@ import envs
 from agents.completion import SamplingParams
 from agents.scripted import ScriptedPolicy
 from envs.code.grader import CachedGrader
-from rl.rollout.collector import Collector, EpisodeLimits
+from rl.rollout.collector import Collector
+from rl.rollout.context import EpisodeContext, EpisodeLimits
 from rl.run.metrics.service_metrics import ServiceMetrics
 from tools.owner import current_owner
 from tools.sandbox import make_sandbox
@@ -35,13 +36,15 @@ async def collect(sandbox, renderer):
     await metrics.take()
     kind = envs.env_type("code-sandbox-v0")
     collector = Collector(
-        "code-sandbox-v0",
-        kind.Options(max_turns=2),
-        services,
-        policy=ScriptedPolicy(write),
-        renderer=renderer,
-        sampling=SamplingParams(max_tokens=200),
-        limits=EpisodeLimits(context_length=4000),
+        EpisodeContext(
+            env_id="code-sandbox-v0",
+            options=kind.Options(max_turns=2),
+            services=services,
+            policy=ScriptedPolicy(write),
+            renderer=renderer,
+            sampling=SamplingParams(max_tokens=200),
+            limits=EpisodeLimits(context_length=4000),
+        ),
     )
     groups = await collector.collect(range(EPISODES // 4), 4, (5,))
     assert all(len(group.finished) == 4 for group in groups)

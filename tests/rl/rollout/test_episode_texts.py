@@ -11,7 +11,8 @@ from agents.completion import SamplingParams
 from agents.scripted import ScriptedPolicy
 from rl.data.conversations import Conversation, conversation_of, to_messages
 from rl.distillation.episodes import conversation_of_episode, transcript_of
-from rl.rollout.collector import Collector, EpisodeLimits
+from rl.rollout.collector import Collector
+from rl.rollout.context import EpisodeContext, EpisodeLimits
 from rl.rollout.trajectory import Trajectory, Turn
 
 
@@ -47,13 +48,15 @@ async def search(renderer, *said):
     scripts, env_type = iter(said), envs.env_type("search-qa-v0")
     async with env_type.open_services(env_type.Options()) as services:
         collector = Collector(
-            "search-qa-v0",
-            env_type.Options(),
-            services,
-            policy=ScriptedPolicy(lambda session, prompt: next(scripts)),
-            renderer=renderer,
-            sampling=SamplingParams(max_tokens=400),
-            limits=EpisodeLimits(context_length=4000),
+            EpisodeContext(
+                env_id="search-qa-v0",
+                options=env_type.Options(),
+                services=services,
+                policy=ScriptedPolicy(lambda session, prompt: next(scripts)),
+                renderer=renderer,
+                sampling=SamplingParams(max_tokens=400),
+                limits=EpisodeLimits(context_length=4000),
+            ),
         )
         (group,) = await collector.collect([0], 1, (0,))
     (trajectory,) = group.trajectories
@@ -94,11 +97,11 @@ def test_several_roles_are_several_conversations(renderer):
 
 def test_what_a_rubric_reads(renderer):
     turns = [Turn("look", "found", "stop_string", 2), Turn("so", "", "length", 1)]
-    episode = Trajectory("e", {}, 0, 0, 0, turns=turns, observation="Who?")
-    transcript = transcript_of(episode, 0.5)
+    episode = Trajectory("e", {}, 0, 0, 0, turns=turns, observation="Who?", outcome=0.5)
+    transcript = transcript_of(episode)
     assert (transcript.question, transcript.text) == ("Who?", "lookfoundso")
     assert (transcript.written, transcript.correct) == ("look\nso", 0.5)
     assert not transcript.complete
     turns[-1].finish_reason = "stop_token"
-    assert transcript_of(episode, 1.0).complete
-    assert not transcript_of(Trajectory("e", {}, 0, 0, 0), 0.0).complete
+    assert transcript_of(episode).complete
+    assert not transcript_of(Trajectory("e", {}, 0, 0, 0)).complete

@@ -17,7 +17,8 @@ import tools
 from agents.completion import SamplingParams
 from agents.scripted import ScriptedPolicy
 from envs.code.env import CodeSandboxEnv
-from rl.rollout.collector import Collector, EpisodeLimits, RolloutFailure
+from rl.rollout.collector import Collector, RolloutFailure
+from rl.rollout.context import EpisodeContext, EpisodeLimits
 from rl.run.display.screen import failures
 from rl.run.metrics.episodes import rollout_metrics
 from tools.sandbox import SandboxFailure
@@ -37,13 +38,17 @@ def collect(renderer):
 
         async def collected(services):
             collector = Collector(
-                env_id,
-                chosen,
-                services,
-                policy=ScriptedPolicy(lambda session, ids: tokens),
-                renderer=renderer,
-                sampling=SamplingParams(max_tokens=200),
-                limits=EpisodeLimits(context_length=4000, retries=retries, max_failed=max_failed),
+                EpisodeContext(
+                    env_id=env_id,
+                    options=chosen,
+                    services=services,
+                    policy=ScriptedPolicy(lambda session, ids: tokens),
+                    renderer=renderer,
+                    sampling=SamplingParams(max_tokens=200),
+                    limits=EpisodeLimits(
+                        context_length=4000, retries=retries, max_failed=max_failed
+                    ),
+                ),
             )
             (group,) = await collector.collect([0], 2, (5,))
             return group.trajectories, rollout_metrics([group])
@@ -176,7 +181,7 @@ async def test_one_that_is_slow_to_give_up_may_be_asked_again(make_collector, ra
     while len(calls) < 2:
         await asyncio.sleep(0.005)
     for _ in range(2):
-        collector.activities.restart_all()
+        collector.context.activities.restart_all()
         await asyncio.sleep(0.02)
     released.set()
     groups = await asyncio.wait_for(collecting, 20)

@@ -17,7 +17,8 @@ from rl.credit.algorithms import ALGORITHMS
 from rl.credit.assignment import assign_credit
 from rl.credit.batch import Batch
 from rl.imitation.demonstrations import demonstrate
-from rl.rollout.collector import Collector, EpisodeLimits
+from rl.rollout.collector import Collector
+from rl.rollout.context import EpisodeContext, EpisodeLimits
 from rl.rollout.trajectory import Trajectory
 from rl.run.folder import write_trajectories
 from rl.run.metrics.episodes import rollout_metrics
@@ -68,13 +69,15 @@ async def group(renderer):
         return [*renderer.splice(text), renderer.end_token_ids[0]]
 
     collector = Collector(
-        "roles-propose-v0",
-        envs.EnvOptions(max_turns=4),
-        {},
-        policy=ScriptedPolicy(respond),
-        renderer=renderer,
-        sampling=SamplingParams(max_tokens=20),
-        limits=EpisodeLimits(context_length=1000),
+        EpisodeContext(
+            env_id="roles-propose-v0",
+            options=envs.EnvOptions(max_turns=4),
+            services={},
+            policy=ScriptedPolicy(respond),
+            renderer=renderer,
+            sampling=SamplingParams(max_tokens=20),
+            limits=EpisodeLimits(context_length=1000),
+        ),
     )
     (made,) = await collector.collect([7], 2, (5,))
     return made
@@ -122,7 +125,8 @@ def test_each_role_is_compared_with_its_like(group):
 
 
 def test_what_another_turn_pays_is_earned_by_the_words_before_it(group):
-    batch = Batch.from_groups([group], [3.5, 2.5])  # The first is shaped by 1.
+    group.trajectories[0].shaping = {"extra": 1.0}
+    batch = Batch.from_groups([group])
     paid = list(zip(batch.turn_ends.tolist(), batch.turn_rewards.tolist(), strict=True))
     assert paid[:2] == [(1, 0.25), (3, 2.25)], "2 of it in the solver's last turn"
     assert paid[2:4] == [(5, 1.0), (7, 1.0)]
@@ -133,8 +137,9 @@ def test_what_another_turn_pays_is_earned_by_the_words_before_it(group):
 def test_an_episodes_own_rewards_may_count_for_less(group):
     for trajectory in group.trajectories:
         trajectory.reward_weight = 0.5
-    # Half of 2.5 is each episode's own; the first is shaped by 1, for each of its roles.
-    batch = Batch.from_groups([group], [2.25, 1.25])
+    # Half of 2.5 is each episode's own return; each role of the first also earns the shaping.
+    group.trajectories[0].shaping = {"extra": 1.0}
+    batch = Batch.from_groups([group])
     assert batch.rewards.tolist() == [1.75, 1.5, 1.25, 0.0]
     assert batch.turn_rewards.tolist()[:2] == [0.125, 1.625]
 

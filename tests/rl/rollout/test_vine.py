@@ -20,7 +20,8 @@ from rl.credit.algorithms import ALGORITHMS
 from rl.credit.assignment import assign_credit
 from rl.credit.batch import Batch
 from rl.errors import UsageError
-from rl.rollout.collector import Collector, EpisodeLimits, RolloutFailure
+from rl.rollout.collector import Collector, RolloutFailure
+from rl.rollout.context import EpisodeContext, EpisodeLimits
 from rl.rollout.trajectory import Continuations, Segment, Trajectory, Turn
 from rl.rollout.vine import VineConfig, require_copies, return_to_go, vine_config
 from rl.run.metrics.episodes import rollout_metrics
@@ -154,13 +155,15 @@ def collector_of(renderer):
 
     def make(policy, env="vine-bits-v0", *, vine=VINE, limits=None, **options):
         return Collector(
-            env,
-            envs.EnvOptions(**{"max_turns": 3, **options}),
-            {},
-            policy=policy,
-            renderer=renderer,
-            sampling=SamplingParams(max_tokens=20),
-            limits=EpisodeLimits(**{"context_length": 1000, **(limits or {})}),
+            EpisodeContext(
+                env_id=env,
+                options=envs.EnvOptions(**{"max_turns": 3, **options}),
+                services={},
+                policy=policy,
+                renderer=renderer,
+                sampling=SamplingParams(max_tokens=20),
+                limits=EpisodeLimits(**{"context_length": 1000, **(limits or {})}),
+            ),
             vine=vine,
         )
 
@@ -369,14 +372,14 @@ async def test_copies_that_cannot_be_made_fail_their_episodes(collector_of, rend
 async def test_environments_without_copies_are_refused(collector_of, renderer, env, says):
     message = rf"^algo.advantage \(vine\) plays on from copies of an episode, .* none: {says}"
     with pytest.raises(UsageError, match=message):
-        await require_copies(collector_of(BitPolicy(renderer), env))
+        await require_copies(collector_of(BitPolicy(renderer), env).context)
     assert BitsEnv.open_now == 0
 
 
 async def test_what_else_goes_wrong_is_left_to_the_episodes(collector_of, renderer, caplog):
-    await require_copies(collector_of(BitPolicy(renderer)))
+    await require_copies(collector_of(BitPolicy(renderer)).context)
     assert not caplog.records
-    await require_copies(collector_of(BitPolicy(renderer), "vine-broken-v0"))
+    await require_copies(collector_of(BitPolicy(renderer), "vine-broken-v0").context)
     assert "whether it can be copied could not be tried: 'a bug'" in caplog.text
     assert BitsEnv.open_now == 0
 
@@ -413,13 +416,15 @@ async def test_interpreters_are_copied_with_their_variables(renderer):
     try:
         async with envs.env_type("math-v0").open_services(options) as services:
             collector = Collector(
-                "math-v0",
-                options,
-                services,
-                policy=ScriptedPolicy(respond),
-                renderer=renderer,
-                sampling=SamplingParams(max_tokens=200),
-                limits=EpisodeLimits(context_length=10_000),
+                EpisodeContext(
+                    env_id="math-v0",
+                    options=options,
+                    services=services,
+                    policy=ScriptedPolicy(respond),
+                    renderer=renderer,
+                    sampling=SamplingParams(max_tokens=200),
+                    limits=EpisodeLimits(context_length=10_000),
+                ),
                 vine=VineConfig(rollouts=2),
             )
             (group,) = await collector.collect([0], 1, (5,))

@@ -1,0 +1,79 @@
+"""What all episodes of a collection share: the environment, the policy, limits and reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol, runtime_checkable
+
+import envs
+from agents.completion import SamplingParams
+from agents.policy import Policy
+from agents.renderer import Renderer
+from envs.env import EnvOptions, TextEnv
+from rl.run.monitoring.activity import Activities
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeLimits:
+    """Limits of tokens, time, retries and failures."""
+
+    context_length: int
+    """The model's context window, in tokens."""
+    episode_tokens: int = 0
+    """Sampled tokens of an episode over all turns; 0: only the context window limits them."""
+    episode_timeout_s: float = 3600.0
+    """Wall-clock seconds of an attempt, without the time that its requests wait in the policy's
+    queue. An attempt that takes longer fails and is retried."""
+    retries: int = 2
+    """How often an episode restarts after a retryable failure."""
+    max_failed: float = 0.25
+    """The largest share of failed episodes in a collection."""
+    requests_at_once: int = 0
+    """Concurrent requests of one episode, for agents that send several; 0: no limit."""
+
+
+@runtime_checkable
+class Queueing(Protocol):
+    """A service with a queue of callers."""
+
+    async def ready(self) -> None:
+        """Return when the queue is short."""
+        ...
+
+
+@dataclass(kw_only=True)
+class EpisodeContext:
+    """What all episodes of a collection share."""
+
+    env_id: str
+    """The environment's full id."""
+    options: EnvOptions
+    """The environment's options."""
+    services: Mapping[str, Any]
+    """The services of ``TextEnv.open_services``; the caller opens and closes them."""
+    policy: Policy
+    """Samples the completions."""
+    renderer: Renderer
+    """Turns messages into tokens."""
+    sampling: SamplingParams
+    """How completions are sampled."""
+    limits: EpisodeLimits
+    activities: Activities = field(default_factory=Activities)
+    """Episodes report here what they wait for."""
+    on_episode: Callable[[], None] = lambda: None
+    """Called at the end of each episode."""
+
+    def make_env(self) -> TextEnv[Any, Any]:
+        """A new environment that shares the services."""
+        return envs.make_from(self.env_id, self.options, self.services)
+
+    async def services_ready(self) -> None:
+        """Wait until the queue of each service is short: another turn would only lengthen it."""
+        for service in self._queueing:
+            await service.ready()
+
+    @cached_property
+    def _queueing(self) -> list[Queueing]:
+        return [s for s in self.services.values() if isinstance(s, Queueing)]
