@@ -1,4 +1,4 @@
-"""Sandboxes for tests: one for each backend and module, kept over the module's tests."""
+"""Fixtures: one sandbox for each backend and module."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tools.sandbox.backends.docker import container, engine
 
 
 def readable_python() -> str | None:
-    """An interpreter that runs may use without mounts; None: the one that runs the tests."""
+    """Interpreter that programs can use without mounts; None: the one that runs the tests."""
     if interpreter.find(None).reachable:
         return None
     for path in ("/usr/bin/python3", "/usr/local/bin/python3"):
@@ -59,7 +59,7 @@ def alone_with_landlock(request):
 
 @pytest.fixture(scope="session")
 def need(python_for):
-    """Ends the test unless a backend, given by its name, works here."""
+    """Function that skips or fails the test unless the named backend works here."""
     return lambda backend: _skip_without(backend, python_for(backend))
 
 
@@ -71,7 +71,7 @@ def _skip_without(backend: str, python: str | None) -> None:
 
 @functools.cache
 def _missing(backend: str, python: str | None) -> str:
-    """Why a backend cannot work on this machine; "" where it can."""
+    """Why a backend does not work on this machine; "" if it works."""
 
     async def tried() -> str:
         try:
@@ -82,12 +82,12 @@ def _missing(backend: str, python: str | None) -> str:
                 raise
             return str(error)
 
-    with ThreadPoolExecutor(1) as apart:  # this thread may be an event loop's
+    with ThreadPoolExecutor(1) as apart:  # this thread may run an event loop
         return apart.submit(asyncio.run, tried()).result()
 
 
 async def started(backend: str, python: str | None) -> Sandbox:
-    """A running sandbox; where this machine has no such backend, the test ends."""
+    """A running sandbox; without the backend, the test is skipped or fails."""
     made = make_sandbox(backend, Limits(wall_s=5.0, memory_mb=256), python=python)
     try:
         await made.start()
@@ -108,7 +108,7 @@ async def either(request, python_for):
 
 @pytest.fixture(scope="module")
 def engine_client():
-    """A docker engine; where none runs, the test ends."""
+    """A client of the docker engine; without an engine, the test is skipped or fails."""
     try:
         client = engine.connect()
     except SandboxUnavailable as error:
@@ -119,13 +119,13 @@ def engine_client():
 
 @pytest.fixture(scope="module")
 def own_containers(engine_client):
-    """Lists the containers that this process has now, as the engine describes them."""
+    """Function that lists this process's containers, as the engine describes them."""
     label = f"{container.OWNER_LABEL}={container.owner(os.getpid())}"
 
     def listed() -> list[dict]:
         described = []
         for one in engine_client.containers(all=True, filters={"label": label}):
-            # One that ends in between is none of them any more.
+            # A container may end between the two calls.
             with contextlib.suppress(docker.errors.NotFound):
                 described.append(engine_client.inspect_container(one["Id"]))
         return described

@@ -1,4 +1,4 @@
-"""Files given to a run: those that fit are there, others are a mistake that is named at once."""
+"""Files given to a run: valid files are written, invalid ones raise an error at once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-async def test_what_cannot_be_written_is_a_mistake_of_the_caller(case):
+async def test_invalid_files_are_the_callers_mistake(case):
     files, match = BAD[case]
     async with make_sandbox("bwrap", Limits(disk_mb=2)) as sandbox:
         with pytest.raises(ValueError, match=match):
@@ -40,7 +40,7 @@ async def test_what_cannot_be_written_is_a_mistake_of_the_caller(case):
         assert (await sandbox.health()).runs == 0
 
 
-async def test_what_just_fits_can_be_written():
+async def test_files_that_just_fit_are_written():
     names = {f"{'x' * 250}{n}" for n in range(MAX_GIVEN)}
     many = dict.fromkeys(names, b"")
     deep = {"/".join(["x"] * 500): b"deep"}
@@ -53,7 +53,7 @@ async def test_what_just_fits_can_be_written():
         assert (result.status, result.stdout) == (Status.OK, "deep\n")
 
 
-async def test_it_is_told_over_http_as_well():
+async def test_invalid_files_are_reported_over_http_too():
     async with make_sandbox("bwrap") as sandbox:
         application = Server(sandbox, None, 8).application()
         async with TestServer(application) as server:

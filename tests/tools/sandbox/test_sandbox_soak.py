@@ -1,4 +1,4 @@
-"""The soak in small, and that its census sees what it must not find."""
+"""A small soak test, and a test that its census finds leftovers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_the_census_sees_whatever_stays_behind(folder):
+def test_the_census_finds_leftovers(folder):
     counter = Counter()
     before = counter.take()
     assert before.leaks(before, closed=True) == []
@@ -65,7 +65,7 @@ def test_the_census_sees_whatever_stays_behind(folder):
     process = subprocess.Popen([soak_programs.mark(), "60"], executable="/bin/sleep")
     try:
         deadline = time.monotonic() + 60
-        while not Path(f"/proc/{process.pid}/cmdline").read_bytes():  # it is starting yet
+        while not Path(f"/proc/{process.pid}/cmdline").read_bytes():  # it is still starting
             assert time.monotonic() < deadline
         outside.touch()
         (folder / "left").touch()
@@ -90,8 +90,8 @@ def test_the_census_sees_whatever_stays_behind(folder):
     assert counter.take().leaks(before, closed=True) == []
 
 
-def test_what_an_engine_mounts_for_containers_of_others_is_no_leak(tmp_path):
-    """Wherever its folders are: another test process may start a container meanwhile."""
+def test_mounts_of_other_containers_are_no_leak(tmp_path):
+    """In any folder of an engine: another test process may start a container meanwhile."""
     table = tmp_path / "mountinfo"
     table.write_text(
         "88 27 0:4 net:[4026532252] /anywhere/exec/netns/56fd rw - nsfs nsfs rw\n"
@@ -104,8 +104,8 @@ def test_what_an_engine_mounts_for_containers_of_others_is_no_leak(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
-def test_the_census_sees_mounts(folder):
-    """In a mount table of this thread's own."""
+def test_the_census_finds_mounts(folder):
+    """In a private mount table of this thread."""
     found: list[str] = []
 
     def look() -> None:

@@ -1,4 +1,4 @@
-"""The threat model's table of memory says what was measured."""
+"""The threat model's table of memory has the measured figures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_the_table_of_memory_has_the_figures_of_the_benchmark():
     assert page_table() in PAGE.read_text()
 
 
-def test_no_kind_was_held_beyond_a_quarter_above_its_limit():
+def test_no_kind_of_memory_exceeds_its_limit_by_more_than_a_quarter():
     found = json.loads(RESULTS.read_text())
     assert set(found) == {"bwrap", "docker", "landlock", "bwrap, user", "landlock, user"}
     for where, kinds in found.items():

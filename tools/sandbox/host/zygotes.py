@@ -357,7 +357,7 @@ class Zygotes:
     def _check_open(self) -> None:
         if self._ending.is_set():
             raise SandboxFailure(
-                f"{self._launcher.backend}: the sandbox was closed while this was under way",
+                f"{self._launcher.backend}: the sandbox was closed meanwhile",
                 retryable=False,
             )
 

@@ -33,7 +33,7 @@ class Admission:
         """
         if self._requests >= self._max_requests or self._held + size > MAX_HELD:
             raise SandboxBusy(
-                f"{self._requests} requests of {self._held >> 20} MiB are waiting or under way"
+                f"{self._requests} requests of {self._held >> 20} MiB are waiting or running"
             )
         self._requests += 1
         try:

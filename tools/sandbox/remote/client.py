@@ -322,7 +322,7 @@ class RemoteSandbox:
                 self.count_retry()
                 await asyncio.sleep(_RETRY_S)
                 if self._http is None:
-                    raise self.failure("closed while a request was under way")
+                    raise self.failure("closed during a request")
 
         async with self.permits:
             return await self.retry_while_busy(attempt, wait_s)

@@ -1,4 +1,4 @@
-"""Where a backend must start, as in CI, its tests fail when it does not; elsewhere they skip."""
+"""Tests of a backend that must start, as in CI, fail if it does not; otherwise they are skipped."""
 
 from __future__ import annotations
 

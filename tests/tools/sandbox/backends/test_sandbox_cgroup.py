@@ -1,4 +1,4 @@
-"""Control groups: used where one is delegated, told only when true, gone with their sandbox."""
+"""Control groups: used if delegated, reported only if used, removed with their sandbox."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def groups() -> set[Path]:
     return set(parent.glob("turnwise-sandbox-*")) if parent is not None else set()
 
 
-async def test_what_enforces_limits_is_told_as_it_is(python_for):
+async def test_limits_enforced_by_names_the_cgroup_only_if_it_is_used(python_for):
     async with make_sandbox("bwrap") as sandbox:
         result = await sandbox.run("print(1)")
         expected = "rlimit+watchdog" if cgroup._parent() is None else IN_GROUP
@@ -43,7 +43,7 @@ def test_a_folder_that_is_no_group_is_refused_and_left_clean(tmp_path, monkeypat
     assert cgroup.make(16).descriptors == []
 
 
-def test_programs_come_before_those_who_watch_them():
+def test_the_kernel_kills_programs_before_their_supervisors():
     def score() -> int:
         return int(Path("/proc/self/oom_score_adj").read_text())
 
@@ -84,10 +84,10 @@ def test_only_groups_of_this_pid_namespace_are_swept(tmp_path):
 
 
 @needs_delegation
-async def test_a_group_that_an_ended_trainer_left_is_swept_away():
+async def test_a_group_of_a_dead_trainer_is_removed():
     parent = cgroup._parent()
     assert parent is not None
-    # Beyond the largest process id.
+    # Above the largest process id.
     left = parent / f"turnwise-sandbox-{cgroup._pid_namespace()}-4194305-00000000"
     left.mkdir()
     async with make_sandbox("bwrap"):
@@ -95,7 +95,7 @@ async def test_a_group_that_an_ended_trainer_left_is_swept_away():
 
 
 @needs_delegation
-async def test_running_out_of_the_groups_memory_is_the_runs_own_fault(monkeypatch):
+async def test_a_run_that_exhausts_the_groups_memory_ends_with_memory(monkeypatch):
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     monkeypatch.setattr(cgroup, "_MEMORY_SHARE", (300 << 20) / total)
     async with make_sandbox("bwrap", Limits(wall_s=60, memory_mb=1000)) as sandbox:

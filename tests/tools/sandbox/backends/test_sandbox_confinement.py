@@ -1,4 +1,4 @@
-"""What a program finds around it: environment, capabilities, processes, input, files."""
+"""The environment of a program: variables, capabilities, processes, input, files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-async def test_the_environment_is_not_the_judges(either, monkeypatch):
+async def test_a_program_does_not_see_the_hosts_environment(either, monkeypatch):
     monkeypatch.setenv("TURNWISE_API_KEY", "sk-123")
     result = await either.run(
         "import os, glob\nprint(sorted(os.environ))\n"
@@ -24,14 +24,14 @@ async def test_the_environment_is_not_the_judges(either, monkeypatch):
 
 
 async def test_a_crash_starts_no_helper_of_the_machine(either):
-    """Only a limit of 1 keeps the kernel from piping a core dump to one that runs as root."""
+    """Only a limit of 1 keeps the kernel from piping a core dump to a helper that runs as root."""
     if os.getuid() != 0 and resource.getrlimit(resource.RLIMIT_CORE)[1] == 0:
-        pytest.skip("core dumps are off here, for good: nobody may raise the limit to 1")
+        pytest.skip("core dumps are disabled permanently here: the limit cannot be raised to 1")
     result = await either.run("import resource\nprint(resource.getrlimit(resource.RLIMIT_CORE))")
     assert result.stdout == "(1, 1)\n"
 
 
-async def test_timers_that_a_run_takes_are_none_of_its_neighbours(either):
+async def test_timers_are_limited_per_run(either):
     if either.isolation == "restricted" and os.getuid() != 0:
         pytest.skip("not promised: all processes of a user have them in common")
     head = (
@@ -41,7 +41,7 @@ async def test_timers_that_a_run_takes_are_none_of_its_neighbours(either):
     async with either.session() as greedy, either.session() as other:
         for session in (greedy, other):
             taken = (await session.run(head.format(10_000) + "count")).value
-            assert 240 <= int(taken) <= 256  # a signal or two may be under way
+            assert 240 <= int(taken) <= 256  # a signal or two may be in transit
 
 
 async def test_no_capability_is_held(either):
@@ -52,13 +52,13 @@ async def test_no_capability_is_held(either):
         "print(sum(libc.prctl(23, n) for n in range(41)))"
     )
     held, bounding = (await either.run(source)).stdout.splitlines()
-    sets = [f"{bytes(12)!r}"[2:-1]] * 2  # effective, permitted, inheritable, in two halves
+    sets = [f"{bytes(12)!r}"[2:-1]] * 2  # effective, permitted and inheritable, in two halves
     assert held == f"0 b'{''.join(sets)}'"
     if either.isolation == "namespaces":
         assert bounding == "0"
 
 
-async def test_nobody_elses_processes_are_seen(either):
+async def test_a_program_sees_no_other_processes(either):
     result = await either.run(
         "import os\ntry: print(sorted(int(n) for n in os.listdir('/proc') if n.isdigit()))\n"
         "except PermissionError: print('closed')"
@@ -66,14 +66,14 @@ async def test_nobody_elses_processes_are_seen(either):
     assert result.stdout in ("[1, 2]\n", "closed\n")
 
 
-async def test_large_input_comes_whole_and_unread_input_hurts_nobody(either):
+async def test_large_input_arrives_whole_and_unread_input_does_no_harm(either):
     text = "0123456789\n" * 300_000
     result = await either.run("import sys\nprint(len(sys.stdin.read()))", stdin=text)
     assert result.stdout == f"{len(text)}\n"
     assert (await either.run("print('unread')", stdin=text)).stdout == "unread\n"
 
 
-async def test_files_given_can_be_read_and_imported(either):
+async def test_given_files_can_be_read_and_imported(either):
     files = {"helper.py": "def g(): return 3\n", "data/x.bin": b"\x00\xff"}
     result = await either.run(
         "import helper\nprint(helper.g(), open('data/x.bin', 'rb').read())", files=files

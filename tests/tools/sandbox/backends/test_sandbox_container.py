@@ -1,4 +1,4 @@
-"""A container from outside and from inside: its armour, its cgroup, its image."""
+"""The container: its hardening, its cgroup, its image."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def test_the_container_is_hardened(engine_client, own_containers, sandbox)
     )
     assert host["CapDrop"] == ["ALL"]
     assert not host["CapAdd"]
-    (shown,) = found["Mounts"]  # where the control socket came in
+    (shown,) = found["Mounts"]  # the folder of the control socket
     assert (shown["Type"], shown["Destination"], shown["RW"]) == ("bind", "/handover", False)
     assert not Path(shown["Source"]).exists()
     assert host["LogConfig"]["Type"] == "none"
@@ -37,7 +37,7 @@ async def test_the_container_is_hardened(engine_client, own_containers, sandbox)
     assert host["Memory"] == pytest.approx(0.75 * machine, rel=0.01)
     assert host["PidsLimit"] == 512 * 17
     used = engine_client.stats(found["Id"], stream=False)["memory_stats"]
-    assert used["limit"] == host["Memory"]  # the cgroup's own word
+    assert used["limit"] == host["Memory"]  # the cgroup's limit
     assert 0 < used["usage"] < 256 << 20
 
 

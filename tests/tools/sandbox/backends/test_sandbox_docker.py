@@ -1,4 +1,4 @@
-"""What is docker's own: the container's armour, its end, its engine's end, what is left over."""
+"""The docker backend: the container's end, the engine's end, and leftovers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def until(condition, seconds: float = 15.0) -> None:
         await asyncio.sleep(0.02)
 
 
-async def test_runs_in_a_killed_container_are_repeated_elsewhere(engine_client, own_containers):
+async def test_runs_of_a_killed_container_are_repeated(engine_client, own_containers):
     async with make_sandbox("docker", Limits(wall_s=20.0)) as sandbox:
         (before,) = own_containers()
         run = asyncio.create_task(sandbox.run("import time; time.sleep(1); print('again')"))
@@ -48,13 +48,11 @@ async def test_runs_in_a_killed_container_are_repeated_elsewhere(engine_client, 
 
 @pytest.fixture
 def no_shared_folder(monkeypatch):
-    """As with an engine that shows the container no folder of this machine."""
+    """An engine that cannot show the container a folder of this machine."""
     monkeypatch.setattr(control_socket, "SOCKET_PATH", "/nowhere")
 
 
-async def test_jobs_come_through_the_tunnel_where_no_descriptor_can(
-    engine_client, no_shared_folder
-):
+async def test_jobs_use_the_tunnel_if_no_descriptor_can_be_passed(engine_client, no_shared_folder):
     text = "0123456789" * 300_000
     async with make_sandbox("docker", Limits(wall_s=20.0, output_kb=4096)) as sandbox:
         echo = "import sys\nsys.stdout.write(sys.stdin.read())"
@@ -137,7 +135,7 @@ def test_a_control_socket_is_given_to_the_right_process_only(tmp_path, monkeypat
 
 
 class Proxy:
-    """A socket that passes everything on to the engine until it is cut."""
+    """A socket that forwards all data to the engine until it is cut."""
 
     def __init__(self, path: Path, engine: str) -> None:
         self.path = path
@@ -169,7 +167,7 @@ class Proxy:
             sink.shutdown(socket.SHUT_WR)
 
     def cut(self) -> None:
-        """As if the engine were gone."""
+        """Cut all connections, as if the engine were gone."""
         self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
         self.acceptor.join()
@@ -198,10 +196,10 @@ async def test_an_engine_that_is_gone_is_a_failure_and_no_verdict(proxy, own_con
         await asyncio.to_thread(proxy.cut)
         with pytest.raises(SandboxFailure, match="no engine at"):
             await run
-        await until(lambda: own_containers() == [])  # its input ended with the connection
+        await until(lambda: own_containers() == [])  # the end of the connection closes its input
 
 
-def test_what_ended_trainers_left_is_swept_and_nothing_else(engine_client):
+def test_only_containers_of_dead_trainers_are_removed(engine_client):
     name = image.ensure(engine_client, interpreter.find(None))
     spec = container.Spec(("/bin/true",), 20_000, 64, 8, None)
     trainer = subprocess.Popen(["sleep", "60"])
@@ -224,10 +222,10 @@ def test_what_ended_trainers_left_is_swept_and_nothing_else(engine_client):
         trainer.wait()
 
 
-def test_an_owner_is_known_to_be_gone_only_where_that_can_be_known():
+def test_an_owner_counts_as_gone_only_if_that_is_known():
     alive = json.loads(container.owner(os.getpid()))
     assert not container.is_gone(json.dumps(alive))
-    assert container.is_gone(json.dumps({**alive, "since": "1"}))  # its number was given again
+    assert container.is_gone(json.dumps({**alive, "since": "1"}))  # another process has its number
     assert container.is_gone(json.dumps({**alive, "boot": "another"}))
     assert not container.is_gone(json.dumps({**alive, "pids": 1, "since": "1"}))
     assert not container.is_gone("anything")
@@ -270,13 +268,11 @@ async def test_an_engine_that_systemd_would_start_is_left_alone(monkeypatch, tmp
         with pytest.raises(SandboxUnavailable, match="does not run: start it"):
             await make_sandbox("docker").start()
         listener.setblocking(False)
-        with pytest.raises(BlockingIOError):  # nobody knocked
+        with pytest.raises(BlockingIOError):  # no connection was tried
             listener.accept()
 
 
-async def test_auto_waits_two_seconds_for_an_engine_that_says_nothing(
-    monkeypatch, tmp_path, python_for
-):
+async def test_auto_waits_two_seconds_for_a_silent_engine(monkeypatch, tmp_path, python_for):
     def refuse():
         raise SandboxUnavailable("bwrap is not installed: install it")
 

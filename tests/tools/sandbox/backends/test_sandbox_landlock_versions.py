@@ -1,4 +1,4 @@
-"""The landlock backend with the means that older kernels have, which newer ones offer as well."""
+"""The landlock backend with older versions of Landlock, which newer kernels offer too."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ def old_kernel(request, monkeypatch):
     return request.param
 
 
-async def test_files_are_confined_as_with_a_new_one(old_kernel, python_for):
+async def test_files_are_confined_as_by_a_new_kernel(old_kernel, python_for):
     async with make_sandbox("landlock", python=python_for("landlock")) as sandbox:
         result = await sandbox.run(STEPS)
     assert result.status is Status.OK, result
     assert result.stdout.split() == ["mi", "PermissionError", "PermissionError", "child"]
 
 
-async def test_signals_are_refused_where_they_would_reach_outside(
+async def test_signals_are_denied_if_they_would_reach_outside(
     old_kernel, monkeypatch, caplog, python_for
 ):
-    monkeypatch.setattr(landlock, "_own_uids", lambda _: (0, 0))  # as for a user other than root
+    monkeypatch.setattr(landlock, "_own_uids", lambda _: (0, 0))  # as for another user than root
     with caplog.at_level(logging.WARNING):
         async with make_sandbox("landlock", python=python_for("landlock")) as sandbox:
             result = await sandbox.run(SIGNALS)
@@ -77,7 +77,7 @@ async def test_signals_are_refused_where_they_would_reach_outside(
     assert loss in caplog.text
 
 
-async def test_root_gives_runs_a_user_each_and_loses_nothing(old_kernel, python_for):
+async def test_under_root_each_run_has_a_user_and_no_guarantee_is_lost(old_kernel, python_for):
     if os.geteuid() != 0:
         pytest.skip("only root can")
     async with make_sandbox("landlock", python=python_for("landlock")) as sandbox:

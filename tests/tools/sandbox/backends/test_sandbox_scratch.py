@@ -1,4 +1,4 @@
-"""Folders that a killed process left are swept away; those of others stay."""
+"""Folders of killed processes are removed; those of other processes stay."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def test_folders_of_dead_processes_are_removed_and_no_others(tmp_path, gone):
     ]
     kept[-1].mkdir()
     dead = [folder_of(tmp_path, gone, name) for name in "ab"]
-    dead.append(folder_of(tmp_path, os.getpid()))  # let go of, as by a close that was cut short
+    dead.append(folder_of(tmp_path, os.getpid()))  # released, as by an interrupted close
     scratch.sweep(tmp_path, "turnwise-sandbox-")
     held.release()
     assert sorted(tmp_path.iterdir()) == sorted(kept)
     assert not any(folder.exists() for folder in dead)
 
 
-def test_a_folder_that_somebody_holds_stays_whatever_its_number(tmp_path, gone):
-    """As another container's, whose processes are numbered anew."""
+def test_a_locked_folder_stays(tmp_path, gone):
+    """For example the folder of another container, which has its own process numbers."""
     folder = folder_of(tmp_path, gone)
     hold = os.open(folder, os.O_RDONLY)
     fcntl.flock(hold, fcntl.LOCK_SH)
@@ -67,7 +67,9 @@ def test_a_link_of_that_name_is_not_followed(tmp_path, gone):
     assert (target / "file").exists()
 
 
-async def test_a_sandbox_sweeps_when_it_starts_and_holds_its_own(tmp_path, monkeypatch, gone):
+async def test_a_sandbox_removes_old_folders_at_its_start_and_locks_its_own(
+    tmp_path, monkeypatch, gone
+):
     monkeypatch.setattr(landlock, "_scratch_parent", lambda: tmp_path)
     left = folder_of(tmp_path, gone)
     with pytest.warns(UserWarning, match="unconfined"):
@@ -84,7 +86,7 @@ async def test_a_sandbox_sweeps_when_it_starts_and_holds_its_own(tmp_path, monke
 
 
 def test_a_folder_that_becomes_a_link_meanwhile_changes_no_mode_elsewhere(tmp_path, monkeypatch):
-    """As a copy of a session does it that is still at work in there."""
+    """For example by a copy of a session that is still running there."""
     outside = tmp_path / "outside"
     outside.mkdir()
     outside.chmod(0o755)
@@ -103,7 +105,7 @@ def test_a_folder_that_becomes_a_link_meanwhile_changes_no_mode_elsewhere(tmp_pa
 
 
 def test_a_tree_deeper_than_any_path_is_removed(tmp_path, gone):
-    """As a hostile program leaves it, whose grader and sandbox are killed at once."""
+    """For example of a hostile program whose host and sandbox are killed at once."""
     folder = folder_of(tmp_path, gone)
     here = os.open(folder, os.O_RDONLY)
     for _ in range(3000):

@@ -1,4 +1,4 @@
-"""The filter, run by an interpreter of classic BPF written from the kernel's documentation."""
+"""The filter, run by a classic BPF interpreter written from the kernel's documentation."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_another_architecture_is_killed(program):
 
 
 def test_arguments_decide(program):
-    assert verdict(program, 56, 0x01200011) == ALLOW  # what fork in libc asks of clone
+    assert verdict(program, 56, 0x01200011) == ALLOW  # the flags of libc's fork
     assert verdict(program, 56, 0x3D0F00) == ALLOW  # a thread
     for flag in (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000):
         assert verdict(program, 56, flag | 17) == DENY
@@ -153,7 +153,7 @@ def test_options_and_operations_are_those_that_honest_programs_use(program):
         assert verdict(program, 54, 3, 1, name) == IGNORE
     for name in (26, 27, 44, 50, 51, 52):  # SO_ATTACH_FILTER and its family
         assert verdict(program, 54, 3, 1, name) == DENY
-    for level in (0, 6, 17, 41, 270, 279):  # no option of any other level
+    for level in (0, 6, 17, 41, 270, 279):  # other levels have no allowed option
         assert {verdict(program, 54, 3, level, name) for name in range(60)} == {DENY}
     operations = {op for op in range(100) if verdict(program, 157, op) == ALLOW}
     assert operations == {*(1, 2, 3, 7, 15, 16, 21, 23, 25, 27, 29, 30), *range(36, 43)}
@@ -168,10 +168,10 @@ def test_commands_of_fcntl(program):
     linux = {1027, *range(1030, 1036)}
     assert found == {8, 10, 15, *range(1024, 2000)} - linux
     assert verdict(program, 72, 3, 1031, 1 << 20) == IGNORE  # the size of a pipe
-    assert {1024, 1026, 1040} <= found  # leases, notes of what others read, delegations
+    assert {1024, 1026, 1040} <= found  # leases, directory notifications, delegations
 
 
-def test_memory_that_no_process_shows_is_refused_or_comes_in_small_pieces(program):
+def test_uncounted_memory_is_denied_or_limited_to_small_mappings(program):
     shared, private, anonymous, validate, huge = 0x1, 0x2, 0x20, 0x3, 0x40000
 
     def mapped(length: int, flags: int) -> int:
@@ -181,28 +181,28 @@ def test_memory_that_no_process_shows_is_refused_or_comes_in_small_pieces(progra
         assert mapped(4096, flags) == mapped(8 << 20, flags) == ALLOW
         for length in ((8 << 20) + 1, 60 << 20, 1 << 32, (1 << 32) + 4096, 2**64 - 1):
             assert mapped(length, flags) == NO_MEMORY
-    for flags in (private | anonymous, shared, validate, private):  # private, or of a file
+    for flags in (private | anonymous, shared, validate, private):  # private, or a file's
         assert mapped(1 << 40, flags) == ALLOW
         assert mapped(4096, flags | huge) == NO_MEMORY
     for number in (40, 275, 276, 278):  # sendfile, splice, tee, vmsplice
         assert verdict(program, number) == DENY
 
 
-def test_no_thread_has_descriptors_that_its_process_does_not_show(program):
+def test_no_thread_has_its_own_table_of_descriptors(program):
     thread, files, fork = 0x50F00, 0x400, 0x01200011
     assert verdict(program, 56, thread) == verdict(program, 56, fork) == ALLOW
-    assert verdict(program, 56, fork | files) == ALLOW  # a process that shows what it shares
+    assert verdict(program, 56, fork | files) == ALLOW  # a process, whose descriptors /proc shows
     assert verdict(program, 56, thread & ~files) == DENY
     assert verdict(program, 436, 3, 100, 0) == verdict(program, 436, 3, 100, 4) == ALLOW
     assert verdict(program, 436, 3, 100, 2) == verdict(program, 436, 3, 100, 6) == DENY
 
 
-def test_space_is_not_to_be_had_ahead_where_a_folder_is_watched():
+def test_fallocate_is_denied_if_a_folder_is_watched():
     assert verdict(assemble(restricted=True), 285) == UNSUPPORTED
     assert verdict(assemble(restricted=False), 285) == ALLOW
 
 
-def test_nothing_is_sent_out_of_band(program):
+def test_out_of_band_messages_are_denied(program):
     dontwait, oob = 0x40, 1
     for number, flags in ((44, 3), (46, 2), (307, 3)):
         arguments = [0] * 6
@@ -211,7 +211,7 @@ def test_nothing_is_sent_out_of_band(program):
     assert verdict(program, 44, 3, 0, 0, dontwait) == ALLOW
 
 
-def test_only_its_own_priority_is_a_restricted_programs():
+def test_a_restricted_program_may_change_only_its_own_priority():
     program = assemble(restricted=True)
     assert verdict(program, 141, 0, 0, 5) == ALLOW
     assert verdict(program, 141, 0, 4242, 5) == DENY
@@ -219,7 +219,7 @@ def test_only_its_own_priority_is_a_restricted_programs():
 
 
 @pytest.mark.parametrize("number", [46, 90, 91, 92, 132, 188, 109, 254, 268, 280, 307])
-def test_calls_that_landlock_does_not_govern(number):
+def test_calls_that_landlock_does_not_restrict_are_denied(number):
     assert verdict(assemble(restricted=True), number) == DENY
     assert verdict(assemble(restricted=False), number) == ALLOW
 
@@ -235,7 +235,7 @@ def test_a_containers_profile_denies_what_the_filter_denies():
                 numbers[name.removeprefix("__NR_")] = int(number)
     rules = json.loads(profile.seccomp())["syscalls"]
     denied = {numbers.get(name) for rule in rules for name in rule["names"]}
-    newer = set(seccomp._DENIED) - set(numbers.values())  # than the list
+    newer = set(seccomp._DENIED) - set(numbers.values())  # newer than the list
     needed = {numbers[name] for name in ("mount", "capset", "connect", "setsid")}
     assert set(seccomp._DENIED) - denied - newer == needed
 

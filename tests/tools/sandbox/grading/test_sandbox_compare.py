@@ -1,4 +1,4 @@
-"""The host's comparison."""
+"""The host's comparison of values and output."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_not_equal_as_python_says(got, expected):
 
 
 @pytest.mark.parametrize("tolerance", [None, 1e-6])
-def test_an_expected_nan_is_met_by_a_nan_and_nothing_else(tolerance):
+def test_an_expected_nan_matches_only_a_nan(tolerance):
     nan = float("nan")
     wanted = {"x": [1, nan, (nan, "a")]}
     assert equal(nan, math.nan, tolerance)

@@ -1,4 +1,4 @@
-"""HumanEval and MBPP: reference solutions pass, and no forgery of them does."""
+"""HumanEval and MBPP: reference solutions pass, forgeries do not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest_asyncio
 
 from tools.sandbox import AssertTest, Limits, make_sandbox
 
-KNOWN_BAD = "MBPP/367"  # its reference solution calls a name that exists nowhere
+KNOWN_BAD = "MBPP/367"  # its reference solution calls an undefined name
 
 ALWAYS_EQUAL = """
 class AlwaysEqual:
@@ -49,7 +49,7 @@ def _changed(value):
     return 0 if value is None else None
 
 def _first_changed(function):
-    state = {"depth": 0, "done": False}  # a function that calls itself is changed at the outside
+    state = {"depth": 0, "done": False}  # a recursive function is changed in its outer call
     def wrapped(*args, **kwargs):
         state["depth"] += 1
         try: value = function(*args, **kwargs)
@@ -70,7 +70,7 @@ class Task:
     entry_point: str | None
 
     def plain(self, source: str) -> bool:
-        """Whether the tests pass when everything runs in one plain interpreter."""
+        """Whether the tests pass if tests and solution run in one plain interpreter."""
         code = "\n".join([source, *(f"{t.setup}\n{t.code}" for t in self.tests)])
         done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, timeout=60)
         return done.returncode == 0
@@ -106,7 +106,7 @@ def mbpp(folder: Path) -> list[Task]:
         functions = tuple(name for name in defined if name in called)
         tests = tuple(AssertTest(line, setup=row["test_setup_code"]) for line in row["test_list"])
         assert functions
-        # Given by name where it is one function: MBPP/126 tests one that is called `sum`.
+        # Named if it is one function: MBPP/126 tests a function called `sum`.
         entry = functions[0] if len(functions) == 1 else None
         tasks.append(Task(f"MBPP/{row['task_id']}", row["code"], functions, tests, entry))
     return tasks
@@ -124,7 +124,7 @@ def tasks(request, data_dir):
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def sandbox():
-    # Generous: the machine may be busy, and a slow right answer must not count as wrong.
+    # Generous: on a busy machine, a slow right answer must not count as wrong.
     async with make_sandbox(limits=Limits(wall_s=60.0)) as made:
         yield made
 

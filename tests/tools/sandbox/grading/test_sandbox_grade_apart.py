@@ -1,4 +1,4 @@
-"""Grading with a process for each test: nothing passes from one to the next; else all is equal."""
+"""Grading with a process for each test: no state passes between tests."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def test_every_kind_of_test_has_its_process(sandbox):
     assert (await sandbox.grade(source, tests, "f")).num_passed < 6
 
 
-async def test_failures_are_told_as_ever_and_end_nothing_else(sandbox):
+async def test_failures_are_reported_as_usual_and_end_no_other_test(sandbox):
     source = (
         "import os\nprint('loaded')\ndef f(x):\n    if x == 1: return -1\n    if x == 2: 1 / 0\n"
         "    if x == 3:\n        while True: pass\n    if x == 4: os._exit(0)\n    return x\n"
@@ -92,16 +92,16 @@ async def test_failures_are_told_as_ever_and_end_nothing_else(sandbox):
     assert (verdict.passed, verdict.num_passed, verdict.stdout) == (False, 2, "loaded\n")
 
 
-async def test_a_limit_that_is_broken_at_the_end_fails_its_test(sandbox):
+async def test_a_limit_exceeded_at_the_end_fails_its_test(sandbox):
     source = "import os\ndef f(x):\n    if x == 2: os.write(1, b'x' * 5000)\n    return x\n"
     tests = [CallTest((i,), i) for i in range(4)]
-    limits = Limits(output_kb=1)  # the answer is sent all the same
+    limits = Limits(output_kb=1)  # the answer is sent nevertheless
     verdict = await sandbox.grade(source, tests, "f", limits=limits, fresh_process=True)
     assert kinds(verdict) == [PASSED, PASSED, OUTPUT, PASSED]
     assert not verdict.passed
 
 
-async def test_what_does_not_load_is_tried_once(sandbox):
+async def test_a_submission_that_does_not_load_is_tried_once(sandbox):
     source = "import time\nwhile True: time.sleep(1)"
     started = time.monotonic()
     verdict = await sandbox.grade(
@@ -112,7 +112,7 @@ async def test_what_does_not_load_is_tried_once(sandbox):
     assert verdict.detail.startswith("the submission does not load: timeout")
 
 
-async def test_the_first_failure_stops_it_and_repeats_exactly(sandbox):
+async def test_stopping_at_the_first_failure_is_reproducible(sandbox):
     source = "import time\ndef f(x):\n    time.sleep(x % 3 / 20)\n    return x if x > 5 else -1\n"
     tests = [CallTest((i,), i) for i in range(12)]
     seen = set()
@@ -131,12 +131,12 @@ async def test_the_first_failure_stops_it_and_repeats_exactly(sandbox):
 SLEEPS = "import time\ndef f(x):\n    time.sleep(0.25)\n    return x\n"
 
 
-async def test_free_places_are_used(sandbox):
+async def test_free_permits_are_used(sandbox):
     tests = [CallTest((i,), i) for i in range(9)]
     source = SLEEPS.replace("0.25", "0.8")
     started = time.monotonic()
     assert (await sandbox.grade(source, tests, "f", fresh_process=True)).passed
-    assert time.monotonic() - started < 0.75 * 9 * 0.8  # one after another: 7.2 s
+    assert time.monotonic() - started < 0.75 * 9 * 0.8  # in sequence: 7.2 s
 
 
 async def test_another_grade_waits_for_one_test_at_most(sandbox):
@@ -150,7 +150,7 @@ async def test_another_grade_waits_for_one_test_at_most(sandbox):
     assert (await long).passed
 
 
-async def test_a_cancelled_grade_gives_every_place_back(sandbox):
+async def test_a_cancelled_grade_returns_every_permit(sandbox):
     tests = [CallTest((i,), i) for i in range(24)]
     grade = asyncio.create_task(sandbox.grade(SLEEPS, tests, "f", fresh_process=True))
     await asyncio.sleep(0.4)

@@ -1,4 +1,4 @@
-"""Grading by calls: what passes, what fails, and what is said about it."""
+"""Grading by calls: what passes, what fails, and how failures are reported."""
 
 from __future__ import annotations
 
@@ -72,21 +72,21 @@ async def test_a_hang_is_a_timeout_and_ends_the_grade(sandbox):
     }
 
 
-async def test_leaving_during_a_call_is_no_pass(sandbox):
+async def test_exiting_during_a_call_does_not_pass(sandbox):
     source = "import os\ndef f(x):\n    os._exit(0)\n"
     verdict = await sandbox.grade(source, [CallTest((1,), 1)], "f")
     assert verdict.outcomes[0].kind is OutcomeKind.KILLED
     assert not verdict.passed
 
 
-async def test_stop_at_first_failure_leaves_the_rest(sandbox):
+async def test_stop_at_first_failure_does_not_run_the_rest(sandbox):
     tests = [CallTest((i,), -1) for i in range(5)]
     verdict = await sandbox.grade(DOUBLE, tests, "double", stop_at_first_failure=True)
     kinds = sorted(o.kind for o in verdict.outcomes)
     assert kinds == [OutcomeKind.NOT_RUN] * 4 + [OutcomeKind.WRONG]
 
 
-async def test_a_grade_repeats_exactly(sandbox):
+async def test_a_grade_is_reproducible(sandbox):
     source = "calls = []\ndef f(x):\n    calls.append(x)\n    return list(calls)\n"
     tests = [CallTest((i,), None) for i in range(6)]
     first = await sandbox.grade(source, tests, "f")
@@ -105,13 +105,13 @@ async def test_tests_that_cannot_be_sent_are_the_callers_mistake(sandbox):
 
 
 @pytest.mark.parametrize("tolerance", [float("nan"), -1, float("inf"), True, "0.1"])
-async def test_a_tolerance_that_is_none_is_the_callers_mistake(sandbox, tolerance):
+async def test_an_invalid_tolerance_is_the_callers_mistake(sandbox, tolerance):
     tests = [CallTest((1,), 2), CallTest((1,), 2, tolerance=tolerance)]
     with pytest.raises(ValueError, match=rf"tests\[1\].tolerance \({tolerance!r}\) must be"):
         await sandbox.grade(DOUBLE, tests, "double")
 
 
 @pytest.mark.parametrize("kwargs", [{1: 2}, [("x", 1)]])
-async def test_keywords_that_are_no_names_are_the_callers_mistake(sandbox, kwargs):
+async def test_keywords_that_are_not_names_are_the_callers_mistake(sandbox, kwargs):
     with pytest.raises(ValueError, match=r"tests\[0\].kwargs"):
         await sandbox.grade(DOUBLE, [CallTest((1,), 2, kwargs)], "double")

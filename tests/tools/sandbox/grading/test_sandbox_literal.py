@@ -1,4 +1,4 @@
-"""Which test code the host asks by itself, and that the verdict is the same either way."""
+"""Test code that the host runs as a call; the verdict is the same either way."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_with_a_setup_the_code_runs():
     assert call_of(AssertTest("assert f(1) == 2", setup="f = len"), "f") is None
 
 
-def test_another_name_than_the_entry_point_is_left_to_the_code():
+def test_a_call_of_another_name_runs_as_test_code():
     assert call_of(AssertTest("assert g(1) == 2"), "f") is None
     assert call_of(AssertTest("assert sum([1]) == 1"), None) is None, "a builtin is never a stub"
     assert call_of(AssertTest("assert sum([1]) == 1"), "sum") is not None
@@ -95,7 +95,7 @@ KINDS = {
 @in_module_loop
 @pytest.mark.parametrize("name", SUBMISSIONS)
 @pytest.mark.parametrize("entry_point", ["f", None])
-async def test_both_ways_give_one_verdict(either, name, entry_point):
+async def test_both_ways_give_the_same_verdict(either, name, entry_point):
     direct = AssertTest("assert f(1) == [1, (1,)]")
     code = AssertTest("assert f(1) == [1, (1,)], ''")
     verdicts = [

@@ -1,4 +1,4 @@
-"""What verdicts say, and what test code and submissions see of each other."""
+"""Verdicts, and the separation of test code and submissions."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from tools.sandbox import AssertTest, CallTest, Limits, OutcomeKind, StdioTest, 
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-# f(x) must be x * x + 7 for these: nothing that a submission can guess from the arguments.
+# f(x) must be x * x + 7 for these: a submission cannot guess this from the arguments.
 CALLS = [CallTest((x,), x * x + 7) for x in (3, 11, 2)]
 ASSERTS = [AssertTest(f"assert f({x}) == {x} * {x} + 7") for x in (3, 11, 2)]
 LIMITS = Limits(wall_s=2.0)
 
 
-async def test_an_ended_iteration_in_test_code_is_no_pass(either):
-    """``all`` of a ``map`` would take the candidate's StopIteration for the end of the checks."""
+async def test_a_candidates_stop_iteration_does_not_pass(either):
+    """``all(map(...))`` would treat the candidate's StopIteration as the end of the checks."""
     test = AssertTest("assert all(map(lambda x: f(x) == x * x + 7, range(5)))")
     verdict = await either.grade("def f(x): raise StopIteration", [test], "f")
     assert verdict.outcomes[0].kind is OutcomeKind.ERROR
     assert "StopIteration" in verdict.outcomes[0].message
 
 
-async def test_a_death_cannot_be_swallowed_by_test_code(either):
+async def test_test_code_cannot_swallow_the_death_of_the_candidate(either):
     test = AssertTest("try:\n    f(1)\nexcept BaseException:\n    pass")
     verdict = await either.grade("import os\ndef f(x): os._exit(0)", [test], "f")
     assert (verdict.passed, verdict.outcomes[0].kind) == (False, OutcomeKind.KILLED)
@@ -91,7 +91,7 @@ async def test_output_over_the_cap_fails_the_test_it_was_printed_in(either):
     assert kinds == [OutcomeKind.NOT_RUN, OutcomeKind.NOT_RUN, OutcomeKind.OUTPUT]
 
 
-async def test_each_input_has_a_process_of_its_own(either):
+async def test_each_input_has_its_own_process(either):
     source = "import os\nx = int(input())\nprint(x * 2, end=' \\n\\n')\nopen('n', 'x').close()"
     tests = [StdioTest(f"{n}\n", f"{2 * n}\n") for n in range(3)]
     verdict = await either.grade(source, tests)
@@ -109,7 +109,7 @@ async def test_each_input_has_a_process_of_its_own(either):
         ("", OutcomeKind.WRONG),
     ],
 )
-async def test_the_right_output_must_end_well(either, source, kind):
+async def test_the_right_output_must_come_with_exit_code_0(either, source, kind):
     verdict = await either.grade(source, [StdioTest("4", "8")], limits=Limits(wall_s=0.6))
     assert (verdict.passed, verdict.outcomes[0].kind) == (False, kind)
 
@@ -121,7 +121,7 @@ async def test_kinds_of_tests_mix(either):
 
 
 async def test_the_same_forgeries_fail_unconfined():
-    """The protocol does not rest on the confinement."""
+    """The protocol does not depend on the confinement."""
     with pytest.warns(UserWarning, match="unconfined"):
         made = make_sandbox("unsafe-local", LIMITS)
     async with made as sandbox:

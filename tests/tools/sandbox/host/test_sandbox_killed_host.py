@@ -1,4 +1,4 @@
-"""SIGKILL of the grader while all kinds of hostile programs run: nothing goes on."""
+"""SIGKILL of the host while all kinds of hostile programs run: every process ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tools.sandbox.backends.docker import container
 
 REPOSITORY = Path(__file__).resolve().parents[4]
 
-# Wherever they run, they are called by the name that the test gives.
+# The programs take the process name that the test chooses.
 HOST_PROGRAM = """
 import asyncio, sys
 from tools.sandbox import Limits, SandboxFailure, make_sandbox
@@ -77,8 +77,8 @@ def test_hostile_programs_and_sessions_end_with_their_host(backend, python_for, 
         host.wait()
         killed = time.monotonic()
         while called(name) or any(map(alive, before)):
-            # A tenth to a fifth of a second where nothing else is at work; what had the lowest
-            # priority takes longer to die where something is.
+            # A tenth to a fifth of a second on an idle machine. Processes of the lowest priority
+            # take longer to die on a busy one.
             assert time.monotonic() - killed < 10
             time.sleep(0.005)
         assert list(tmp_path.iterdir()) == []
@@ -91,7 +91,7 @@ def test_hostile_programs_and_sessions_end_with_their_host(backend, python_for, 
 
 
 def _wait_until_no_container_is_left(client, pid: int) -> None:
-    """The engine removes the ended one in its own time."""
+    """The engine removes an ended container asynchronously."""
     deadline = time.monotonic() + 10
     while any(
         f'"pid": {pid},' in one["Labels"][container.OWNER_LABEL]

@@ -26,7 +26,7 @@ HEAD = f"import ctypes, os, time\nctypes.CDLL(None).prctl(15, {NAME.encode()!r})
 
 @pytest.fixture(params=["bwrap", "docker", "landlock"])
 def make(request, python_for, need):
-    """``make_sandbox`` for a backend; a test is skipped where that cannot work."""
+    """``make_sandbox`` for a backend; without the backend, the test is skipped or fails."""
     need(request.param)
 
     def made(**options):
@@ -37,7 +37,7 @@ def make(request, python_for, need):
 
 @pytest.fixture
 def kill(request, make):
-    """Kills what holds all runs in flight: the first process of this sandbox, or its container."""
+    """Function that kills the process of all runs: the sandbox's first process or container."""
     if request.node.callspec.params["make"] != "docker":
         return lambda: os.kill(children()[0], signal.SIGKILL)
     client = request.getfixturevalue("engine_client")
@@ -89,7 +89,7 @@ async def test_kills_at_random_moments_make_no_answer_wrong(make, kill, count):
         async def killer() -> None:
             nonlocal killed
             while True:
-                # Rarer than one in two attempts: whatever was in flight before is through.
+                # Rarer than every second attempt: earlier runs in flight have finished.
                 enough = answered + 40
                 await until(lambda: answered >= enough)  # noqa: B023 - awaited right here
                 await asyncio.sleep(rng.uniform(0, 0.2))
@@ -118,7 +118,7 @@ async def test_a_killed_supervisor_costs_one_repetition_and_leaves_nothing(reque
         assert result.status is Status.OK
         assert result.stdout.startswith("again\n")
         started = time.monotonic()
-    assert time.monotonic() - started < 3.0  # no wait for a folder that nobody removes
+    assert time.monotonic() - started < 3.0  # no wait for a folder that is not removed
     assert not list(Path("/dev/shm").glob(f"turnwise-sandbox-{os.getpid()}-*"))
 
 
@@ -140,7 +140,7 @@ class Torn:
         return True
 
 
-async def test_what_a_killed_launcher_leaves_is_killed_as_well():
+async def test_the_child_of_a_killed_launcher_is_killed():
     torn = zygotes.Zygotes(Torn(), Limits(), idle=1, recycle_after=9)
     with pytest.raises(SandboxUnavailable, match="torn does not start"):
         await torn.start()
@@ -156,7 +156,7 @@ def command_lines() -> list[str]:
 
 
 class Unsteady:
-    """A launcher that fails so many times."""
+    """A launcher whose first ``failures`` starts fail."""
 
     def __init__(self, launcher, failures: int) -> None:
         self._launcher = launcher
@@ -175,10 +175,10 @@ class Unsteady:
 
 
 @pytest.mark.parametrize(("failures", "answered"), [(5, 16), (100, 0)])
-async def test_what_does_not_start_is_tried_again_for_a_while(
+async def test_a_failed_start_is_retried_for_a_while(
     monkeypatch, python_for, need, failures, answered
 ):
-    """As when an engine is restarted: pauses between the tries, and an end to them."""
+    """As during a restart of the engine: pauses between the tries, and a last try."""
     need("landlock")
     monkeypatch.setattr(zygotes, "_PAUSES_S", (0.0, 0.05, 0.05, 0.05, 0.05, 0.05, 0.05))
     async with make_sandbox("landlock", python=python_for("landlock")) as sandbox:

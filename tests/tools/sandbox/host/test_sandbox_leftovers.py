@@ -1,4 +1,4 @@
-"""Backends without mounts leave no folder behind, however their start or their end is disturbed."""
+"""Backends without mounts leave no folder, even if their start or their end is disturbed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unsafe-local:UserWarning")
 
 @pytest.fixture
 def parent(tmp_path, monkeypatch):
-    """Where the common folders of zygotes are made."""
+    """Parent of the zygotes' common folders."""
     monkeypatch.setattr(landlock, "_scratch_parent", lambda: tmp_path)
     return tmp_path
 
@@ -37,7 +37,7 @@ async def test_a_start_that_fails_for_lack_of_descriptors(parent, monkeypatch, b
     assert list(parent.iterdir()) == []
 
 
-async def test_a_close_that_is_cancelled_goes_on(parent):
+async def test_a_cancelled_close_continues(parent):
     sandbox = make_sandbox("unsafe-local")
     await sandbox.start()
     closing = asyncio.create_task(sandbox.close())
@@ -52,14 +52,14 @@ async def test_a_close_that_is_cancelled_goes_on(parent):
         await asyncio.sleep(0.02)
 
 
-def test_what_a_loop_that_ended_too_early_left_is_swept_by_the_next_start(parent):
+def test_the_next_start_removes_what_an_ended_loop_left(parent):
     async def start_only() -> None:
         sandbox = make_sandbox("unsafe-local")
         await sandbox.start()
         run = asyncio.create_task(sandbox.run("open('f', 'w').write('x')\nwhile True: pass"))
         await asyncio.sleep(0.3)
         run.cancel()
-        task = asyncio.create_task(sandbox.close())  # cancelled when the loop ends
+        task = asyncio.create_task(sandbox.close())  # cancelled at the end of the loop
         await asyncio.sleep(0.001)
         assert not task.done()
 
@@ -80,7 +80,7 @@ def test_what_a_loop_that_ended_too_early_left_is_swept_by_the_next_start(parent
 async def test_supervisors_that_were_killed_with_their_zygote(parent):
     async with make_sandbox("unsafe-local") as sandbox:
         for pid in descendants():
-            os.kill(pid, signal.SIGSTOP)  # so that none cleans up after another
+            os.kill(pid, signal.SIGSTOP)  # so that none cleans up for another
         for pid in descendants():
             os.kill(pid, signal.SIGKILL)
         (common,) = parent.iterdir()
@@ -102,7 +102,7 @@ async def test_closing_while_the_first_zygote_starts(parent):
 
 
 def test_a_folder_that_is_moved_while_its_tree_is_removed(tmp_path, monkeypatch):
-    """What lies above the tree stays, whoever is still at work in it."""
+    """Folders above the tree stay, although another process changes the tree."""
     tree = tmp_path / "tree"
     (tree / "a" / "b").mkdir(parents=True)
     (tmp_path / "b").mkdir()

@@ -1,4 +1,4 @@
-"""The sandbox as a resource: queue, death and replacement, loops, what it leaves behind."""
+"""The life of a sandbox: queue, death and replacement of zygotes, event loops, leftovers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tools.sandbox.host import executor
     params=["bwrap", *(pytest.param(b, marks=pytest.mark.slow) for b in ("docker", "landlock"))]
 )
 def make(request, python_for, need):
-    """``make_sandbox`` for a backend; a test is skipped where that cannot work."""
+    """``make_sandbox`` for a backend; without the backend, the test is skipped or fails."""
     need(request.param)
 
     def made(**options):
@@ -39,7 +39,7 @@ async def test_no_more_run_at_once_than_workers_and_in_order(make):
         started = time.monotonic()
         await asyncio.gather(*map(one, range(8)))
         assert time.monotonic() - started >= 0.4
-        assert all(abs(number - place) <= 1 for place, number in enumerate(done))
+        assert all(abs(number - index) <= 1 for index, number in enumerate(done))
 
 
 async def test_a_cancelled_run_is_killed(make):
@@ -56,7 +56,7 @@ async def test_a_cancelled_run_is_killed(make):
                     limits=Limits(wall_s=60),
                 )
         await asyncio.sleep(0.3)
-        assert len(below()) <= 2 * 4 + 3  # the waiting ones, the zygote and its launcher
+        assert len(below()) <= 2 * 4 + 3  # the waiting processes, the zygote and its launcher
         assert (await sandbox.run("print(1)")).status is Status.OK
 
 
@@ -79,7 +79,7 @@ async def test_failing_twice_is_a_failure_and_no_verdict(make):
         async def killing():
             while True:
                 await asyncio.sleep(0.05)
-                # A program that sleeps is there: whatever is first in the tree goes.
+                # A sleeping program runs: kill the first process of the tree.
                 if called("tw-sleeper"):
                     os.kill(below()[0], signal.SIGKILL)
                     while called("tw-sleeper"):

@@ -1,4 +1,4 @@
-"""The sandbox under load: fairness, many askers, zygotes replaced below them, and its numbers."""
+"""The sandbox under load: fairness, many callers, replaced zygotes, and its health."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ async def started(**options):
 
 @pytest.fixture
 async def two():
-    """A sandbox with two places."""
+    """A sandbox with two workers."""
     sandbox = await started(workers=2)
     yield sandbox
     await sandbox.close()
 
 
 async def test_one_greedy_episode_delays_another_by_a_turn(two):
-    """120 runs of 50 ms wait; another episode's single run is done after about one of them."""
+    """120 runs of 50 ms wait; another episode's single run finishes after about one of them."""
     with acting_for("greedy"):
         tasks = [asyncio.create_task(two.run("import time; time.sleep(0.05)")) for _ in range(120)]
     while two.executor.permits.waiting < 118:
@@ -48,7 +48,7 @@ async def test_one_greedy_episode_delays_another_by_a_turn(two):
     assert (two.executor.permits.waiting, two.executor.permits.in_flight) == (0, 0)
 
 
-async def test_cancelled_runs_grades_and_calls_give_their_places_back(two):
+async def test_cancelled_runs_grades_and_calls_return_their_permits(two):
     sleep = "import time; time.sleep(9)"
     async with two.session() as session:
         works = [
@@ -74,8 +74,8 @@ async def test_cancelled_runs_grades_and_calls_give_their_places_back(two):
 
 
 @pytest.mark.parametrize("askers", [200, pytest.param(2000, marks=pytest.mark.slow)])
-async def test_thousands_of_askers_are_all_answered(askers, monkeypatch):
-    """Zygotes are replaced many times below them, and each one gets its own answer."""
+async def test_thousands_of_callers_are_all_answered(askers, monkeypatch):
+    """Zygotes are replaced many times meanwhile, and each caller gets its own answer."""
     monkeypatch.setattr(executor, "RECYCLE_AFTER", 20)
     sandbox = await started()
     try:
@@ -93,14 +93,14 @@ async def test_thousands_of_askers_are_all_answered(askers, monkeypatch):
     assert (health.runs, health.queued, health.failures) == (askers, askers, 0)
     assert (health.waiting, health.in_flight) == (0, 0)
     assert grown_mb < 20
-    # Some more run while the next zygote starts.
+    # Further runs finish while the next zygote starts.
     assert 1 <= health.zygotes_recycled <= askers / 20
     assert health.zygotes_started == 1 + health.zygotes_recycled
     assert health.zygotes_died == 0
     assert 0 < health.queue_wait_mean_s <= health.queue_wait_p95_s + 1
 
 
-async def test_the_numbers_say_what_happened(two):
+async def test_the_health_counts_what_happened(two):
     started_at = time.monotonic()
     before = await two.health()
     assert before == Health(**{**dict.fromkeys(Health.__slots__, 0), "zygotes_started": 1})
@@ -129,7 +129,7 @@ async def test_the_numbers_say_what_happened(two):
     assert health.timeouts == health.memory_kills == health.output_kills == 1
     assert health.signal_kills == 2
     assert (health.failures, health.retries, health.zygotes_died) == (0, 0, 0)
-    assert health.queued == 6 + 1 + 3  # a call to a session that is over waits its turn as well
+    assert health.queued == 6 + 1 + 3  # a call to an ended session waits for a permit too
     assert 0.3 <= health.busy_s <= time.monotonic() - started_at
     assert health.runs_per_second == pytest.approx(7 / health.busy_s)
     metrics = health.metrics()

@@ -1,4 +1,4 @@
-"""The queue in front of the sandbox: turns of owners, cancelled callers, and its bound."""
+"""The queue of the sandbox: round-robin of owners, cancelled callers, and the limit."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ async def test_an_owner_reaches_tasks_made_for_it_and_a_task_owns_itself():
     assert await other is other
 
 
-async def test_a_newcomer_does_not_overtake_whoever_waits():
+async def test_a_new_caller_does_not_overtake_a_waiting_one():
     queue, order = FairQueue(1), []
     await queue.acquire()
     first = asyncio.create_task(ask(queue, "first", order))
     await settle()
     queue.release()
-    # The place is the first's already, although its task has not run yet.
+    # The first caller already has the permit, although its task has not run yet.
     second = asyncio.create_task(ask(queue, "second", order))
     await settle()
     assert order == ["first"]
@@ -82,7 +82,7 @@ async def test_a_newcomer_does_not_overtake_whoever_waits():
     await asyncio.gather(first, second)
 
 
-async def test_a_caller_cancelled_with_its_place_in_hand_passes_it_on():
+async def test_a_caller_cancelled_with_its_permit_passes_it_on():
     queue, order = FairQueue(1), []
     await queue.acquire()
     tasks = [asyncio.create_task(ask(queue, name, order)) for name in "ab"]
@@ -111,12 +111,12 @@ async def test_a_cancelled_caller_is_gone_at_once():
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 3), st.integers(0, 2**32), st.floats(0, 1))
-def test_no_interleaving_loses_a_place(places, seed, cancels):
-    """Callers come, run, end, fail and are cancelled at random; in the end every place is free."""
+def test_no_interleaving_loses_a_permit(permits, seed, cancels):
+    """Callers arrive, run, fail and are cancelled at random; at the end, every permit is free."""
     rng = random.Random(seed)
 
     async def scenario() -> None:
-        queue, running, served = FairQueue(places, max_waiting=5), 0, 0
+        queue, running, served = FairQueue(permits, max_waiting=5), 0, 0
 
         async def caller(owner: int) -> None:
             nonlocal running, served
@@ -124,7 +124,7 @@ def test_no_interleaving_loses_a_place(places, seed, cancels):
                 async with queue:
                     running += 1
                     served += 1
-                    assert running <= places
+                    assert running <= permits
                     try:
                         for _ in range(rng.randrange(4)):
                             await asyncio.sleep(0)
@@ -146,11 +146,11 @@ def test_no_interleaving_loses_a_place(places, seed, cancels):
             ended = await asyncio.gather(*tasks, return_exceptions=True)
         assert {type(e) for e in ended} <= {type(None), ValueError, asyncio.CancelledError}
         assert (queue.waiting, queue.in_flight, queue.full) == (0, 0, False)
-        # One cancelled before it went on from its wait had a place, and gave it back unserved.
+        # A caller cancelled after it got its permit returned the permit unused.
         assert served <= queue.served <= len(tasks)
         async with asyncio.timeout(1):
             await queue.ready()
-            for _ in range(places):
+            for _ in range(permits):
                 await queue.acquire()
 
     asyncio.run(scenario())
@@ -167,7 +167,7 @@ async def test_ready_holds_back_while_the_queue_is_full():
     queue.release()
     await settle()
     assert queue.waiting == 3 and not any(task.done() for task in held)
-    waiters[3].cancel()  # a caller that gives up makes room as well
+    waiters[3].cancel()  # a cancelled caller makes room too
     await settle()
     assert queue.waiting == 2 and all(task.done() for task in held)
     for _ in range(3):

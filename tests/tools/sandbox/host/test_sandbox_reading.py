@@ -1,4 +1,4 @@
-"""What it costs the host, and honest neighbours, to read hostile answers."""
+"""The cost of hostile answers for the host and for honest neighbours."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_an_answer_of_too_many_values_is_an_error_and_no_more(either):
     assert not verdict.passed and verdict.num_passed == 0
 
 
-async def test_the_values_of_a_grade_take_no_more_than_their_room(either):
+async def test_the_values_of_a_grade_stay_within_their_budget(either):
     tests = [CallTest((n,), n) for n in range(8)]
     verdict = await either.grade(
         EMPTY_SETS.format(3_000), tests, "f", limits=Limits(wall_s=60.0, cpu_s=60.0)
@@ -77,7 +77,7 @@ async def test_the_values_of_a_grade_take_no_more_than_their_room(either):
     assert len(kept) == 2
 
 
-async def test_the_room_of_a_grade_is_bytes_and_containers():
+async def test_the_budget_of_a_grade_counts_bytes_and_containers():
     budget = MemoryBudget()
     assert budget.take(Size(20 << 20, 0, 0)) and not budget.take(Size(20 << 20, 0, 0))
     assert not MemoryBudget().take(Size(0, (32 << 20) // 128 + 1, 0))
@@ -101,7 +101,7 @@ async def test_sizes_count_containers_apart_from_numbers(value, lists, container
     assert size == Size(len(frame), lists, containers)
 
 
-async def test_a_long_frame_is_read_in_slices_and_means_the_same():
+async def test_a_long_frame_is_decoded_in_slices_to_the_same_value():
     for lists in (4096, 4097):
         body = b"[" + b",".join([rb'[1.5,"\u00e9\\",{"k":null}]'] * (lists // 2)) + b"]"
         expected = [[1.5, "\u00e9\\", {"k": None}]] * (lists // 2)
@@ -112,7 +112,7 @@ async def test_a_long_frame_is_read_in_slices_and_means_the_same():
 
 
 async def test_hostile_grades_make_no_honest_one_fail(either):
-    """Six that return the worst values beside four with twenty trivial tests: four right."""
+    """Six grades return the worst values, four have twenty trivial tests: all four pass."""
     hostile = EMPTY_SETS.format(45_000)
     worst = [
         either.grade(hostile, [CallTest((n,), n) for n in range(2)], "f", limits=Limits(wall_s=60))
@@ -131,8 +131,8 @@ async def test_hostile_grades_make_no_honest_one_fail(either):
     assert [verdict.passed for verdict in verdicts] == [False] * 6 + [True] * 4
 
 
-async def test_a_program_is_not_charged_for_the_judges_time(either, monkeypatch):
-    """The host takes 0.4 s for each of five answers, under a limit of 1.2 s in all."""
+async def test_a_program_is_not_charged_for_the_hosts_time(either, monkeypatch):
+    """The host takes 0.4 s for each of five answers; the limit is 1.2 s in total."""
     read = codec.decode
 
     def slowly(data, depth=0):
@@ -147,9 +147,9 @@ async def test_a_program_is_not_charged_for_the_judges_time(either, monkeypatch)
     assert verdict.wall_s > 2
 
 
-async def test_time_that_was_given_ahead_is_not_given_again():
+async def test_time_granted_in_advance_is_not_granted_again():
     clock, given = Clock(), []
-    clock.charge(5.0)  # nobody to give it to
+    clock.charge(5.0)  # no program to extend
     clock.bind(given.append)
     clock.charge(0.0, ahead=0.5)
     clock.charge(0.1)
@@ -162,17 +162,17 @@ async def test_time_that_was_given_ahead_is_not_given_again():
     assert len(given) == 2
 
 
-async def test_a_loop_goes_on_while_an_answer_is_read():
-    reader, looks = Reader(), []
+async def test_the_event_loop_continues_while_an_answer_is_decoded():
+    reader, ticks = Reader(), []
 
-    async def look():
+    async def tick():
         while True:
-            looks.append(time.monotonic())
+            ticks.append(time.monotonic())
             await asyncio.sleep(0.01)
 
-    looking = asyncio.create_task(look())
+    ticking = asyncio.create_task(tick())
     assert await reader.read(1 << 20, lambda: time.sleep(1) or "read", Clock()) == "read"
-    looking.cancel()
-    assert len(looks) > 5
+    ticking.cancel()
+    assert len(ticks) > 5
     reader.close()
     assert await reader.read(1 << 20, lambda: "inline", Clock()) == "inline"

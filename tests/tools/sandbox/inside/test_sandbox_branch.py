@@ -1,4 +1,4 @@
-"""What a supervisor takes from an interpreter that is not trusted."""
+"""How a supervisor handles messages of an untrusted interpreter."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_a_frame_for_which_there_is_no_room_is_the_programs_misuse(pair):
+def test_a_full_socket_at_a_frame_is_the_programs_misuse(pair):
     branch, _ = pair
     fill(branch.child.link)
     with pytest.raises(MisuseError, match="in place of the interpreter"):
         branch.run(b"1")
 
 
-def test_a_fork_for_which_there_is_no_room_is_misuse_and_keeps_no_descriptors(pair):
+def test_a_full_socket_at_a_fork_is_misuse_and_leaks_no_descriptors(pair):
     branch, _ = pair
     fill(branch.child.link)
     before = descriptors()
@@ -56,7 +56,7 @@ def test_a_fork_for_which_there_is_no_room_is_misuse_and_keeps_no_descriptors(pa
     assert (descriptors(), branch.copy) == (before, None)
 
 
-def test_a_long_frame_goes_as_there_is_room_for_it(pair):
+def test_a_long_frame_is_sent_as_the_socket_takes_it(pair):
     branch, theirs = pair
     code = os.urandom(3 << 20)
     branch.run(code)
@@ -72,10 +72,10 @@ def test_a_long_frame_goes_as_there_is_room_for_it(pair):
     assert received == head + frames.INTERRUPTS.pack(0) + code
 
 
-def test_no_frame_follows_one_that_is_not_read(pair):
+def test_no_frame_follows_an_unread_frame(pair):
     branch, theirs = pair
     branch.run(bytes(3 << 20))
-    branch.push()  # there is no more room
+    branch.push()  # the socket is full
     with pytest.raises(MisuseError):
         branch.run(b"1")
     theirs.close()
@@ -83,7 +83,7 @@ def test_no_frame_follows_one_that_is_not_read(pair):
     assert not branch.unsent
 
 
-def test_a_copy_for_which_there_are_no_descriptors_is_refused(pair, monkeypatch):
+def test_a_copy_without_descriptors_is_refused(pair, monkeypatch):
     branch, _ = pair
     before = descriptors()
     real, calls = os.pipe, []
@@ -102,7 +102,7 @@ def test_a_copy_for_which_there_are_no_descriptors_is_refused(pair, monkeypatch)
 
 @pytest.fixture
 def stopped() -> Iterator[Branch]:
-    """A branch that sleeps, stopped."""
+    """A stopped branch whose process sleeps."""
     with subprocess.Popen(["sleep", "600"]) as process:
         branch = Branch(0, Child(process.pid, -1, None, -1, Stream(-1), Stream(-1)), 0.0, 0.0)
         try:
@@ -112,17 +112,15 @@ def stopped() -> Iterator[Branch]:
             process.kill()
 
 
-def test_a_stopped_branch_that_gets_no_processor_has_not_gone_on(stopped, monkeypatch):
-    """Its threads are awake at each look, for they had no turn to stop: it is not their doing."""
+def test_a_stopped_branch_without_a_processor_does_not_count_as_resumed(stopped, monkeypatch):
+    """Its threads are awake at each check, because they got no processor to stop."""
     monkeypatch.setattr(usage, "progress", lambda pid: {7: (3, 5), 8: (0, 2)})
     pausing.stop(stopped, Branch.members)
     assert not any(pausing.was_resumed(stopped, Branch.members) for _ in range(10))
     assert stopped.wakeups == 0
 
 
-def test_a_stopped_branch_whose_thread_was_resumed_is_found_out_at_the_third_look(
-    stopped, monkeypatch
-):
+def test_a_stopped_branch_whose_thread_resumes_is_found_at_the_third_check(stopped, monkeypatch):
     counts = iter(range(100))
     monkeypatch.setattr(usage, "progress", lambda pid: {7: (3, next(counts))})
     assert [pausing.was_resumed(stopped, Branch.members) for _ in range(3)] == [False, False, True]
@@ -136,7 +134,7 @@ def until(condition) -> None:
 
 
 def test_the_progress_of_a_process():
-    """None of a stopped one; of one that runs, more and more; its name may be anything."""
+    """A stopped process makes none, a running one more and more; any process name works."""
     busy = "import ctypes\nctypes.CDLL(None).prctl(15, b'ctxt_switches:1')\nwhile True: pass"
     with subprocess.Popen([sys.executable, "-c", busy]) as process:
         try:

@@ -1,4 +1,4 @@
-"""The codec: what travels, what does not, and what a hostile sender can do to the receiver."""
+"""The codec: what can be encoded, and what a hostile sender can do to the receiver."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ scalars = (
     | st.integers()
     | st.floats(allow_nan=False)
     | st.complex_numbers(allow_nan=False)
-    | st.text(st.characters())  # lone surrogates included
+    | st.text(st.characters())  # including lone surrogates
     | st.binary()
 )
 keys = st.none() | st.booleans() | st.integers() | st.text() | st.binary()
@@ -50,7 +50,7 @@ values = st.recursive(
 
 
 def typed(value):
-    """A form in which 1, 1.0 and True differ, as do [1] and (1,), and 0.0 and -0.0."""
+    """Canonical form in which 1, 1.0 and True differ, as do [1] and (1,), and 0.0 and -0.0."""
     if isinstance(value, list | tuple):
         return type(value), [typed(item) for item in value]
     if isinstance(value, dict):
@@ -62,12 +62,12 @@ def typed(value):
 
 @settings(deadline=None)
 @given(values)
-def test_builtin_data_come_back_exactly(value):
+def test_builtin_data_are_decoded_exactly(value):
     frame = pack(encode(value))
     assert typed(decode(unpack(frame[4:]))) == typed(value)
 
 
-def test_special_floats_come_back():
+def test_special_floats_are_decoded_exactly():
     assert math.isnan(decode(encode(math.nan)))
     assert decode(encode([math.inf, -math.inf])) == [math.inf, -math.inf]
     assert math.copysign(1, decode(encode(-0.0))) == -1
@@ -103,12 +103,12 @@ class Level(IntEnum):
         (type("L", (list,), {"__iter__": lambda s: iter([9])})([1]), [1]),
     ],
 )
-def test_a_subclass_travels_as_its_base(value, base):
+def test_a_subclass_is_encoded_as_its_base(value, base):
     assert typed(decode(encode(value))) == typed(base)
 
 
 @pytest.mark.parametrize("value", [object(), range(3), iter([]), print, int, Ellipsis, bytearray()])
-def test_what_is_not_builtin_data_does_not_travel(value):
+def test_other_than_builtin_data_cannot_be_encoded(value):
     with pytest.raises(CodecError, match="not builtin data"):
         encode([value])
 
@@ -155,19 +155,19 @@ def test_depth_and_size_are_bounded():
         ["l", {"0": 1}],
     ],
 )
-def test_what_is_not_of_this_codec_is_refused(data):
+def test_malformed_data_is_refused(data):
     with pytest.raises(CodecError):
         decode(data)
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[" * 100_000, b"9" * 10_000, b"nan"])
-def test_bytes_that_are_no_frame_are_refused(body):
+def test_malformed_frames_are_refused(body):
     with pytest.raises(CodecError):
         decode(unpack(body))
 
 
 def test_colliding_keys_are_refused_at_once():
-    modulus = 2**61 - 1  # integers are hashed modulo it
+    modulus = 2**61 - 1  # the hash of an integer is its remainder modulo this
     colliding = encode({k * modulus for k in range(101)})
     assert len(decode(colliding)) == 101
     wire = ["s", [["i", format(k * modulus, "x")] for k in range(20_000)]]
@@ -185,7 +185,7 @@ def test_an_enormous_integer_takes_linear_time():
     assert time.thread_time() - started < 0.5
 
 
-def test_messages_pass_a_socket_whole():
+def test_messages_arrive_whole_over_a_socket():
     one, other = socket.socketpair()
     message = ["value", encode(list(range(50_000)))]
     with one, other:

@@ -1,4 +1,4 @@
-"""Files that a run returns: what was asked for and nothing else, whatever the program left."""
+"""Files that a run returns: only the requested ones, whatever files the program wrote."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_a_process_that_survives_the_program_changes_nothing(either):
     assert result.files_left_out.get("out", "a link") == "a link"
 
 
-async def test_too_much_is_named_and_not_read(either):
+async def test_files_beyond_the_limit_are_named_and_not_read(either):
     result = await either.run(
         "import os\nopen('small', 'w').write('s')\n"
         "for n in range(40):\n    with open(f'huge{n}', 'wb') as f: f.truncate(1 << 25)",
@@ -99,7 +99,7 @@ async def test_four_thousand_files_and_hostile_names(either):
     assert int(result.files_left_out["..."].split()[1]) == 4003 - MAX_RETURNED - 64
 
 
-async def test_a_deep_tree_is_entered_so_far_and_named(either):
+async def test_a_deep_tree_is_entered_to_32_folders_and_named(either):
     result = await either.run(
         "import os\nfor n in range(300):\n    os.mkdir('d'); os.chdir('d')\n"
         "open('bottom', 'w').close()",
@@ -123,7 +123,7 @@ async def test_unconfined_programs_return_no_special_files(python_for):
     assert result.files_left_out == {"pipe": special, "socket": special}
 
 
-async def test_what_cannot_be_read_is_named(tmp_path):
+async def test_an_unreadable_file_is_named(tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "file").write_text("x")
     files, left_out = collect(str(tmp_path), ["folder", "folder/file/below", "folder/file"], ROOM)
@@ -134,13 +134,13 @@ async def test_what_cannot_be_read_is_named(tmp_path):
     assert left_out == {".": os.strerror(20)}
 
 
-async def test_endless_patterns_cost_a_bounded_number_of_looks(tmp_path):
+async def test_endless_patterns_read_a_bounded_number_of_entries(tmp_path):
     for n in range(300):
         (tmp_path / f"d{n}").mkdir()
         (tmp_path / f"d{n}" / "e").mkdir()
     pattern = "**/*/**/*/**/*/**/x"
     _, left_out = collect(str(tmp_path), [pattern] * 64, ROOM)
-    assert left_out == {"...": "only 20000 entries were looked at"}
+    assert left_out == {"...": "only 20000 entries were read"}
 
 
 async def test_patterns_stay_inside():

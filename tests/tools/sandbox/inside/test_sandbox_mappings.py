@@ -1,4 +1,4 @@
-"""What is counted of mappings: pieces shared without a name, deleted files, mappings themselves."""
+"""Accounting of mappings: anonymous shared memory, deleted files, kernel records."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ def kernel_memory() -> int:
     return mappings.kernel_memory(mappings.read([os.getpid()], 16))
 
 
-def test_a_piece_shared_without_a_name_counts_8_mib_whatever_is_left_of_it():
+def test_an_anonymous_shared_mapping_counts_as_8_mib():
     libc = ctypes.CDLL(None)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
     libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     before = kernel_memory()
     piece = libc.mmap(None, 8 * MIB, mmap.PROT_READ, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS, -1, 0)
-    assert 7.9 * MIB < kernel_memory() - before < 8.1 * MIB  # and none of it is resident
+    assert 7.9 * MIB < kernel_memory() - before < 8.1 * MIB  # none of it is resident
     assert libc.munmap(piece + 4096, 8 * MIB - 4096) == 0
     assert 7.9 * MIB < kernel_memory() - before < 8.1 * MIB
     assert libc.munmap(piece, 4096) == 0
     assert abs(kernel_memory() - before) < 0.1 * MIB
 
 
-def test_a_piece_that_two_processes_map_counts_once():
+def test_a_shared_mapping_of_two_processes_counts_once():
     line = b"7f0-7f1 rw-s 00000000 00:01 {} /dev/zero (deleted)\n"
     one, other = line.replace(b"{}", b"71"), line.replace(b"{}", b"72")
     assert mappings.kernel_memory({1: one, 2: one}) == 8 * MIB + 2 * 512
     assert mappings.kernel_memory({1: one, 2: one + other}) == 16 * MIB + 3 * 512
-    # Where no filter bounds a piece it counts as far as it is mapped.
+    # Without a filter, a mapping may be larger and counts in full.
     large = b"10000000-20000000 rw-s 00800000 00:01 73 /dev/zero (deleted)\n"
     assert mappings.kernel_memory({1: large}) == 264 * MIB + 512
 
 
-def test_more_mappings_than_can_be_read_in_time():
+def test_too_many_mappings_to_read_in_time():
     fewer = mappings.read([os.getpid()], 16)
     with pytest.raises(mappings.TooManyError):
         mappings.read([os.getpid()] * (20 * MIB // len(fewer[os.getpid()])), 16)
     assert mappings.read([2**22 + 1], 16) == {}
 
 
-def test_deleted_files_that_are_mapped_count_as_large_as_they_are_or_may_be(tmp_path, monkeypatch):
+def test_mapped_deleted_files_count_with_their_size_or_the_largest_size(tmp_path, monkeypatch):
     path = tmp_path / "x"
     path.write_bytes(bytes(3 * MIB))
     with path.open("r+b") as file:
@@ -75,21 +75,23 @@ def test_deleted_files_that_are_mapped_count_as_large_as_they_are_or_may_be(tmp_
     try:
         next(Path("/proc/self/map_files").iterdir()).stat()
     except PermissionError:
-        expected = 64 * MIB  # another user than root
+        expected = 64 * MIB  # as another user than root
     else:
         expected = 3 * MIB
     assert mappings.deleted(texts, str(tmp_path), 64 * MIB) == {number: expected}
-    assert usage.deleted_files([os.getpid()], str(tmp_path)) == {number: 3 * MIB}  # mmap's own
+    assert usage.deleted_files([os.getpid()], str(tmp_path)) == {
+        number: 3 * MIB
+    }  # the descriptor of mmap
     mapped.close()
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_session_keeps_no_more_than_its_limit_between_calls(either):
+async def test_a_session_stays_within_its_limit_between_calls(either):
     limits = Limits(wall_s=30.0, memory_mb=128)
     async with either.session(limits=limits) as session:
         await session.run("import mmap\nheld = [mmap.mmap(-1, 8 << 20) for _ in range(4)]")
         assert (await session.run("len(held)")).value == "4"
-        # It may be idle before a look was due, and has touched nothing.
+        # The session may be idle before its first check, and touches no memory then.
         await session.run("held += [mmap.mmap(-1, 8 << 20) for _ in range(16)]")
         deadline = time.monotonic() + 60
         while not session.over and time.monotonic() < deadline:

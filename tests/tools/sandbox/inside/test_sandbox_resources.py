@@ -1,4 +1,4 @@
-"""What a result says: output up to its cap, exit codes, signals, tracebacks, times, memory."""
+"""The fields of a result: limited output, exit codes, signals, tracebacks, times, memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ async def test_the_cap_of_output_is_exact(either):
     assert (len(result.stdout), result.stdout_truncated) == (4096, False)
 
 
-async def test_exit_codes_and_signals_are_told_apart(either):
+async def test_exit_codes_and_signals_are_distinguished(either):
     result = await either.run("import sys\nsys.exit('a message')")
     assert (result.exit_code, result.signal, result.stderr) == (1, None, "a message\n")
     result = await either.run("import os\nos._exit(7)")

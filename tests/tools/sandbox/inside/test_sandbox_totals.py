@@ -1,4 +1,4 @@
-"""What a run uses in total: kernel memory, processor time, files without a name, its weight."""
+"""Limits of a run's total usage: kernel memory, processor time, deleted files, priority."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SPIN = "while True: pass\n"
 
 
 async def test_page_tables_count_as_memory(either):
-    # A page of its own in each GiB of address space: 8 KiB of tables for 4 KiB that are zero.
+    # One page in each GiB of address space: 8 KiB of page tables for 4 KiB of zeros.
     result = await either.run(
         "import ctypes\nlibc = ctypes.CDLL(None)\nlibc.mmap.restype = ctypes.c_void_p\n"
         "libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, "
@@ -43,7 +43,7 @@ async def test_socket_buffers_of_many_processes_count_as_memory(either):
     assert "256 MiB allowed" in result.detail
 
 
-async def test_a_program_with_many_idle_sockets_may_go_on(either):
+async def test_a_program_with_many_idle_sockets_continues(either):
     result = await either.run(
         "import socket, time\nheld = [socket.socketpair() for _ in range(50)]\ntime.sleep(0.3)\n"
         "print(len(held))"
@@ -52,7 +52,7 @@ async def test_a_program_with_many_idle_sockets_may_go_on(either):
 
 
 async def test_a_process_that_cannot_be_inspected_ends_the_run(either):
-    """One that runs a program that it may execute and not read, as the kernel then hides it."""
+    """The kernel hides a process that runs an executable, unreadable program."""
     result = await either.run(
         "import os, time\nwith open('/bin/sleep', 'rb') as file: data = file.read()\n"
         "fd = os.open('hidden', os.O_CREAT | os.O_WRONLY, 0o111)\nos.write(fd, data)\n"
@@ -61,7 +61,7 @@ async def test_a_process_that_cannot_be_inspected_ends_the_run(either):
     )
     if (
         either.isolation == "restricted" and os.getuid() == 0
-    ):  # its supervisor may look all the same
+    ):  # its supervisor may inspect it nevertheless
         assert result.stdout == "went on\n"
         return
     assert (result.status, result.stdout) == (Status.KILLED, "")
@@ -76,7 +76,7 @@ async def test_timers_of_the_kernel_are_few(either):
     assert 0 < int(result.stdout) <= 256
 
 
-async def test_no_program_can_hide_what_it_holds(either):
+async def test_no_program_can_hide_its_descriptors(either):
     result = await either.run(
         "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\n"
         "print(libc.prctl(4, 0), os.strerror(ctypes.get_errno()))"
@@ -102,7 +102,7 @@ async def test_children_that_have_ended_count(either):
     assert result.cpu_s < 3.0
 
 
-async def test_parallel_work_within_the_limit_is_fine(either):
+async def test_parallel_work_within_the_limit_is_allowed(either):
     result = await either.run(
         "import os\nfor _ in range(3):\n    if os.fork() == 0:\n        sum(range(10 ** 6))\n"
         "        os._exit(0)\nfor _ in range(3): os.wait()\nprint('done')",
@@ -111,7 +111,7 @@ async def test_parallel_work_within_the_limit_is_fine(either):
     assert (result.status, result.stdout) == (Status.OK, "done\n")
 
 
-async def test_a_call_of_a_session_has_a_total_too(either):
+async def test_the_total_limit_applies_to_a_session_too(either):
     async with either.session(limits=Limits(wall_s=60.0, cpu_s=1.0)) as session:
         assert (await session.run("1 + 1")).value == "2"
         result = await session.run(FORKS.format(7) + SPIN)
@@ -133,7 +133,7 @@ async def test_many_busy_processes_weigh_as_one(either):
     limits = Limits(wall_s=60.0, cpu_s=60.0)
     result = await either.run(NICENESS.format(9, 40, 11), limits=limits)
     before, *steps = (int(number) for number in result.stdout.split())
-    # Ten weigh as one from 11 steps on (1.25 ** 11 is 11.6); a busy machine lets fewer run.
+    # Ten weigh as one from 11 steps (1.25 ** 11 is 11.6); on a busy machine, fewer run.
     assert min(16, before + 4) <= before + min(steps) <= max(steps) + before <= 19
     assert max(steps) <= 11
     result = await either.run(NICENESS.format(0, 0.4, 1), limits=limits)
@@ -174,7 +174,7 @@ FILLED = (
 )
 
 
-async def test_a_run_that_fills_its_limit_with_busy_processes_gets_what_others_leave(either):
+async def test_a_run_at_its_limit_of_busy_processes_gets_the_idle_time(either):
     bounds = Limits(wall_s=60.0, cpu_s=60.0, processes=max(4, (os.cpu_count() or 1) + 1))
     full = await either.run(FILLED.format(bounds.processes - 1, 50, "pass"), limits=bounds)
     assert (full.stdout, full.status) == ("True\n", Status.OK)
@@ -183,10 +183,10 @@ async def test_a_run_that_fills_its_limit_with_busy_processes_gets_what_others_l
 @pytest.mark.parametrize(
     ("kids", "does"), [(2, "pass"), (3, "time.sleep(0.2)")], ids=["fewer", "one that waits"]
 )
-async def test_any_other_run_does_not(either, kids, does):
+async def test_any_other_run_keeps_its_priority(either, kids, does):
     spare = max(4, (os.cpu_count() or 1) + 1) - 4
     bounds = Limits(wall_s=60.0, cpu_s=60.0, processes=4 + spare)
-    for _ in range(5):  # on a machine that has no time for it, one that waits is busy for a while
+    for _ in range(5):  # on a busy machine, a waiting process is runnable for a while
         result = await either.run(FILLED.format(kids + spare, 0.4, does), limits=bounds)
         assert result.status is Status.OK
         if result.stdout == "False\n":
@@ -194,7 +194,7 @@ async def test_any_other_run_does_not(either, kids, does):
     pytest.fail("a run that leaves room for others was taken for a fork bomb")
 
 
-async def test_what_a_process_uses_is_read_from_its_own_lines():
+async def test_the_usage_of_a_process_is_read_from_its_own_lines():
     before = usage.of(os.getpid())
     end = time.process_time() + 0.3
     while time.process_time() < end:

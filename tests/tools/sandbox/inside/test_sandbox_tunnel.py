@@ -1,4 +1,4 @@
-"""Sockets over a pair of pipes: what comes out, who waits for whom, when it ends."""
+"""The tunnel: carried bytes, flow control, and its end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tools.sandbox.inside import tunnel
 
 
 class Ends:
-    """A tunnel between two control sockets, each end in a thread of its own."""
+    """A tunnel between two control sockets; each end runs in a thread."""
 
     def __init__(self) -> None:
         there, back = os.pipe(), os.pipe()
@@ -69,7 +69,7 @@ def receive_all(sock: socket.socket) -> bytes:
     return b"".join(parts)
 
 
-def test_bytes_go_both_ways_and_so_do_their_ends(ends):
+def test_bytes_and_ends_of_streams_travel_both_ways(ends):
     mine, other = ends.connect()
     mine.sendall(b"request")
     mine.shutdown(socket.SHUT_WR)
@@ -80,14 +80,14 @@ def test_bytes_go_both_ways_and_so_do_their_ends(ends):
     mine.close()
 
 
-def test_messages_without_sockets_go_both_ways(ends):
+def test_messages_without_sockets_travel_both_ways(ends):
     ends.near.send(b"down")
     assert ends.far.recv(16) == b"down"
     ends.far.send(b"up")
     assert ends.near.recv(16) == b"up"
 
 
-def test_several_sockets_come_in_their_order(ends):
+def test_several_sockets_arrive_in_their_order(ends):
     pairs = [socket.socketpair() for _ in range(5)]
     socket.send_fds(ends.near, [b"five"], [theirs.fileno() for _, theirs in pairs])
     _, fds, _, _ = socket.recv_fds(ends.far, 16, 8)
@@ -126,7 +126,7 @@ def test_megabytes_on_many_streams_at_once_arrive_whole(ends):
             sock.close()
 
 
-def test_a_stream_that_nobody_reads_fills_up_and_holds_up_no_other(ends):
+def test_an_unread_stream_fills_up_and_delays_no_other(ends):
     stuck, unread = ends.connect()
     stuck.setblocking(False)
     accepted, deadline = 0, time.monotonic() + 1
@@ -143,14 +143,14 @@ def test_a_stream_that_nobody_reads_fills_up_and_holds_up_no_other(ends):
         sock.close()
 
 
-def test_a_reader_that_goes_away_frees_its_writer(ends):
+def test_the_end_of_a_reader_frees_its_writer(ends):
     mine, other = ends.connect()
     other.close()
-    mine.sendall(bytes(4 << 20))  # times out if it cannot be got rid of
+    mine.sendall(bytes(4 << 20))  # times out if the bytes are not taken
     mine.close()
 
 
-def test_it_ends_with_its_carrier():
+def test_a_tunnel_ends_with_its_byte_streams():
     ends = Ends()
     mine, other = ends.connect()
     ends.far.close()
@@ -175,7 +175,7 @@ def test_silence_ends_the_far_end(monkeypatch):
     mine.close()
 
 
-def test_an_end_with_nothing_to_say_is_not_silent(monkeypatch):
+def test_an_idle_end_is_not_silent(monkeypatch):
     monkeypatch.setattr(tunnel, "_HEARTBEAT_S", 0.05)
     monkeypatch.setattr(tunnel, "_SILENCE_S", 0.3)
     ends = Ends()

@@ -1,4 +1,4 @@
-"""What a client with the token may try against the server and its other clients."""
+"""Attacks of a client with the token on the server and its other clients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tools.sandbox.remote.server import Server
 
 @pytest_asyncio.fixture
 async def sandbox():
-    """The sandbox that is served."""
+    """The served sandbox."""
     async with make_sandbox("bwrap", workers=2, max_sessions=6) as made:
         yield made
 
@@ -33,7 +33,7 @@ async def server(sandbox):
 
 @pytest_asyncio.fixture
 async def http(server):
-    """A client without manners."""
+    """An HTTP client for invalid requests."""
     runner = web.AppRunner(server.application(), handler_cancellation=True, shutdown_timeout=0.2)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -67,12 +67,12 @@ async def test_a_message_of_too_many_values_is_refused_while_others_are_served(h
         assert response.status == 400
         assert "more than 300000 values" in wire.unpack(await response.read())["message"]
     looking.cancel()
-    assert waited < 5  # to read such a message took 9 to 17 s
+    assert waited < 5  # decoding such a message once took 9 to 17 s
     async with http.post("/run", data=a_run("print(1)")) as response:
         assert wire.unpack(await response.read())["stdout"] == "1\n"
 
 
-async def test_a_connection_that_asks_for_nothing_is_cut_off(server, monkeypatch):
+async def test_a_connection_without_a_request_is_closed(server, monkeypatch):
     monkeypatch.setattr(server_module, "_HEADERS_S", 0.4)
     runner = web.AppRunner(server.application())
     await runner.setup()
@@ -87,7 +87,7 @@ async def test_a_connection_that_asks_for_nothing_is_cut_off(server, monkeypatch
     begins.write(b"GET /sandbox HTTP/1.1\r\nHost:")
     async with asyncio.timeout(20):
         assert (await silent.read(), await slow.read()) == (b"", b"")
-    asks.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")  # this one is still open
+    asks.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")  # this connection is still open
     async with asyncio.timeout(20):
         await asker.readuntil(b"200 OK")
     for writer in (nothing, asks, begins):
@@ -115,14 +115,14 @@ async def until(condition, seconds=10.0):
         await asyncio.sleep(0.02)
 
 
-async def test_a_body_that_grows_when_it_is_read_is_refused(http, sandbox):
+async def test_a_compressed_body_is_refused(http, sandbox):
     body = zlib.compress(a_run("print(1)" + " " * (1 << 20)))
     async with http.post("/run", data=body, headers={"Content-Encoding": "deflate"}) as response:
         assert response.status == 415
     assert (await sandbox.health()).runs == 0
 
 
-async def test_limits_that_are_no_numbers_of_their_kind_cost_no_zygote(http, sandbox):
+async def test_limits_of_a_wrong_type_cost_no_zygote(http, sandbox):
     for limits in ({"memory_mb": 128.0}, {"wall_s": 10**400}, {"processes": True}):
         async with http.post("/run", data=a_run("print(1)", **limits)) as response:
             assert response.status == 400
@@ -152,7 +152,7 @@ async def test_messages_without_number_end_the_connection(http, sandbox, monkeyp
         await line.receive()
         busy = {"op": "run", "session": 7, "code": "while True: pass", "wall_s": 60}
         await line.send_bytes(wire.pack({**busy, "number": 1, "owner": "one"}))
-        for number in range(2, 7):  # endings are taken however much is under way
+        for number in range(2, 7):  # a full server still accepts closings
             close = {"op": "close", "session": 7, "number": number, "owner": "one"}
             await line.send_bytes(wire.pack(close))
             call = {"op": "run", "session": 7, "code": "1", "wall_s": None, "owner": "one"}
@@ -169,9 +169,7 @@ async def test_messages_without_number_end_the_connection(http, sandbox, monkeyp
 
 
 @pytest.mark.parametrize("path", ["/run", "/sessions"])
-async def test_answers_that_nobody_reads_are_held_and_then_dropped(
-    http, server, sandbox, monkeypatch, path
-):
+async def test_unread_answers_are_held_and_then_dropped(http, server, sandbox, monkeypatch, path):
     monkeypatch.setattr(server_module, "_ANSWER_S", 1.0)
     monkeypatch.setattr(server_module, "_SLOWEST", 1 << 30)
     big = Limits(output_kb=32 << 10, wall_s=20)

@@ -1,4 +1,4 @@
-"""A served sandbox: a real server on a loopback port, and what goes wrong on the way to it."""
+"""A served sandbox: a real server on a loopback port, and failures of the connection."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ TOKEN = "a-token-of-some-length"
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def sandbox():
-    """The sandbox that is served."""
+    """The served sandbox."""
     async with make_sandbox("bwrap", workers=2, max_sessions=6) as made:
         yield made
 
 
 @contextlib.asynccontextmanager
 async def serving(sandbox, *, token=TOKEN, max_waiting=64, port=0):
-    """A server; yields its URL and itself."""
+    """A running server: yields its URL and the server."""
     server = Server(sandbox, token, max_waiting)
     runner = web.AppRunner(server.application(), handler_cancellation=True, shutdown_timeout=0.2)
     await runner.setup()
@@ -81,7 +81,7 @@ async def until(condition, seconds=10.0):
         await asyncio.sleep(0.02)
 
 
-async def test_a_run_is_the_same_here_and_there(remote, sandbox):
+async def test_a_run_gives_the_same_result_locally_and_remotely(remote, sandbox):
     source = "import sys; print(input()); print(open('a/b', 'rb').read()); sys.exit(3)"
     options = {"stdin": "h\u00e4\udcff", "files": {"a/b": b"\0\xff", "c": "text"}}
     there = await remote.run(source, **options, limits=Limits(wall_s=9))
@@ -94,7 +94,7 @@ async def test_a_run_is_the_same_here_and_there(remote, sandbox):
     assert remote.limits == sandbox.limits
 
 
-async def test_files_come_back_from_there(remote):
+async def test_files_are_returned_by_the_server(remote):
     result = await remote.run(
         "import os\nopen('out', 'wb').write(bytes(range(256)) * 8192)\nos.symlink('out', 'link')",
         collect=["out", "link"],
@@ -105,14 +105,14 @@ async def test_files_come_back_from_there(remote):
         await remote.run("", collect=["/etc/passwd"])
 
 
-async def test_each_test_has_a_process_of_its_own_there_too(remote):
+async def test_each_test_has_its_own_process_on_the_server(remote):
     source = "calls = []\ndef f(x):\n    calls.append(x)\n    return len(calls)"
     tests = [CallTest((n,), 1) for n in range(3)]
     assert (await remote.grade(source, tests, "f")).num_passed == 1
     assert (await remote.grade(source, tests, "f", fresh_process=True)).passed
 
 
-async def test_limits_of_the_client_hold(url, remote):
+async def test_limits_of_the_client_apply(url, remote):
     async with make_sandbox(url, Limits(wall_s=0.3), token=TOKEN) as quick:
         assert (await quick.run("while True: pass")).status is Status.TIMEOUT
         assert (await quick.run("print(1)", limits=Limits(wall_s=9))).stdout == "1\n"
@@ -127,7 +127,7 @@ async def test_limits_of_the_client_hold(url, remote):
         await remote.run("print(1)", files={"a": 1})
 
 
-async def test_verdicts_and_values_travel_exactly(remote, sandbox):
+async def test_verdicts_and_values_arrive_exactly(remote, sandbox):
     deep = [1]
     for _ in range(37):
         deep = [deep]
@@ -158,7 +158,7 @@ async def test_verdicts_and_values_travel_exactly(remote, sandbox):
         await remote.grade("", [CallTest((), 1)])
 
 
-async def test_values_beyond_a_bound_are_left_out_and_the_outcome_stays(remote, monkeypatch):
+async def test_values_beyond_the_limit_are_dropped_but_not_their_outcomes(remote, monkeypatch):
     monkeypatch.setattr(wire, "_VALUES_KEPT", 3000)
     tests = [CallTest((), "x" * 1000)] * 5
     verdict = await remote.grade("def f(): return 'x' * 1000", tests, "f")
@@ -166,7 +166,7 @@ async def test_values_beyond_a_bound_are_left_out_and_the_outcome_stays(remote, 
     assert [o.value is None for o in verdict.outcomes].count(True) == 3
 
 
-async def test_no_token_no_service(url):
+async def test_a_request_without_the_token_is_refused(url):
     for token, told in (
         (None, "asks for a token, and none is set: set TURNWISE_SANDBOX_TOKEN"),
         ("another-token-of-length", "refuses the token: set TURNWISE_SANDBOX_TOKEN"),
@@ -194,7 +194,9 @@ async def test_the_token_may_come_from_the_environment(url, monkeypatch):
         assert (await sandbox.run("print(1)")).stdout == "1\n"
 
 
-async def test_what_is_no_sandbox_or_too_weak_is_refused_at_the_start(url, sandbox, monkeypatch):
+async def test_a_server_that_is_no_sandbox_or_too_weak_is_refused_at_the_start(
+    url, sandbox, monkeypatch
+):
     with pytest.raises(SandboxUnavailable, match="no sandbox answers"):
         async with make_sandbox("http://127.0.0.1:9"):
             pass
@@ -221,7 +223,7 @@ async def test_urls_are_checked(bad):
         make_sandbox(bad)
 
 
-async def test_what_the_server_decides_cannot_be_asked(url):
+async def test_options_that_the_server_decides_are_refused(url):
     with pytest.raises(ValueError, match=r"workers \(3\) is for the server"):
         make_sandbox(url, workers=3)
     with pytest.raises(ValueError, match="min_isolation"):
@@ -230,7 +232,7 @@ async def test_what_the_server_decides_cannot_be_asked(url):
         make_sandbox("bwrap", token="x")
 
 
-async def test_malformed_requests_are_told_so(url, sandbox):
+async def test_malformed_requests_get_an_error(url, sandbox):
     headers = {"Authorization": f"Bearer {TOKEN}"}
     limits = wire.fields_of(Limits())
     run = {"source": "print(1)", "stdin": "", "files": {}, "limits": limits, "collect": []}
@@ -282,7 +284,7 @@ async def test_malformed_requests_are_told_so(url, sandbox):
     assert (sandbox.executor.permits.waiting, sandbox.executor.permits.in_flight) == (0, 0)
 
 
-async def test_a_client_that_gives_up_or_goes_away_has_its_runs_killed(url, sandbox):
+async def test_a_client_that_cancels_or_disconnects_has_its_runs_killed(url, sandbox):
     sleep = "import time; time.sleep(30)"
     limits = Limits(wall_s=30)
     async with make_sandbox(url, token=TOKEN) as remote:
@@ -299,7 +301,7 @@ async def test_a_client_that_gives_up_or_goes_away_has_its_runs_killed(url, sand
     assert sandbox.executor.permits.waiting == 0
 
 
-async def test_a_full_server_is_asked_again_until_the_deadline(sandbox):
+async def test_a_full_server_is_retried_until_the_deadline(sandbox):
     async with serving(sandbox, max_waiting=1) as (url, server):
         server._admission._max_requests = 3
         async with RemoteSandbox(url, token=TOKEN, patience_s=60) as remote:
@@ -343,13 +345,13 @@ async def test_episodes_and_clients_are_served_in_turn(url, sandbox):
             tasks = [
                 asyncio.create_task(greedy.run("import time; time.sleep(0.05)")) for _ in range(60)
             ]
-        await until(lambda: sandbox.executor.permits.waiting == 6)  # 8 places: 4 for each worker
+        await until(lambda: sandbox.executor.permits.waiting == 6)  # 8 permits: 4 for each worker
         done_by_then = sandbox.executor.tally.runs
         with acting_for("b"):
             await greedy.run("print(1)")
         assert sandbox.executor.tally.runs - done_by_then <= 14
         done_by_then = sandbox.executor.tally.runs
-        with acting_for("a"):  # another client's episode of the same name
+        with acting_for("a"):  # an episode of another client with the same name
             await modest.run("print(1)")
         assert sandbox.executor.tally.runs - done_by_then <= 6
         for task in tasks:
@@ -357,7 +359,7 @@ async def test_episodes_and_clients_are_served_in_turn(url, sandbox):
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_a_lost_connection_is_tried_again_once_and_is_no_result(sandbox):
+async def test_a_lost_connection_is_retried_once_and_is_not_a_result(sandbox):
     async with serving(sandbox) as (url, _):
         remote = RemoteSandbox(url, token=TOKEN)
         await remote.start()
@@ -434,12 +436,12 @@ async def test_sessions(remote, sandbox):
     assert sandbox.executor.session_permits.in_flight == 0
 
 
-async def test_a_cancelled_call_is_interrupted_and_the_session_goes_on(remote, sandbox):
+async def test_a_cancelled_call_is_interrupted_and_the_session_continues(remote, sandbox):
     async with remote.session() as session:
         await session.run("x = 1")
         call = asyncio.create_task(session.run("while True: pass"))
         await until(lambda: sandbox.executor.permits.in_flight == 1)
-        await asyncio.sleep(0.3)  # until the code runs: who is not there cannot be interrupted
+        await asyncio.sleep(0.3)  # until the code runs and can be interrupted
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
@@ -452,7 +454,7 @@ async def test_a_cancelled_call_is_interrupted_and_the_session_goes_on(remote, s
         await until(lambda: sandbox.executor.session_permits.in_flight == 1)
 
 
-async def test_many_sessions_at_once_and_no_more_than_there_are_places(remote, sandbox):
+async def test_no_more_sessions_are_open_than_there_are_permits(remote, sandbox):
     async with contextlib.AsyncExitStack() as stack:
         sessions = [await stack.enter_async_context(remote.session()) for _ in range(6)]
         values = await asyncio.gather(*(s.run(f"{n}") for n, s in enumerate(sessions)))
@@ -464,7 +466,7 @@ async def test_many_sessions_at_once_and_no_more_than_there_are_places(remote, s
     await until(lambda: sandbox.executor.session_permits.in_flight == 0)
 
 
-async def test_a_refused_copy_is_told(url, sandbox):
+async def test_a_refused_copy_is_reported(url, sandbox):
     async with (
         make_sandbox(url, Limits(processes=1), token=TOKEN) as remote,
         remote.session() as session,
@@ -474,7 +476,7 @@ async def test_a_refused_copy_is_told(url, sandbox):
         assert (await session.run("1")).value == "1"
 
 
-async def test_a_client_that_goes_away_has_its_sessions_closed(url, sandbox):
+async def test_a_client_that_disconnects_has_its_sessions_closed(url, sandbox):
     remote = RemoteSandbox(url, token=TOKEN)
     await remote.start()
     session = remote.session()
@@ -528,7 +530,7 @@ async def test_the_python_tool_works_over_it(remote):
     await tool.close()
 
 
-async def test_nonsense_on_the_line_ends_it_and_its_sessions(url, sandbox):
+async def test_malformed_messages_end_the_connection_and_its_sessions(url, sandbox):
     headers = {"Authorization": f"Bearer {TOKEN}"}
     messages = [
         b"nonsense",

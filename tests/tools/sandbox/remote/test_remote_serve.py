@@ -1,4 +1,4 @@
-"""``python -m tools.sandbox serve``: its options, and how it ends, as a process of its own."""
+"""``python -m tools.sandbox serve`` as a separate process: its options and its end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def launch(*options: str, token: str | None = None) -> subprocess.Popen:
 
 @pytest.fixture
 def served():
-    """Starts servers; returns the process and its URL."""
+    """Function that starts a server and returns its process and URL."""
     processes = []
 
     def start(*options: str, token: str | None = None) -> tuple[subprocess.Popen, str]:
@@ -132,7 +132,7 @@ async def test_loopback_needs_no_token(served):
         (["--backend", "landlock", "--min-isolation", "namespaces"], None, "isolation below"),
     ],
 )
-def test_a_mistake_is_told_in_one_line(options, token, message, monkeypatch, capsys):
+def test_a_mistake_is_reported_in_one_line(options, token, message, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["sandbox", "serve", "--port", "0", *options])
     monkeypatch.delenv("TURNWISE_SANDBOX_TOKEN", raising=False)
     if token is not None:
@@ -154,7 +154,7 @@ def test_help_names_every_option(monkeypatch, capsys):
 
 def descendants(pid: int) -> list[int]:
     found = []
-    with contextlib.suppress(OSError):  # it has ended just now
+    with contextlib.suppress(OSError):  # it has just ended
         for task in Path(f"/proc/{pid}/task").iterdir():
             for child in map(int, (task / "children").read_text().split()):
                 found += [child, *descendants(child)]

@@ -1,4 +1,4 @@
-"""Conformance: calls of a session: what survives, what is shown, how a call ends."""
+"""Conformance: calls of a session: kept state, results, and ends of calls."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_the_last_value_has_a_name(session):
     assert (await session.run("_ + [3]")).value == "[1, 2, 3]"
 
 
-async def test_a_traceback_shows_cells_and_nothing_of_ours(session):
+async def test_a_traceback_shows_only_cells(session):
     await session.run("def half(x):\n    return x / 0")
     result = await session.run("y = 1\nhalf(y)")
     assert result.status is Status.ERROR
@@ -75,7 +75,7 @@ async def test_a_traceback_shows_cells_and_nothing_of_ours(session):
     assert (await session.run("y")).value == "1"
 
 
-async def test_a_chained_traceback_is_ours_nowhere(session):
+async def test_a_chained_traceback_shows_only_cells(session):
     await session.run("def f():\n    raise KeyError(1)")
     result = await session.run("try:\n    f()\nexcept KeyError as e:\n    raise ValueError from e")
     files = [line.split('"')[1] for line in result.error.splitlines() if 'File "' in line]
@@ -117,13 +117,13 @@ async def test_errors_are_observations(session, code, last_line):
     assert (await session.run("1")).value == "1"
 
 
-async def test_leaving_without_a_complaint_is_no_error(session):
+async def test_exiting_with_code_0_is_no_error(session):
     for code in ("exit()", "import sys; sys.exit(0)", "quit()"):
         assert (await session.run(code)).status is Status.OK
     assert (await session.run("1")).value == "1"
 
 
-async def test_futures_hold_for_later_cells_and_ours_do_not(session):
+async def test_future_imports_apply_to_later_cells_and_the_sandboxs_do_not(session):
     assert (await session.run("def f(x: nobody): pass")).error.endswith(
         "NameError: name 'nobody' is not defined"
     )
@@ -133,7 +133,7 @@ async def test_futures_hold_for_later_cells_and_ours_do_not(session):
     ).value == "{'x': 'nobody'}"
 
 
-async def test_what_other_processes_and_low_levels_write_is_shown_in_order(session):
+async def test_output_of_child_processes_and_descriptors_is_shown_in_order(session):
     result = await session.run(
         "import os, subprocess\nprint('one')\nos.system('echo two')\nos.write(1, b'three\\n')\n"
         "subprocess.run(['sh', '-c', 'echo four; echo bad >&2'])\nprint('five')"
@@ -142,7 +142,7 @@ async def test_what_other_processes_and_low_levels_write_is_shown_in_order(sessi
     assert result.stderr == "bad\n"
 
 
-async def test_output_between_calls_comes_with_the_next(session):
+async def test_output_between_calls_is_in_the_next_result(session):
     first = await session.run(
         "import threading, time\n"
         "def late():\n    time.sleep(0.01)\n    print('late')\n"
@@ -152,7 +152,7 @@ async def test_output_between_calls_comes_with_the_next(session):
     while "late" not in shown[-1] and len(shown) < 100:
         await asyncio.sleep(0.02)
         shown.append((await session.run("1")).shown)
-    # On a busy machine the first call may last until then.
+    # On a busy machine, the first call may take this long.
     assert shown[-1] in ("late\n1", "late")
 
 
@@ -165,7 +165,7 @@ async def test_output_between_calls_comes_with_the_next(session):
         "import subprocess\nsubprocess.run(['sh', '-c', 'printf %5000000d 1'])\nNone",
     ],
 )
-async def test_a_flood_is_cut_and_the_session_goes_on(session, flood):
+async def test_excessive_output_is_truncated_and_the_session_continues(session, flood):
     result = await session.run(flood)
     assert (result.status, result.stdout_truncated, result.over) == (Status.OK, True, False)
     assert len(result.stdout) == 1 << 20
@@ -174,7 +174,7 @@ async def test_a_flood_is_cut_and_the_session_goes_on(session, flood):
     assert (result.shown, result.stdout_truncated) == ("1", False)
 
 
-async def test_values_and_tracebacks_are_cut_too(session):
+async def test_values_and_tracebacks_are_truncated_too(session):
     result = await session.run("'x' * (3 << 20)")
     assert (len(result.value), result.text_truncated, result.over) == (1 << 20, True, False)
     result = await session.run("raise ValueError('é' * (3 << 20))")
@@ -182,7 +182,7 @@ async def test_values_and_tracebacks_are_cut_too(session):
     assert result.text_truncated
 
 
-async def test_an_endless_flood_ends_with_its_call(session):
+async def test_endless_output_ends_with_its_call(session):
     result = await session.run("while True: print('x' * 100_000)", wall_s=0.6)
     assert (result.status, result.over) == (Status.TIMEOUT, False)
     assert result.stdout_truncated
@@ -220,8 +220,8 @@ async def test_an_interrupt_that_is_ignored_ends_the_session(session):
     result = await session.run(IGNORING, wall_s=0.3)
     assert 1.3 <= time.monotonic() - started < 3
     assert (result.status, result.over) == (Status.TIMEOUT, True)
-    assert result.detail == "timeout: the call went on after it was interrupted"
-    with pytest.raises(SessionOver, match=r"timeout: the call went on after it was interrupted"):
+    assert result.detail == "timeout: the call continued after its interrupt"
+    with pytest.raises(SessionOver, match=r"timeout: the call continued after its interrupt"):
         await session.run("1")
 
 
@@ -245,7 +245,7 @@ async def test_a_cancelled_call_that_does_not_stop_ends_the_session(session):
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
             await session.run(IGNORING, wall_s=60)
-    with pytest.raises(SessionOver, match="went on after it was interrupted"):
+    with pytest.raises(SessionOver, match="continued after its interrupt"):
         await session.run("1")
 
 
@@ -255,7 +255,7 @@ async def test_calls_of_one_session_queue_up(session):
     assert results[-1].value == str(list(range(20)))
 
 
-async def test_daemon_threads_rest_between_calls(session):
+async def test_daemon_threads_are_stopped_between_calls(session):
     await session.run(
         "import threading, time\n"
         "def spin():\n    while True: pass\n"
@@ -284,7 +284,7 @@ async def test_a_process_that_a_cell_forks_ends_with_the_cell(session):
     assert "ZeroDivisionError" in result.stderr
 
 
-async def test_closed_and_replaced_streams_are_no_trap(session):
+async def test_closed_and_replaced_streams_are_opened_again(session):
     assert (await session.run("import sys\nsys.stdout.close()\n1")).value == "1"
     assert (await session.run("print('back')")).stdout == "back\n"
     assert (await session.run("sys.stdout = sys.__stdout__ = None\n2")).value == "2"
@@ -317,7 +317,7 @@ async def test_classes_of_a_cell_pickle(session):
     assert (await session.run(code)).value == "1"
 
 
-async def test_it_says_what_held_it(either, session):
+async def test_a_result_names_its_confinement(either, session):
     result = await session.run("1")
     assert (result.backend, result.isolation) == (either.backend, either.isolation)
     assert result.limits_enforced_by == either.limits_enforced_by
@@ -343,7 +343,7 @@ async def test_an_interrupt_that_comes_before_the_code_begins_is_not_lost(either
             call.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await call
-            # One that was late for its call ends no other.
+            # A late interrupt must not end another call.
             assert (await session.run("kept")).value == "1"
 
 

@@ -1,4 +1,4 @@
-"""Conformance: forks and snapshots of a live session: independent in what they promise to be."""
+"""Conformance: forks and snapshots of a session: what is separate and what is shared."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ async def test_variables_are_independent(session):
         assert (await twin.run("xs, f()")).value == "([1, 7, 8, 9], 4)"
 
 
-async def test_children_of_a_session_that_was_copied_come_to_their_own_end(session):
-    """While the supervisor looks for processes that no session has, others are forked."""
+async def test_children_of_a_copied_session_are_not_killed(session):
+    """Processes are forked while the supervisor searches for processes without a branch."""
     async with await session.fork() as twin, await session.fork() as other:
         forks = (
             "import os, time\nends, until = [], time.monotonic() + 2\n"
@@ -55,7 +55,7 @@ async def test_both_run_at_the_same_time(session):
         assert [result.value for result in results] == ["True", "True"]
 
 
-async def test_relative_files_are_copied_and_then_apart(session):
+async def test_relative_files_are_copied_and_then_separate(session):
     await session.run(
         "import os\nos.makedirs('d/e')\nopen('d/e/f', 'w').write('old')\nos.symlink('d', 'link')\n"
         "os.chdir('d')"
@@ -72,7 +72,7 @@ async def test_relative_files_are_copied_and_then_apart(session):
         assert (await twin.run(home)).value == "True"
 
 
-async def test_random_numbers_go_on_alike(session):
+async def test_random_numbers_continue_alike(session):
     await session.run("import random\nrandom.seed(5)")
     async with await session.fork() as twin:
         code = "[random.random() for _ in range(3)]"
@@ -121,13 +121,13 @@ async def test_the_end_of_one_is_not_the_end_of_the_other(session, crash, status
     await twin.close()
 
 
-async def test_orphans_do_not_outlive_the_session_that_left_them(session):
+async def test_orphans_do_not_outlive_their_session(session):
     twin = await session.fork()
     orphan = (
         "import os, select, time\nr, w = os.pipe()\n"
         "if os.fork() == 0:\n    if os.fork() == 0:\n"
         "        os.write(w, str(os.getpid()).encode()); time.sleep(60)\n"
-        "    select.select([r], [], [])\n    os._exit(0)\n"  # else it may be ended before it writes
+        "    select.select([r], [], [])\n    os._exit(0)\n"  # else it may die before it writes
         "os.wait(); pid = int(os.read(r, 20))\npid"
     )
     pid = (await twin.run(orphan)).value
@@ -141,7 +141,7 @@ async def test_orphans_do_not_outlive_the_session_that_left_them(session):
     await twin.close()
 
 
-async def test_each_has_a_memory_limit_of_its_own(session):
+async def test_each_copy_has_its_own_memory_limit(session):
     twin = await session.fork()
     hold = "block = bytearray(b'x') * (150 << 20); import time; time.sleep(0.3); len(block) >> 20"
     results = await asyncio.gather(session.run(hold), twin.run(hold))
@@ -189,7 +189,7 @@ async def test_a_session_that_is_over_cannot_be_copied(session):
         await session.snapshot()
 
 
-async def test_what_cannot_be_copied_is_refused_and_the_session_goes_on(either):
+async def test_a_refused_copy_does_not_end_the_session(either):
     async with either.session() as session:
         await session.run("open('big', 'wb').write(bytes(40 << 20))\nx = 1")
         if either.isolation == "namespaces":
@@ -243,7 +243,7 @@ async def test_many_copies_at_once(either):
 
 
 async def test_a_cancelled_fork_leaves_its_original_as_it_was(either):
-    """However far it came: the next call gets its own answer, and the place is free again."""
+    """At any moment: the next call gets its own answer, and the permit is free again."""
     async with either.session() as session:
         await session.run("x = 0")
         for number, delay in enumerate((0, 0, 0.0005, 0.001, 0.002, 0.005), 1):

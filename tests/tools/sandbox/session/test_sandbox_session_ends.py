@@ -1,4 +1,4 @@
-"""Conformance: how sessions end, and what they leave behind: nothing."""
+"""Conformance: how sessions end, and that they leave nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def session(either):
 
 
 async def settled(limit_s: float = 3.0) -> int:
-    """How many processes there are below this one, once that number is stable."""
+    """Number of processes below this one, once the number is stable."""
     deadline, last = time.monotonic() + limit_s, -1
     while time.monotonic() < deadline:
         count = len(below())
@@ -73,7 +73,7 @@ async def test_a_crash_ends_the_session_and_says_how(session, code, status, deta
     await session.run("x = 1")
     result = await session.run(code)
     if "2000" in code and not result.over:
-        # The kernel refused the fork first; the watchdog ends what is left at its next look.
+        # The kernel refused the fork first; the watchdog ends the rest at its next check.
         assert (result.status, "BlockingIOError" in result.error) == (Status.ERROR, True)
         return
     assert (result.status, result.over) == (status, True)
@@ -94,7 +94,7 @@ async def test_output_before_a_crash_is_kept(session):
     assert (result.stdout, result.stderr, result.over) == ("said\n", "bad\n", True)
 
 
-async def test_one_process_out_of_memory_can_go_on(session):
+async def test_a_session_continues_after_a_memory_error(session):
     await session.run("x = 1")
     result = await session.run("block = bytearray(1 << 30)")
     assert (result.status, result.over) == (Status.MEMORY, False)
@@ -121,7 +121,7 @@ async def test_a_thread_that_exits_between_calls_is_noticed(session):
     with pytest.raises(SessionOver, match="exited with code 4"):
         for _ in range(100):
             await asyncio.sleep(0.02)
-            # Its end may come in a call, which then tells it, or between two.
+            # The end may fall into a call, which then reports it, or between two calls.
             assert (await session.run("1")).exit_code in (None, 4)
     assert session.over
 
@@ -136,7 +136,7 @@ async def test_a_thread_that_exits_between_calls_is_noticed(session):
         "os.write(120, b'\\x0b\\0\\0\\0\\1x'))).start()",
     ],
 )
-async def test_a_program_on_the_interpreters_socket_ends_itself_only(session, code):
+async def test_a_program_that_uses_the_interpreters_socket_ends_only_itself(session, code):
     result = await session.run(code, wall_s=1.0)
     if not result.over:
         with pytest.raises(SessionOver):
@@ -172,14 +172,14 @@ async def test_no_more_sessions_than_allowed(either, monkeypatch):
         with pytest.raises(SandboxBusy, match="max_sessions"):
             await second.fork()
         assert (await either.health()).failures == failures
-        await second.run("import os; os._exit(0)")  # its place is free before it is closed
+        await second.run("import os; os._exit(0)")  # its permit is free before it is closed
         async with either.session() as third:
             assert (await third.run("1")).value == "1"
         await second.restart()
     assert either.executor.session_permits.in_flight == 0
 
 
-async def test_a_call_that_waited_while_its_session_ended_says_so(either, monkeypatch):
+async def test_a_call_that_waited_while_its_session_ended_reports_the_end(either, monkeypatch):
     async with either.session() as session:
         await session.run(
             "import os, threading, time\n"
@@ -192,7 +192,7 @@ async def test_a_call_that_waited_while_its_session_ended_says_so(either, monkey
         async with asyncio.timeout(5):
             while not session.over:
                 await asyncio.sleep(0.02)
-                # A thread that was stopped in time goes on with the next call only.
+                # A thread that was stopped in time continues only with the next call.
                 if not session.over and not call.done():
                     slots.release()
                     result = await call
@@ -204,14 +204,14 @@ async def test_a_call_that_waited_while_its_session_ended_says_so(either, monkey
             await call
 
 
-async def test_a_session_whose_timer_wakes_it_between_calls_is_ended(either):
+async def test_a_session_whose_timer_resumes_it_between_calls_is_ended(either):
     async with either.session() as session:
         result = await session.run(
             "import ctypes, signal, struct, threading\nlibc = ctypes.CDLL(None)\n"
             "signal.signal(signal.SIGCONT, lambda *_: None)\n"
             "timer, goes_on = ctypes.c_void_p(), struct.pack('=qii', 0, 18, 0)\n"
             "event = ctypes.create_string_buffer(goes_on, 64)\n"
-            "for n in range(200):\n"  # once each: a stop ends one that repeats
+            "for n in range(200):\n"  # one expiry each: a stop ends a periodic timer
             "    at = struct.pack('=4q', 0, 0, n // 20, n % 20 * 50_000_000 + 1)\n"
             "    assert libc.timer_create(1, event, ctypes.byref(timer)) == 0\n"
             "    assert libc.timer_settime(timer, 0, at, None) == 0\n"
@@ -222,7 +222,7 @@ async def test_a_session_whose_timer_wakes_it_between_calls_is_ended(either):
         async with asyncio.timeout(20):
             while not session.over:
                 await asyncio.sleep(0.05)
-        with pytest.raises(SessionOver, match="went on between calls"):
+        with pytest.raises(SessionOver, match="resumed between calls"):
             await session.run("1")
 
 
@@ -249,7 +249,7 @@ async def test_many_sessions_at_once(either):
 
 
 def own_mounts() -> list[str]:
-    """This machine's mounts but for those of containers, which others start and stop."""
+    """This machine's mounts, except those of containers, which other processes start and stop."""
     lines = Path("/proc/self/mounts").read_text().splitlines()
     others = ("docker", "/containers/", " overlay ", " nsfs ")
     return [line for line in lines if not any(other in line for other in others)]
@@ -269,7 +269,7 @@ async def test_sessions_leave_nothing(either):
         elif number % 4 == 1:
             await session.run("os._exit(1)")
         elif number % 4 == 2:
-            await (await session.fork()).run("x = 1")  # never closed: the last one to end is
+            await (await session.fork()).run("x = 1")  # never closed: it ends with the last one
             await session.snapshot()
         if number % 5:
             await session.close()
@@ -290,7 +290,7 @@ async def test_sessions_leave_nothing(either):
     processes, fds = await settled(), len(list(Path("/proc/self/fd").iterdir()))
     mounts = own_mounts()
     await round_of(40)
-    assert await settled() <= processes + 1  # a waiting supervisor more or less
+    assert await settled() <= processes + 1  # one waiting supervisor more or less
     assert len(list(Path("/proc/self/fd").iterdir())) == fds
     assert own_mounts() == mounts
     assert either.executor.session_permits.in_flight == 0
@@ -337,7 +337,7 @@ async def test_a_session_outlives_the_replacement_of_its_zygote(monkeypatch):
 
 
 async def restarted(session) -> None:
-    """A new start, which may fall into the time in which what died is being replaced."""
+    """Start again, perhaps while the dead zygote is being replaced."""
     async with asyncio.timeout(15):
         while True:
             try:

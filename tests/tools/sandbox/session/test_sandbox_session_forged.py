@@ -1,6 +1,7 @@
-"""Conformance: whatever a session's program does to its own interpreter and to the socket behind
-it, a call or a copy comes to an end that the program is charged with. No failure of the sandbox,
-which would void the sample, and no error of the host's."""
+"""Conformance: a session's program may attack its own interpreter and the socket to the supervisor.
+
+Each call or copy then ends as the program's own failure: never as a failure of the sandbox, which
+would void the sample, and never with an error in the host."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ AS_INTERPRETER = "import sys\ninterpreter = sys._getframe().f_back.f_locals['sel
 
 
 async def ended(act: Awaitable[Any]) -> str:
-    """How a call or copy ended, in a word; what it opened is closed."""
+    """The end of a call or copy, in a word; closes what it opened."""
     try:
         made = await act
     except (SessionOver, CopyRefused) as error:
@@ -62,7 +63,7 @@ async def test_a_session_that_ends_while_it_is_copied(either, copied_by):
             assert await ended(getattr(session, copied_by)()) in COPIES
 
 
-async def test_the_reason_why_a_session_ended_while_it_was_copied_is_told(either):
+async def test_the_end_of_a_session_during_a_copy_is_reported(either):
     async with either.session() as session:
         await session.run(
             f"import os\n{AS_INTERPRETER}interpreter.__class__._fork = lambda *_: os._exit(7)"
@@ -72,8 +73,8 @@ async def test_the_reason_why_a_session_ended_while_it_was_copied_is_told(either
 
 
 @pytest.mark.parametrize("with_another", [False, True])
-async def test_a_fork_that_is_asked_for_when_the_session_has_just_ended(either, with_another):
-    """Its supervisor may be gone, or go on with other copies."""
+async def test_a_fork_just_after_the_end_of_the_session(either, with_another):
+    """The supervisor may have ended, or may continue with other copies."""
     async with either.session() as session:
         twin = await session.fork() if with_another else None
         await session.run(f"import os\nos.write({SOCKET}, {ANSWER!r})")
@@ -96,7 +97,7 @@ async def test_forged_frames_before_a_fork(either, number):
 
 @pytest.mark.parametrize("number", range(len(FORGED)))
 async def test_forged_frames_in_the_name_of_a_copy(either, number):
-    """By the session itself, which takes the frame that asks for a copy."""
+    """The session itself reads the frame that requests a copy, and forges the answer."""
     steal = (
         "import os, socket, threading\nstream = socket.socket(fileno=os.dup(120))\ndef take():\n"
         "    data, fds, _, _ = socket.recv_fds(stream, 100, 3)\n"
@@ -127,8 +128,8 @@ async def test_a_copy_that_ends_before_its_original_has_returned(either):
 
 
 @pytest.mark.parametrize("size", [20, 60_000, 400_000])
-async def test_calls_that_nobody_reads(either, size):
-    """A thread answers each, in the interpreter's place: the socket fills up."""
+async def test_forged_answers_to_unread_calls(either, size):
+    """A thread answers each call in place of the interpreter: the socket fills up."""
     async with either.session() as session:
         twin = await session.fork()
         answer = (
@@ -172,7 +173,7 @@ async def test_no_signal_ends_the_supervisor(either):
         assert (await session.run("1")).value == "1"
 
 
-async def test_sessions_that_are_all_hostile_do_not_hold_up_an_honest_copy(either):
+async def test_hostile_sessions_do_not_delay_an_honest_copy(either):
     async def hostile(number: int) -> None:
         async with either.session() as session:
             await session.run(f"import os\nos.write({SOCKET}, {FORGED[number]!r})", wall_s=1.0)

@@ -1,4 +1,4 @@
-"""Sessions of the backend that confines nothing: the same calls, interrupts and copies."""
+"""Sessions of ``unsafe-local``: the same calls, interrupts and copies."""
 
 from __future__ import annotations
 

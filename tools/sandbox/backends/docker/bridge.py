@@ -152,7 +152,7 @@ def _pass_control(
     while not heard:
         remaining = deadline - time.monotonic()
         if remaining <= 0:
-            raise SandboxUnavailable(f"docker: the container said nothing for {_START_S:.0f} s")
+            raise SandboxUnavailable(f"docker: the container sent nothing for {_START_S:.0f} s")
         events = dict(poller.poll(1000 * remaining))
         if server.fileno() in events:
             server.pass_descriptor(control_fd)

@@ -61,7 +61,7 @@ class _Collection:
     def explained(self) -> dict[str, str]:
         """Path -> reason for omitted files; "..." stands for further ones."""
         if self._num_visited > _MAX_VISITED:
-            return {**self._notes, "...": f"only {_MAX_VISITED} entries were looked at"}
+            return {**self._notes, "...": f"only {_MAX_VISITED} entries were read"}
         if self._unnamed:
             return {**self._notes, "...": f"and {self._unnamed} more"}
         return self._notes

@@ -129,7 +129,7 @@ class _Session:
                 if now >= branch.since + self.request["idle_s"]:
                     self.end(branch, "timeout", f"idle for {self.request['idle_s']:g} s")
                 elif now >= branch.checked + _CHECK_S and pausing.was_resumed(branch, self.members):
-                    self.end(branch, "killed", "its processes went on between calls")
+                    self.end(branch, "killed", "its processes resumed between calls")
             elif now >= branch.deadline:
                 self.on_deadline(branch, now)
             elif branch.guard is not None and (trouble := branch.guard.tick()):
@@ -151,7 +151,7 @@ class _Session:
         elif branch.state == FORKING:
             self.end(branch, "killed", "the interpreter does not answer")
         elif branch.interrupted:
-            self.end(branch, "timeout", "the call went on after it was interrupted")
+            self.end(branch, "timeout", "the call continued after its interrupt")
         else:
             branch.interrupt(now + _INTERRUPT_S)
 
