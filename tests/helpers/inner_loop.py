@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 DURATIONS = Path(__file__).resolve().parents[1] / "durations.json"
-SLOW_S = 1.0
+SLOW_S = 0.5
 """Limit for one test function with all its parameters, and for one fixture of a wider scope."""
 KEPT_S = 0.2
 """Shorter durations are not recorded."""
