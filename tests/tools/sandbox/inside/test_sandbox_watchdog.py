@@ -1,4 +1,4 @@
-"""How often the watchdog checks a run."""
+"""When the watchdog of a run makes its first check."""
 
 from __future__ import annotations
 
@@ -9,54 +9,51 @@ from types import SimpleNamespace
 
 import pytest
 
-from tools.sandbox.inside.supervisor import mappings, watchdog
+from tools.sandbox.inside.supervisor import watchdog
 
-BUSY, WAITING = "while True: pass", "import time\nprint(1, flush=True)\ntime.sleep(600)"
 REQUEST = {"memory_mb": 1024, "disk_mb": 64, "total_cpu_s": 1000.0, "processes": 16}
+CONFIG = SimpleNamespace(isolation="namespaces", group_events_fd=-1)
+WORKDIR = SimpleNamespace(private=True, folder="/tmp")
 
 
 @pytest.fixture
 def checks(monkeypatch):
-    """Function that counts the checks of a program until a condition holds."""
-    made = []
-    read = mappings.read
+    """Function that ticks a watchdog, and returns at which of the ticks it checked the run.
 
-    def count(*arguments):
-        seen.append(arguments)
-        return read(*arguments)
+    Its argument is a list of ticks: the milliseconds since the start, the milliseconds of processor
+    time that the program has used, and the number of its processes.
+    """
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
 
-    seen = []
-    monkeypatch.setattr(mappings, "read", count)
-
-    def checks(program, enough):
-        process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
-        made.append(process)
-        if program == WAITING:
-            process.stdout.readline()
-        config = SimpleNamespace(isolation="namespaces", group_events_fd=-1)
-        workdir = SimpleNamespace(private=True, folder="/tmp")
+    def checks(*ticks):
+        at = SimpleNamespace(now=0, computed=0, members=[process.pid])
+        clock = SimpleNamespace(
+            monotonic=lambda: at.now / 1000,
+            clock_gettime=lambda _: at.computed / 1000,
+            thread_time=time.thread_time,
+        )
+        monkeypatch.setattr(watchdog, "time", clock)
         child = SimpleNamespace(pid=process.pid, cpu_s=0.0)
-        guard = watchdog.Watchdog(config, workdir, REQUEST, child, lambda: [process.pid])
-        started = time.monotonic()
-        while not enough(process.pid, time.monotonic() - started):
-            assert time.monotonic() - started < 100
+        guard = watchdog.Watchdog(CONFIG, WORKDIR, REQUEST, child, lambda: at.members)
+        seen = []
+        monkeypatch.setattr(guard, "_check", lambda: seen.append(at.now) or "")
+        for now, computed, processes in ticks:
+            at.now, at.computed, at.members = now, computed, [process.pid] * processes
             assert guard.tick() == ""
-            time.sleep(0.001)
-        return len(seen)
+        return seen
 
     yield checks
-    for process in made:
-        process.kill()
-        process.communicate()
+    process.communicate(b"\n", timeout=60)
 
 
-def cpu_s(pid):
-    return time.clock_gettime(~pid << 3 | 2)
+def test_the_first_check_waits_once_for_a_program_that_has_hardly_computed(checks):
+    assert checks((10, 1, 1), (21, 9, 1), (35, 9, 1), (42, 9, 1), (68, 9, 1)) == [42, 68]
 
 
-def test_a_busy_program_is_checked_all_the_time(checks):
-    assert checks(BUSY, lambda pid, _: cpu_s(pid) > 0.5) >= 3
+def test_the_first_check_does_not_wait_for_a_program_that_computes(checks):
+    assert checks((10, 1, 1), (21, 11, 1), (42, 11, 1)) == [21]
+    assert checks((10, 1, 1), (21, 11, 1), (47, 11, 1)) == [21, 47]
 
 
-def test_a_waiting_program_is_checked_at_most_four_times_a_second(checks):
-    assert checks(WAITING, lambda _, passed: passed > 0.6) <= 3
+def test_the_first_check_does_not_wait_for_a_program_with_children(checks):
+    assert checks((21, 1, 2)) == [21]

@@ -10,7 +10,7 @@ import errno
 import math
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tools.sandbox.inside.config import Config
@@ -28,8 +28,6 @@ _LEAST_S, MOST_S = 0.004, 0.025
 """Shortest and longest seconds between checks; shorter near a limit."""
 _BYTES_PER_S = 4 << 30
 """Memory that a program fills in one second of processor time."""
-_LONGEST_S = 0.25
-"""Longest seconds between checks of a run that hardly computes."""
 _WEIGHT_OF_NICE = 1.25
 """Factor by which one step of niceness divides a thread's share of a processor."""
 _MAX_NICE = 19
@@ -78,10 +76,8 @@ class Watchdog:
         self._kills = self._group_kills()
         self._held: dict[int, tuple[int, int]] = {}
         """Process -> resident bytes at its first and at its last check."""
-        self._clocks = _processor_s([child.pid])
-        """Process -> seconds of processor time at the last check, or at the start."""
-        self._checked = time.monotonic()
-        self._next = self._checked + _FIRST_S
+        self._started_s = _processor_s(child.pid)
+        self._next = time.monotonic() + _FIRST_S
         self._pause_s = MOST_S
 
     @property
@@ -95,31 +91,25 @@ class Watchdog:
         Args:
             now: check even if no check is due.
         """
-        if not now and (time.monotonic() < self._next or self._is_waiting()):
+        if not now and (time.monotonic() < self._next or self._starts_slowly()):
             return ""
         before = time.thread_time()  # on a busy machine, a cheap check may take long
-        self._checked = time.monotonic()
         verdict = self._check()
         spent_s = (time.thread_time() - before) * (_SHARE - 1)
         self._next = time.monotonic() + max(self._pause_s, spent_s)
         return verdict
 
-    def _is_waiting(self) -> bool:
-        """Whether the run has computed too little since the last check to exceed a limit.
+    def _starts_slowly(self) -> bool:
+        """Whether the first check can wait once more: the program has hardly computed.
 
-        A run takes memory, disk space and processes only while it computes. A full check costs ten
-        times as much as this test, so a run that waits for an answer or a processor is checked
-        less often.
+        A check costs ten times as much as this test, and many programs end before the next one.
+        Later checks never wait: a child that lives between two of these tests leaves no trace.
         """
-        now = time.monotonic()
-        if now - self._checked > _LONGEST_S:
+        started_s, self._started_s = self._started_s, math.inf
+        if started_s == math.inf or self._members() != [self._child.pid]:
             return False
-        used = _processor_s(self._members())
-        if used.keys() != self._clocks.keys():
-            return False
-        computed_s = sum(used.values()) - sum(self._clocks.values())
-        self._next = now + self._pause_s
-        return computed_s < self._pause_s / 2
+        self._next = time.monotonic() + _FIRST_S
+        return _processor_s(self._child.pid) - started_s < _FIRST_S / 2
 
     def out_of_memory(self) -> bool:
         """Whether the kernel has killed a process of the cgroup for lack of memory."""
@@ -136,7 +126,6 @@ class Watchdog:
 
     def _check(self) -> str:
         members = set(self._members())
-        self._clocks = _processor_s(members)
         # The kernel's limit is exact only if the run has its own user id.
         if len(members) > self._processes:
             self.reason = f"more than {self._processes} processes"
@@ -239,16 +228,12 @@ class Watchdog:
                         os.setpriority(os.PRIO_PROCESS, task, int(self._nice))
 
 
-def _processor_s(members: Iterable[int]) -> dict[int, float]:
-    """Seconds of processor time that all threads of each process have used."""
-    used: dict[int, float] = {}
-    for pid in members:
-        try:
-            used[pid] = time.clock_gettime(~pid << 3 | _SCHEDULED)
-        except OSError:
-            # The process has ended. No comparison with NaN is true, so a check is due.
-            used[pid] = math.nan
-    return used
+def _processor_s(pid: int) -> float:
+    """Seconds of processor time that the threads of a process have used; infinite if it ended."""
+    try:
+        return time.clock_gettime(~pid << 3 | _SCHEDULED)
+    except OSError:
+        return math.inf
 
 
 def _namespace_members() -> list[int]:
