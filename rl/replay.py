@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl.errors import UsageError
+from rl.policies.local import Local
 from rl.run.process.command import answer, report, run_command
 from rl.settings.parsing.command_line import parse
 from rl.settings.parsing.files import read_run
 from rl.settings.parsing.from_python import from_python
-from rl.settings.policy import LocalPolicyConfig, PolicyChoice
+from rl.settings.policy import PolicyChoice
 from rl.settings.train import PRESETS, TrainConfig
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ async def replay(config: ReplayConfig) -> dict[str, Any]:
     if not until:
         raise UsageError(f"run ({run}) has no checkpoint to compare with: give until=STEP")
     # The local policy, as nothing is sampled and no server is needed.
-    alone = replace(trained, policy=PolicyChoice("local", LocalPolicyConfig()))
+    alone = replace(trained, policy=PolicyChoice("local", Local()))
     async with open_runtime(alone, report) as runtime, Trainer(trained, folder, runtime) as trainer:
         for step in range(1, until + 1):
             metrics = await trainer.learn(_groups_of(trainer, run, step))

@@ -8,7 +8,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from agents.template_settings import set_template
 from rl.errors import UsageError
 from rl.settings.chat import OWN_TEMPLATE, ChatConfig
-from rl.settings.run import ModelConfig
+from rl.settings.run import ModelConfig, RunConfig
 
 
 def load_tokenizer(path: str, chat: ChatConfig = OWN_TEMPLATE) -> PreTrainedTokenizerBase:
@@ -31,6 +31,12 @@ def load_tokenizer(path: str, chat: ChatConfig = OWN_TEMPLATE) -> PreTrainedToke
     except ValueError as error:
         raise UsageError(f"model ({path}): {error}") from error
     return tokenizer
+
+
+def cores_of_learner(config: RunConfig, own_weights: bool) -> int:
+    """The number of the learner's cores; a policy that samples meanwhile has the others."""
+    cores = config.num_threads
+    return cores - cores // 2 if own_weights else cores
 
 
 def device_of(config: ModelConfig) -> torch.device:

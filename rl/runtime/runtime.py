@@ -19,7 +19,6 @@ from agents.local import TorchThread
 from agents.policy import Observable, Policy, Serving, Sleeper
 from agents.published_templates import TEMPLATES
 from agents.renderer import Renderer
-from agents.vllm import VLLMServerPolicy
 from rl.errors import UsageError
 from rl.external.collector import make_collector
 from rl.imitation.demonstrations import NoDemonstrations
@@ -27,6 +26,7 @@ from rl.learner.lora import check_lora
 from rl.learner.model import check_model
 from rl.learner.registration import open_of
 from rl.learner.seam import Host, Learner, LearnerSpec, TrainingSpec
+from rl.policies.engine import PolicyContext
 from rl.rollout.collector import Collector
 from rl.rollout.context import EpisodeContext, EpisodeLimits
 from rl.rollout.trajectory import TrajectoryGroup
@@ -36,8 +36,7 @@ from rl.run.metrics.intervals import PassRate, pass_rate_of_tasks
 from rl.run.metrics.service_metrics import ServiceMetrics
 from rl.run.monitoring.activity import LEARNER, OPEN, POLICY, Activities
 from rl.run.process.closing import InTime, at_end
-from rl.runtime.model import device_of, dtype_of, load_tokenizer
-from rl.runtime.policies import WeightSource, check_policy, cores_of_learner, open_policy
+from rl.runtime.model import cores_of_learner, device_of, dtype_of, load_tokenizer
 from rl.runtime.tiny import make_tiny
 from rl.settings.chat import OWN_TEMPLATE
 from rl.settings.lora import NO_LORA, LoraConfig
@@ -134,7 +133,7 @@ class Runtime:
             if not self.policy.shares_weights:
                 handle = await self.learner.weights(version)
                 # A server with the base model takes only the adapter.
-                complete = not isinstance(self.policy, VLLMServerPolicy)
+                complete = not self.config.policy.settings.loads_adapters
                 weights = await handle.tensors(complete=complete)
             await self.policy.load_weights(weights, version)
         self.activities.progressed("weights that arrived")
@@ -218,8 +217,9 @@ async def open_runtime(
             InTime(AsyncExitStack(), "the policy", activities, config.close_s)
         )
         with activities.doing(LEARNER, "the policy", OPEN):
-            source = WeightSource(learner, spec, None if own_weights else thread)
-            policy = await open_policy(config, source, logs=logs, report=report, stack=closed_first)
+            own_thread = None if own_weights else thread
+            context = PolicyContext(config, learner, spec, own_thread, logs, report, closed_first)
+            policy = await config.policy.settings.open(context)
         if isinstance(policy, Observable):
             activities.watch(policy)
         if isinstance(policy, Serving):
@@ -275,7 +275,7 @@ def _prepare(config: RunConfig) -> tuple[torch.device, LoraConfig]:
     """
     lora = config.lora if isinstance(config, TrainConfig | SFTConfig) else NO_LORA
     device = device_of(config)
-    check_policy(config, device, lora)
+    config.policy.settings.check(config, device, lora)
     try:
         check_lora(lora, config.model)
     except ValueError as error:

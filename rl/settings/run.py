@@ -94,7 +94,7 @@ class RunConfig(ModelConfig):
         at_least(0, self, "context_length")
         at_least(1, self, "episode_timeout_s")
         at_least(0.1, self, "close_s")
-        if self.deterministic and self.policy.name != "local":
+        if self.deterministic and not self.policy.settings.supports_deterministic:
             raise ValueError(
                 "deterministic needs policy=local: servers batch requests as they arrive"
             )

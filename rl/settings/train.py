@@ -21,7 +21,6 @@ from rl.settings.parsing.choice import Build, Choice
 from rl.settings.parsing.from_python import from_python
 from rl.settings.parsing.left_out import left_out
 from rl.settings.parsing.unknown_keys import unknown
-from rl.settings.policy import VLLMConfig, VLLMEngineConfig
 from rl.settings.recipes import RECIPES
 from rl.settings.run import RunConfig
 from rl.settings.tracking import TrackingConfig
@@ -180,13 +179,8 @@ class TrainConfig(TrackingConfig, RunConfig):
         The deadline of a whole episode may be longer: its tokens count as progress.
         """
         alone = {"env.step_timeout_s": self.env.options.step_timeout_s}
-        settings = self.policy.settings
-        if isinstance(settings, VLLMConfig):
-            alone |= {
-                "policy.start_s": settings.start_s,
-                "policy.load_s": settings.load_s,
-                "policy.stall_s": settings.stall_s,
-            }
+        deadlines = self.policy.settings.deadlines()
+        alone |= {f"policy.{key}": limit_s for key, limit_s in deadlines.items()}
         for key, limit_s in alone.items():
             if limit_s >= self.stall_s:
                 raise ValueError(
@@ -196,12 +190,7 @@ class TrainConfig(TrackingConfig, RunConfig):
                 )
 
     def _check_staleness(self) -> None:
-        settings = self.policy.settings
-        if isinstance(settings, VLLMEngineConfig) and settings.sleep:
-            raise ValueError(
-                "policy.sleep must be False with staleness above 0: vLLM then samples while "
-                "the learner learns"
-            )
+        self.policy.settings.check_staleness()
         if self.deterministic:
             raise ValueError(
                 "deterministic needs staleness=0: otherwise timing orders the episodes"

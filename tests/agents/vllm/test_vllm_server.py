@@ -272,7 +272,7 @@ async def test_weights_that_are_not_finite_are_not_published(policy):
 
 async def test_a_later_version_must_name_the_same_weights(policy):
     lost = {n: w for n, w in policy.model.state_dict().items() if "q_proj" not in n}
-    with pytest.raises(PolicyFailure, match=r"differs by .*q_proj"):
+    with pytest.raises(PolicyFailure, match=r"names differ: .*q_proj"):
         await policy.load_weights(lost, 2)
 
 

@@ -130,11 +130,7 @@ BAD = [
     ),
     ("qqqq=1", "unknown key 'qqqq'. --help=all lists them all."),
     ("algo=grop", "unknown algorithm 'grop'. Did you mean 'grpo'? One of: grpo, dr-grpo, ..."),
-    (
-        "policy=vllm",
-        "unknown policy 'vllm'. Did you mean 'vllm-server'? One of: local, vllm-server, "
-        "vllm-engine.",
-    ),
+    ("policy=vllm", "unknown policy 'vllm'. Did you mean 'vllm-server'? One of: ..."),
     ("preset=smok", "unknown preset 'smok'. Did you mean 'smoke'? One of: smoke."),
     ("steps=many", "steps ('many') must be of type int"),
     ("steps=2.5", "steps ('2.5') must be of type int"),

@@ -9,8 +9,7 @@ import torch
 
 from rl.errors import UsageError
 from rl.learner.registration import register
-from rl.runtime.policies import check_policy
-from rl.settings.lora import LoraConfig
+from rl.settings.lora import NO_LORA, LoraConfig
 from rl.settings.parsing.command_line import parse
 from rl.settings.train import TrainConfig
 
@@ -20,6 +19,10 @@ register("far", "far_learner:open")
 def config(*words):
     policy = [] if "policy=vllm-server" in words else ["policy=vllm-engine"]
     return parse(TrainConfig, [*policy, *words], command="train", presets={})
+
+
+def check_policy(config, device, lora=NO_LORA):
+    config.policy.settings.check(config, device, lora)
 
 
 @pytest.fixture
@@ -37,7 +40,11 @@ def test_an_engine_that_is_not_installed_is_said_with_the_fix(monkeypatch):
     ("words", "device", "message"),
     [
         (["policy.sleep=true"], "cpu", r"policy\.sleep \(True\) must be False on a CPU"),
-        (["context_length=63"], "cpu", r"context_length \(63\) must be at least 64 with vLLM"),
+        (
+            ["context_length=63"],
+            "cpu",
+            r"context_length \(63\) must be at least 64 with policy",
+        ),
         (["sampling.top_p=0.9"], "cpu", r"top_p \(0\.9\) must be 1 .* with vLLM on a CPU"),
         (["sampling.top_k=9"], "cpu", r"sampling\.top_k \(9\) 0 with vLLM on a CPU"),
         (["sampling.top_p=0.9"], "cuda", r"sampling\.top_k \(0\) must be above 0 with vLLM"),

@@ -1,0 +1,1 @@
+"""Policy engines: what ``policy=NAME`` stands for, with its settings."""

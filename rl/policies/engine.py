@@ -1,0 +1,95 @@
+"""The contract of a policy engine, which samples the completions of a run.
+
+A policy engine is a frozen dataclass that derives from :class:`PolicyEngine`. Its fields are the
+settings ``policy.KEY``, and :meth:`PolicyEngine.open` starts its policy. An engine whose servers
+load copies of the weights derives from :class:`~rl.policies.serving.ServerEngine` instead.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    import torch
+
+    from agents.local import TorchThread
+    from agents.policy import Policy
+    from rl.learner.seam import Learner, LearnerSpec
+    from rl.settings.lora import LoraConfig
+    from rl.settings.run import RunConfig
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyContext:
+    """What a run offers to a policy engine."""
+
+    config: RunConfig
+    """All settings of the run."""
+    learner: Learner
+    """The source of the weights, and of the scores that verify them."""
+    spec: LearnerSpec
+    """The learner was opened with it: the model's folder, the tokenizer, device and type."""
+    thread: TorchThread | None
+    """Computes for learner and policy in turns. None: both compute at once, so a policy in this
+    process needs weights and a thread of its own."""
+    logs: Path | None
+    """Folder for the logs of servers; None: they are dropped."""
+    report: Callable[[str], None]
+    """Shows the user a line."""
+    stack: AsyncExitStack
+    """Closes the policy at the end of the run."""
+
+    @property
+    def context_window(self) -> int:
+        """Maximum tokens of an episode."""
+        return self.config.context_length or self.learner.facts.context_window
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyEngine(ABC):
+    """A way to sample. Its fields are the settings ``policy.KEY``, each with a default."""
+
+    supports_deterministic: ClassVar[bool] = False
+    """Whether equal runs sample equal tokens, so that ``deterministic=true`` is allowed."""
+    loads_adapters: ClassVar[bool] = False
+    """Whether the policy's ``load_weights`` receives the adapter alone if only an adapter is
+    trained. Otherwise it receives the whole model's weights."""
+
+    def deadlines(self) -> Mapping[str, float]:
+        """Settings that limit how long a healthy run makes no progress, in seconds.
+
+        The run's ``stall_s`` must be above each of them.
+        """
+        return {}
+
+    def check_staleness(self) -> None:
+        """Called if ``staleness`` is above 0: the policy samples while the learner learns.
+
+        Raises:
+            ValueError: the policy cannot.
+        """
+        return
+
+    def check(self, config: RunConfig, device: torch.device, lora: LoraConfig) -> None:
+        """Called before the model is loaded, to reject settings that are impossible here.
+
+        Raises:
+            UsageError: the policy cannot run on this machine or with these settings.
+        """
+        return
+
+    @abstractmethod
+    async def open(self, context: PolicyContext) -> Policy:
+        """Start the policy, and load the learner's weights.
+
+        Push ``policy.close`` to ``context.stack`` before the policy starts anything, so that a
+        failed start is cleaned up, too.
+
+        Raises:
+            PolicyFailure: the policy cannot be started, or cannot load the weights.
+        """

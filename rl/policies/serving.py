@@ -1,0 +1,108 @@
+"""Base class of policy engines whose servers load copies of the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rl.errors import UsageError
+from rl.policies.engine import PolicyContext, PolicyEngine
+
+if TYPE_CHECKING:
+    import torch
+
+    from agents.serving import Prober, ServerPolicy, Timeouts, WeightPublisher
+    from rl.settings.lora import LoraConfig
+    from rl.settings.run import RunConfig
+
+_DEADLINES = ("start_s", "load_s", "stall_s")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerEngine(PolicyEngine):
+    """Servers that load the weights after each update, and are verified by a probe.
+
+    A subclass makes an :class:`agents.serving.ServerPolicy` in ``open`` and passes it to
+    :meth:`start`.
+    """
+
+    weights: str = ""
+    """Folder for the transfer of weights, under one path for this process and for the servers;
+    empty: this machine's shared memory."""
+    tolerance: float = 0.0
+    """Maximum difference in nats between the servers' log-probabilities and the learner's after an
+    update; 0: four times the model's own noise, measured at the start, and at least 1e-4 for
+    float32, 0.25 for bfloat16."""
+    start_s: float = 600.0
+    """Maximum seconds for a server to start."""
+    load_s: float = 120.0
+    """Maximum seconds for a server to load weights."""
+    stall_s: float = 60.0
+    """Seconds without a token after which a server, while it has requests, counts as hanging."""
+
+    def __post_init__(self) -> None:
+        for name in _DEADLINES:
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} ({getattr(self, name)}) must be above 0")
+        if not self.tolerance >= 0:
+            raise ValueError(f"tolerance ({self.tolerance}) must be >= 0")
+
+    def deadlines(self) -> Mapping[str, float]:
+        """Deadlines of a start, of loading weights, and of a token."""
+        return {name: getattr(self, name) for name in _DEADLINES}
+
+    def check(self, config: RunConfig, device: torch.device, lora: LoraConfig) -> None:
+        """Reject a context that the probe of the weights does not fit into.
+
+        Raises:
+            UsageError: ``context_length`` is too small.
+        """
+        from agents.serving import PROBE_TOKENS
+
+        if 0 < config.context_length < PROBE_TOKENS:
+            raise UsageError(
+                f"context_length ({config.context_length}) must be at least {PROBE_TOKENS} with "
+                f"policy={config.policy.name}: the probe that verifies each update has that many "
+                "tokens"
+            )
+
+    async def prober(self, context: PolicyContext) -> Prober:
+        """Verifies servers against the learner, with the configured tolerance."""
+        from agents.serving import Prober
+
+        learner, config = context.learner, context.config
+        return Prober(
+            learner.score,
+            learner.facts.vocab_size,
+            sampling=config.sampling_params,
+            tolerance=self.tolerance or await learner.tolerance(config.seed),
+            seed=config.seed,
+        )
+
+    def publisher(self, context: PolicyContext) -> WeightPublisher:
+        """Publishes weights as folders; an adapter alone if the engine loads adapters."""
+        from agents.serving import WeightFolders
+
+        parent = Path(self.weights) if self.weights else None
+        return WeightFolders(parent, context.learner.facts.adapter if self.loads_adapters else None)
+
+    def timeouts(self, config: RunConfig) -> Timeouts:
+        """Deadlines of the policy."""
+        from agents.serving import Timeouts
+
+        return Timeouts(request_s=config.episode_timeout_s, stall_s=self.stall_s)
+
+    async def start(self, policy: ServerPolicy, context: PolicyContext) -> None:
+        """Start a policy's servers, load the learner's weights on them, and verify them.
+
+        Raises:
+            PolicyFailure: a server cannot be started or reached, or cannot load the weights.
+        """
+        context.stack.push_async_callback(policy.close)
+        await policy.open()
+        weights = await context.learner.weights(context.learner.version)
+        tensors = await weights.tensors(complete=not self.loads_adapters)
+        await policy.load_weights(tensors, weights.version)
+        context.report(f"{policy.engine}: {policy.description}")

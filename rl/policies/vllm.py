@@ -1,0 +1,296 @@
+"""``policy=vllm-server`` and ``policy=vllm-engine``: vLLM in servers, or in this process."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import sys
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from rl.errors import UsageError
+from rl.policies.engine import PolicyContext
+from rl.policies.serving import ServerEngine
+
+if TYPE_CHECKING:
+    import torch
+
+    from agents.serving import WeightPublisher
+    from agents.vllm import ServerConfig, VLLMEnginePolicy, VLLMServerPolicy
+    from agents.vllm.arguments import StartConfig
+    from rl.settings.lora import LoraConfig
+    from rl.settings.run import RunConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class VLLM(ServerEngine):
+    """Settings of vLLM, in servers and in this process."""
+
+    loads_adapters = True
+    shares_gpu: ClassVar[bool] = False
+    """Whether vLLM computes on the learner's device."""
+
+    transfer: Literal["files", "ipc", "nccl"] = "files"
+    """How vLLM gets the weights: from files, or by vLLM's own transfer between two GPUs (nccl) or
+    on one GPU (ipc). vLLM's own transfer needs vLLM in this interpreter as well."""
+
+    @property
+    def urls(self) -> list[str]:
+        """URLs of running servers."""
+        return []
+
+    def check(self, config: RunConfig, device: torch.device, lora: LoraConfig) -> None:
+        """Reject settings that vLLM does not support on this machine.
+
+        Raises:
+            UsageError: a setting is not supported.
+        """
+        from agents.vllm.arguments import MAX_RANK
+
+        super().check(config, device, lora)
+        if lora.rank > MAX_RANK:
+            raise UsageError(f"lora.rank ({lora.rank}) must be at most {MAX_RANK} with vLLM")
+        if not self.urls:
+            _check_support(config, device)
+        if self.transfer != "files":
+            self._check_transfer(config, device, lora)
+
+    def publisher(self, context: PolicyContext) -> WeightPublisher:
+        """Publishes weights as files, or by vLLM's own transfer."""
+        if self.transfer == "files":
+            return super().publisher(context)
+        from agents.vllm import RENDEZVOUS, Transfer
+
+        return Transfer(RENDEZVOUS[self.transfer], deadline_s=self.load_s)
+
+    def start_config(self, context: PolicyContext) -> StartConfig:
+        """How vLLM is started for the run's model."""
+        from agents.vllm.arguments import StartConfig
+        from rl.learner.lora import base_of
+
+        config, facts = context.config, context.learner.facts
+        adapter = facts.adapter
+        return StartConfig(
+            model=base_of(context.spec.model),
+            lora_rank=adapter["r"] if adapter is not None else 0,
+            lora_targets=tuple(adapter["target_modules"]) if adapter is not None else (),
+            context_window=context.context_window,
+            dtype=facts.dtype,
+            cpu=facts.device == "cpu",
+            # A server keeps one core for its requests.
+            threads=max(1, config.num_threads - 1),
+            max_num_seqs=config.sampling.slots,
+            supports=config.sampling_params.needs_support,
+            transfer="" if self.transfer == "files" else self.transfer,
+        )
+
+    def _check_transfer(self, config: RunConfig, device: torch.device, lora: LoraConfig) -> None:
+        """Reject a run for which vLLM's own transfer of weights is impossible."""
+        from rl.settings.train import TrainConfig
+
+        setting = f"policy.transfer ({self.transfer})"
+        if lora.rank:
+            raise UsageError(
+                f"{setting} must be files with lora.rank ({lora.rank}): an adapter is transferred "
+                "as files"
+            )
+        if isinstance(config, TrainConfig) and config.learner != "local":
+            raise UsageError(
+                f"{setting} must be files with learner={config.learner}: vLLM's transfer sends the "
+                "tensors of a model in this process"
+            )
+        if device.type != "cuda":
+            raise UsageError(f"{setting} must be files on a {device.type}: the transfer needs GPUs")
+        if self.shares_gpu and self.transfer == "nccl":
+            raise UsageError(
+                f"{setting} must be ipc or files with policy=vllm-engine: both share a GPU"
+            )
+        if self.transfer == "nccl" and not self.urls and not device.index:
+            raise UsageError(
+                f"{setting} needs the learner on another GPU than the servers that the run starts, "
+                f"which use the first: device ({device}) must be cuda:1, for example; or give "
+                "policy.transfer=ipc"
+            )
+        if self.weights:
+            raise UsageError(
+                f"policy.weights ({self.weights}) must be empty with {setting}: no file is written"
+            )
+        if importlib.util.find_spec("vllm") is None:
+            raise UsageError(
+                f"{setting} needs vLLM in this interpreter as well, which sends the weights: "
+                "pip install 'turnwise[vllm]', or give policy.transfer=files"
+            )
+
+
+def _check_support(config: RunConfig, device: torch.device) -> None:
+    """Reject truncated sampling if vLLM cannot report the sampling support that training needs."""
+    from rl.settings.train import TrainConfig
+
+    sampling = config.sampling_params
+    if not sampling.needs_support:
+        return
+    if device.type == "cpu":
+        raise UsageError(
+            f"sampling.top_p ({sampling.top_p}) must be 1 and sampling.top_k ({sampling.top_k}) 0 "
+            "with vLLM on a CPU: there it does not report the tokens that they left, which "
+            "importance ratios need; policy=local reports them"
+        )
+    if not sampling.top_k:
+        raise UsageError(
+            f"sampling.top_k (0) must be above 0 with vLLM and sampling.top_p ({sampling.top_p}): "
+            "top_k bounds the number of tokens that vLLM reports"
+        )
+    # A server that reports supports does so in every response, without top_k the whole vocabulary.
+    if isinstance(config, TrainConfig) and not (config.eval.top_k and config.eval.temperature):
+        raise UsageError(
+            f"eval.top_k ({config.eval.top_k}) and eval.temperature ({config.eval.temperature}) "
+            "must be above 0 with vLLM if training truncates sampling: a vLLM that reports "
+            "supports rejects greedy requests, and needs a top_k"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class VLLMServers(VLLM):
+    """vLLM servers, which load the learner's weights after each update."""
+
+    url: str = ""
+    """Running servers, separated by commas; empty: the run starts its own."""
+    replicas: int = 1
+    """Number of servers that the run starts."""
+    python: str = sys.executable
+    """The Python interpreter that has vLLM; it may belong to another virtual environment."""
+    arguments: str = ""
+    """Additional command-line arguments of servers that the run starts."""
+
+    def __post_init__(self) -> None:
+        from agents.vllm.arguments import split_words
+
+        super().__post_init__()
+        if self.replicas < 1:
+            raise ValueError(f"replicas ({self.replicas}) must be >= 1")
+        if self.url and self.arguments:
+            raise ValueError("arguments is for servers that the run starts, not policy.url")
+        split_words(self.arguments)
+
+    @property
+    def urls(self) -> list[str]:
+        """URLs of running servers."""
+        return [url.strip() for url in self.url.split(",") if url.strip()]
+
+    async def open(self, context: PolicyContext) -> VLLMServerPolicy:
+        """Start the servers or connect to them, and load the learner's weights."""
+        from agents.serving import ManagedServer
+        from agents.vllm import VLLMClient, VLLMServerPolicy, VLLMServerProcess
+
+        prober = await self.prober(context)
+        server = partial(ManagedServer, prober, start_s=self.start_s, load_s=self.load_s)
+        if self.urls:
+            servers = [server(connect=VLLMClient.at(url)) for url in self.urls]
+        else:
+            context.report(f"starting vLLM, {self.replicas} server(s)")
+            configs = self._configs(context)
+            servers = [server(runner=VLLMServerProcess(config)) for config in configs]
+        policy = VLLMServerPolicy(
+            servers,
+            self.publisher(context),
+            prober,
+            context_window=context.context_window,
+            timeouts=self.timeouts(context.config),
+            max_num_seqs=context.config.sampling.slots,
+        )
+        await self.start(policy, context)
+        return policy
+
+    def _configs(self, context: PolicyContext) -> list[ServerConfig]:
+        """How each server is started."""
+        from agents.vllm import ServerConfig
+        from agents.vllm.arguments import split_words
+
+        shared = ServerConfig(
+            **dataclasses.asdict(self.start_config(context)),
+            python=self.python,
+            arguments=split_words(self.arguments),
+        )
+        logs = context.logs
+        files = [logs / f"vllm-{n}.log" if logs else None for n in range(self.replicas)]
+        return [dataclasses.replace(shared, log=log) for log in files]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VLLMInProcess(VLLM):
+    """vLLM's engine in this process, on the learner's device."""
+
+    shares_gpu = True
+
+    gpu_memory: float = 0.4
+    """Share of the GPU's memory for vLLM; the learner has the rest."""
+    sleep: bool = False
+    """Free vLLM's memory while the learner learns. Needs a GPU."""
+    arguments: str = ""
+    """Additional arguments of vLLM's AsyncEngineArgs: "max_num_seqs=64 block_size=32"."""
+
+    def __post_init__(self) -> None:
+        from agents.vllm.arguments import parse_pairs
+
+        super().__post_init__()
+        if not 0 < self.gpu_memory < 1:
+            raise ValueError(f"gpu_memory ({self.gpu_memory}) must be above 0 and below 1")
+        parse_pairs(self.arguments)
+
+    def check_staleness(self) -> None:
+        """Reject a sleeping engine.
+
+        Raises:
+            ValueError: the engine would sleep.
+        """
+        if self.sleep:
+            raise ValueError(
+                "policy.sleep must be False with staleness above 0: vLLM then samples while "
+                "the learner learns"
+            )
+
+    def check(self, config: RunConfig, device: torch.device, lora: LoraConfig) -> None:
+        """Reject settings that the engine does not support on this machine.
+
+        Raises:
+            UsageError: a setting is not supported.
+        """
+        from agents.vllm.engine_process import NOT_INSTALLED
+
+        super().check(config, device, lora)
+        if importlib.util.find_spec("vllm") is None:
+            raise UsageError(NOT_INSTALLED)
+        if self.sleep and device.type == "cpu":
+            raise UsageError("policy.sleep (True) must be False on a CPU: it frees a GPU's memory")
+        if device.index:
+            raise UsageError(
+                f"device ({device}) must be cuda with policy=vllm-engine, which uses the first GPU "
+                f"it sees: set CUDA_VISIBLE_DEVICES={device.index}"
+            )
+
+    async def open(self, context: PolicyContext) -> VLLMEnginePolicy:
+        """Start the engine, and load the learner's weights."""
+        from agents.vllm import EngineConfig, VLLMEnginePolicy, VLLMEngineProcess
+        from agents.vllm.arguments import parse_pairs
+
+        start = dataclasses.asdict(self.start_config(context))
+        start["log"] = context.logs / "vllm-engine.log" if context.logs else None
+        config = EngineConfig(
+            **start,
+            gpu_memory=self.gpu_memory,
+            sleep=self.sleep,
+            arguments=parse_pairs(self.arguments),
+        )
+        policy = VLLMEnginePolicy(
+            VLLMEngineProcess(config),
+            self.publisher(context),
+            await self.prober(context),
+            context_window=context.context_window,
+            timeouts=self.timeouts(context.config),
+            start_s=self.start_s,
+            load_s=self.load_s,
+        )
+        context.report("starting vLLM in this process")
+        await self.start(policy, context)
+        return policy
