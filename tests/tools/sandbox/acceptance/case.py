@@ -1,4 +1,4 @@
-"""What a case of the acceptance suite is: a program or a submission, and what must be seen."""
+"""Cases of the acceptance suite: programs and submissions with their expected results."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ OK, ERROR, TIMEOUT = Status.OK, Status.ERROR, Status.TIMEOUT
 MEMORY, OUTPUT, KILLED = Status.MEMORY, Status.OUTPUT, Status.KILLED
 
 BRIEF = Limits(wall_s=1.5)
-"""For programs that run until they are stopped."""
+"""For programs that run until the sandbox ends them."""
 ROOMY = Limits(wall_s=20.0)
-"""For programs that end by themselves, on a machine that may be busy."""
+"""For programs that end by themselves; long enough for a busy machine."""
 
 FORGER = Limits(wall_s=2.0)
-"""For submissions that may wait for nothing."""
+"""For forged submissions."""
 
 PRELUDE = """
 import ctypes, errno, os, signal, socket, sys, time
@@ -51,33 +51,33 @@ def forks(act, times=1):
             finally:
                 os._exit(0)
 """
-"""Names a process after its case (so that it is found if it survives), and what attacks need."""
+"""Names the process after its case, so that a survivor is found, and defines helpers of attacks."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """A program, and what must be seen of it. ``ESCAPED`` in its output always fails."""
+    """A program with its expected result. ``ESCAPED`` in its output always fails the case."""
 
     expectation: str
-    """In words; the case's name as well."""
+    """The expectation in words; also the case's name."""
     source: str
     statuses: tuple[Status, ...] = (OK,)
     shows: str = "^step"
-    """A pattern of standard output: proof that the program came to its point."""
+    """Pattern of standard output that proves that the program reached its attack."""
     limits: Limits = ROOMY
     stdin: str = ""
     files: Mapping[str, str | bytes] = field(default_factory=dict)
     prelude: bool = True
     crowds: bool = False
-    """Whether it takes what a user's processes have in common: without namespaces, the kernel
-    counts it together with its neighbours, so it runs by itself."""
+    """Whether it exhausts what all processes of a user share. Without namespaces, the kernel counts
+    its neighbours too, so such a program runs alone."""
     follow_up: tuple[str, str] | None = None
-    """A second program, and the pattern of its whole output."""
+    """A second program, with the pattern of its whole output."""
     not_promised: Mapping[str, str] = field(default_factory=dict)
-    """Isolation level -> why the expectation does not hold there; the docs say so too."""
+    """Isolation level -> why it does not guarantee the expectation, as documented."""
 
     def text(self, mark: str, host: Mapping[str, object]) -> str:
-        """The program as it is sent."""
+        """The program with its prelude."""
         prelude = PRELUDE if self.prelude else ""
         whole = prelude.replace("@MARK@", repr(mark.encode())) + self.source
         return whole.replace("@HOST@", repr(dict(host)))
@@ -85,7 +85,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Forgery:
-    """A submission of ``f(x)`` that does not compute ``x * x + 7``, and must never pass a test."""
+    """A submission of ``f(x)`` that does not compute ``x * x + 7`` and must never pass a test."""
 
     expectation: str
     source: str
@@ -94,7 +94,7 @@ class Forgery:
 
 @dataclass(frozen=True)
 class ForgedGrade:
-    """A submission that must not pass any of its own tests, nor harm whoever grades it."""
+    """A submission that must not pass any of its tests, and not harm the host."""
 
     expectation: str
     source: str
@@ -105,7 +105,7 @@ class ForgedGrade:
 
 @dataclass(frozen=True)
 class HonestSubmission:
-    """A submission of ``f(x)`` that computes ``x * x + 7``, and must pass."""
+    """A submission of ``f(x)`` that computes ``x * x + 7`` and must pass."""
 
     expectation: str
     source: str
@@ -118,10 +118,10 @@ _REFUSED = "EPERM|EACCES|ENOSYS|EROFS|ENOENT"
 
 
 def denial(expectation: str, expression: str, errors: str = _REFUSED) -> Program:
-    """An expression that must raise one of these errors, and nothing else."""
+    """An expression that must raise one of these errors."""
     return Program(expectation, f"attempt(lambda: {expression})", (OK,), f"^held ({errors})\n$")
 
 
 def shown(pattern: str, text: str) -> bool:
-    """Whether ``text`` shows the pattern, at the start of a line."""
+    """Whether the pattern matches ``text``; ``^`` matches at each line."""
     return re.search(pattern, text, re.MULTILINE) is not None

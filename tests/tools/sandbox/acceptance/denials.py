@@ -1,4 +1,4 @@
-"""Single acts that must be refused: privilege, kernel, network, and files of the host."""
+"""Single acts that must be denied: privileges, kernel, network, and files of the host."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _PRIVILEGE = {
         "socket.socketpair()[0].setsockopt(1, 47, 1)"
     ),
     "a further filter by prctl": "call(157, 22, 2, 0, 0, 0)",
-    "a table of locks of its own": "call(157, 78, 1, 4, 0, 0)",
+    "a private table of locks": "call(157, 78, 1, 4, 0, 0)",
     "a lease on a file of the interpreter": (
         "__import__('fcntl').fcntl(os.open(os.__file__, 0), 1024, 0)"
     ),
@@ -88,7 +88,7 @@ _PRIVILEGE = {
     "typing into a terminal": "__import__('fcntl').ioctl(0, 0x5412, b'x')",
     "pasting into a terminal": "__import__('fcntl').ioctl(0, 0x541C, b'x')",
     "control groups": "open('/sys/fs/cgroup/cgroup.procs', 'w')",
-    "a control group of its own": "os.mkdir('/sys/fs/cgroup/x')",
+    "a new control group": "os.mkdir('/sys/fs/cgroup/x')",
     "the score of the memory killer": "open('/proc/self/oom_score_adj', 'w').write('-1000')",
     "maps of users": "open('/proc/self/uid_map', 'w').write('0 0 1')",
     "a higher limit of descriptors": "__import__('resource').setrlimit(7, (9999, 9999))",
@@ -174,7 +174,7 @@ _FILES = {
     "extended attributes of a host file": "os.setxattr(HOST['secret'], 'user.x', b'x')",
     "renaming a host file": "os.rename(HOST['secret'], 'mine')",
     "deleting a host file": "os.unlink(HOST['secret'])",
-    "a file beside a host file": "open(HOST['secret'] + '.new', 'w')",
+    "a file next to a host file": "open(HOST['secret'] + '.new', 'w')",
     "writing where the interpreter lives": "open(os.path.join(sys.prefix, 'x'), 'w')",
     "writing to /usr": "open('/usr/x', 'w')",
     "writing to the root folder": "open('/x', 'w')",

@@ -1,4 +1,4 @@
-"""Output, time, the kinds of ends, and standard input."""
+"""Cases of output, time, ends of programs, and standard input."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tools.sandbox import Limits, Status
 
 
 def stopped(expectation: str, source: str, *, limits: Limits = BRIEF) -> Program:
-    """A program that shows a step and is then stopped at the deadline."""
+    """A program that prints a step and is then ended at the deadline."""
     return Program(expectation, source, (TIMEOUT,), limits=limits)
 
 
 def ends(expectation: str, source: str, status: Status, shows: str = "") -> Program:
-    """A program whose end must be told for what it is."""
+    """A program whose end must be reported correctly."""
     return Program(expectation, source, (status,), shows, prelude=False)
 
 
@@ -83,7 +83,7 @@ TIMES: list[Program] = [
         "def again(*_): signal.setitimer(signal.ITIMER_REAL, 0.001); raise KeyboardInterrupt\n"
         "signal.signal(signal.SIGALRM, again)\nstep()\nos.close(2)\nwhile True:\n"
         "    try:\n        again()\n    except BaseException: pass",
-        (TIMEOUT, ERROR),  # an error where the alarm comes inside the handler
+        (TIMEOUT, ERROR),  # an error if the alarm arrives in the handler
         limits=BRIEF,
     ),
     stopped("a stopped process ends", "step()\nos.kill(os.getpid(), signal.SIGSTOP)"),
@@ -130,7 +130,7 @@ TIMES: list[Program] = [
         "waiting for a child that is stopped ends",
         "step()\nforks(lambda: os.kill(os.getpid(), signal.SIGSTOP))\nos.wait()",
     ),
-    stopped("reading a pipe that nobody writes ends", "step()\nos.read(os.pipe()[0], 1)"),
+    stopped("reading a pipe without a writer ends", "step()\nos.read(os.pipe()[0], 1)"),
     stopped(
         "processor time is bounded too",
         "step()\nwhile True: pass",
@@ -152,13 +152,13 @@ ENDS: list[Program] = [
     ends("text nested beyond reason is an error", "(" * 100_000, ERROR),
     ends("endless recursion is an error", "print('a')\ndef f(): f()\nf()", ERROR, "^a"),
     ends(
-        "an exception whose text cannot be had is an error",
+        "an exception without a readable text is an error",
         "print('a')\nclass E(Exception):\n    def __str__(s): raise SystemExit(0)\nraise E",
         ERROR,
         "^a",
     ),
     ends(
-        "a hook for exceptions that exits with 0 makes nothing right",
+        "an exception hook that exits with 0 does not hide the error",
         "import sys, os\nprint('a', flush=True)\nsys.excepthook = lambda *a: 1 / 0\n1 / 0",
         ERROR,
         "^a",
@@ -190,22 +190,22 @@ ENDS: list[Program] = [
 
 INPUTS: list[Program] = [
     Program(
-        "input comes whole",
+        "input arrives whole",
         "step(len(sys.stdin.read()))",
         shows="^step 3300000$",
         stdin="0123456789\n" * 300_000,
     ),
-    Program("input that nobody reads hurts nobody", "step()", stdin="0123456789\n" * 300_000),
+    Program("unread input does no harm", "step()", stdin="0123456789\n" * 300_000),
     Program(
-        "input that is closed hurts nobody",
+        "closed input does no harm",
         "os.close(0)\nstep()",
         stdin="0123456789\n" * 300_000,
     ),
     Program(
-        "the end of input is told", "try: input()\nexcept EOFError: step('end')", shows="^step end"
+        "the end of input is seen", "try: input()\nexcept EOFError: step('end')", shows="^step end"
     ),
     Program(
-        "input is of bytes as they are",
+        "input bytes arrive unchanged",
         "step(sys.stdin.buffer.read())",
         shows=r"^step b'a\\x00\\xff\\r\\n\\xc3\\xa9'$",
         stdin="a\0\udcff\r\né",

@@ -1,4 +1,4 @@
-"""Submissions that try to be graded right without computing anything."""
+"""Submissions that try to pass without computing the answers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FORGERIES: list[Forgery] = [
         "silence": "import time\ndef f(x): time.sleep(60)",
         "silence at import": "import time; time.sleep(60)",
         "a flood": "def f(x):\n    while True: print('passed' * 1000)",
-        # -- values that lie
+        # -- forged values
         "an object equal to everything": (
             "class E:\n    def __eq__(s, o): return True\n    __hash__ = None\ndef f(x): return E()"
         ),
@@ -114,7 +114,7 @@ FORGERIES: list[Forgery] = [
             "a.extend([16] * 1000)\nthreading.Thread(target=g, daemon=True).start()\n"
             "def f(x): return a"
         ),
-        # -- exceptions that lie
+        # -- forged exceptions
         "an exception that lies": (
             "class E(BaseException):\n    def __eq__(s, o): return True\ndef f(x): raise E()"
         ),
@@ -173,7 +173,7 @@ FORGERIES: list[Forgery] = [
             "        if n in ('value', 'answer', 'outcome'): frame.f_locals[n] = 5\n    return t\n"
             "sys.settrace(t); sys.setprofile(t)\ndef f(x): return 0"
         ),
-        "a patched codec of its own process": (
+        "a patched codec in its process": (
             "import sys, gc\nfor o in gc.get_objects():\n"
             "    if type(o) is type(sys) and o.__name__.endswith('codec'):\n"
             "        o.encode = lambda value, depth=0: ['i', '10']\ndef f(x): return object()"
@@ -367,7 +367,7 @@ GRADE_FORGERIES += [
         "f",
     ),
     ForgedGrade(
-        "builtins of its own where the test calls the builtin",
+        "its own builtins where the test calls the builtin",
         "def set(x): return 0\ndef sorted(x): return 0\ndef f(x): return [1]",
         (AssertTest("assert set(f(1)) == set([2])"), AssertTest("assert sorted(f(1)) == [2]")),
     ),
@@ -378,7 +378,7 @@ GRADE_FORGERIES += [
         "f",
     ),
     ForgedGrade(
-        "a helper of its own where the test has one",
+        "its own helper where the test has one",
         "def helper(x): return 0\ndef f(x): return -1",
         (AssertTest("assert helper(f(4)) == 0", setup="def helper(x): return x"),),
         "f",

@@ -1,4 +1,4 @@
-"""Honest programs and submissions: what a sandbox must not get in the way of."""
+"""Honest programs and submissions, which a sandbox must run correctly."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _METADATA = {"restricted": "attributes of files cannot be changed"}
 def honest(
     name: str, source: str, printed: str, *, not_promised: dict[str, str] | None = None
 ) -> Program:
-    """A program whose whole output must be this."""
+    """A program with its whole expected output."""
     return Program(
         f"honest: {name}",
         source,
@@ -35,7 +35,7 @@ HONEST: list[Program] = [
         "8\n",
     ),
     honest(
-        "children in sessions of their own, each ended as a whole",
+        "children in their own sessions, each ended as a whole",
         "import os, signal, subprocess, sys\nleader = os.fork()\nif leader == 0:\n"
         "    os.setsid()\n    sys.exit(0 if os.getpgrp() == os.getpid() else 1)\n"
         "print(os.waitpid(leader, 0)[1])\n"
@@ -84,7 +84,7 @@ HONEST: list[Program] = [
         "caught\n3\n",
     ),
     honest(
-        "files of its own",
+        "its own files",
         "import tempfile, pathlib\npathlib.Path('a/b').mkdir(parents=True)\n"
         "with tempfile.TemporaryFile() as f: f.write(b'x'); f.seek(0); print(f.read())\n"
         "with tempfile.NamedTemporaryFile('w') as f: f.write('y'); f.flush(); "
@@ -241,20 +241,20 @@ HONEST: list[Program] = [
         "[1, 1, 3, 4]\n",
     ),
     honest(
-        "unit tests of its own",
+        "its own unit tests",
         "import sys, unittest\nclass T(unittest.TestCase):\n    def test(self): "
         "self.assertEqual(1 + 1, 2)\nr = unittest.main(exit=False, argv=['x']).result\n"
         "print(r.testsRun, r.wasSuccessful())",
         "1 True\n",
     ),
     honest(
-        "doctests of its own",
+        "its own doctests",
         "import doctest\ndef f(x):\n    '''\n    >>> f(2)\n    4\n    '''\n    return 2 * x\n"
         "print(doctest.testmod())",
         "TestResults(failed=0, attempted=1)\n",
     ),
     honest(
-        "a standard output of its own",
+        "a replaced standard output",
         "import contextlib, io\nb = io.StringIO()\n"
         "with contextlib.redirect_stdout(b): print('x')\nprint(repr(b.getvalue()))",
         "'x\\n'\n",
@@ -297,18 +297,18 @@ HONEST_SUBMISSIONS: list[HonestSubmission] = [
         "def f(x):\n    with ThreadPoolExecutor(2) as p: return sum(p.map(int, [x * x, 7]))",
     ),
     HonestSubmission(
-        "with a daemon thread that goes on",
+        "with a daemon thread that continues",
         "import threading, time\n"
         "threading.Thread(target=time.sleep, args=(9,), daemon=True).start()\n"
         "def f(x): return x * x + 7",
     ),
     HonestSubmission(
-        "with a thread that goes on",
+        "with a thread that continues",
         "import threading, time\nthreading.Thread(target=time.sleep, args=(9,)).start()\n"
         "def f(x): return x * x + 7",
     ),
     HonestSubmission(
-        "with a child that goes on",
+        "with a child that continues",
         "import os, time\nif os.fork() == 0: time.sleep(60); os._exit(0)\n"
         "def f(x): return x * x + 7",
     ),
@@ -334,7 +334,7 @@ HONEST_SUBMISSIONS: list[HonestSubmission] = [
         "import asyncio\nasync def g(x): return x * x + 7\ndef f(x): return asyncio.run(g(x))",
     ),
     HonestSubmission(
-        "with a process of its own",
+        "with a child process",
         "import subprocess, sys\ndef f(x): return int(subprocess.run([sys.executable, '-I', '-c', "
         "f'print({x} * {x} + 7)'], capture_output=True).stdout)",
     ),
@@ -345,7 +345,7 @@ HONEST_SUBMISSIONS: list[HonestSubmission] = [
         "def f(x): return x * x + 7 + g(5000) - 5000",
     ),
     HonestSubmission(
-        "with a standard output of its own",
+        "with a replaced standard output",
         "import io, sys\nsys.stdout = io.StringIO()\n"
         "def f(x):\n    print('x')\n    return x * x + 7",
     ),
@@ -358,7 +358,7 @@ HONEST_SUBMISSIONS: list[HonestSubmission] = [
         "x = yield x * x + 7\nit = g(); next(it)\ndef f(x): return it.send(x)",
     ),
     HonestSubmission(
-        "with a type of its own called as builtins are",
+        "with its own type named like a builtin",
         "class list(list): pass\ndef f(x): return sum(list([x * x, 7]))",
     ),
     HonestSubmission(

@@ -1,4 +1,4 @@
-"""What outlives a run or leads from one to another; secrets; files and folders."""
+"""Attacks across runs, on secrets, and on files and folders."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def look(text):
 
 
 def daemon(end: str, status: tuple) -> Program:
-    """A daemon that ignores every signal, beside a main process that ends so."""
+    """A daemon that ignores every signal, next to a main process that ends this way."""
     return Program(
         f"a daemon is dead when the run returns: {end}",
         f"{_DAEMON}while not os.path.exists('up'): time.sleep(0.01)\n{end}",
@@ -59,7 +59,7 @@ def daemon(end: str, status: tuple) -> Program:
 
 
 def kills(expectation: str, act: str) -> Program:
-    """An act that may end the program itself and nobody else."""
+    """An act that may end only the program itself."""
     return Program(
         expectation,
         f"step()\ntry:\n    {act}\nexcept OSError: pass",
@@ -73,7 +73,7 @@ LIFECYCLE: list[Program] = [
     daemon("os._exit(3)", (ERROR,)),
     daemon("os.kill(os.getpid(), 9)", (KILLED,)),
     Program(
-        "a child that holds the pipes delays nobody",
+        "a child that holds the pipes delays no result",
         "forks(lambda: time.sleep(60))\nstep()",
         (OK,),
     ),
@@ -84,7 +84,7 @@ LIFECYCLE: list[Program] = [
         (OK,),
     ),
     Program(
-        "no child has a session of its own, to which a scheduler gives as much as to all runs",
+        "no child has its own Unix session, which the scheduler might favour",
         "forks(lambda: (attempt(lambda: call(112)), sys.stdout.flush()))\nos.wait()\nstep()",
         (OK,),
         "^held EPERM\nstep",
@@ -95,28 +95,28 @@ LIFECYCLE: list[Program] = [
         "for _ in range(4)]\nstep()\nos._exit(0)",
         (OK,),
     ),
-    kills("killing everybody hits only oneself", "os.kill(-1, 9)"),
-    kills("killing the group hits only oneself", "os.killpg(0, 9)"),
-    kills("killing the parent hits nobody", "os.kill(os.getppid(), 9)"),
-    kills("killing process 1 hits nobody", "os.kill(1, 9)"),
+    kills("killing every process hits only the run itself", "os.kill(-1, 9)"),
+    kills("killing the group hits only the run itself", "os.killpg(0, 9)"),
+    kills("killing the parent hits no process", "os.kill(os.getppid(), 9)"),
+    kills("killing process 1 hits no process", "os.kill(1, 9)"),
     kills(
-        "killing the whole table hits nobody else",
+        "killing every process id hits no other process",
         "[signal.pidfd_send_signal(os.pidfd_open(p), 9) for p in range(1, 300) "
         "if p != os.getpid()]",
     ),
-    kills("stopping the parent stops nobody", "os.kill(os.getppid(), signal.SIGSTOP)"),
+    kills("stopping the parent stops no process", "os.kill(os.getppid(), signal.SIGSTOP)"),
     kills(
-        "a signal by way of a descriptor's owner hits nobody",
+        "a signal through a descriptor's owner hits no process",
         "import fcntl; a, b = socket.socketpair(); fcntl.fcntl(a, 8, HOST['victim']); "
         "fcntl.fcntl(a, 10, 9); fcntl.fcntl(a, 4, 0o20000); b.send(b'x')",
     ),
     Program(
-        "lowering one's user's priority lowers nobody else's",
+        "lowering the user's priority affects no other process",
         "step()\ntry: os.setpriority(os.PRIO_USER, 0, 19)\nexcept OSError: pass",
         (OK,),
     ),
     Program(
-        "a signal of the parent's death can be given up and helps nobody",
+        "giving up the parent's death signal does not help",
         "libc.prctl(1, 0)\nforks(lambda: [libc.prctl(1, 0), time.sleep(60)])\nstep()",
         (OK,),
     ),
@@ -145,7 +145,7 @@ LIFECYCLE: list[Program] = [
         "^step True",
     ),
     Program(
-        "what has the name of a module in one's folder is one's own",
+        "a module in the working folder is the program's own",
         "import textwrap2\nstep(textwrap2.x)",
         (OK,),
         "^step 5",
@@ -155,7 +155,7 @@ LIFECYCLE: list[Program] = [
 
 SECRETS: list[Program] = [
     Program(
-        "the environment is not the host's, wherever it is looked for",
+        "the host's environment is found nowhere",
         _SEARCH + "import glob\nfor text in os.environ.values(): look(text)\n"
         "for name in glob.glob('/proc/*/environ') + glob.glob('/proc/*/task/*/environ') "
         "+ [f'/proc/{p}/environ' for p in (1, HOST['trainer'], HOST['victim'], os.getppid())]:\n"
@@ -163,7 +163,7 @@ SECRETS: list[Program] = [
         shows=r"^step set\(\)$",
     ),
     Program(
-        "no command line tells anything",
+        "no command line reveals the host",
         _SEARCH + "import glob\n"
         "for name in glob.glob('/proc/*/cmdline') + [f'/proc/{p}/cmdline' "
         "for p in (1, HOST['trainer'], HOST['victim'], os.getppid())]:\n"
@@ -183,7 +183,7 @@ SECRETS: list[Program] = [
         shows=r"^step b'\\n'$",
     ),
     Program(
-        "nothing in the process's own memory tells of the host",
+        "the process's own memory reveals nothing of the host",
         _SEARCH + "for one in gc.get_objects():\n"
         "    if isinstance(one, dict):\n        for v in list(one.values()): look(v)\n"
         "    elif isinstance(one, (list, tuple)):\n        for v in one: look(v)\n"
@@ -199,7 +199,7 @@ SECRETS: list[Program] = [
         shows="^step 0 True 1$",
     ),
     Program(
-        "programs that give their caller root's rights do not give them",
+        "setuid programs do not give root's rights",
         "import subprocess\nids = set()\nfor name in ('su', 'mount', 'passwd', 'sudo', 'chsh'):\n"
         "    try: p = subprocess.Popen(['/usr/bin/' + name, '--help'], stdout=-3, stderr=-3)\n"
         "    except OSError: continue\n"
@@ -208,12 +208,12 @@ SECRETS: list[Program] = [
         shows="^step True True 1$",
     ),
     Program(
-        "the identity is nobody's",
+        "the user and group are not root's",
         "step(os.getuid() == os.geteuid() != 0, os.getgid() == os.getegid() != 0)",
         shows="^step True True$",
     ),
     Program(
-        "no interface of the network is there but an empty one",
+        "there is only an empty network interface",
         "try: seen = os.listdir('/proc/self/net') and open('/proc/self/net/dev').read()\n"
         "except OSError: seen = ''\nstep([line.split(':')[0].strip() "
         "for line in seen.splitlines()[2:] if 'lo:' not in line])",
@@ -263,7 +263,7 @@ FILES: list[Program] = [
         }.items()
     ),
     Program(
-        "an archive whose names lead upwards writes nothing of the host's",
+        "an archive whose names lead upwards writes no file of the host",
         "import io, tarfile\nb = io.BytesIO()\nt = tarfile.open(fileobj=b, mode='w')\n"
         "i = tarfile.TarInfo('../' * 40 + HOST['secret'][1:]); i.size = 1\n"
         "t.addfile(i, io.BytesIO(b'x')); t.close(); b.seek(0)\nstep()\n"
@@ -288,7 +288,7 @@ FILES: list[Program] = [
         follow_up=("import os\nprint(os.listdir('.'))", "[]\n"),
     ),
     Program(
-        "files that were given can be read and changed, and are its own",
+        "given files can be read and changed, and belong to the run",
         "step(open('d/x').read()); open('d/x', 'w').write('y'); os.unlink('d/x')",
         shows="^step given",
         files={"d/x": "given"},
@@ -301,7 +301,7 @@ FILES: list[Program] = [
         files={"-rf": "", "a\nb": "", "é": "", "’": "", "\udcff": ""},
     ),
     Program(
-        "writing into one's own source is nothing",
+        "a program cannot overwrite its source",
         "step(os.path.exists(__file__)); open(__file__, 'w').write('x')",
         shows="^step False",
         limits=BRIEF,

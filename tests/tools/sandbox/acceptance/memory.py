@@ -1,4 +1,4 @@
-"""Attacks on the limit of memory, one for each kind that a program can take.
+"""Attacks on the limit of memory, one for each kind of memory.
 
 ``benchmarks.sandbox.memory`` measures the same programs: what they hold at their peak.
 """
@@ -10,12 +10,12 @@ from tests.tools.sandbox.acceptance.case import ERROR, KILLED, MEMORY, OK, TIMEO
 from tools.sandbox import Limits
 
 _HALF = Limits(wall_s=100.0, cpu_s=200.0, memory_mb=128)
-"""Half of what the sandbox allows, so that the machine is spared."""
+"""Half of the sandbox's limit, to spare the machine."""
 _SPLIT = (
     "def split():\n    at = libc.mmap(None, 2000 * 4096, 0, 0x22, -1, 0)\n"
     "    for n in range(0, 2000, 2): libc.mprotect(ctypes.c_void_p(at + n * 4096), 4096, 1)\n"
 )
-"""As many mappings as eight processes may have, nearly: looks take as long as they can."""
+"""Almost as many mappings as eight processes may have, so that a check takes longest."""
 _SHARES = """
 import mmap, os
 held = [mmap.mmap(-1, size) for size in (1000, 1 << 20, 8 << 20)]
@@ -29,7 +29,7 @@ step([block[-1] for block in held])
 MEMORY_CASES: list[Program] = [
     *(
         Program(
-            f"memory is bounded, whatever it is: {kind.name}",
+            f"memory of every kind is limited: {kind.name}",
             kind.source,
             (MEMORY, ERROR, KILLED, OK),
             "^began",
@@ -40,7 +40,7 @@ MEMORY_CASES: list[Program] = [
         for kind in KINDS
     ),
     Program(
-        "memory is bounded, however long looks take",
+        "memory is limited even if checks take long",
         PRELUDE + _SPLIT + "def grow():\n    split()\n    time.sleep(1)\n"
         "    held = touch(mmap.mmap(-1, 100 * MB, flags=2)); time.sleep(100)\n"
         "forks(grow, 7)\nwait()",
@@ -51,7 +51,7 @@ MEMORY_CASES: list[Program] = [
         crowds=True,
     ),
     Program(
-        "the deadline is kept, however long looks take",
+        "the deadline is kept even if checks take long",
         PRELUDE + _SPLIT + "def spin():\n    split()\n    while True: pass\nforks(spin, 7)\nwait()",
         (TIMEOUT, ERROR),
         "^began",
@@ -60,7 +60,7 @@ MEMORY_CASES: list[Program] = [
         crowds=True,
     ),
     Program(
-        "memory can be shared with children, without a name, in pieces of up to 8 MiB",
+        "anonymous memory can be shared with children in mappings of up to 8 MiB",
         _SHARES,
         (OK,),
         r"^step \[7, 7, 7\]$",
@@ -76,14 +76,14 @@ MEMORY_CASES: list[Program] = [
         not_promised={"restricted": "there is no /dev/shm"},
     ),
     Program(
-        "files are copied as ever, though not by the kernel's shortest way",
+        "files can be copied, although not by sendfile",
         "import shutil\nwith open('a', 'wb') as file: file.write(bytes(range(256)) * 9000)\n"
         "shutil.copyfile('a', 'b')\nstep(open('a', 'rb').read() == open('b', 'rb').read())",
         (OK,),
         "^step True$",
     ),
     Program(
-        "space for a file can be asked for ahead",
+        "space for a file can be allocated in advance",
         "fd = os.open('f', os.O_CREAT | os.O_RDWR)\nos.posix_fallocate(fd, 0, 1 << 20)\n"
         "step(os.fstat(fd).st_size, os.fstat(fd).st_blocks >= 2048)",
         (OK,),

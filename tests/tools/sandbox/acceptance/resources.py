@@ -1,4 +1,4 @@
-"""Attacks on processes, memory, files and the kernel's own memory."""
+"""Attacks on the limits of processes, memory, files and kernel memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.tools.sandbox.acceptance.case import (
 from tools.sandbox import Limits
 
 _HALF = Limits(wall_s=40.0, memory_mb=128)
-"""Half of what the sandbox allows, so that the machine is spared."""
+"""Half of the sandbox's limit, to spare the machine."""
 
 RESOURCES: list[Program] = [
     Program(
@@ -25,7 +25,7 @@ RESOURCES: list[Program] = [
         crowds=True,
     ),
     Program(
-        "children that fork on and on are all gone afterwards",
+        "children that fork endlessly are all gone afterwards",
         "step()\nwhile True:\n    try: os.fork()\n    except OSError: pass",
         (TIMEOUT, KILLED),
         limits=BRIEF,
@@ -40,7 +40,7 @@ RESOURCES: list[Program] = [
         crowds=True,
     ),
     Program(
-        "memory that chains of processes hand on, each forked by the last, is counted",
+        "memory that chains of processes pass on, each forked by the last, is counted",
         "step()\ndef hop():\n    try: return os.fork()\n    except OSError: return -1\n"
         "for _ in range(6):\n    while (kid := hop()) < 0: pass\n    if kid == 0:\n"
         "        held, end = bytearray(), time.monotonic() + 20\n"
@@ -52,7 +52,7 @@ RESOURCES: list[Program] = [
         crowds=True,
     ),
     Program(
-        "children that end at once, by the thousand, do not hold up the deadline",
+        "thousands of children that end at once do not delay the deadline",
         "step()\nlibc.signal(17, 1)\nforks(lambda: [libc.vfork() or libc._exit(0) "
         "for _ in iter(int, 1)], 8)\ntime.sleep(60)",
         (TIMEOUT, KILLED),
@@ -113,7 +113,7 @@ RESOURCES: list[Program] = [
         limits=Limits(wall_s=15.0),
     ),
     Program(
-        "shared memory without a name counts as memory",
+        "anonymous shared memory counts as memory",
         "import mmap\nstep()\nm = mmap.mmap(-1, 400 << 20)\n"
         "for at in range(0, 400 << 20, 4096): m[at] = 1\ntime.sleep(60)\nprint('ESCAPED')",
         (MEMORY, ERROR),
@@ -235,13 +235,13 @@ RESOURCES: list[Program] = [
         crowds=True,
     ),
     Program(
-        "watches of files are not to be had, however often one asks",
+        "watches of files are denied every time",
         "n = 0\nwhile n < 200 and libc.inotify_init1(0) >= 0: n += 1\nstep(n)",
         (OK,),
         "^step 0$",
     ),
     Program(
-        "locks on files of the host are at most waited for by others of its kind",
+        "locks on files of the host delay only other programs of the sandbox",
         "import fcntl\nstep()\nfcntl.flock(os.open(os.__file__, 0), fcntl.LOCK_EX)",
         (OK,),
     ),

@@ -1,4 +1,4 @@
-"""Runs cases in one sandbox, several at a time, and says what was wrong with each."""
+"""Runs cases in one sandbox, several at a time, and reports the faults of each."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ from tools.sandbox import AssertTest, CallTest, Limits, RunResult, Sandbox, Verd
 
 AT_ONCE = 6
 _SLACK_S = 6.0
-"""Beyond its limit, a run has so many seconds on a busy machine."""
+"""Seconds that a run may take beyond its limit on a busy machine."""
 CALLS = tuple(CallTest((x,), x * x + 7) for x in (3, 11, 2))
-# Not with a literal: that would be a call, which the host makes without the test code.
+# Without a literal: the host would make a call compared with a literal itself.
 ASSERTS = tuple(AssertTest(f"assert f({x}) == {x} * {x} + 7") for x in (3, 11, 2))
 _numbers = itertools.count()
 
 
 class Runner:
-    """One sandbox in one world."""
+    """Runs cases in one sandbox and one world."""
 
     def __init__(self, sandbox: Sandbox, world: World) -> None:
         self.sandbox = sandbox
         self.world = world
-        self.host = world.told(sandbox.isolation)
+        self.host = world.targets(sandbox.isolation)
 
     async def run(self, cases: Sequence[Case]) -> dict[str, str]:
-        """What was wrong with each case; nothing where it is as it must be."""
+        """Case -> its faults; empty if there are none."""
         found: dict[str, str] = {}
-        room = asyncio.Semaphore(AT_ONCE)
-        # Where users have one count of processes, those that exhaust it come last and alone.
+        permits = asyncio.Semaphore(AT_ONCE)
+        # If all processes of a user count together, cases that exhaust them run last and alone.
         shared = self.sandbox.isolation != "namespaces" and os.getuid() != 0
         alone = [c for c in cases if shared and isinstance(c, Program) and c.crowds]
 
         async def one(case: Case) -> None:
-            async with room:
+            async with permits:
                 found[case_id(case)] = await self._fault_of(case)
 
         await asyncio.gather(*(one(case) for case in cases if case not in alone))
@@ -76,7 +76,7 @@ class Runner:
         )
         faults = _late(started, case.limits)
         faults += [f"process {pid} is left" for pid in called(mark)]
-        faults += _told(result)
+        faults += _leaked(result)
         if result.status not in case.statuses:
             faults.append(f"status {result.status}, not one of {'/'.join(case.statuses)}")
         if not shown(case.shows, result.stdout):
@@ -132,26 +132,26 @@ def _late(started: float, limits: Limits) -> list[str]:
     return [f"took {taken:.1f} s"] if taken > limits.wall_s + _SLACK_S else []
 
 
-def _told(result: RunResult) -> list[str]:
-    said = result.stdout + result.stderr
+def _leaked(result: RunResult) -> list[str]:
+    output = result.stdout + result.stderr
     faults = []
     if "ESCAPED" in result.stdout:
         faults.append("it escaped")
-    if CANARY in said:
+    if CANARY in output:
         faults.append("it knows the secret")
-    if any(text in said for text in ("tools.sandbox", "tools/sandbox", "sandbox set-up")):
+    if any(text in output for text in ("tools.sandbox", "tools/sandbox", "sandbox set-up")):
         faults.append("its errors show the sandbox's own lines")
     return faults
 
 
 def _unusable(verdict: Verdict) -> list[str]:
-    """What a submission says must be text that can be written down."""
-    said = [verdict.detail, verdict.stdout]
+    """A submission's messages must be text that can be encoded."""
+    texts = [verdict.detail, verdict.stdout]
     for outcome in verdict.outcomes:
-        said += [outcome.message, outcome.error_type]
+        texts += [outcome.message, outcome.error_type]
     shows: Callable[[str], bytes] = str.encode
     try:
-        for text in said:
+        for text in texts:
             shows(text)
     except UnicodeEncodeError:
         return ["the verdict has text that cannot be encoded"]

@@ -1,6 +1,6 @@
-"""The acceptance suite: what any backend must hold against programs, forgeries, and for honesty.
+"""The acceptance suite: every backend confines programs, refuses forgeries and runs honest code.
 
-Each case is one test for each backend; all of a backend run together, in one sandbox, once.
+Each case is one test per backend; all cases of a backend run once, together, in one sandbox.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def test_the_suite_is_as_large_as_it_claims():
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    """The host that programs must not reach."""
+    """The world that programs must not reach."""
     made = World(tmp_path_factory.mktemp("world"))
     yield made
     made.close()
@@ -52,7 +52,7 @@ def world(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def findings(request, world, python_for):
-    """Backend -> case -> what was wrong; the cases that were selected run when first asked for."""
+    """Backend -> case -> faults; the selected cases of a backend run at its first request."""
     cache: dict[str, tuple[str, dict[str, str]] | str] = {}
 
     def selected(backend: str) -> list[Case]:
@@ -91,7 +91,7 @@ def test_it_holds(findings, name, backend):
     isolation, faults = findings(backend)
     case = CASES[name]
     if isinstance(case, Program | HonestSubmission) and isolation in case.not_promised:
-        # Named in the docs: whatever it does there, it reaches nothing of the host.
+        # Documented: the program may behave differently, but reaches nothing of the host.
         assert "it knows the secret" not in faults[name]
         pytest.skip(f"not promised by {isolation}: {case.not_promised[isolation]}")
     assert not faults[name], f"{name}: {faults[name]}"

@@ -1,4 +1,4 @@
-"""The host around a sandbox: what must not be shown, touched, signalled or reached."""
+"""The world outside a sandbox, which programs must not read, change, signal or reach."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import threading
 from pathlib import Path
 
 CANARY = "turnwise-canary-5f0e1c"
-"""Stands in the host's environment, in a file and in an inheritable descriptor."""
+"""Secret in the host's environment, in a file and in an inheritable descriptor."""
 
 
 class World:
-    """A file, a process and listeners of the host, in a folder that anybody may enter."""
+    """A file, a process and listeners outside the sandbox, in a folder that all users may enter."""
 
     def __init__(self, folder: Path) -> None:
         self._opened = contextlib.ExitStack()
@@ -57,10 +57,10 @@ class World:
                 one.accept()
             else:
                 one.recv(1)
-            self.touched.append(f"somebody reached {one.getsockname()!r}")
+            self.touched.append(f"a program reached {one.getsockname()!r}")
 
-    def told(self, isolation: str) -> dict[str, object]:
-        """What programs are told of it: where to aim."""
+    def targets(self, isolation: str) -> dict[str, object]:
+        """The targets of attacks, which programs get as ``HOST``."""
         return {
             "secret": str(self.secret),
             "victim": self.victim.pid,
@@ -87,7 +87,7 @@ class World:
         }
 
     def changes(self) -> list[str]:
-        """What is not as it was."""
+        """What programs have changed or reached."""
         after = self._state()
         changed = [f"{k}: {v!r} -> {after[k]!r}" for k, v in self._before.items() if after[k] != v]
         return changed + self.touched
