@@ -18,7 +18,7 @@ import time
 
 from benchmarks.sandbox.throughput import rate
 from tools.sandbox import Limits, Sandbox, make_sandbox
-from tools.sandbox.inside.supervisor import usage, watchdog
+from tools.sandbox.inside.supervisor import process_tree, usage
 
 ECHO = """
 import sys
@@ -102,7 +102,7 @@ async def idle_share(sandbox: Sandbox, sessions: int, seconds: float) -> float:
 def processor_seconds() -> float:
     """What the processes below this one have used so far."""
     total = 0.0
-    for pid in watchdog.descendants():
+    for pid in process_tree.descendants():
         with contextlib.suppress(OSError):  # it has ended
             total += usage.of(pid).cpu_s
     return total

@@ -22,7 +22,7 @@ from tools.sandbox.inside.config import Config
 from tools.sandbox.inside.program import main as program
 from tools.sandbox.inside.program import process_groups
 from tools.sandbox.inside.supervisor import main as supervisor
-from tools.sandbox.inside.supervisor import watchdog
+from tools.sandbox.inside.supervisor import process_tree
 from tools.sandbox.inside.workdir import remove_tree
 
 _MAX_FAILURES = 5
@@ -146,7 +146,7 @@ class _Zygote:
         """Kill the processes of killed supervisors; each death may leave further orphans."""
         if self.config.isolation == "namespaces":
             return  # they die with their process 1
-        for pid in watchdog.children(os.getpid()):
+        for pid in process_tree.children(os.getpid()):
             if pid in self.supervisors:
                 continue
             with contextlib.suppress(ProcessLookupError):

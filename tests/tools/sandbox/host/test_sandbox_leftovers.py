@@ -14,7 +14,7 @@ import pytest
 from tools.sandbox import SandboxFailure, SandboxUnavailable, make_sandbox
 from tools.sandbox.backends import cgroup, landlock
 from tools.sandbox.inside import workdir
-from tools.sandbox.inside.supervisor.watchdog import descendants
+from tools.sandbox.inside.supervisor.process_tree import descendants
 
 pytestmark = pytest.mark.filterwarnings("ignore:unsafe-local:UserWarning")
 

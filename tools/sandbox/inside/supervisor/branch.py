@@ -13,7 +13,7 @@ from collections.abc import Collection, Container, Iterable
 from dataclasses import dataclass, field
 
 from tools.sandbox.inside import fd_passing, frames
-from tools.sandbox.inside.supervisor import watchdog
+from tools.sandbox.inside.supervisor import process_tree, watchdog
 from tools.sandbox.inside.supervisor.processes import Child, Stream
 
 _SLACK = 1 << 12
@@ -85,7 +85,7 @@ class Branch:
         """The branch's process and its descendants."""
         pid = self.child.pid
         living = pid and self.child.status is None
-        return [pid, *watchdog.descendants(pid)] if living else []
+        return [pid, *process_tree.descendants(pid)] if living else []
 
     def begin(self, state: str, now: float, deadline: float) -> None:
         """Enter a state."""

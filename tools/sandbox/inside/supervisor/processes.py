@@ -14,7 +14,7 @@ from typing import Any
 
 from tools.sandbox.inside import codec
 from tools.sandbox.inside.config import Config
-from tools.sandbox.inside.supervisor import watchdog
+from tools.sandbox.inside.supervisor import process_tree
 
 _PIPE_CHUNK = 1 << 16
 _MAX_REAPED = 64
@@ -106,14 +106,14 @@ def kill_everything(config: Config, child: Child) -> None:
         return
     while True:
         # The leader's id stays reserved while the group has members.
-        if child.status is None or watchdog.descendants():
+        if child.status is None or process_tree.descendants():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
-        for pid in watchdog.descendants():
+        for pid in process_tree.descendants():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         reap(child, os.WNOHANG)
-        if not watchdog.descendants():
+        if not process_tree.descendants():
             return
         time.sleep(0.0005)
 

@@ -20,7 +20,7 @@ from typing import Any
 from tools.sandbox.inside import frames
 from tools.sandbox.inside.config import Config
 from tools.sandbox.inside.program.cells import folder_of
-from tools.sandbox.inside.supervisor import pausing, watchdog
+from tools.sandbox.inside.supervisor import pausing, process_tree, watchdog
 from tools.sandbox.inside.supervisor.branch import (
     CALLING,
     FORKING,
@@ -222,7 +222,7 @@ class _Session:
 
     def members(self, branch: Branch) -> list[int]:
         """The processes of a branch; a session that was never forked has one branch."""
-        return branch.members() if self.forked else watchdog.descendants()
+        return branch.members() if self.forked else process_tree.descendants()
 
     def starting(self) -> bool:
         """Whether a copy's process is not known yet."""
@@ -234,8 +234,8 @@ class _Session:
             return set()
         # Comparing all processes with the branches' would find those forked between the two lists.
         roots = {branch.child.pid for branch in self.branches.values()}
-        adopted = set(watchdog.children(os.getpid())) - roots
-        return adopted.union(*map(watchdog.descendants, adopted))
+        adopted = set(process_tree.children(os.getpid())) - roots
+        return adopted.union(*map(process_tree.descendants, adopted))
 
     def listen(self, fd: int, handler: Callable[[], None]) -> None:
         """Call ``handler`` whenever ``fd`` is readable."""

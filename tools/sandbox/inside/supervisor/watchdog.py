@@ -1,7 +1,6 @@
 """Enforces the limits of a run's total usage, which the kernel limits only by cgroups."""
 
 # Plain os calls: this code runs every 25 ms beside each program.
-# ruff: noqa: PTH123, PTH208
 
 from __future__ import annotations
 
@@ -11,14 +10,12 @@ import math
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tools.sandbox.inside.config import Config
-from tools.sandbox.inside.supervisor import mappings, usage
+from tools.sandbox.inside.supervisor import mappings, process_tree, usage
+from tools.sandbox.inside.supervisor.processes import Child
 from tools.sandbox.inside.workdir import MAX_FILES, WorkDir
-
-if TYPE_CHECKING:
-    from tools.sandbox.inside.supervisor.processes import Child
 
 _FIRST_S = 0.02
 """Seconds before the first check: shorter programs are never checked."""
@@ -59,7 +56,9 @@ class Watchdog:
     ) -> None:
         self.reason = ""
         everything = (
-            _namespace_members if config.isolation == "namespaces" else lambda: descendants()
+            process_tree.namespace_members
+            if config.isolation == "namespaces"
+            else process_tree.descendants
         )
         self._members = members or everything
         self._workdir = workdir
@@ -234,33 +233,6 @@ def _processor_s(pid: int) -> float:
         return time.clock_gettime(~pid << 3 | _SCHEDULED)
     except OSError:
         return math.inf
-
-
-def _namespace_members() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
-
-
-def descendants(root: int | None = None) -> list[int]:
-    """Every living or unreaped descendant of ``root``, or of this process."""
-    found: list[int] = []
-    pending = [os.getpid() if root is None else root]
-    while pending:
-        below = children(pending.pop())
-        found += below
-        pending += below
-    return found
-
-
-def children(pid: int) -> list[int]:
-    """The living or unreaped children of a process, which may be gone."""
-    found: list[int] = []
-    try:
-        for task in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{task}/children", "rb") as file:
-                found += [int(child) for child in file.read().split()]
-    except (FileNotFoundError, ProcessLookupError):
-        pass
-    return found
 
 
 def _disk_use(folder: str) -> tuple[int, int]:
