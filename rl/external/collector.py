@@ -15,13 +15,13 @@ import envs
 from agents.capture import Capture, CapturedEpisode, CapturedTurn, CaptureLimits, CaptureServer
 from agents.capture.errors import ApiError
 from agents.policy import PolicyFailure
-from envs.episode import EnvFailure, StopReason
+from envs.episode import EnvFailure, EnvToolCall, StopReason
 from rl.external.env import AgentEnv, AgentOptions
 from rl.external.program import Program
 from rl.rollout.collector import Collector
 from rl.rollout.context import EpisodeContext
 from rl.rollout.episode import Episode, EpisodeTimeout, outcome_of
-from rl.rollout.trajectory import ToolCall, Trajectory, Turn
+from rl.rollout.trajectory import Trajectory, Turn
 from rl.rollout.vine import VineConfig
 from rl.run.monitoring.activity import ENVIRONMENT, QUEUE
 
@@ -196,7 +196,7 @@ def _turn(turn: CapturedTurn) -> Turn:
         finish_reason=turn.completion.finish_reason.value,
         num_tokens=len(turn.completion.token_ids),
         tool_calls=[
-            ToolCall(call.name, dict(call.arguments), call.result or "") for call in turn.calls
+            EnvToolCall(call.name, dict(call.arguments), call.result or "") for call in turn.calls
         ],
         generate_s=turn.answered_at - turn.asked_at,
     )

@@ -23,7 +23,7 @@ from envs.episode import EnvFailure, EnvToolCall, StepResult, StopReason
 from envs.record import Recorder
 from rl.rollout.attempt import Attempt
 from rl.rollout.context import EpisodeContext
-from rl.rollout.trajectory import ToolCall, Trajectory, Turn
+from rl.rollout.trajectory import Trajectory, Turn
 from rl.run.metrics.episodes import share_of_success
 from rl.run.monitoring.activity import ENVIRONMENT, GENERATE, POLICY, QUEUE, ROLLOUT, TOOL, Activity
 from tools.owner import acting_for
@@ -384,10 +384,10 @@ def _numbers(kind: str, values: Mapping[str, Any]) -> dict[str, float]:
     return numbers
 
 
-def _tool_call(call: EnvToolCall) -> ToolCall:
+def _tool_call(call: EnvToolCall) -> EnvToolCall:
     """The call as the record holds it; the record must be valid JSON."""
     if not isinstance(call, EnvToolCall):
         raise TypeError(f"tool_calls must hold EnvToolCalls, not {type(call).__name__}")
-    made = ToolCall(call.name, dict(call.arguments), call.text, call.error, call.cost)
+    made = EnvToolCall(call.name, dict(call.arguments), call.text, call.error, call.cost)
     json.dumps(asdict(made))
     return made

@@ -10,7 +10,7 @@ from typing import Any
 
 from agents.completion import FinishReason
 from agents.segment import NOT_SAMPLED, Segment
-from envs.episode import StopReason
+from envs.episode import EnvToolCall, StopReason
 from envs.record import EpisodeId, RecordedCall, RecordedTool
 
 EQUAL = 1e-9
@@ -20,23 +20,10 @@ __all__ = [
     "NOT_SAMPLED",
     "Continuations",
     "Segment",
-    "ToolCall",
     "Trajectory",
     "TrajectoryGroup",
     "Turn",
 ]
-
-
-@dataclass(slots=True)
-class ToolCall:
-    """One tool call of an episode, with its result."""
-
-    name: str
-    arguments: Mapping[str, Any]
-    text: str
-    error: str | None = None
-    cost: float = 0.0
-    """In the unit of the tool."""
 
 
 @dataclass(slots=True)
@@ -52,7 +39,9 @@ class Turn:
     rewards: dict[str, float] = field(default_factory=dict)
     """Named contributions that add up to the turn's reward."""
     scores: dict[str, float] = field(default_factory=dict)
-    tool_calls: list[ToolCall] = field(default_factory=list)
+    tool_calls: list[EnvToolCall] = field(default_factory=list)
+    """The agent's calls, malformed ones included. ``Trajectory.calls`` records the requests that
+    reached tool services, with the data that a replay needs."""
     generate_s: float = 0.0
     """Seconds between the request to the policy and its answer."""
     env_s: float = 0.0
@@ -249,7 +238,7 @@ class Trajectory:
         fields = dict(record)
         fields["segments"] = [Segment(**segment) for segment in fields["segments"]]
         fields["turns"] = [
-            Turn(**{**turn, "tool_calls": [ToolCall(**call) for call in turn["tool_calls"]]})
+            Turn(**{**turn, "tool_calls": [EnvToolCall(**call) for call in turn["tool_calls"]]})
             for turn in fields["turns"]
         ]
         fields["calls"] = [RecordedCall(**call) for call in fields["calls"]]

@@ -11,7 +11,8 @@ import pytest
 
 from agents.completion import Completion, FinishReason
 from agents.segment import NOT_SAMPLED, Segment
-from rl.rollout.trajectory import ToolCall, Trajectory, TrajectoryGroup, Turn
+from envs.episode import EnvToolCall
+from rl.rollout.trajectory import Trajectory, TrajectoryGroup, Turn
 
 
 def recount(trajectory, said):
@@ -65,7 +66,7 @@ def sound():
     main.append_completion(Completion((8, 9), (-0.5, -1.0), (2, 2), FinishReason.STOP_TOKEN), 0)
     fork.append_context([5, 6, 7, 4], 1)
     fork.append_completion(Completion((3,), (-2.0,), (3,), FinishReason.LENGTH), 1)
-    calls = [ToolCall("look", {"q": "x"}, "found"), ToolCall("look", {}, "", "no q")]
+    calls = [EnvToolCall("look", {"q": "x"}, "found"), EnvToolCall("look", {}, "", "no q")]
     turns = [
         Turn("a", "o", "stop_token", 2, {"a": 0.5, "b": 0.25}, {"s": 1.0}, calls, 0.1, 0.2),
         Turn("b", "", "length", 1, {"a": -1.0}),

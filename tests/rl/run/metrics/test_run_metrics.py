@@ -10,8 +10,9 @@ from scipy.stats import binomtest, t
 
 from agents.completion import Completion, FinishReason
 from agents.segment import Segment
+from envs.episode import EnvToolCall
 from rl.eval import _pass_at_k
-from rl.rollout.trajectory import ToolCall, Trajectory, TrajectoryGroup, Turn
+from rl.rollout.trajectory import Trajectory, TrajectoryGroup, Turn
 from rl.run.metrics.episodes import rollout_metrics, success_of
 from rl.run.metrics.intervals import mean_interval, pass_at_k, pass_rate, pass_rate_of_tasks
 
@@ -96,12 +97,12 @@ def episode(sampled, rewards, *, scores=None, reason="stop_token", calls=(), **e
 
 
 def test_rollout_metrics_by_hand():
-    broken = ToolCall("look", {}, "", "no")
+    broken, found = EnvToolCall("look", {}, "", "no"), EnvToolCall("x", {}, "y")
     groups = [
         TrajectoryGroup(
             [
                 episode([2, 3], [{"a": 1.0}, {"b": 0.5}], scores={"s": 1.0}, reason="length"),
-                episode([4], [{"a": 0.5}], reason="length", calls=[broken, ToolCall("x", {}, "y")]),
+                episode([4], [{"a": 0.5}], reason="length", calls=[broken, found]),
                 episode([9], [{"a": 100.0}], failure="EnvFailure: gone"),
             ]
         ),
