@@ -34,9 +34,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from agents.completion import Completion, FinishReason
 from rl.credit.algorithm import Algorithm
 from rl.credit.algorithms import ALGORITHMS
-from rl.credit.assignment import assign_credit
+from rl.credit.assignment import assign_credit, correction_weights
 from rl.credit.batch import Batch
-from rl.credit.corrections import correction_weights
 from rl.credit.logprobs import token_head
 from rl.credit.losses import FixedTerms, TokenScores, policy_objective
 from rl.learner.settings import OptimizerConfig

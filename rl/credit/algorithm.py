@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from rl.credit.advantages import GroupOutcome
+from rl.credit.corrections import correction_kinds
 from rl.credit.options import (
     Aggregation,
-    CorrectionKind,
     Critic,
     KLEstimator,
     KLPlace,
@@ -20,7 +20,14 @@ from rl.credit.options import (
     check_names,
     require,
 )
-from rl.credit.plugin import ADVANTAGES, SURROGATES, Advantage, PlugIn, PlugIns, Surrogate
+from rl.credit.plugin import (
+    ADVANTAGES,
+    SURROGATES,
+    Advantage,
+    PlugIn,
+    PlugIns,
+    Surrogate,
+)
 from rl.credit.surrogates import Clip
 
 _PLUG_INS: dict[str, PlugIns[Any]] = {"advantage": ADVANTAGES, "surrogate": SURROGATES}
@@ -87,8 +94,9 @@ class Value:
 class Correction:
     """Importance weights for the mismatch of sampler and learner."""
 
-    kind: CorrectionKind = "none"
-    """The weights; :mod:`rl.credit.corrections` has the formulas (old_logprobs=update only)."""
+    kind: str = "none"
+    """The weights: none, tis, icepop, token-mask, outlier-mask, seq-tis, seq-icepop, seq-mask,
+    geo-mask, or the name of a plug-in (old_logprobs=update only); docs/algorithms.md."""
     low: float = 0.5
     """Lower bound of the ratio (all kinds except tis and seq-tis)."""
     high: float = 2.0
@@ -99,6 +107,8 @@ class Correction:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        kinds = correction_kinds()
+        require("kind", self.kind, self.kind in kinds, f"one of {', '.join(kinds)}")
         bounds = 0 <= self.low <= 1 <= self.high
         require("low, high", f"{self.low}, {self.high}", bounds, "from 0 to 1, and 1 or more")
         drop = self.drop_divergence
@@ -231,6 +241,11 @@ class Algorithm:
         coef, value = self.value.coef, self.value
         if advantage.needs_values:
             require("value.coef", coef, coef > 0, f"above 0 for advantage={advantage.name}")
+            if not type(advantage).__module__.startswith("rl.credit."):
+                # This imports torch, which the built-in advantages do not need for parsing.
+                from rl.credit.assignment import check_values
+
+                check_values(advantage)
             return
         require("value.coef", coef, coef == 0, f"0 for advantage={advantage.name}")
         none = f"without values: advantage is {advantage.name}"

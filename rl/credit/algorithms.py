@@ -7,6 +7,8 @@ command line. A package adds a row in the entry-point group ``turnwise.algorithm
 
 from __future__ import annotations
 
+import sys
+
 from rl.credit.advantages import (
     BatchOutcome,
     BilevelGae,
@@ -194,12 +196,14 @@ ALGORITHMS: dict[str, Algorithm] = {
 }
 """The built-in rows; :func:`find_algorithm` also finds rows of plug-ins."""
 _registry = Registry("algorithm", "turnwise.algorithms")
+_interactive: dict[str, Algorithm] = {}
+"""Rows that a notebook or script registered, which running the same code again replaces."""
 for _name, _row in ALGORITHMS.items():
     _registry.register(_name, _row)
 
 
 def register_algorithm(name: str, row: Algorithm) -> None:
-    """Register a row in this process.
+    """Register a row in this process; a notebook's cell or a script can replace its own row.
 
     Raises:
         TypeError: ``row`` is not an Algorithm.
@@ -209,7 +213,12 @@ def register_algorithm(name: str, row: Algorithm) -> None:
         raise TypeError(
             f"algorithm {name!r} is {row!r}: it must be a rl.credit.algorithm.Algorithm"
         )
-    _registry.register(name, row)
+    # Rows have no module of their own: the caller is the definition.
+    interactive = sys._getframe(1).f_globals.get("__name__") == "__main__"
+    if not (interactive and name in _interactive):
+        _registry.register(name, row)
+    if interactive:
+        _interactive[name] = row
 
 
 def algorithm_names() -> list[str]:
@@ -224,7 +233,7 @@ def find_algorithm(name: str) -> Algorithm:
         UnknownNameError: no row has the name.
         PluginImportError: the row cannot be imported, or is not an Algorithm.
     """
-    row = _registry.get(name)
+    row = _interactive.get(name) or _registry.get(name)
     if not isinstance(row, Algorithm):
         raise PluginImportError(
             f"algorithm {name!r} is {row!r}: it must be a rl.credit.algorithm.Algorithm"

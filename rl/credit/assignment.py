@@ -20,11 +20,11 @@ from rl.credit.advantage_math import (
 )
 from rl.credit.algorithm import Algorithm
 from rl.credit.batch import Batch
-from rl.credit.corrections import correction_weights
-from rl.credit.losses import FixedTerms, kl_penalty
+from rl.credit.losses import MAX_LOG_RATIO, FixedTerms, kl_penalty, log_ratio
 from rl.credit.options import Baseline, Std
-from rl.credit.plugin import Credit
+from rl.credit.plugin import CORRECTIONS, Advantage, Credit
 from rl.errors import RunFailure
+from rl.rollout.trajectory import Segment
 
 logger = logging.getLogger(__name__)
 
@@ -160,13 +160,130 @@ def assign_credit(
     scores = token_scores if algorithm.token_rewards.kind != "none" else None
     inputs = CreditInputs(batch, values, scores, penalties)
     credit = advantage.credit(inputs)
-    if credit.advantages.shape != (batch.num_tokens,):
-        raise RunFailure(
-            f"algo.advantage={advantage.name} gave advantages of shape "
-            f"{tuple(credit.advantages.shape)}, expected ({batch.num_tokens},): one for each token"
-        )
+    _check_credit(advantage, credit, batch.num_tokens)
     advantages = inputs.whitened(credit.advantages) if algorithm.whiten else credit.advantages
     return replace(credit, advantages=advantages, metrics={**metrics, **credit.metrics})
+
+
+def _check_credit(advantage: Advantage, credit: Credit, num_tokens: int) -> None:
+    """Raise RunFailure unless a plug-in returned one number for each token."""
+    returned = {"advantages": credit.advantages}
+    if advantage.needs_values:
+        if credit.returns is None:
+            raise RunFailure(
+                f"algo.advantage={advantage.name} has needs_values=True but returned no value "
+                f"targets: return Credit(advantages, returns)"
+            )
+        returned["returns"] = credit.returns
+    for name, numbers in returned.items():
+        if numbers.shape != (num_tokens,):
+            raise RunFailure(
+                f"algo.advantage={advantage.name} gave {name} of shape {tuple(numbers.shape)}, "
+                f"expected ({num_tokens},): one for each token"
+            )
+
+
+def check_values(advantage: Advantage) -> None:
+    """Check that an advantage with values returns value targets, on two short episodes.
+
+    Raises:
+        ValueError: the advantage does not return them, or fails.
+    """
+    segments = [Segment([0, 1, 2], [0, 1, 1], [0.0] * 3, [-1, 0, 0], [0, 0, 1]) for _ in range(2)]
+    batch = replace(
+        Batch.from_segments(segments),
+        turn_ends=torch.arange(4),
+        turn_rewards=torch.tensor([0.0, 1.0, 0.0, 0.0], dtype=torch.float64),
+        turn_values=torch.zeros(4, dtype=torch.float64),
+        turn_anchors=torch.arange(4),
+        rewards=torch.tensor([1.0, 0.0], dtype=torch.float64),
+        group_ids=torch.zeros(2, dtype=torch.int64),
+    )
+    zeros = torch.zeros(batch.num_tokens, dtype=torch.float64)
+    scores = None if "none" in advantage.token_rewards else zeros
+    try:
+        credit = advantage.credit(CreditInputs(batch, zeros, scores))
+        _check_credit(advantage, credit, batch.num_tokens)
+    except RunFailure as error:
+        raise ValueError(str(error)) from error
+    except Exception as error:
+        raise ValueError(
+            f"algo.advantage={advantage.name} fails on two episodes of two tokens: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+class SamplerRatios:
+    """Ratios rho = pi_old / pi_sampler of N sampled tokens, and of their episodes.
+
+    Args:
+        old: ``[N]``, log-probabilities under the policy at the start of the update.
+        sampling: ``[N]``, the sampler's recorded log-probabilities.
+        episode_ids: ``[N]`` integers >= 0.
+    """
+
+    def __init__(self, old: Tensor, sampling: Tensor, episode_ids: Tensor) -> None:
+        log_rho = log_ratio(old, sampling)
+        self.rho = log_rho.exp()
+        """``[N]``."""
+        _, self._index, counts = episode_ids.unique(return_inverse=True, return_counts=True)
+        self._zeros = log_rho.new_zeros(len(counts))
+        total = self._zeros.index_add(0, self._index, log_rho)
+        self.product = total.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()[self._index]
+        """``[N]``, product of rho over the token's episode."""
+        self.geometric_mean = (total / counts).exp()[self._index]
+        """``[N]``, geometric mean of rho over the token's episode."""
+
+    def anywhere(self, chosen: Tensor) -> Tensor:
+        """Whether any token of each token's episode is ``chosen``; both ``[N]`` booleans."""
+        counts = self._zeros.index_add(0, self._index, chosen.to(self._zeros.dtype))
+        return counts[self._index] > 0
+
+    def inside(
+        self, weights: Tensor | float, ratios: Tensor, low: float, high: float
+    ) -> tuple[Tensor, Tensor]:
+        """``weights`` where ``ratios`` are from low to high, else 0; and where they are not."""
+        outside = (ratios < low) | (ratios > high)
+        return (torch.ones_like(ratios) * weights).masked_fill(outside, 0.0), outside
+
+
+def correction_weights(
+    algorithm: Algorithm, old: Tensor, sampling: Tensor, episode_ids: Tensor
+) -> tuple[Tensor, dict[str, float]]:
+    """The weight of each token's surrogate, and metrics of the ratios before any bound.
+
+    Args:
+        algorithm: the settings; only ``correction`` is read.
+        old: ``[N]``, log-probabilities under the policy at the start of the update.
+        sampling: ``[N]``, the sampler's recorded log-probabilities.
+        episode_ids: ``[N]`` integers >= 0.
+
+    Returns:
+        ``[N]``, and the metrics ``correction/ratio_mean``, ``_max``, ``effective_samples`` (of N
+        tokens, (sum rho)^2 / (N sum rho^2)) and ``bounded`` (share of tokens that a bound changed).
+
+    Raises:
+        RunFailure: a plug-in did not return one weight for each token.
+    """
+    ratios = SamplerRatios(old, sampling, episode_ids)
+    rho, correction = ratios.rho, algorithm.correction
+    weights, bounded = torch.ones_like(rho), torch.zeros_like(rho, dtype=torch.bool)
+    if correction.kind != "none":
+        rule = CORRECTIONS.make(correction.kind)
+        weights, bounded = rule.weights(ratios, correction.low, correction.high)
+    if weights.shape != rho.shape or bounded.shape != rho.shape:
+        raise RunFailure(
+            f"algo.correction.kind={correction.kind} gave weights of shape {tuple(weights.shape)} "
+            f"and bounds of shape {tuple(bounded.shape)}, expected {tuple(rho.shape)}: one for "
+            f"each token"
+        )
+    return weights, {
+        "correction/ratio_mean": rho.mean().item(),
+        "correction/ratio_max": rho.max().item(),
+        "correction/effective_samples": (rho.sum().square() / rho.square().mean()).item()
+        / len(rho) ** 2,
+        "correction/bounded": bounded.double().mean().item(),
+    }
 
 
 def fixed_terms(

@@ -25,18 +25,6 @@ Aggregation = Literal[
 ]
 """How a step's loss sums token losses; ``rl.credit.losses`` has the denominators."""
 OldLogprobs = Literal["update", "sampling"]
-CorrectionKind = Literal[
-    "none",
-    "tis",
-    "icepop",
-    "token-mask",
-    "outlier-mask",
-    "seq-tis",
-    "seq-icepop",
-    "seq-mask",
-    "geo-mask",
-]
-"""Importance weights of tokens that other weights sampled; :mod:`rl.credit.corrections`."""
 Critic = Literal["head", "model"]
 TokenRewardsKind = Literal["none", "implicit", "head"]
 """Token reward models, which are trained with the policy; :mod:`rl.learner.token_rewards`."""

@@ -1,9 +1,9 @@
-"""Advantages and surrogates as plug-ins: their base classes and their registration.
+"""Advantages, surrogates and corrections as plug-ins: their base classes and registration.
 
 A plug-in is a frozen dataclass with a ``name``. Its fields are its options, its class variables
 declare its requirements, and one method does the computation. :func:`register` registers it in this
-process; a package declares it in the entry-point group ``turnwise.advantages`` or
-``turnwise.surrogates``.
+process; a package declares it in the entry-point group ``turnwise.advantages``,
+``turnwise.surrogates`` or ``turnwise.corrections``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tools.registry import PluginImportError, Registry
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rl.credit.assignment import CreditInputs
+    from rl.credit.assignment import CreditInputs, SamplerRatios
     from rl.credit.losses import Ratios
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -54,7 +54,7 @@ class SurrogateLoss:
 
 
 class PlugIn:
-    """Base class of advantages and surrogates."""
+    """Base class of advantages, surrogates and corrections."""
 
     name: ClassVar[str] = ""
     """Name on the command line and in the tables; the entry point has the same name."""
@@ -113,6 +113,17 @@ class Surrogate(PlugIn, ABC):
         """The loss of each token of a micro-batch."""
 
 
+class CorrectionRule(PlugIn, ABC):
+    """Importance weights for the mismatch of sampler and learner (``correction.kind``).
+
+    Its bounds are the settings ``correction.low`` and ``correction.high``; it has no options.
+    """
+
+    @abstractmethod
+    def weights(self, ratios: SamplerRatios, low: float, high: float) -> tuple[Tensor, Tensor]:
+        """The weight of each token's surrogate, and whether a bound changed it: ``[N]`` each."""
+
+
 P = TypeVar("P", bound=PlugIn)
 
 
@@ -120,7 +131,7 @@ class PlugIns(Generic[P]):
     """Registry of the plug-ins of one kind.
 
     Args:
-        kind: "advantage" or "surrogate".
+        kind: "advantage", "surrogate" or "correction".
         base: base class of the plug-ins.
     """
 
@@ -195,21 +206,21 @@ class PlugIns(Generic[P]):
 
 ADVANTAGES: PlugIns[Advantage] = PlugIns("advantage", Advantage)  # type: ignore[type-abstract]
 SURROGATES: PlugIns[Surrogate] = PlugIns("surrogate", Surrogate)  # type: ignore[type-abstract]
+CORRECTIONS: PlugIns[CorrectionRule] = PlugIns("correction", CorrectionRule)  # type: ignore[type-abstract]
 
 Kind = TypeVar("Kind", bound=type[PlugIn])
 
 
 def register(plugin: Kind) -> Kind:
-    """Register an advantage or a surrogate in this process; also a class decorator.
+    """Register an advantage, a surrogate or a correction in this process; also a class decorator.
 
     Raises:
-        TypeError: the class is neither, is not a frozen dataclass, or has no name.
+        TypeError: the class is none of them, is not a frozen dataclass, or has no name.
         ValueError: another plug-in has the name.
     """
-    if isinstance(plugin, type) and issubclass(plugin, Surrogate):
-        SURROGATES.add(plugin)
-    elif isinstance(plugin, type) and issubclass(plugin, Advantage):
-        ADVANTAGES.add(plugin)
-    else:
-        raise TypeError(f"{plugin!r} must be a subclass of Advantage or Surrogate")
-    return plugin
+    kinds: tuple[PlugIns[Any], ...] = (ADVANTAGES, SURROGATES, CORRECTIONS)
+    for plug_ins in kinds:
+        if isinstance(plugin, type) and issubclass(plugin, plug_ins.base):
+            plug_ins.add(plugin)
+            return plugin
+    raise TypeError(f"{plugin!r} must be a subclass of Advantage, Surrogate or CorrectionRule")

@@ -10,7 +10,8 @@ from agents.completion import SamplingParams
 from envs.token_budget import budget_kinds
 from rl.credit.algorithm import Algorithm
 from rl.credit.algorithms import algorithm_names, find_algorithm
-from rl.credit.options import CorrectionKind
+from rl.credit.corrections import correction_kinds
+from rl.credit.options import require
 from rl.credit.shaping import make_shapings
 from rl.learner.registration import check_learner
 from rl.learner.settings import OptimizerConfig
@@ -91,9 +92,9 @@ class TrainConfig(TrackingConfig, RunConfig):
     staleness: int = 0
     """Maximum age of episodes, in updates of the weights. 0: each step plays its episodes, then
     learns; above 0: playing and learning run concurrently."""
-    stale_correction: CorrectionKind = "tis"
+    stale_correction: str = "tis"
     """With staleness, the importance correction of tokens from older weights, if
-    algo.correction.kind is none and pi_old is of the update; docs/algorithms.md."""
+    algo.correction.kind is none and pi_old is of the update; values as of algo.correction.kind."""
     curriculum: CurriculumConfig = field(default_factory=left_out)
     """Choice of the tasks of a step."""
     texts: TextsConfig = field(default_factory=left_out)
@@ -142,6 +143,8 @@ class TrainConfig(TrackingConfig, RunConfig):
         at_least(1, self, "steps", "prompts", "group_size", "save_every", "micro_batch_tokens")
         at_least(1, self, "shaping_from")
         at_least(0, self, "staleness")
+        kinds, stale = correction_kinds(), self.stale_correction
+        require("stale_correction", stale, stale in kinds, f"one of {', '.join(kinds)}")
         if self.stall_s:
             self._check_stall()
         if self.staleness:

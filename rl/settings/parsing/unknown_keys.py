@@ -20,10 +20,17 @@ ELSEWHERE = {
     "output_dir": "out",
 }
 """Keys of other trainers, and turnwise's keys for the same setting."""
+CLIP = ("clip", "clip_range", "cliprange", "clip_ratio", "clip_eps", "epsilon")
+"""Names of the bounds of a ratio; the active surrogate's are ``algo.surrogate.clip_...``."""
 
 
 def unknown(kind: str, name: str, known: Sequence[str] | Mapping[str, Any]) -> UsageError:
     """The error for a name that is not among ``known``, with did-you-mean."""
+    leaf = name.removeprefix("algo.")
+    bounds = [k for k in known if k.startswith("algo.surrogate.clip_")]
+    if leaf in CLIP and bounds:
+        meant = " and ".join(map(repr, bounds))
+        return UsageError(f"unknown key {name!r}. Did you mean {meant}? --help=all lists them all.")
     leaf = name.rsplit(".", 1)[-1]
     same_leaf = [k for k in known if k.rsplit(".", 1)[-1] == leaf]
     # `lr` means the run's key, not the warm start's.

@@ -64,7 +64,7 @@ GAE = {"advantage": "gae", "value.coef": 0.1}
             {"advantage": "vine", "advantage.gamma_turn": 1.5},
             r"advantage.gamma_turn \(1.5\) must be from 0 to 1",
         ),
-        ({"correction.kind": "clip"}, r"correction.kind \(clip\) must be one of none, tis"),
+        ({"correction.kind": "clip"}, r"correction.kind \(clip\) must be one of none, geo-mask"),
         ({"correction.high": 0.9}, r"correction.low, high \(0.5, 0.9\) must be from"),
         (
             {"correction.kind": "tis", "old_logprobs": "sampling"},

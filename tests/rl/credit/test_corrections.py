@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rl.credit.algorithms import ALGORITHMS
-from rl.credit.corrections import correction_weights
+from rl.credit.assignment import correction_weights
 
 RHO = [0.5, 1.0, 4.0, 0.9, 1.2]
 EPISODES = torch.tensor([0, 0, 0, 1, 1])

@@ -8,7 +8,7 @@ import torch
 
 from rl.credit.advantage_math import gae, group_advantages, suffix_sums, whiten
 from rl.credit.algorithm import Algorithm
-from rl.credit.corrections import correction_weights
+from rl.credit.assignment import correction_weights
 from rl.credit.losses import kl_penalty, token_weights, value_loss, weighted_sum
 
 core = pytest.importorskip("verl.trainer.ppo.core_algos")

@@ -6,11 +6,23 @@ import re
 from dataclasses import dataclass, replace
 
 import pytest
+import torch
 
 from rl.credit.advantages import Gae, GroupOutcome
 from rl.credit.algorithm import Algorithm
 from rl.credit.algorithms import ALGORITHMS, find_algorithm, register_algorithm
-from rl.credit.plugin import ADVANTAGES, SURROGATES, Advantage, Surrogate, SurrogateLoss, register
+from rl.credit.assignment import correction_weights
+from rl.credit.plugin import (
+    ADVANTAGES,
+    CORRECTIONS,
+    SURROGATES,
+    Advantage,
+    CorrectionRule,
+    Credit,
+    Surrogate,
+    SurrogateLoss,
+    register,
+)
 from rl.credit.surrogates import Clip, Gspo
 from rl.errors import RunFailure
 from rl.learner.settings import OptimizerConfig
@@ -101,6 +113,84 @@ def test_a_row_is_registered_under_a_name():
         register_algorithm("x", 3)
 
 
+def test_a_notebook_replaces_its_own_row_and_no_other():
+    notebook = {"__name__": "__main__", "register": register_algorithm, "row": GRPO}
+    cell = compile("register('test-cell', row)", "cell", "exec")
+    exec(cell, notebook)
+    changed = notebook["row"] = GRPO.changed({"surrogate.clip_high": 0.3})
+    exec(cell, notebook)
+    assert find_algorithm("test-cell") is changed
+    with pytest.raises(ValueError, match="algorithm 'test-cell' is registered already"):
+        register_algorithm("test-cell", ALGORITHMS["ppo"])
+    with pytest.raises(ValueError, match="algorithm 'ppo' is registered already"):
+        exec(compile("register('ppo', row)", "cell", "exec"), notebook)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Valued(Advantage):
+    """Rewards, with value targets if ``targets``."""
+
+    name = "test-valued"
+    needs_values = True
+    targets: bool = True
+    """Whether value targets are returned."""
+
+    def credit(self, inputs):
+        returns = inputs.batch.rewards[inputs.batch.episode_ids]
+        return Credit(returns - inputs.values, returns if self.targets else None)
+
+
+def test_an_advantage_with_values_must_return_value_targets():
+    assert GRPO.changed({"advantage": Valued(), "value.coef": 0.1}).uses_values
+    message = "algo.advantage=test-valued has needs_values=True but returned no value targets"
+    with pytest.raises(ValueError, match=message):
+        GRPO.changed({"advantage": Valued(targets=False), "value.coef": 0.1})
+
+
+def test_an_advantage_with_values_that_fails_is_refused():
+    @dataclass(frozen=True)
+    class Broken(Valued):
+        def credit(self, inputs):
+            return inputs.missing
+
+    with pytest.raises(ValueError, match=r"algo\.advantage=test-valued fails on two episodes"):
+        GRPO.changed({"advantage": Broken(), "value.coef": 0.1})
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Halves(CorrectionRule):
+    """A half for each token whose ratio is at most ``high``, else 0."""
+
+    name = "test-halves"
+
+    def weights(self, ratios, low, high):
+        return ratios.inside(0.5, ratios.rho, 0.0, high)
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class OneNumber(CorrectionRule):
+    """One weight for all tokens, which is an error."""
+
+    name = "test-one-number"
+
+    def weights(self, ratios, low, high):
+        return ratios.rho.sum(), ratios.rho.sum() > high
+
+
+def test_a_registered_correction_weights_tokens():
+    row = GRPO.changed({"correction.kind": "test-halves", "correction.high": 1.5})
+    old = torch.tensor([1.0, 2.0, 0.5], dtype=torch.float64).log()
+    episodes = torch.tensor([0, 0, 1])
+    weights, metrics = correction_weights(row, old, torch.zeros_like(old), episodes)
+    assert weights.tolist() == [0.5, 0.0, 0.5]
+    assert metrics["correction/bounded"] == pytest.approx(1 / 3)
+    wrong = GRPO.changed({"correction.kind": "test-one-number"})
+    with pytest.raises(RunFailure, match=r"algo.correction.kind=test-one-number gave weights of"):
+        correction_weights(wrong, old, torch.zeros_like(old), episodes)
+
+
 def _without_name():
     @dataclass(frozen=True)
     class Nameless(Unclipped):
@@ -144,8 +234,8 @@ def _with_taken_option():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: 3, "3 must be a subclass of Advantage or Surrogate"),
-        (lambda: Algorithm, "must be a subclass of Advantage or Surrogate"),
+        (lambda: 3, "3 must be a subclass of Advantage, Surrogate or CorrectionRule"),
+        (lambda: Algorithm, "must be a subclass of Advantage, Surrogate or CorrectionRule"),
         (_without_name, "Nameless.name ('') must be lower-case letters, digits and -"),
         (_not_frozen, "Loose is no frozen dataclass: its fields are its options"),
         (_without_default, "Bare.weight has no default value"),
@@ -182,7 +272,8 @@ def test_a_loss_of_another_shape_is_refused(make_model, groups):
 def test_every_plug_in_has_a_sentence_and_a_docstring_for_each_option():
     from tools.field_docs import field_docs
 
-    for plug_ins, base in ((ADVANTAGES, Advantage), (SURROGATES, Surrogate)):
+    kinds = (ADVANTAGES, Advantage), (SURROGATES, Surrogate), (CORRECTIONS, CorrectionRule)
+    for plug_ins, base in kinds:
         for name in plug_ins.names():
             plugin = plug_ins.find(name)
             assert issubclass(plugin, base) and plugin.__doc__

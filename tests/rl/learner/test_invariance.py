@@ -7,7 +7,6 @@ hold NaN wherever nothing was sampled.
 """
 
 from dataclasses import replace
-from typing import get_args
 from unittest import mock
 
 import pytest
@@ -20,7 +19,6 @@ from agents.completion import Completion, FinishReason
 from rl.credit.algorithms import ALGORITHMS
 from rl.credit.batch import Batch
 from rl.credit.losses import TokenScores, policy_objective
-from rl.credit.options import CorrectionKind
 from rl.learner.scoring import ScoringModel
 from rl.learner.settings import OptimizerConfig
 from rl.learner.updater import Updater
@@ -47,7 +45,8 @@ ROWS = {
     )
     for name, row in ALGORITHMS.items()
 }
-for _correction in get_args(CorrectionKind)[1:]:
+_CORRECTIONS = ("tis", "icepop", "token-mask", "outlier-mask", "seq-tis", "seq-icepop", "seq-mask")
+for _correction in (*_CORRECTIONS, "geo-mask"):
     ROWS[_correction] = ROWS["grpo"].changed(
         {"old_logprobs": "update", "correction.kind": _correction}
     )

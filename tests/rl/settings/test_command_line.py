@@ -172,6 +172,21 @@ BAD = [
     ("algo.surrogate.clip_high=-1", "algo.surrogate.clip_high (-1.0) must be >= 0"),
     ("algo.advantage=none", "unknown advantage 'none'. Known: batch-outcome, ..."),
     ("algo.surrogate=gsop", "unknown surrogate 'gsop'. Did you mean 'gspo'? Known: ..."),
+    (
+        "algo.clip=0.3",
+        "unknown key 'algo.clip'. Did you mean 'algo.surrogate.clip_low' and "
+        "'algo.surrogate.clip_high'? --help=all lists them all.",
+    ),
+    (
+        "clip_ratio=0.3",
+        "unknown key 'clip_ratio'. Did you mean 'algo.surrogate.clip_low' and "
+        "'algo.surrogate.clip_high'? --help=all lists them all.",
+    ),
+    (
+        "algo.correction.kind=tiss",
+        "algo.correction.kind (tiss) must be one of none, geo-mask, icepop, ...",
+    ),
+    ("stale_correction=tiss", "stale_correction (tiss) must be one of none, geo-mask, ..."),
     ("algo.kl_coef=1", "unknown key 'algo.kl_coef': it is called 'algo.kl.coef' now"),
     ("algo.lam=1", "unknown key 'algo.lam': it is called 'algo.advantage.lam' now"),
     (
