@@ -143,8 +143,8 @@ class TrainConfig(TrackingConfig, RunConfig):
         at_least(1, self, "steps", "prompts", "group_size", "save_every", "micro_batch_tokens")
         at_least(1, self, "shaping_from")
         at_least(0, self, "staleness")
-        kinds, stale = correction_kinds(), self.stale_correction
-        require("stale_correction", stale, stale in kinds, f"one of {', '.join(kinds)}")
+        known, stale = correction_kinds(), self.stale_correction
+        require("stale_correction", stale, stale in known, f"one of {', '.join(known)}")
         if self.stall_s:
             self._check_stall()
         if self.staleness:
