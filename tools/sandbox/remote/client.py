@@ -4,36 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
-import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
 import aiohttp
 
-from tools.owner import current_owner
-from tools.sandbox.errors import SandboxBusy, SandboxFailure
+from tools.sandbox.errors import SandboxFailure
 from tools.sandbox.files import checked_patterns
 from tools.sandbox.grading import grade as grading
 from tools.sandbox.grading.cases import Test
 from tools.sandbox.health import Health
-from tools.sandbox.host.queue import FairQueue
-from tools.sandbox.host.reading import Clock, Reader
 from tools.sandbox.limits import Limits, check_session_times
 from tools.sandbox.remote import wire
-from tools.sandbox.remote.connection import Connection, ConnectionLost
 from tools.sandbox.remote.server_info import CONNECT_S, ServerInfo, checked_url, query_server
 from tools.sandbox.remote.session import RemoteSession
+from tools.sandbox.remote.transport import Transport
 from tools.sandbox.results import RunResult, Verdict
 
 PATIENCE_S = 600.0
 """Seconds that a request may wait on the server, in addition to its programs' time limits."""
-_HEARTBEAT_S = 15.0
-_RETRY_S = 1.0
-_PERMITS_PER_WORKER = 4
-"""Concurrent requests for each worker of the server, so that no worker waits for the next one."""
 
 
 class RemoteSandbox:
@@ -64,22 +55,12 @@ class RemoteSandbox:
         token: str | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        self._url = checked_url(url)
         self._limits = limits
         self._min_isolation = min_isolation
-        self._token = token or os.environ.get(wire.TOKEN_VARIABLE)
-        self._patience_s = patience_s
-        self._name = uuid.uuid4().hex
-        self._rng = random.Random(self._name)
-        self._http: aiohttp.ClientSession | None = None
         self._info: ServerInfo | None = None
-        self._reader = Reader()
-        self._connection: Connection | None = None
-        self._connection_lock = asyncio.Lock()
-        self._failures = 0
-        self._retries = 0
-        self.permits = FairQueue(1)
-        """One permit for each request; ``start`` sets their number by the server's workers."""
+        self._transport = Transport(
+            checked_url(url), token or os.environ.get(wire.TOKEN_VARIABLE), patience_s
+        )
 
     @property
     def info(self) -> ServerInfo:
@@ -138,31 +119,19 @@ class RemoteSandbox:
             SandboxUnavailable: the server is unreachable, rejects the token, or is too weak.
             ValueError: the limits exceed the server's.
         """
-        if self._http is not None:
-            raise RuntimeError("this sandbox was started before: make a new one")
-        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
-        self._http = aiohttp.ClientSession(
-            self._url,
-            headers=headers,
-            connector=aiohttp.TCPConnector(limit=0),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
-        )
+        transport = self._transport
+        transport.open()
         try:
-            self._info = await query_server(self._http, self._url, self._min_isolation)
+            self._info = await query_server(transport.http, transport.url, self._min_isolation)
             self.limits.check_within(self._info.limits)
         except BaseException:
             await self.close()
             raise
-        self.permits = FairQueue(_PERMITS_PER_WORKER * self._info.workers)
+        transport.set_workers(self._info.workers)
 
     async def close(self) -> None:
         """End the connection; the server ends this client's runs and sessions."""
-        http, self._http = self._http, None
-        if self._connection is not None:
-            await self._connection.close()
-        if http is not None:
-            await http.close()
-        self._reader.close()
+        await self._transport.close()
 
     async def run(
         self,
@@ -182,7 +151,7 @@ class RemoteSandbox:
             "limits": wire.fields_of(bounds),
             "collect": list(checked_patterns(collect)),
         }
-        return wire.read_run(await self._post("/run", message, bounds.wall_s))
+        return wire.read_run(await self._transport.post("/run", message, bounds.wall_s))
 
     async def grade(
         self,
@@ -206,7 +175,7 @@ class RemoteSandbox:
             "fresh_process": fresh_process,
         }
         wait_s = bounds.wall_s * (2 + len(tests))
-        return wire.read_verdict(await self._post("/grade", message, wait_s))
+        return wire.read_verdict(await self._transport.post("/grade", message, wait_s))
 
     def session(
         self,
@@ -218,11 +187,13 @@ class RemoteSandbox:
     ) -> RemoteSession:
         """See ``Sandbox.session``. The session ends with the connection to the server."""
         check_session_times(idle_s, life_s)
-        return RemoteSession(self, dict(files or {}), limits or self.limits, idle_s, life_s)
+        return RemoteSession(
+            self._transport, dict(files or {}), limits or self.limits, idle_s, life_s
+        )
 
     async def ready(self) -> None:
         """Wait until the queue is not full. Await it before starting more work."""
-        await self.permits.ready()
+        await self._transport.permits.ready()
 
     async def health(self) -> Health:
         """The server's health, over all its clients, plus this client's failures and retries.
@@ -230,117 +201,15 @@ class RemoteSandbox:
         Raises:
             SandboxFailure: the server does not report its health.
         """
+        transport = self._transport
         try:
-            async with asyncio.timeout(CONNECT_S), self._usable().get("/health") as response:
+            async with asyncio.timeout(CONNECT_S), transport.http.get("/health") as response:
                 response.raise_for_status()
                 health = Health(**await response.json())
         except (aiohttp.ClientError, OSError, TypeError) as error:
-            raise SandboxFailure(f"{self._url} does not report its health: {error!r}") from None
+            raise SandboxFailure(f"{transport.url} does not report its health: {error!r}") from None
         return replace(
             health,
-            failures=health.failures + self._failures,
-            retries=health.retries + self._retries,
+            failures=health.failures + transport.failures,
+            retries=health.retries + transport.retries,
         )
-
-    async def retry_while_busy(
-        self, attempt: Callable[[], Awaitable[wire.Data]], wait_s: float
-    ) -> wire.Data:
-        """The answer of ``attempt``, which is repeated while the server is full.
-
-        Raises:
-            SandboxBusy: the server was full until the deadline.
-            SandboxFailure: no answer until the deadline.
-        """
-        busy: SandboxBusy | None = None
-        try:
-            async with asyncio.timeout(self._patience_s + wait_s):
-                while True:
-                    try:
-                        return await attempt()
-                    except SandboxBusy as error:
-                        busy = error
-                    await asyncio.sleep(_RETRY_S * (0.5 + self._rng.random()))
-        except TimeoutError:
-            if busy is not None:
-                self._failures += 1
-                raise SandboxBusy(f"{self._url} had no room: {busy}") from None
-            raise self.failure(f"no answer within {self._patience_s + wait_s:g} s") from None
-
-    def failure(self, message: str) -> SandboxFailure:
-        """The error to raise when the server or the connection failed; it is counted."""
-        self._failures += 1
-        return SandboxFailure(f"{self._url}: {message}")
-
-    def count_retry(self) -> None:
-        """Count a retry after a lost connection."""
-        self._retries += 1
-
-    @property
-    def owner(self) -> str:
-        """Identifier of the current owner, unique among all clients."""
-        return f"{self._name}/{hash(current_owner()):x}"
-
-    async def connection(self) -> Connection:
-        """The connection that carries sessions; opened again if it was lost.
-
-        Raises:
-            ConnectionLost: the server cannot be reached.
-        """
-        async with self._connection_lock:
-            if self._connection is None or self._connection.closed:
-                if self._connection is not None:
-                    await self._connection.close()
-                try:
-                    async with asyncio.timeout(CONNECT_S):
-                        socket = await self._usable().ws_connect(
-                            "/sessions", heartbeat=_HEARTBEAT_S, max_msg_size=0
-                        )
-                except (aiohttp.ClientError, OSError):
-                    raise ConnectionLost from None
-                self._connection = Connection(socket)
-            return self._connection
-
-    async def _post(self, path: str, message: wire.Data, wait_s: float) -> wire.Data:
-        http, body, owner = self._usable(), wire.pack(message), self.owner
-        lost = False
-
-        async def attempt() -> wire.Data:
-            nonlocal lost
-            while True:
-                try:
-                    async with http.post(
-                        path,
-                        data=body,
-                        headers={wire.OWNER: owner, "Content-Type": "application/json"},
-                        allow_redirects=False,
-                    ) as response:
-                        return await self._answer(response)
-                except (aiohttp.ClientError, OSError) as error:
-                    if lost or self._http is None:
-                        raise self.failure(f"{type(error).__name__}: {error}") from None
-                lost = True
-                self.count_retry()
-                await asyncio.sleep(_RETRY_S)
-                if self._http is None:
-                    raise self.failure("closed during a request")
-
-        async with self.permits:
-            return await self.retry_while_busy(attempt, wait_s)
-
-    async def _answer(self, response: aiohttp.ClientResponse) -> wire.Data:
-        if response.content_type != "application/json":
-            raise self.failure(f"{response.status} {response.reason}")
-        try:
-            body = await response.read()
-            data = await self._reader.read(len(body), lambda: wire.unpack(body), Clock())
-        except wire.WireError as error:
-            raise self.failure(str(error)) from None
-        if response.status != 200:
-            raise wire.read_error(data)
-        return data
-
-    def _usable(self) -> aiohttp.ClientSession:
-        if self._http is None:
-            state = "not started: use `async with`" if self._info is None else "closed"
-            raise RuntimeError(f"the sandbox is {state}")
-        return self._http

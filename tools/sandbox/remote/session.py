@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from tools.sandbox.errors import SandboxFailure, SessionOver
 from tools.sandbox.limits import Limits
 from tools.sandbox.remote import wire
 from tools.sandbox.remote.connection import Connection, ConnectionLost
+from tools.sandbox.remote.transport import Transport
 from tools.sandbox.results import CallResult
-
-if TYPE_CHECKING:
-    from tools.sandbox.remote.client import RemoteSandbox
 
 _NO_INTERPRETER = (
     "the session is over ({why}): `await session.restart()` starts another, without its variables "
@@ -25,8 +23,8 @@ _NO_INTERPRETER = (
 class RemoteSnapshot:
     """Frozen state of a session on the server. See ``tools.sandbox.Snapshot``."""
 
-    def __init__(self, sandbox: RemoteSandbox, connection: Connection, number: int) -> None:
-        self._sandbox = sandbox
+    def __init__(self, transport: Transport, connection: Connection, number: int) -> None:
+        self._transport = transport
         self.connection = connection
         self.number = number
 
@@ -45,38 +43,17 @@ class RemoteSnapshot:
 
     async def close(self) -> None:
         """End the snapshot's process. Closing twice is harmless."""
-        await end(self._sandbox, self.connection, {"op": "drop", "snapshot": self.number})
+        await end(self._transport, self.connection, {"op": "drop", "snapshot": self.number})
 
 
-async def end(sandbox: RemoteSandbox, connection: Connection, message: wire.Data) -> None:
+async def end(transport: Transport, connection: Connection, message: wire.Data) -> None:
     """Ask the server to close a session or snapshot; a lost connection has closed it already."""
     if connection.closed:
         return
     try:
-        await ask(sandbox, connection, message)
+        await transport.ask(connection, message)
     except ConnectionLost:
         return
-
-
-async def ask(
-    sandbox: RemoteSandbox, connection: Connection, message: wire.Data, wait_s: float = 0.0
-) -> wire.Data:
-    """The answer to a message, which is repeated while the server is full.
-
-    Raises:
-        ConnectionLost: the connection has ended.
-        SandboxFailure: no answer in time, or the server's sandbox failed.
-        SessionOver: the session or snapshot has ended.
-    """
-    owned = {**message, "owner": sandbox.owner}
-
-    async def attempt() -> wire.Data:
-        answer = await connection.ask(owned)
-        if "error" in answer:
-            raise wire.read_error(answer)
-        return answer
-
-    return await sandbox.retry_while_busy(attempt, wait_s)
 
 
 class RemoteSession:
@@ -87,13 +64,13 @@ class RemoteSession:
 
     def __init__(
         self,
-        sandbox: RemoteSandbox,
+        transport: Transport,
         files: dict[str, str | bytes],
         limits: Limits,
         idle_s: float,
         life_s: float,
     ) -> None:
-        self._sandbox = sandbox
+        self._transport = transport
         self._files = files
         self._limits = limits
         self._idle_s = idle_s
@@ -152,14 +129,14 @@ class RemoteSession:
         }
         for last_try in (False, True):
             try:
-                connection = await self._sandbox.connection()
+                connection = await self._transport.connection()
                 name = connection.number()
                 message = {"op": "start", "session": name, "settings": settings}
                 await self._create(connection, message, {"op": "close", "session": name})
             except ConnectionLost as error:
                 if last_try:
-                    raise self._sandbox.failure(str(error)) from None
-                self._sandbox.count_retry()
+                    raise self._transport.failure(str(error)) from None
+                self._transport.retries += 1
                 continue
             self._connection, self._number, self._ended = connection, name, False
             return
@@ -169,9 +146,11 @@ class RemoteSession:
     ) -> wire.Data:
         """Ask the server to create a session or snapshot; if cancelled, send ``undo``."""
         try:
-            return await ask(self._sandbox, connection, message)
+            return await self._transport.ask(connection, message)
         except asyncio.CancelledError:
-            connection.notify({**undo, "number": connection.number(), "owner": self._sandbox.owner})
+            connection.notify(
+                {**undo, "number": connection.number(), "owner": self._transport.owner}
+            )
             raise
 
     async def run(self, code: str, *, wall_s: float | None = None) -> CallResult:
@@ -184,15 +163,15 @@ class RemoteSession:
         """
         limits = self._limits if wall_s is None else replace(self._limits, wall_s=wall_s)
         message = {"op": "run", "code": code, "wall_s": wall_s}
-        async with self._lock, self._sandbox.permits:
+        async with self._lock, self._transport.permits:
             return wire.read_call((await self._ask(message, limits.wall_s))["result"])
 
     async def fork(self) -> RemoteSession:
         """A second session that continues from this one's state. Raises as ``Session.fork``."""
-        async with self._lock, self._sandbox.permits:
+        async with self._lock, self._transport.permits:
             connection = self._open_connection()
             twin = RemoteSession(
-                self._sandbox, self._files, self._limits, self._idle_s, self._life_s
+                self._transport, self._files, self._limits, self._idle_s, self._life_s
             )
             name = connection.number()
             await self._copy({"op": "fork", "twin": name}, {"op": "close", "session": name})
@@ -201,15 +180,15 @@ class RemoteSession:
 
     async def snapshot(self) -> RemoteSnapshot:
         """A snapshot of the current state, to ``restore`` later. Raises as ``fork``."""
-        async with self._lock, self._sandbox.permits:
+        async with self._lock, self._transport.permits:
             connection = self._open_connection()
             name = connection.number()
             await self._copy({"op": "snapshot", "snapshot": name}, {"op": "drop", "snapshot": name})
-            return RemoteSnapshot(self._sandbox, connection, name)
+            return RemoteSnapshot(self._transport, connection, name)
 
     async def restore(self, snapshot: RemoteSnapshot) -> None:
         """Continue from a snapshot, even if this session has ended. Raises as ``fork``."""
-        async with self._lock, self._sandbox.permits:
+        async with self._lock, self._transport.permits:
             if snapshot.connection.closed:
                 raise SessionOver("there is nothing to restore: the connection was lost")
             if self._connection is not snapshot.connection:
@@ -226,7 +205,7 @@ class RemoteSession:
     async def _close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            await end(self._sandbox, connection, {"op": "close", "session": self._number})
+            await end(self._transport, connection, {"op": "close", "session": self._number})
 
     def _open_connection(self) -> Connection:
         if self._connection is None:
@@ -244,8 +223,8 @@ class RemoteSession:
 
     async def _ask(self, message: wire.Data, wait_s: float = 0.0) -> wire.Data:
         try:
-            answer = await ask(
-                self._sandbox, self._open_connection(), {**message, "session": self._number}, wait_s
+            answer = await self._transport.ask(
+                self._open_connection(), {**message, "session": self._number}, wait_s
             )
         except SessionOver:
             self._ended = True
@@ -256,4 +235,4 @@ class RemoteSession:
         return answer
 
     def _lost(self, error: ConnectionLost) -> SandboxFailure:
-        return self._sandbox.failure(f"{error}; the session's state is lost")
+        return self._transport.failure(f"{error}; the session's state is lost")

@@ -27,8 +27,7 @@ from tools.sandbox import (
     StdioTest,
     make_sandbox,
 )
-from tools.sandbox.remote import client as client_module
-from tools.sandbox.remote import wire
+from tools.sandbox.remote import transport, wire
 from tools.sandbox.remote.client import RemoteSandbox
 from tools.sandbox.remote.server import Server
 from tools.tool import ToolContext
@@ -71,7 +70,7 @@ async def remote(url):
 
 @pytest.fixture(autouse=True)
 def short_retry(monkeypatch):
-    monkeypatch.setattr(client_module, "_RETRY_S", 0.1)
+    monkeypatch.setattr(transport, "_RETRY_S", 0.1)
 
 
 async def until(condition, seconds=10.0):
