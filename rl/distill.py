@@ -68,16 +68,16 @@ class DistillConfig(RunConfig):
         if not 0 < self.right_from <= 1:
             raise ValueError(f"right_from ({self.right_from}) must be above 0 and at most 1")
         if self.per_task and self.keep != "right":
-            raise ValueError(f"per_task ({self.per_task}) goes with keep=right: drop it")
+            raise ValueError(f"per_task ({self.per_task}) needs keep=right: drop per_task")
         if self.pairs != "none" and self.episodes < 2:
             raise ValueError(
-                f"episodes ({self.episodes}) must be two or more with pairs={self.pairs}: the "
-                f"episodes of a task are compared with each other"
+                f"episodes ({self.episodes}) must be two or more with pairs={self.pairs}, which "
+                f"compares the episodes of a task"
             )
         if self.pairs_per_task and self.pairs == "ranking":
             raise ValueError(
-                f"pairs_per_task ({self.pairs_per_task}) must be 0 with pairs=ranking: a line "
-                f"ranks all episodes of a task; choose how many with episodes=..."
+                f"pairs_per_task ({self.pairs_per_task}) must be 0 with pairs=ranking, which "
+                f"ranks all episodes of a task: limit them with episodes=..."
             )
         parse_conditions(self.only)
 
@@ -103,7 +103,7 @@ async def distill(config: DistillConfig) -> dict[str, object]:
         async with open_runtime(config, report, folder / "logs") as runtime:
             writer, played = await _play(config, runtime)
     if not writer.conversations and not writer.pairs:
-        raise RunFailure(f"nothing is left to write: {_nothing(writer)}")
+        raise RunFailure(f"no episode was kept: {_reason_for_none(writer)}")
     files = {"conversations": str(folder / CONVERSATIONS)}
     replace_text(folder / CONVERSATIONS, _lines(writer.conversations))
     if config.pairs != "none":
@@ -149,15 +149,15 @@ async def _play(config: DistillConfig, runtime: Runtime) -> tuple[DistillWriter,
     return writer, {"tasks": len(tasks), "failures": failures}
 
 
-def _nothing(writer: DistillWriter) -> str:
+def _reason_for_none(writer: DistillWriter) -> str:
     """Why no episode was kept."""
     count, right = len(writer.samples), sum(sample.right for sample in writer.samples)
     if right:
-        return f"{right} episodes were right, and met no condition (only=..., longest=...)"
+        return f"{right} right episodes met no condition (only=..., longest=...)"
     if writer.rules.keep == "best":
         return f"none of {count} episodes met the conditions (only=..., longest=...)"
     return (
-        f"none of {count} episodes was right; take a better model, more episodes per task, or a "
+        f"none of {count} episodes was right; use a better model, more episodes per task, or a "
         f"lower right_from"
     )
 

@@ -1,4 +1,4 @@
-"""``python -m rl.dpo model=FOLDER data=preferences.jsonl``: a policy learns what is preferred."""
+"""``python -m rl.dpo model=FOLDER data=preferences.jsonl``: direct preference optimization."""
 
 from __future__ import annotations
 
@@ -19,16 +19,14 @@ if TYPE_CHECKING:
 
 
 def train_dpo(config: DPOConfig, callbacks: Sequence[Callback] = ()) -> dict[str, object]:
-    """Train as ``config`` says and save the model in the folder that it names.
-
-    ``callbacks`` are called beside those that ``config`` names.
+    """Train and save the model; ``callbacks`` are added to those that ``config`` names.
 
     Returns:
-        The losses at both ends, the accuracy of the implicit reward on held-out pairs with its 95%
-        interval, and where the model is.
+        The first and last loss, the accuracy of the implicit reward on held-out pairs with its 95%
+        interval, and the model's folder.
 
     Raises:
-        UsageError: the data or the model is not what the settings say.
+        UsageError: the data or the model is unusable.
         RunFailure: a step would have spoilt the weights; nothing is saved.
     """
     folder = run_path(config.out, config)
@@ -53,17 +51,17 @@ def _train(
     except ValueError as error:
         raise UsageError(str(error)) from error
     learner = PreferenceUpdater(rewarder, config.optimizer, config.micro_batch_tokens)
-    # The reference is the model as it is now: what it says is taken down, and it is not kept.
+    # The reference is the untrained model: only its log-probabilities are kept.
     learned, held_out = (learner.anchored(part) for part in (material.learned, material.held_out))
     with log:
-        told = learn(learner, learned, config, screen, log)
+        losses = learn(learner, learned, config, screen, log)
         rate = accuracy(learner, held_out)
         screen.report(f"held-out pairs: accuracy {rate}")
         saved = folder / "checkpoints" / "last"
         save_checkpoint(saved, material.model, material.tokenizer)
         result: dict[str, object] = {
             "model": str(saved),
-            **told,
+            **losses,
             "accuracy": rate.rate,
             "accuracy_low": rate.low,
             "accuracy_high": rate.high,

@@ -1,7 +1,7 @@
 """``python -m rl.judge data=pairs.jsonl model=FOLDER``: preferences labelled by a model (RLAIF).
 
-Each pair of answers gets the probability that its first is the better one, as a judge sees it. The
-judge is a model in this process, or, with ``url``, a chat model behind an OpenAI-compatible API.
+A judge labels each pair of answers with the probability that the first answer is better. The judge
+is a model in this process or, with ``url``, a chat model behind an OpenAI-compatible API.
 """
 
 from __future__ import annotations
@@ -30,45 +30,45 @@ from tools.limits import CallLimits
 from tools.tool import ToolFailure
 
 JUDGED, RESULT = "pairs.jsonl", "result.json"
-"""What stands in the folder."""
+"""The files in the folder."""
 MOST_FAILED = 0.25
-"""The largest share of pairs that may go without a judgement."""
-_TOLD_EVERY = 200
+"""Maximum share of pairs without a judgement."""
+_REPORT_EVERY = 200
 
 
 @from_python
 @dataclass(frozen=True, kw_only=True)
 class JudgeConfig(ModelConfig):
-    """Label pairs of answers by the word of a model."""
+    """Label pairs of answers with a judge model."""
 
     model: str
-    """The judge: a Hugging Face id or folder; with url, its name there."""
+    """The judge: a Hugging Face id or folder; with url, the model's name on the server."""
     data: str
     """JSON lines of {"prompt": ..., "chosen": ..., "rejected": ...}, each a text or messages."""
     by: Literal["pair", "grade"] = "pair"
-    """pair: the judge reads both answers, in both orders; grade: it grades each by itself."""
+    """pair: the judge reads both answers, in both orders; grade: it grades each answer alone."""
     criteria: str = CRITERIA
-    """What makes an answer good, in words that the judge reads."""
+    """Criteria of a good answer, as text for the judge."""
     scale: int = 10
     """by=grade: the best grade; 1 is the worst."""
     chat: ChatConfig = field(default_factory=left_out)
-    """How messages become the judge's prompt; not with url, whose server has its own template."""
+    """Conversion of messages to the judge's prompt; not with url, whose server has its own."""
     url: str = ""
-    """An OpenAI-compatible API, http://host:port/v1; empty: the model runs here."""
+    """An OpenAI-compatible API, http://host:port/v1; empty: the model runs in this process."""
     key: str = ""
-    """The environment variable that holds the URL's key; empty: none."""
+    """Name of the environment variable with the API's key; empty: none."""
     timeout_s: float = 60.0
-    """Seconds of one request."""
+    """Maximum seconds of one request."""
     retries: int = 3
-    """Further requests after one that failed in a way that may pass."""
+    """Maximum retries after a temporary failure."""
     concurrent: int = 32
-    """Pairs that are judged at once."""
+    """Number of pairs judged concurrently."""
     out: str = "runs/judge-{seed}"
-    """The folder; no file in it is overwritten."""
+    """The output folder; existing files are never overwritten."""
 
     @property
     def loads_model(self) -> bool:
-        """Whether the judge runs here."""
+        """Whether the judge runs in this process."""
         return not self.url
 
     def __post_init__(self) -> None:
@@ -80,11 +80,11 @@ class JudgeConfig(ModelConfig):
         if self.url and self.chat != OWN_TEMPLATE:
             raise ValueError(f"chat must be left out with url ({self.url}): its server has its own")
         if self.key and self.key not in os.environ:
-            raise ValueError(f"key ({self.key}) is no environment variable here")
+            raise ValueError(f"key ({self.key}) must be an environment variable that is set")
         self.limits()
 
     def limits(self) -> CallLimits:
-        """Of one request."""
+        """The limits of one request."""
         return CallLimits(timeout_s=self.timeout_s, retries=self.retries)
 
 
@@ -92,11 +92,11 @@ async def judge(config: JudgeConfig) -> dict[str, object]:
     """Label the pairs and write them, the preferred answer as ``chosen``.
 
     Returns:
-        Where they are, how many, how sure the judge is, what places do to it, and how often it
-        agrees with the rewards of pairs that have them.
+        The file, the number of pairs, the judge's certainty, the effect of the order of answers,
+        and the agreement with rewards, if pairs have rewards.
 
     Raises:
-        UsageError: the data, the model or the folder is not what the settings say.
+        UsageError: the data, the model or the folder is unusable.
         RunFailure: too many pairs got no judgement, or a file cannot be written.
     """
     folder = run_path(config.out, config)
@@ -115,7 +115,7 @@ async def judge(config: JudgeConfig) -> dict[str, object]:
 
 @asynccontextmanager
 async def _open(config: JudgeConfig) -> AsyncIterator[Chooser]:
-    """The judge."""
+    """Open the judge."""
     if config.url:
         from envs.judges.endpoint import ChatEndpoint, EndpointChooser
 
@@ -141,27 +141,27 @@ async def _open(config: JudgeConfig) -> AsyncIterator[Chooser]:
 async def _labels(
     config: JudgeConfig, chooser: Chooser, rows: Sequence[Mapping[str, Any]]
 ) -> list[Label | None]:
-    """A label for each pair; None where the judge gives none.
+    """A label for each pair; None without a judgement.
 
     Raises:
-        RunFailure: it gives none for too many.
+        RunFailure: too many pairs have no judgement.
     """
     question = Question(config.by, config.criteria, config.scale)
-    places, done = asyncio.Semaphore(config.concurrent), 0
+    permits, done = asyncio.Semaphore(config.concurrent), 0
     failures: list[ToolFailure] = []
 
     async def one(row: Mapping[str, Any]) -> Label | None:
         nonlocal done
-        async with places:
+        async with permits:
             if len(failures) > MOST_FAILED * len(rows):
-                return None  # It is over: nobody is asked any more.
+                return None  # The command fails anyway: send no further requests.
             try:
                 label = await label_pair(chooser, row, question)
             except ToolFailure as failure:
                 failures.append(failure)
                 return None
         done += 1
-        if done % _TOLD_EVERY == 0:
+        if done % _REPORT_EVERY == 0:
             report(f"judged {done}/{len(rows)}")
         return label
 

@@ -1,10 +1,10 @@
 """``python -m rl.merge models=LONG,SHORT out=FOLDER``: the weighted average of models' weights.
 
-An adapter counts as its base model with the adapter added: ``models=ADAPTER`` alone makes a model
-of it that needs no PEFT.
+An adapter means its base model with the adapter added: ``models=ADAPTER`` alone writes a model that
+needs no PEFT.
 
-Kimi k1.5 (arXiv 2501.12599, section 2.4) averages a model of long thoughts with one of short ones
-and trains neither.
+Kimi k1.5 (arXiv 2501.12599, section 2.4) averages a model with long thoughts and a model with short
+ones, without training.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class MergeConfig:
     """Average the weights of models of one architecture, or add an adapter to its base model's."""
 
     models: tuple[str, ...]
-    """Two or more folders (of models, or of runs for their checkpoints/best) or Hugging Face ids,
-    with commas between; or one adapter's folder."""
+    """Two or more models, separated by commas: Hugging Face ids, or folders of models or runs; or
+    one adapter's folder."""
     weights: tuple[float, ...] = ()
-    """What each counts, in all 1; without them all count the same."""
+    """Weights of the models, with sum 1; empty: equal weights."""
     out: str
     """The folder; the model is saved under checkpoints/last."""
     dry_run: bool = False
@@ -47,32 +47,32 @@ class MergeConfig:
 
     def __post_init__(self) -> None:
         if len(self.models) < 2 and not any(map(is_adapter, self.models)):
-            told = ", ".join(self.models)
-            raise ValueError(f"models ({told}) must be two or more, or an adapter's folder")
+            shown = ", ".join(self.models)
+            raise ValueError(f"models ({shown}) must be two or more, or an adapter's folder")
         if not self.weights:
             return
-        told = f"weights ({', '.join(map(str, self.weights))})"
+        shown = f"weights ({', '.join(map(str, self.weights))})"
         if len(self.weights) != len(self.models):
-            raise ValueError(f"{told} must be as many as models, {len(self.models)}")
+            raise ValueError(f"{shown} must be as many as models, {len(self.models)}")
         # Written so that nan fails.
         if not abs(math.fsum(self.weights) - 1) <= _TOLERANCE:
-            raise ValueError(f"{told} must add up to 1")
+            raise ValueError(f"{shown} must add up to 1")
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """What each model counts."""
+        """The weight of each model."""
         return self.weights or (1 / len(self.models),) * len(self.models)
 
 
 def merge(config: MergeConfig) -> dict[str, object]:
-    """Average the models and save the result, in the first one's type, with its tokenizer.
+    """Average the models; save the result with the type and tokenizer of the first model.
 
     Returns:
-        Where the model is, and what it was made of.
+        The result's folder, the models and their weights.
 
     Raises:
-        UsageError: a model cannot be loaded, two differ in architecture or tokenizer, or there is
-            a model in the folder.
+        UsageError: a model cannot be loaded, two differ in architecture or tokenizer, or the folder
+            holds a model already.
         RunFailure: the result cannot be written.
     """
     config = replace(config, models=tuple(find_model(m) for m in config.models))
@@ -87,7 +87,7 @@ def merge(config: MergeConfig) -> dict[str, object]:
 
 
 def _average(config: MergeConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The weighted mean of the models, and the first one's tokenizer.
+    """The weighted mean of the models, and the tokenizer of the first model.
 
     Raises:
         UsageError: a model cannot be loaded, or two differ in architecture or tokenizer.
@@ -140,7 +140,7 @@ def _same_architecture(
     other_path: str,
     other: dict[str, torch.Tensor],
 ) -> None:
-    """Refuse models whose weights are not each other's counterparts."""
+    """Refuse models whose weights differ in name or shape."""
     shapes = {name: tuple(values.shape) for name, values in first.items()}
     others = {name: tuple(values.shape) for name, values in other.items()}
     differs = next((n for n in {**shapes, **others} if shapes.get(n) != others.get(n)), None)
@@ -158,11 +158,11 @@ def _same_vocabulary(
     other_path: str,
     other: PreTrainedTokenizerBase,
 ) -> None:
-    """Refuse models whose rows of the vocabulary mean different tokens."""
+    """Refuse models with different vocabularies."""
     if tokenizer.get_vocab() != other.get_vocab():
         raise UsageError(
-            f"models ({path}, {other_path}) have different tokenizers: only models that come from "
-            f"one can be averaged"
+            f"models ({path}, {other_path}) have different tokenizers: only models with one "
+            f"tokenizer can be averaged"
         )
 
 

@@ -1,9 +1,9 @@
-"""``python -m rl.pipeline recipes/r1.toml out=runs/r1``: commands one after the other.
+"""``python -m rl.pipeline recipes/r1.toml out=runs/r1``: runs commands one after the other.
 
-A file names stages, each a command of this package with its settings; a setting may name what an
-earlier stage made::
+A file lists stages, each a command of this package with its settings. A setting may refer to the
+output of an earlier stage::
 
-    [settings]                  # of every stage whose command knows them
+    [settings]                  # for every stage whose command has them
     env = "code-sandbox"
 
     [[stage]]
@@ -14,10 +14,10 @@ earlier stage made::
     [[stage]]
     name = "rl"
     run = "train"
-    model = "{cold-start}"      # the model that it saved; {cold-start.out} is its folder
+    model = "{cold-start}"      # the stage's model; {cold-start.out} is its folder
 
-Words of the command line win over the file: ``key=value`` over [settings], ``STAGE.key=value`` over
-that stage's. A stage that is done is not made again: the same line goes on where it stopped.
+The command line overrides the file: ``key=value`` overrides [settings], ``STAGE.key=value`` a
+stage's own settings. The same command line continues a stopped pipeline; done stages do not repeat.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from rl.settings.train import PRESETS, TrainConfig
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 NO_STAGES_OWN = {
     "out": "each stage gets a folder within the pipeline's out=...",
-    "resume": "the same line goes on where it stopped",
-    "dry_run": "--dry-run is of the pipeline as a whole",
+    "resume": "the same command line continues the pipeline",
+    "dry_run": "--dry-run applies to the whole pipeline",
 }
-"""Settings of commands that no stage may give, and why."""
+"""Settings that no stage may have, and why."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,12 @@ class Command:
 
     module: str
     config: type[Any]
-    """What its words fill in."""
+    """The type of its settings."""
     product: str
-    """What it makes, within its folder."""
+    """Path of its output within its folder."""
     presets: Mapping[str, Mapping[str, str]]
     resumes: bool = False
-    """Whether it goes on where it stopped, with resume=auto."""
+    """Whether resume=auto continues a stopped command."""
 
 
 COMMANDS = {
@@ -83,7 +83,7 @@ COMMANDS = {
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage as it will be run."""
+    """A stage with its resolved settings."""
 
     name: str
     command: Command
@@ -92,24 +92,24 @@ class Stage:
 
     @property
     def product(self) -> Path:
-        """What it makes."""
+        """Path of the stage's output."""
         return self.folder / self.command.product
 
     @property
     def record(self) -> Path:
-        """The file that says that it is done, and what with."""
+        """The file that marks the stage as done, with its settings."""
         return self.folder / "stage.json"
 
     @property
     def argv(self) -> list[str]:
-        """The words of its command."""
+        """The arguments of the stage's command."""
         return [f"{key}={value}" for key, value in {**self.words, "out": self.folder}.items()]
 
     def is_done(self) -> bool:
-        """Whether it was run to its end, with these very settings.
+        """Whether the stage is done with the same settings.
 
         Raises:
-            UsageError: it was run with others.
+            UsageError: the stage is done with other settings.
         """
         if not self.record.exists():
             return False
@@ -126,33 +126,33 @@ class Stage:
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineConfig:
-    """Commands one after the other, for Python code."""
+    """Settings of a pipeline, for Python code."""
 
     file: str
     """The file of stages."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What wins over the file: from key, or STAGE.key, to value."""
+    """Settings that override the file, from key or STAGE.key to value."""
     out: str = ""
-    """The folder; empty: runs/ and the name of the file."""
+    """The output folder; empty: runs/ and the name of the file."""
     dry_run: bool = False
     """As of every command."""
 
     @property
     def folder(self) -> Path:
-        """Where the stages have theirs."""
+        """The pipeline's folder, with a folder for each stage."""
         return Path(self.out or f"runs/{Path(self.file).stem}").expanduser()
 
 
 def read_stages(path: str, out: Path, words: Mapping[str, str]) -> list[Stage]:
-    """The stages of a file, every setting checked.
+    """The stages of a file, with checked settings.
 
     Args:
         path: the file.
-        out: folder of the pipeline; each stage gets one within it.
-        words: of the command line: ``key`` or ``STAGE.key`` to value.
+        out: the pipeline's folder, with a folder for each stage.
+        words: settings of the command line, from ``key`` or ``STAGE.key`` to value.
 
     Raises:
-        UsageError: the file or a word is wrong.
+        UsageError: the file or a setting is wrong.
     """
     tables = read_toml(path, "FILE")
     unknown = set(tables) - {"settings", "stage"}
@@ -172,10 +172,10 @@ def read_stages(path: str, out: Path, words: Mapping[str, str]) -> list[Stage]:
     for key in common:
         stated = [name for name, table in zip(names, given, strict=True) if key in _stated(table)]
         if not any(key in stage.words for stage in stages if stage.name not in stated):
-            what = "of no stage"
+            what = "belongs to no stage"
             if stated:
-                what = f"that no stage leaves open (give {stated[0]}.{key}=...)"
-            raise UsageError(f"{key!r} is a setting {what} in {path}")
+                what = f"is set by every stage that has it (give {stated[0]}.{key}=...)"
+            raise UsageError(f"setting {key!r} {what} in {path}")
     return stages
 
 
@@ -205,10 +205,10 @@ def _stage(
     command = COMMANDS[table["run"]]
     known = {f.name for f in fields(command.config)}
     shared = {k: v for k, v in common.items() if k.split(".")[0] in known}
-    places = {stage.name: stage.product for stage in before}
-    places |= {f"{stage.name}.out": stage.folder for stage in before}
+    paths = {stage.name: stage.product for stage in before}
+    paths |= {f"{stage.name}.out": stage.folder for stage in before}
     words = {
-        key: _filled(value, places, f"stage {name!r}: {key}")
+        key: _filled(value, paths, f"stage {name!r}: {key}")
         for key, value in {**shared, **_stated(table), **own}.items()
     }
     for key in NO_STAGES_OWN.keys() & words.keys():
@@ -221,21 +221,23 @@ def _stage(
     return stage
 
 
-def _filled(text: str, places: Mapping[str, Path], where: str) -> str:
-    def place(match: re.Match[str]) -> str:
-        if match[1] not in places:
-            known = ", ".join(places) or "there is none"
-            raise UsageError(f"{where} ({text}) names no stage before it: {known}")
-        return str(places[match[1]])
+def _filled(text: str, paths: Mapping[str, Path], where: str) -> str:
+    """A setting with the paths of earlier stages filled in."""
 
-    return re.sub(r"\{([^{}]+)\}", place, text)
+    def path(match: re.Match[str]) -> str:
+        if match[1] not in paths:
+            known = ", ".join(paths) or "there is none"
+            raise UsageError(f"{where} ({text}) names no earlier stage: {known}")
+        return str(paths[match[1]])
+
+    return re.sub(r"\{([^{}]+)\}", path, text)
 
 
 def run_stages(stages: Sequence[Stage]) -> int:
-    """Run what is not done yet. Returns the exit code: that of the first stage that stops.
+    """Run the unfinished stages. Returns the exit code of the first stage that stops.
 
     Raises:
-        UsageError: a stage was run with other settings, or was made from one that is gone.
+        UsageError: a stage was run with other settings, or from an earlier stage that is gone.
     """
     for stage, argv in unfinished(stages):
         code: int = import_module(stage.command.module).main(argv)
@@ -245,19 +247,19 @@ def run_stages(stages: Sequence[Stage]) -> int:
 
 
 def unfinished(stages: Sequence[Stage]) -> Iterator[tuple[Stage, list[str]]]:
-    """The stages that are not done, each with the words of its command.
+    """The unfinished stages, each with the arguments of its command.
 
-    A stage counts as done when the next one is asked for.
+    A stage counts as done when the caller requests the next one.
 
     Raises:
-        UsageError: a stage was run with other settings, or was made from one that is gone.
+        UsageError: a stage was run with other settings, or from an earlier stage that is gone.
     """
     done = [stage.is_done() for stage in stages]
     _refuse_stale(stages, done)
     for number, stage in enumerate(stages, start=1):
         title = f"stage {number}/{len(stages)}, {stage.name}"
         if done[number - 1]:
-            report(f"{title}: done before")
+            report(f"{title}: already done")
             continue
         argv = [*stage.argv, *(["resume=auto"] if stage.command.resumes else [])]
         report(f"{title}: python -m {stage.command.module} {shlex.join(argv)}")
@@ -269,7 +271,7 @@ def unfinished(stages: Sequence[Stage]) -> Iterator[tuple[Stage, list[str]]]:
 
 
 def _refuse_stale(stages: Sequence[Stage], done: Sequence[bool]) -> None:
-    """Refuse what was made from a stage that will be made anew."""
+    """Refuse a done stage that depends on a stage that has to run again."""
     for late, stage in enumerate(stages):
         named = " ".join(stage.words.values())
         for before, made in zip(stages[:late], done, strict=False):
@@ -281,7 +283,7 @@ def _refuse_stale(stages: Sequence[Stage], done: Sequence[bool]) -> None:
 
 
 def _begin(stage: Stage) -> None:
-    """Make a stage's folder; what an unfinished run of it left there goes, unless it resumes."""
+    """Create a stage's folder; empty it first if the stage is unfinished and cannot resume."""
     begun = stage.folder / "begun.json"
     if begun.exists() and not stage.command.resumes:
         shutil.rmtree(stage.folder)

@@ -1,4 +1,4 @@
-"""``python -m rl.reward_model model=FOLDER data=preferences.jsonl``: learn what is preferred."""
+"""``python -m rl.reward_model model=FOLDER data=preferences.jsonl``: trains a reward model."""
 
 from __future__ import annotations
 
@@ -26,17 +26,15 @@ if TYPE_CHECKING:
 def train_reward_model(
     config: RewardModelConfig, callbacks: Sequence[Callback] = ()
 ) -> dict[str, object]:
-    """Train as ``config`` says and save the reward model in the folder that it names.
-
-    ``callbacks`` are called beside those that ``config`` names.
+    """Train and save the reward model; ``callbacks`` are added to those that ``config`` names.
 
     Returns:
-        The losses at both ends, the accuracy on held-out pairs (or steps) with its 95% interval,
-        and where the reward model is; of one that is trained on preferences, how rewards are spread
-        over the answers that were learned from.
+        The first and last loss, the accuracy on held-out pairs or steps with its 95% interval, and
+        the reward model's folder. For preferences also the standard deviation of the rewards on the
+        training answers.
 
     Raises:
-        UsageError: the data or the model is not what the settings say.
+        UsageError: the data or the model is unusable.
         RunFailure: a step would have spoilt the weights; nothing is saved.
     """
     from rl.run.training_log import TrainingLog
@@ -62,14 +60,14 @@ def _of_answers(
     centred = _centred_on(config, material)
     learner = PreferenceUpdater(rewarder, config.optimizer, config.micro_batch_tokens)
     with log:
-        told = learn(learner, material.learned, config, screen, log)
+        losses = learn(learner, material.learned, config, screen, log)
         rate = accuracy(learner, material.held_out)
         screen.report(f"held-out pairs: accuracy {rate}")
         rewarder.bias = -fmean(learner.rewards(centred))
         rewards = learner.rewards([s for c in material.learned for s in c.segments])
         result: dict[str, object] = {
             "model": _save(folder, material, rewarder),
-            **told,
+            **losses,
             "accuracy": rate.rate,
             "accuracy_low": rate.low,
             "accuracy_high": rate.high,
@@ -93,12 +91,12 @@ def _of_steps(
     rewarder.of_steps = True
     learner = ProcessUpdater(rewarder, config.optimizer, config.micro_batch_tokens)
     with log:
-        told = learn(learner, material.learned, config, screen, log)
+        losses = learn(learner, material.learned, config, screen, log)
         rate = accuracy(learner, material.held_out)
         screen.report(f"held-out steps: accuracy {rate}")
         result: dict[str, object] = {
             "model": _save(folder, material, rewarder),
-            **told,
+            **losses,
             "accuracy": rate.rate,
             "accuracy_low": rate.low,
             "accuracy_high": rate.high,
@@ -126,7 +124,7 @@ def _save(folder: Path, material: Material[T], rewarder: RewardModel) -> str:
 
 
 def _centred_on(config: RewardModelConfig, material: Material[TokenComparison]) -> list[Segment]:
-    """The answers that get reward 0 on average."""
+    """The answers whose mean reward is shifted to 0."""
     from rl.data.conversations import read_conversations
     from rl.imitation.training import check_lengths
 

@@ -1,4 +1,4 @@
-"""``python -m rl.sft env=code-sandbox``: supervised learning on conversations.
+"""``python -m rl.sft env=code-sandbox``: supervised fine-tuning on conversations.
 
 The conversations are an environment's demonstrations, or a file of chat messages. The loss is over
 the assistant's tokens.
@@ -66,12 +66,12 @@ async def _finetune(
     opened = open_runtime(config, screen.report, folder / "logs", activities=activities)
     async with log, opened as runtime:
         learner = runtime.learner
-        assert isinstance(learner, LocalLearner), "supervised learning goes on in this process"
+        assert isinstance(learner, LocalLearner), "supervised learning runs in this process"
         segments = await text_segments(runtime, config.data, config.demonstrations)
         before = await _test(config, runtime, screen, log)
         started = time.monotonic()
 
-        def go_on(step: int, loss: float) -> bool:
+        def on_step(step: int, loss: float) -> bool:
             activities.counted("supervised steps", step, config.steps)
             log.step({"step": step, "loss": loss})
             if step % 50 == 0:
@@ -85,7 +85,7 @@ async def _finetune(
             steps=config.steps,
             batch_size=config.batch_size,
             seed=config.seed,
-            on_step=go_on,
+            on_step=on_step,
             thread=runtime.thread,
         )
         seconds = time.monotonic() - started

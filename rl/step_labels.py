@@ -59,14 +59,16 @@ class StepLabelsConfig(RunConfig):
         if self.env.env_id != "math-v0":
             raise ValueError(
                 f"env ({self.env.env_id}) must be math, whose verifier judges the answers: "
-                "say env=math"
+                "give env=math"
             )
         if self.deterministic:
-            raise ValueError("deterministic (True) must be False: each completion has its own seed")
+            raise ValueError(
+                "deterministic (True) must be False: each continuation has its own seed"
+            )
 
 
 async def label(config: StepLabelsConfig) -> dict[str, object]:
-    """Label the solutions that have no labels yet.
+    """Label the solutions without labels.
 
     Returns:
         The path of the labels; numbers of solutions, of steps, and of solutions labelled by this

@@ -60,6 +60,7 @@ MAY_CHANGE = (
 )
 """Settings (prefixes of keys) that may change when a run is resumed."""
 _NOT_REPORTED = ("resume", "out", "dry_run")
+_TASKS = "env.options.tasks"
 LOCK = ".lock"
 PACKAGES = ("turnwise", "torch", "transformers", "tokenizers", "peft", "gymnasium", "numpy", "chz")
 
@@ -148,7 +149,8 @@ class RunFolder:
             ) from error
         new = flatten(json.loads(json.dumps(to_plain(config), default=str)))
         for key in sorted(old.keys() | new.keys()):
-            if old.get(key) == new.get(key):
+            before, now = old.get(key), new.get(key)
+            if before == now or (key == _TASKS and _is_same_path(before, now)):
                 continue
             if key.startswith(MAY_CHANGE):
                 if key not in _NOT_REPORTED:
@@ -222,6 +224,11 @@ class RunFolder:
     def _write_json(self, name: str, record: Mapping[str, Any]) -> None:
         text = json.dumps(record, indent=2, sort_keys=True, default=str)
         replace_text(self.path / name, text + "\n")
+
+
+def _is_same_path(before: Any, now: Any) -> bool:
+    """Whether a path, which earlier versions recorded relative, is the same as ``now``."""
+    return str(Path(str(before)).expanduser().absolute()) == str(now)
 
 
 def write_trajectories(path: Path, groups: Iterable[TrajectoryGroup]) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import envs
+from envs.datasets import name_of
+from envs.datasets.options import GENERATED, RowOptions
 from envs.env import EnvOptions
 from rl.settings.parsing.choice import Build, Choice
 
@@ -23,7 +26,17 @@ class EnvChoice:
 def _resolve(name: str) -> tuple[type[Any], Mapping[str, Any], Build]:
     env_id = envs.resolve(name)
     options = envs.env_type(env_id).Options
-    return options, {}, lambda values: EnvChoice(env_id, options(**values))
+    return options, {}, lambda values: EnvChoice(env_id, _with_absolute_path(options(**values)))
+
+
+def _with_absolute_path(options: EnvOptions) -> EnvOptions:
+    """The options with an absolute path of task rows, so that a run resumes from any folder."""
+    if not isinstance(options, RowOptions) or name_of(options.tasks) != options.tasks:
+        return options
+    path = Path(options.tasks).expanduser()
+    if options.tasks in ("", GENERATED) or not path.exists():
+        return options
+    return replace(options, tasks=str(path.absolute()))
 
 
 def _names() -> list[str]:

@@ -9,7 +9,8 @@ from typing import Any
 
 from rl.settings.parsing.choice import Build, Choice
 from rl.settings.parsing.left_out import left_out
-from rl.tracking.sink import NONE, SINKS, SinkOptions, sink_type
+from rl.tracking.callback import make_callbacks
+from rl.tracking.sink import NONE, SINKS, SinkOptions, make_sinks, sink_type
 
 
 @dataclass(frozen=True)
@@ -78,3 +79,12 @@ class TrackingConfig:
     their options follow as log.KEY."""
     callbacks: str = ""
     """Names of callbacks, separated by commas, with options in parentheses: NAME(KEY=VALUE)."""
+
+    def check_tracking(self) -> None:
+        """Check sinks and callbacks without opening them.
+
+        Raises:
+            UsageError: a package is not installed, or a callback's name or option is wrong.
+        """
+        make_sinks(self.log.names, self.log.settings)
+        make_callbacks(self.callbacks)

@@ -19,7 +19,7 @@ from rl.runtime.model import load_tokenizer
 COMMON = ("env=toy-copy", "sampling.max_tokens=3", "sampling.slots=24", "sampling.temperature=2")
 
 
-def told(capfd):
+def reported(capfd):
     stdout, stderr = capfd.readouterr()
     return json.loads(stdout), stderr
 
@@ -32,7 +32,7 @@ def test_right_answers_are_written_and_a_student_learns_them(toy_model, tmp_path
     out = tmp_path / "right"
     words = [*COMMON, f"model={toy_model}", "tasks=24", "episodes=6", "prompts=7"]
     assert rl.distill.main([*words, "pairs=right-wrong", f"out={out}"]) == 0
-    result, stderr = told(capfd)
+    result, stderr = reported(capfd)
     assert json.loads((out / "result.json").read_text()) == result
     assert (result["tasks"], result["episodes"], result["failures"]) == (24, 144, 0)
     assert 24 < result["right"] == result["kept"] < 144
@@ -61,7 +61,7 @@ def test_right_answers_are_written_and_a_student_learns_them(toy_model, tmp_path
     words = [*COMMON[:3], f"model={toy_model}", f"data={out}/conversations.jsonl", "steps=40"]
     words += ["optimizer.lr=3e-3", "test_tasks=24", f"out={tmp_path}/student"]
     assert rl.sft.main(words) == 0
-    student, stderr = told(capfd)
+    student, stderr = reported(capfd)
     assert student["after"] > 0.95 > 0.8 > student["before"]
     assert "another tokenizer" not in stderr
 
@@ -90,7 +90,7 @@ def test_a_ranking_is_of_all_episodes_of_a_task(toy_model, tmp_path, capfd):
     out = tmp_path / "ranked"
     words = [*COMMON, f"model={toy_model}", "tasks=9", "episodes=4", "keep=best", "pairs=ranking"]
     assert rl.distill.main([*words, f"out={out}"]) == 0
-    result, _ = told(capfd)
+    result, _ = reported(capfd)
     lines = rows(out / "pairs.jsonl")
     assert 0 < len(lines) <= 9
     for line in lines:
@@ -109,20 +109,20 @@ def test_a_ranking_is_of_all_episodes_of_a_task(toy_model, tmp_path, capfd):
 def test_conditions_leave_episodes_out_of_every_file(toy_model, tmp_path, capfd):
     words = [*COMMON, f"model={toy_model}", "tasks=9", "episodes=4", "pairs=right-wrong"]
     assert rl.distill.main([*words, "longest=2", f"out={tmp_path}/a"]) == 0
-    result, _ = told(capfd)
+    result, _ = reported(capfd)
     assert result["kept"] + result.get("dropped/longest=2", 0) == result["right"]
     assert result["kept_length"] <= 2
     # A digit has no letters, and with none the share of English words is 0.
     assert rl.distill.main([*words, "only=language >= 0.5", f"out={tmp_path}/b"]) == 1
     why = "met no condition (only=..., longest=...)\n"
-    assert capfd.readouterr().err.endswith(f"episodes were right, and {why}")
+    assert capfd.readouterr().err.endswith(f"right episodes {why}")
     assert not (tmp_path / "b" / "conversations.jsonl").exists()
 
 
 @pytest.mark.parametrize(
     ("keep", "why"),
     [
-        ("right", "none of 2 episodes was right; take a better model"),
+        ("right", "none of 2 episodes was right; use a better model"),
         ("best", "none of 2 episodes met the conditions (only=..., longest=...)"),
     ],
 )
@@ -130,7 +130,7 @@ def test_why_nothing_is_left_is_not_always_the_model(keep, why):
     """keep=best takes wrong episodes too."""
     writer = DistillWriter(Rules(keep=keep), renderer=None)
     writer.samples += [Sample(0.0, False, 3), Sample(0.0, False, 4)]
-    assert rl.distill._nothing(writer).startswith(why)
+    assert rl.distill._reason_for_none(writer).startswith(why)
 
 
 @pytest.mark.parametrize(
@@ -141,10 +141,10 @@ def test_why_nothing_is_left_is_not_always_the_model(keep, why):
         (["right_from=0"], "right_from (0.0) must be above 0 and at most 1"),
         (["right_from=nan"], "right_from (nan) must be above 0 and at most 1"),
         (["keep=longest"], "keep ('longest') must be one of right, best, shortest"),
-        (["keep=best", "per_task=2"], "per_task (2) goes with keep=right: drop it"),
+        (["keep=best", "per_task=2"], "per_task (2) needs keep=right: drop per_task"),
         (
             ["pairs=ranking", "pairs_per_task=2"],
-            "pairs_per_task (2) must be 0 with pairs=ranking: a line ranks all episodes",
+            "pairs_per_task (2) must be 0 with pairs=ranking, which ranks all episodes",
         ),
         (["pairs=ranking", "episodes=1"], "episodes (1) must be two or more with pairs=ranking"),
         (["only=x"], "only (x) must be conditions such as language >= 0.9"),
@@ -190,4 +190,4 @@ def test_a_stage_of_a_pipeline(toy_model, tmp_path, capfd):
     assert (tmp_path / "line" / "1-long" / "pairs.jsonl").exists()
     assert load_tokenizer(made["both"]).get_vocab()
     assert rl.pipeline.main(words) == 0
-    assert capfd.readouterr().err.count("done before") == 3
+    assert capfd.readouterr().err.count("already done") == 3

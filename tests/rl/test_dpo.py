@@ -1,4 +1,4 @@
-"""``rl.dpo`` from its command line to a policy that says what was preferred."""
+"""``rl.dpo`` from the command line to a policy that writes preferred answers."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ def test_a_policy_learns_what_is_preferred(toy_model, preferences, tmp_path, cap
     words = [f"model={toy_model}", f"data={preferences}", f"out={tmp_path}/dpo", "steps=20"]
     words += ["optimizer.lr=3e-3", "batch_size=8", "held_out=0.2", f"reduction={reduction}"]
     assert rl.dpo.main(words) == 0
-    told = json.loads(capfd.readouterr().out)
+    reported = json.loads(capfd.readouterr().out)
     # Against itself, log 2 whatever the data.
-    assert told["first_loss"] == pytest.approx(0.6931, abs=1e-4)
-    folder = Path(told["model"]).parents[1]
+    assert reported["first_loss"] == pytest.approx(0.6931, abs=1e-4)
+    folder = Path(reported["model"]).parents[1]
     steps = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert [record["step"] for record in steps] == list(range(1, told["steps"] + 1))
-    assert (steps[0]["loss"], steps[-1]["loss"]) == (told["first_loss"], told["last_loss"])
+    assert [record["step"] for record in steps] == list(range(1, reported["steps"] + 1))
+    assert (steps[0]["loss"], steps[-1]["loss"]) == (reported["first_loss"], reported["last_loss"])
     assert "accuracy" in steps[0]
     assert json.loads((folder / "config.json").read_text())["held_out"] > 0
     assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
-    assert told["last_loss"] < 0.5
-    assert (told["accuracy"], told["held_out_pairs"]) == (1.0, 4)
-    assert probability_of_two(toy_model) < 0.4 < 0.6 < probability_of_two(told["model"])
+    assert reported["last_loss"] < 0.5
+    assert (reported["accuracy"], reported["held_out_pairs"]) == (1.0, 4)
+    assert probability_of_two(toy_model) < 0.4 < 0.6 < probability_of_two(reported["model"])
     # The same line again would write over what was learned.
     assert rl.dpo.main(words) == 1
     assert capfd.readouterr().err == (
@@ -74,7 +74,7 @@ def test_a_policy_learns_what_is_preferred(toy_model, preferences, tmp_path, cap
 def test_a_users_mistake_is_one_line(
     toy_model, preferences, tmp_path, capfd, monkeypatch, words, line
 ):
-    """And told before anything is learned."""
+    """The error comes before any learning."""
     row = {"chosen": "2", "rejected": "1", "label": 0.5}
     rows = [json.dumps({"prompt": prompt, **row}) + "\n" for prompt in ("0", "1")]
     for name, text in (("empty", ""), ("undecided", "".join(rows))):

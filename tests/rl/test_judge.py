@@ -118,8 +118,8 @@ def test_pairs_are_labelled_over_http(grader, write, tmp_path, capfd, monkeypatc
     )
     words = [f"data={data}", f"url={grader.url}", "model=fair-1", "key=JUDGE_KEY"]
     assert rl.judge.main([*words, f"out={tmp_path}/out"]) == 0
-    told = json.loads(capfd.readouterr().out)
-    assert json.loads((tmp_path / "out" / "result.json").read_text()) == told
+    reported = json.loads(capfd.readouterr().out)
+    assert json.loads((tmp_path / "out" / "result.json").read_text()) == reported
     first, second, third, fourth = rows(tmp_path / "out")
     # Leads of 7, -3, -1 and 0 characters, one more for the place shown first.
     labels = [(logistic(lead + 1) + logistic(lead - 1)) / 2 for lead in (7, -3, -1, 0)]
@@ -130,13 +130,13 @@ def test_pairs_are_labelled_over_http(grader, write, tmp_path, capfd, monkeypatc
     assert (second["chosen_reward"], second["rejected_reward"], second["task"]) == (0.0, 1.0, 7)
     assert third["label"] == pytest.approx(1 - labels[2])
     assert fourth["label"] == pytest.approx(0.5)
-    assert (told["pairs"], told["failures"], told["verifiable"]) == (4, 0, 2)
-    assert told["agreement"] == 0.5, "of the two whose rewards differ"
-    # Of the last two one order says the one, and one the other.
-    assert told["consistent"] == 0.5
+    assert (reported["pairs"], reported["failures"], reported["verifiable"]) == (4, 0, 2)
+    assert reported["agreement"] == 0.5, "of the two whose rewards differ"
+    # For the last two pairs the two orders disagree.
+    assert reported["consistent"] == 0.5
     bias = [logistic(lead + 1) - logistic(lead - 1) for lead in (7, -3, -1, 0)]
-    assert told["place_bias"] == pytest.approx(sum(bias) / 4)
-    assert told["confidence"] == pytest.approx(
+    assert reported["place_bias"] == pytest.approx(sum(bias) / 4)
+    assert reported["confidence"] == pytest.approx(
         (labels[0] + 1 - labels[1] + 1 - labels[2] + 0.5) / 4
     )
     assert len(grader.requests) == 8
@@ -150,15 +150,15 @@ def test_answers_are_graded_by_themselves(grader, write, tmp_path, capfd):
     data = write(pair("abcde", "abc", **rewards(0.0, 1.0)))
     words = [f"data={data}", f"url={grader.url}", "model=m", "by=grade", "scale=9"]
     assert rl.judge.main([*words, f"out={tmp_path}/out"]) == 0
-    told = json.loads(capfd.readouterr().out)
+    reported = json.loads(capfd.readouterr().out)
     (row,) = rows(tmp_path / "out")
     # Grades 5 and 3 with 0.75 each, 1 with the rest: means of 4 and 2.5 of 9.
     assert row["chosen_grade"] == pytest.approx(2 * 3 / 8 - 1)
     assert row["rejected_grade"] == pytest.approx(2 * 1.5 / 8 - 1)
     # 5 is above both, with 0.75; 1 equals 1, with 0.25 each.
     assert row["label"] == pytest.approx(0.75 + 0.25 * 0.25 / 2)
-    assert told["agreement"] == 0.0
-    assert "consistent" not in told
+    assert reported["agreement"] == 0.0
+    assert "consistent" not in reported
 
 
 def test_a_local_model_judges(tmp_path, write, capfd):
@@ -172,9 +172,9 @@ def test_a_local_model_judges(tmp_path, write, capfd):
     for folder in ("a", "b"):
         assert rl.judge.main([*words, f"out={tmp_path}/{folder}"]) == 0
     assert rows(tmp_path / "a") == rows(tmp_path / "b")
-    told = json.loads(capfd.readouterr().out.splitlines()[0])
-    assert (told["pairs"], told["verifiable"]) == (4, 4)
-    assert 0.5 <= told["confidence"] < 1
+    reported = json.loads(capfd.readouterr().out.splitlines()[0])
+    assert (reported["pairs"], reported["verifiable"]) == (4, 4)
+    assert 0.5 <= reported["confidence"] < 1
     assert rl.judge.main([*words, f"out={tmp_path}/a"]) == 1
     assert f"out ({tmp_path}/a) holds pairs.jsonl already" in capfd.readouterr().err
 
@@ -204,8 +204,8 @@ def test_few_pairs_without_a_verdict_are_counted_and_many_end_it(grader, write, 
     words = [f"url={grader.url}", "model=m", "retries=0"]
     data = write(*one_of_four)
     assert rl.judge.main([*words, f"data={data}", f"out={tmp_path}/a"]) == 0
-    told = json.loads(capfd.readouterr().out)
-    assert (told["pairs"], told["failures"]) == (3, 1)
+    reported = json.loads(capfd.readouterr().out)
+    assert (reported["pairs"], reported["failures"]) == (3, 1)
     data = write(*one_of_four[:3])
     assert rl.judge.main([*words, f"data={data}", f"out={tmp_path}/b"]) == 1
     stdout, stderr = capfd.readouterr()
@@ -220,7 +220,7 @@ def test_few_pairs_without_a_verdict_are_counted_and_many_end_it(grader, write, 
     [
         (["data=/no/file"], "data (/no/file) must be a file of JSON lines, "),
         (["url=ftp://x"], "url (ftp://x) must begin with http://"),
-        (["key=NO_SUCH_KEY"], "key (NO_SUCH_KEY) is no environment variable here"),
+        (["key=NO_SUCH_KEY"], "key (NO_SUCH_KEY) must be an environment variable that is set"),
         (["scale=1"], "scale (1) must be >= 2"),
         (["timeout_s=0"], "timeout_s (0.0) must be > 0"),
         (["by=vote"], "by ('vote') must be one of pair, grade"),

@@ -43,9 +43,9 @@ def test_the_average_is_the_weights_average(models, tmp_path, capsys):
     out = tmp_path / "merged"
     words = [f"models={models}/a,{models}/b", "weights=0.75,0.25", f"out={out}"]
     assert rl.merge.main(words) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["model"] == str(out / "checkpoints" / "last")
-    a, b, merged = weights(models / "a"), weights(models / "b"), weights(told["model"])
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["model"] == str(out / "checkpoints" / "last")
+    a, b, merged = weights(models / "a"), weights(models / "b"), weights(reported["model"])
     assert merged.keys() == a.keys()
     for name, values in merged.items():
         expected = 0.75 * a[name].double() + 0.25 * b[name].double()
@@ -56,9 +56,9 @@ def test_the_average_is_the_weights_average(models, tmp_path, capsys):
 def test_without_weights_all_count_the_same_and_nothing_is_overwritten(models, tmp_path, capsys):
     folders = f"models={models}/a,{models}/b,{models}/a"
     assert rl.merge.main([folders, f"out={tmp_path}/m"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["weights"] == [1 / 3] * 3
-    a, b, merged = weights(models / "a"), weights(models / "b"), weights(told["model"])
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["weights"] == [1 / 3] * 3
+    a, b, merged = weights(models / "a"), weights(models / "b"), weights(reported["model"])
     for name, values in merged.items():
         torch.testing.assert_close(values, (2 * a[name] + b[name]) / 3, rtol=1e-6, atol=1e-7)
     assert rl.merge.main([folders, f"out={tmp_path}/m"]) == 1
@@ -73,8 +73,8 @@ def test_the_first_models_type_is_the_results(models, tmp_path, capsys):
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / "half" / name).write_bytes((models / "a" / name).read_bytes())
     assert rl.merge.main([f"models={tmp_path}/half,{models}/b", f"out={tmp_path}/m"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    merged = AutoModelForCausalLM.from_pretrained(told["model"], dtype="auto")
+    reported = json.loads(capsys.readouterr().out)
+    merged = AutoModelForCausalLM.from_pretrained(reported["model"], dtype="auto")
     assert merged.dtype == torch.bfloat16
     a, b = half.state_dict(), weights(models / "b")
     for name, values in merged.state_dict().items():

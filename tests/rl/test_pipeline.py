@@ -78,7 +78,7 @@ def test_each_stage_takes_what_the_one_before_made(start, tmp_path, capsys):
     # Again: nothing is left to do.
     before = (out / "2-rl/metrics.jsonl").read_text()
     assert start() == 0
-    assert capsys.readouterr().err.count("done before") == 2
+    assert capsys.readouterr().err.count("already done") == 2
     assert (out / "2-rl/metrics.jsonl").read_text() == before
 
 
@@ -90,7 +90,7 @@ def test_a_stage_that_stopped_goes_on(start, tmp_path, capsys):
     assert start("rl.steps=3") == 0
     steps = [r["step"] for r in read_jsonl(out / "2-rl/metrics.jsonl") if "reward" in r]
     assert steps == [1, 2, 3]
-    assert "stage 1/2, cold-start: done before" in capsys.readouterr().err
+    assert "stage 1/2, cold-start: already done" in capsys.readouterr().err
 
 
 def test_what_an_unfinished_stage_left_goes(start, tmp_path):
@@ -116,8 +116,10 @@ def test_what_was_made_from_a_stage_that_is_gone_is_not_done(start, tmp_path, ca
     assert start("rl.steps=1") == 0
     shutil.rmtree(out / "1-cold-start")
     assert start("rl.steps=1", "cold-start.steps=3") == 1
-    told = f"stage 'rl' in {out}/2-rl was made from a 'cold-start' that is gone: delete that folder"
-    assert told in last_error(capsys)
+    reported = (
+        f"stage 'rl' in {out}/2-rl was made from a 'cold-start' that is gone: delete that folder"
+    )
+    assert reported in last_error(capsys)
     assert not (out / "1-cold-start").exists()
     shutil.rmtree(out / "2-rl")
     assert start("rl.steps=1", "cold-start.steps=3") == 0
@@ -161,19 +163,23 @@ STAGE = '[[stage]]\nname = "a"\nrun = "sft"\nenv = "toy-copy"\n'
         ('[[stage]]\nrun = "sft"\n', [], "a stage's name (None) must be letters"),
         ('[[stage]]\nname = "a"\nrun = "play"\n', [], "stage 'a': run (play) must be one of train"),
         (STAGE + STAGE, [], "two stages have the same name (a, a)"),
-        (STAGE + 'model = "{b}"\n', [], "stage 'a': model ({b}) names no stage before it: there"),
+        (STAGE + 'model = "{b}"\n', [], "stage 'a': model ({b}) names no earlier stage: there"),
         (STAGE + "stepz = 3\n", [], "stage 'a': unknown key 'stepz'. Did you mean 'steps'?"),
         (STAGE + "steps = 0\n", [], "stage 'a': steps (0) must be >= 1"),
-        (STAGE + "steps = 2\n", ["steps=3"], "that no stage leaves open (give a.steps=...) in"),
+        (
+            STAGE + "steps = 2\n",
+            ["steps=3"],
+            "is set by every stage that has it (give a.steps=...) in",
+        ),
         (STAGE, ["a.out=x"], "stage 'a': out (x): drop it, each stage gets a folder within"),
-        (STAGE, ["a.dry_run=true"], "stage 'a': dry_run (true): drop it, --dry-run is of"),
+        (STAGE, ["a.dry_run=true"], "stage 'a': dry_run (true): drop it, --dry-run applies to"),
         (
             STAGE.replace('"sft"', '"train"'),
             ["resume=auto"],
-            "stage 'a': resume (auto): drop it, the same line goes on where it stopped",
+            "stage 'a': resume (auto): drop it, the same command line continues the pipeline",
         ),
         (STAGE, ["steps"], "'steps' is not of the form key=value"),
-        (STAGE, ["group_size=3"], "'group_size' is a setting of no stage in"),
+        (STAGE, ["group_size=3"], "setting 'group_size' belongs to no stage in"),
     ],
 )
 def test_mistakes_are_one_line_before_anything_runs(write, text, words, message, capsys, tmp_path):

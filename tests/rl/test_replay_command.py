@@ -27,10 +27,10 @@ def test_the_same_episodes_make_the_same_weights_bit_for_bit(words, tmp_path, se
     assert train(words(run, **settings, steps=5)) == 0
     capfd.readouterr()
     assert replay([str(run)]) == 0
-    told = json.loads(capfd.readouterr().out)
-    assert told["equal"] is True
-    assert told["max_difference"] == 0
-    assert told["steps"] == 5
+    reported = json.loads(capfd.readouterr().out)
+    assert reported["equal"] is True
+    assert reported["max_difference"] == 0
+    assert reported["steps"] == 5
 
 
 def test_other_episodes_make_other_weights_and_another_exit_code(words, tmp_path, capfd):
@@ -50,6 +50,8 @@ def test_other_episodes_make_other_weights_and_another_exit_code(words, tmp_path
 
 
 def test_what_cannot_be_replayed_is_said_in_one_line(words, tmp_path, capfd):
+    assert replay([f"{tmp_path}/none"]) == 1
+    assert capfd.readouterr().err == f"error: run={tmp_path}/none: there is no such folder.\n"
     assert replay([f"run={tmp_path}"]) == 1
     assert "holds no run" in capfd.readouterr().err
     run = tmp_path / "run"

@@ -28,7 +28,7 @@ def chat(prompt, said):
 
 @pytest.fixture
 def preferences(tmp_path):
-    """Whoever says the last digit that was shown is preferred."""
+    """An answer with the last shown digit is preferred."""
     path = tmp_path / "preferences.jsonl"
     rows = []
     for prompt in map("".join, itertools.product("012", repeat=4)):
@@ -52,20 +52,22 @@ def test_a_reward_model_learns_what_is_preferred_and_is_centred(
     monkeypatch.setattr(Screen, "count", lambda screen, *bar: bars.append(bar))
     assert rl.reward_model.main(words) == 0
     stdout, stderr = capfd.readouterr()
-    told = json.loads(stdout)
+    reported = json.loads(stdout)
     # log 2 for a pair, and of a ranking's three pairs one is a tie.
-    assert told["first_loss"] == pytest.approx((1 + 2 / 3) / 2 * math.log(2), abs=0.05)
-    folder = Path(told["model"]).parents[1]
+    assert reported["first_loss"] == pytest.approx((1 + 2 / 3) / 2 * math.log(2), abs=0.05)
+    folder = Path(reported["model"]).parents[1]
     steps = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert [record["step"] for record in steps] == list(range(1, told["steps"] + 1))
-    assert (steps[0]["loss"], steps[-1]["loss"]) == (told["first_loss"], told["last_loss"])
+    assert [record["step"] for record in steps] == list(range(1, reported["steps"] + 1))
+    assert (steps[0]["loss"], steps[-1]["loss"]) == (reported["first_loss"], reported["last_loss"])
     assert "accuracy" in steps[0]
     assert json.loads((folder / "config.json").read_text())["held_out"] > 0
     assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
-    assert told["last_loss"] < 0.35
-    assert told["accuracy"] > 0.9
-    assert told["accuracy_low"] < told["accuracy"] <= told["accuracy_high"]
-    assert told["held_out_pairs"] == 48, "16 of 81 prompts, each with a pair and a ranking of two"
+    assert reported["last_loss"] < 0.35
+    assert reported["accuracy"] > 0.9
+    assert reported["accuracy_low"] < reported["accuracy"] <= reported["accuracy_high"]
+    assert reported["held_out_pairs"] == 48, (
+        "16 of 81 prompts, each with a pair and a ranking of two"
+    )
     first, second, *_ = stderr.splitlines()
     assert first == f"reward model of {toy_model} on {preferences}: {tmp_path}/rm"
     assert second == "130 rows to learn from, 32 held out"
@@ -73,15 +75,15 @@ def test_a_reward_model_learns_what_is_preferred_and_is_centred(
         ("optimizer steps", 1, 80),
         ("optimizer steps", 80, 80),
     ]
-    assert told["reward_std"] > 0.3
+    assert reported["reward_std"] > 0.3
 
-    rewarder = RewardModel.load(told["model"])
-    renderer = Renderer(AutoTokenizer.from_pretrained(told["model"]))
+    rewarder = RewardModel.load(reported["model"])
+    renderer = Renderer(AutoTokenizer.from_pretrained(reported["model"]))
     rewards = PreferenceUpdater(rewarder, OptimizerConfig()).rewards(
         [conversation_of(messages).to_segment(renderer) for messages in shown]
     )
     assert fmean(rewards) == pytest.approx(0, abs=1e-5), "demonstrations have mean reward 0"
-    assert rewarder.bias == pytest.approx(told["reward_bias"])
+    assert rewarder.bias == pytest.approx(reported["reward_bias"])
 
 
 @pytest.mark.parametrize(
@@ -125,16 +127,16 @@ def test_a_process_model_learns_steps_and_is_told_from_a_reward_model(toy_model,
     words = [f"model={toy_model}", f"data={data}", f"out={tmp_path}/prm", "process=true"]
     words += ["steps=40", "batch_size=32", "optimizer.lr=5e-3", "held_out=0.2"]
     assert rl.reward_model.main(words) == 0
-    told = json.loads(capfd.readouterr().out)
-    assert told["first_loss"] == pytest.approx(math.log(2), abs=1e-6)
-    assert told["accuracy"] > 0.95
-    assert told["held_out_steps"] == 5 * 9 * 2
-    assert RewardModel.load(told["model"]).of_steps
+    reported = json.loads(capfd.readouterr().out)
+    assert reported["first_loss"] == pytest.approx(math.log(2), abs=1e-6)
+    assert reported["accuracy"] > 0.95
+    assert reported["held_out_steps"] == 5 * 9 * 2
+    assert RewardModel.load(reported["model"]).of_steps
 
-    [wrong] = make_shapings(f"reward_model(path={told['model']!r})")
+    [wrong] = make_shapings(f"reward_model(path={reported['model']!r})")
     with pytest.raises(ValueError, match="holds no reward_model: it was trained to be a process_m"):
         wrong.contributions([])
-    [by_turns] = make_shapings(f"process_model(path={told['model']!r})")
+    [by_turns] = make_shapings(f"process_model(path={reported['model']!r})")
     renderer = Renderer(AutoTokenizer.from_pretrained(toy_model))
     given = by_turns.contributions([episode(renderer, "02", said) for said in "201"])
     assert given == pytest.approx([1, 0.75, 0], abs=0.2)

@@ -47,6 +47,26 @@ def test_a_runs_folder_stands_for_its_best_then_last_then_newest_checkpoint(run)
     assert find_model("runs/here/checkpoints/last") == "runs/here/checkpoints/last"
 
 
+def test_a_run_with_a_relative_path_of_tasks_resumes_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.jsonl").write_text('{"question": "1 + 1?", "answer": 2}\n')
+    out = tmp_path / "run"
+    config = train("env=math", "env.tasks=rows.jsonl", f"out={out}")
+    assert config.env.options.tasks == str(tmp_path / "rows.jsonl")
+    assert train("env=math", "env.tasks=none.jsonl").env.options.tasks == "none.jsonl"
+    folder = RunFolder(out, config)
+    folder.write_config(config, {})
+    JsonLines(folder.metrics_path).log(1, {})
+    recorded = json.loads((out / "config.json").read_text())
+    recorded["env"]["options"]["tasks"] = "rows.jsonl"  # as earlier versions recorded it
+    (out / "config.json").write_text(json.dumps(recorded))
+    assert RunFolder(out, train(f"resume={out}")).changes == []
+    folder.write_config(config, {})
+    monkeypatch.chdir("/")
+    assert train(f"resume={out}").env.options.tasks == str(tmp_path / "rows.jsonl")
+    assert RunFolder(out, train(f"resume={out}")).changes == []
+
+
 @pytest.mark.parametrize("model", ["tiny", "gpt2", "Qwen/Qwen3-0.6B", "0x/m"])
 def test_names_of_the_hub_are_left_alone(model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -87,9 +107,9 @@ def test_a_folder_that_is_no_model_is_one_line_before_anything_is_loaded(run, mo
         raise AssertionError("it must not begin")
 
     assert run_command("rl.eval", EvaluateConfig, {}, work, ["env=toy-copy", f"model={model}"]) == 1
-    told = capsys.readouterr().err
-    assert told.startswith(f"error: {line}") and told.count("\n") == 1
-    assert ("give one of runs/stages/1-rl" in told) == (model == "runs/stages")
+    reported = capsys.readouterr().err
+    assert reported.startswith(f"error: {line}") and reported.count("\n") == 1
+    assert ("give one of runs/stages/1-rl" in reported) == (model == "runs/stages")
 
 
 def test_a_command_gets_the_checkpoint_of_the_run_that_it_was_given(run):
@@ -125,8 +145,8 @@ def test_to_resume_a_folder_is_enough(run):
 
 def test_what_a_resumed_run_does_otherwise_is_refused_or_listed(run):
     changed = train("resume=runs/here", "steps=20", "eval.every=3")
-    told = RunFolder(run.path, changed).changes
-    assert told == ["eval.every=3 (before: 10)", "steps=20 (before: 7)"]
+    reported = RunFolder(run.path, changed).changes
+    assert reported == ["eval.every=3 (before: 10)", "steps=20 (before: 7)"]
     with pytest.raises(UsageError, match=r"was started with prompts=32, not 4: continue with"):
         RunFolder(run.path, train("resume=runs/here", "prompts=4"))
 

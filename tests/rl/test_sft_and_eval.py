@@ -23,8 +23,8 @@ def result(capfd):
 @pytest.mark.parametrize(("best", "expected"), [(1.0, [0.5, 5 / 6]), (2.5, [0.25, 0.5])])
 def test_pass_at_k_counts_episodes_with_the_best_return(best, expected):
     """Of four episodes two have it where it is 1, one where it is 2.5; rounding costs nothing."""
-    told = rl.eval._pass_at_k([[0.0, 1.0, best - 1e-9, 0.5]], best)
-    assert [told["pass@1"], told["pass@2"]] == pytest.approx(expected)
+    reported = rl.eval._pass_at_k([[0.0, 1.0, best - 1e-9, 0.5]], best)
+    assert [reported["pass@1"], reported["pass@2"]] == pytest.approx(expected)
 
 
 def test_supervised_learning_on_a_file_and_evaluation_of_its_result(toy_model, tmp_path, capfd):
@@ -38,24 +38,24 @@ def test_supervised_learning_on_a_file_and_evaluation_of_its_result(toy_model, t
     words = [f"model={toy_model}", f"data={data}", "steps=30", "batch_size=6", "test_tasks=24"]
     words += ["optimizer.lr=3e-3", f"out={out}"]
     assert rl.sft.main([*COMMON, *words]) == 0
-    told, stderr = result(capfd)
-    assert told["model"] == str(out / "checkpoints" / "last")
-    assert told["steps"] == 30
-    assert told["last_loss"] < 0.1 < told["first_loss"]
-    assert told["before"] < 0.8
-    assert told["after"] > 0.95
+    reported, stderr = result(capfd)
+    assert reported["model"] == str(out / "checkpoints" / "last")
+    assert reported["steps"] == 30
+    assert reported["last_loss"] < 0.1 < reported["first_loss"]
+    assert reported["before"] < 0.8
+    assert reported["after"] > 0.95
     assert stderr.count("test tasks: right ") == 2
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     tests = [(record["step"], record["test/success"]) for record in lines if "loss" not in record]
-    assert tests == [(0, told["before"]), (30, told["after"])]
+    assert tests == [(0, reported["before"]), (30, reported["after"])]
     steps = [record for record in lines if "loss" in record]
     assert [record["step"] for record in steps] == list(range(1, 31))
-    assert (steps[0]["loss"], steps[-1]["loss"]) == (told["first_loss"], told["last_loss"])
+    assert (steps[0]["loss"], steps[-1]["loss"]) == (reported["first_loss"], reported["last_loss"])
     assert json.loads((out / "config.json").read_text())["batch_size"] == 6
     assert (out / "curve.png").read_bytes().startswith(b"\x89PNG")
 
     folder = tmp_path / "eval"
-    words = ["--json", f"model={told['model']}", "tasks=10", "episodes=3", f"out={folder}"]
+    words = ["--json", f"model={reported['model']}", "tasks=10", "episodes=3", f"out={folder}"]
     assert rl.eval.main([*COMMON, *words, "split=validation"]) == 0
     measured, _ = result(capfd)
     assert (measured["tasks"], measured["played"]) == (10, "10 of 24 validation tasks")
@@ -86,10 +86,10 @@ def test_supervised_learning_on_a_file_and_evaluation_of_its_result(toy_model, t
 def test_supervised_learning_on_demonstrations(toy_model, tmp_path, capfd):
     words = [f"model={toy_model}", "demonstrations=1000", "steps=2", "test_tasks=0"]
     assert rl.sft.main([*COMMON, *words, f"out={tmp_path}/sft"]) == 0
-    told, _ = result(capfd)
-    assert (told["before"], told["after"], told["steps"]) == (None, None, 2)
-    # The toy's author is right with 0.4 + 0.6 / 3: what it says has 0.475 nats per token.
-    assert told["first_loss"] == pytest.approx(0.475, abs=0.1)
+    reported, _ = result(capfd)
+    assert (reported["before"], reported["after"], reported["steps"]) == (None, None, 2)
+    # The toy's author is right with 0.4 + 0.6 / 3: its words have 0.475 nats per token.
+    assert reported["first_loss"] == pytest.approx(0.475, abs=0.1)
 
 
 def test_two_evaluations_of_the_same_weights_are_equal(toy_model, tmp_path, capfd):
@@ -107,7 +107,7 @@ def test_two_evaluations_of_the_same_weights_are_equal(toy_model, tmp_path, capf
 def test_an_evaluation_is_a_table_for_people(toy_model, capfd):
     words = [*COMMON, f"model={toy_model}", "tasks=10", "episodes=2", "deterministic=true"]
     assert rl.eval.main([*words, "--json"]) == 0
-    told, stderr = result(capfd)
+    reported, stderr = result(capfd)
     assert stderr.splitlines()[:2] == [
         f"evaluation of {toy_model} in toy-copy-v0",
         "playing 10 of 24 test tasks, each 2 times, policy local",
@@ -115,13 +115,13 @@ def test_an_evaluation_is_a_table_for_people(toy_model, capfd):
     assert rl.eval.main(words) == 0
     rows = dict(line.split("  ", 1) for line in capfd.readouterr().out.splitlines())
     rows = {name: value.strip() for name, value in rows.items()}
-    low, high = told["success_low"], told["success_high"]
-    assert rows["right"] == f"{told['success']:.3f}  95% interval [{low:.3f}, {high:.3f}]"
+    low, high = reported["success_low"], reported["success_high"]
+    assert rows["right"] == f"{reported['success']:.3f}  95% interval [{low:.3f}, {high:.3f}]"
     assert rows["environment"] == "toy-copy-v0"
     assert rows["tasks"] == "10 of 24 test tasks"
     assert rows["episodes"] == "20"
-    assert rows["pass@2"] == f"{told['pass@2']:.3f}"
-    assert rows["turns"] == f"{told['num_turns']:.2f} per episode"
+    assert rows["pass@2"] == f"{reported['pass@2']:.3f}"
+    assert rows["turns"] == f"{reported['num_turns']:.2f} per episode"
     assert "failed episodes" not in rows
 
 
@@ -164,8 +164,8 @@ def test_a_result_that_cannot_be_written_is_told_all_the_same(toy_model, tmp_pat
     out = tmp_path / "out"
     (out / "trajectories.jsonl.gz").mkdir(parents=True)
     assert rl.eval.main([*COMMON, f"model={toy_model}", "tasks=4", f"out={out}", "--json"]) == 1
-    told, stderr = result(capfd)
-    assert told["episodes"] == 4
+    reported, stderr = result(capfd)
+    assert reported["episodes"] == 4
     assert stderr.splitlines()[-1].startswith(f"error: {out} cannot be written: ")
 
 
@@ -203,7 +203,7 @@ def test_a_conversation_longer_than_the_window_is_one_line(toy_model, tmp_path, 
     assert rl.sft.main([*COMMON, *words]) == 1
     stdout, stderr = capfd.readouterr()
     assert stdout == ""
-    # After the line that says what is done.
+    # After the line about the current work.
     assert stderr.splitlines()[1].startswith(
         "error: conversation 2 of 2 has 65 tokens, more than the model's window of 48: shorten it"
     ), "and no test task was played before"

@@ -96,9 +96,9 @@ def labels(tmp_path):
 def test_a_step_is_worth_the_share_of_right_answers_that_follow(words, policy, tmp_path, capsys):
     assert rl.step_labels.main(words()) == 0
     assert labels(tmp_path) == [[0.25, 1.0, 1.0], [0.0, 0.0], [1.0]]
-    told = json.loads(capsys.readouterr().out)
-    assert (told["solutions"], told["steps"], told["labelled_now"]) == (3, 6, 3)
-    assert told["mean_label"] == pytest.approx(3.25 / 6)
+    reported = json.loads(capsys.readouterr().out)
+    assert (reported["solutions"], reported["steps"], reported["labelled_now"]) == (3, 6, 3)
+    assert reported["mean_label"] == pytest.approx(3.25 / 6)
     # What the model reads: the rules, the problem, and the solution up to a step.
     assert len(policy.prompts) == 3 * 4
     assert "Box it." in policy.prompts[0]
@@ -164,25 +164,25 @@ def test_other_settings_are_refused_in_a_folder_with_labels(words, policy, capsy
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "reported"),
     [
         ('{"prompt": "x", "completions": ["y"]}', "'answer'"),
         ('{"prompt": "x", "completions": [], "answer": 1}', "a step is no text"),
         ('{"prompt": "x", "completions": ["y"], "answer": null}', "answer (None) is neither"),
     ],
 )
-def test_a_row_that_is_none_is_named(tmp_path, line, told):
+def test_an_invalid_row_is_named(tmp_path, line, reported):
     path = tmp_path / "data.jsonl"
     path.write_text(line + "\n")
     with pytest.raises(ValueError, match="line 1: expected") as error:
         read_solutions(str(path))
-    assert told in str(error.value)
+    assert reported in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("word", "told"),
+    ("word", "reported"),
     [("env=toy-copy", "must be math"), ("deterministic=true", "must be False")],
 )
-def test_what_cannot_be_is_refused(words, capsys, word, told):
+def test_impossible_settings_are_refused(words, capsys, word, reported):
     assert rl.step_labels.main(words(word)) == 1
-    assert told in capsys.readouterr().err
+    assert reported in capsys.readouterr().err

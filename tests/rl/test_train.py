@@ -336,15 +336,15 @@ def test_no_two_groups_of_a_run_share_a_seed(words, tmp_path):
 def test_max_seconds_ends_a_run_as_its_last_step_would(words, tmp_path, capfd):
     out = tmp_path / "run"
     assert main(words(out, max_seconds=1e-6, steps=1000)) == 0
-    told = (
+    reported = (
         "max_seconds (1e-06) ended it after step 1 of 1000: resume=auto and a larger max_seconds "
         "go on"
     )
-    assert told in capfd.readouterr().err.splitlines()
+    assert reported in capfd.readouterr().err.splitlines()
     assert status([str(out)]) == 0
     said = capfd.readouterr().out.splitlines()
     assert said[0].startswith("finished  step 1/1000  process ")
-    assert said[1:] == [told]
+    assert said[1:] == [reported]
     assert [r["step"] for r in metrics(out)] == [0, 1]
     assert (out / "checkpoints" / "step-000001").is_dir()
 

@@ -24,7 +24,7 @@ def metrics(out):
     return [r for r in read_jsonl(out / "metrics.jsonl") if "reward" in r]
 
 
-def told(out):
+def reported(out):
     """A run's metrics without its timings and validations."""
     skipped = (*TIMINGS, "eval/")
     return [{k: v for k, v in r.items() if not k.startswith(skipped)} for r in metrics(out)]
@@ -44,7 +44,7 @@ def weights(out):
 
 
 def assert_same_run(first, second):
-    assert told(first) == told(second)
+    assert reported(first) == reported(second)
     expected = weights(second)
     assert all(torch.equal(value, expected[name]) for name, value in weights(first).items())
     assert [tasks(first, step) for step in range(1, 5)] == [tasks(second, s) for s in range(1, 5)]

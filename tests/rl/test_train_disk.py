@@ -74,8 +74,8 @@ def same_as_undisturbed(words, tmp_path):
     return check
 
 
-def ended_in_one_line(told: str) -> None:
-    lines = told.splitlines()
+def ended_in_one_line(reported: str) -> None:
+    lines = reported.splitlines()
     assert [line for line in lines if line.startswith(("error", "Traceback"))] == lines[-1:]
     assert "cannot be" in lines[-1]
 

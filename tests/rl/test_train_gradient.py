@@ -1,4 +1,4 @@
-"""A run whose rewards give no gradient says so, on the screen and in its result."""
+"""A run whose rewards give no gradient reports it on the screen and in its result."""
 
 from __future__ import annotations
 

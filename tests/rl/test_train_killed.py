@@ -32,10 +32,10 @@ def killed(kind: str, instants: list, command: list[str]) -> list[dict]:
     env = os.environ | {"PYTHONPATH": str(HOME), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    told = [json.loads(line) for line in done.stdout.splitlines()]
-    for run in told:
+    reported = [json.loads(line) for line in done.stdout.splitlines()]
+    for run in reported:
         assert run["resumed"] == 0, f"{run}: {done.stderr[-2000:]}"
-    return told
+    return reported
 
 
 def same(out: Path, whole: Path) -> bool:
@@ -61,9 +61,9 @@ def test_a_run_killed_at_any_instant_ends_with_the_same_weights(words, tmp_path,
         instants = sorted(rng.sample(range(1, 161), 10))
     else:
         instants = [round(rng.uniform(0.02, 1.2), 3) for _ in range(5)]
-    told = killed(kind, instants, words(tmp_path / "runs", **SHARED | EXACT))
-    assert sum(run["killed"] < 0 for run in told) >= len(told) // 2, "too few were killed"
-    for run in told:
+    reported = killed(kind, instants, words(tmp_path / "runs", **SHARED | EXACT))
+    assert sum(run["killed"] < 0 for run in reported) >= len(reported) // 2, "too few were killed"
+    for run in reported:
         out = Path(run["out"])
         assert same(out, whole), run
         assert [r["step"] for r in read_jsonl(out / "metrics.jsonl")] == [0, 1, 2, 3], run
@@ -75,9 +75,9 @@ def test_a_run_killed_at_any_instant_ends_with_the_same_weights(words, tmp_path,
 def test_a_killed_run_skips_no_task_and_repeats_none(words, tmp_path, staleness):
     shared = SHARED | {"steps": 6, "staleness": staleness}
     instants = sorted(random.Random(7).sample(range(40, 260), 5))
-    told = killed("change", instants, words(tmp_path / "runs", **shared))
-    assert sum(run["killed"] < 0 for run in told) >= len(told) // 2, "too few were killed"
-    for run in told:
+    reported = killed("change", instants, words(tmp_path / "runs", **shared))
+    assert sum(run["killed"] < 0 for run in reported) >= len(reported) // 2, "too few were killed"
+    for run in reported:
         ledger = read_ledger(Path(run["out"]))
         assert ledger.wrong == [], run
         assert len(ledger.learned) == 6 * 4
@@ -114,15 +114,15 @@ def test_a_ledger_finds_another_task_and_a_reward_of_a_failure_and_tokens_too_ol
     out, read, write = finished
     episodes = read(3)
     episodes[0].task += 1
-    # Failed by what it says, and yet ended; its reward is in the mean that was logged.
+    # The record marks the episode as failed although it ended; the logged mean includes its reward.
     episodes[5].failure = "EnvFailure: it broke"
     episodes[9].segments[0].versions[-1] = 0
     write(3, episodes)
-    told = "; ".join(read_ledger(out).wrong)
-    assert f"step 3: task {episodes[0].task} is nobody's turn" in told
-    assert "step 3: an episode that failed was ended or shaped" in told
-    assert "step 3: 1 failures, 0.0 logged" in told
-    assert "step 3 learned from tokens that are 2 updates old" in told
+    reported = "; ".join(read_ledger(out).wrong)
+    assert f"step 3: task {episodes[0].task} is nobody's turn" in reported
+    assert "step 3: an episode that failed was ended or shaped" in reported
+    assert "step 3: 1 failures, 0.0 logged" in reported
+    assert "step 3 learned from tokens that are 2 updates old" in reported
 
 
 def test_a_ledger_finds_a_line_of_metrics_that_is_missing(finished):

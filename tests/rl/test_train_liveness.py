@@ -1,4 +1,4 @@
-"""Nothing hangs for ever: whatever does in a run of rl.train, its process ends and says what."""
+"""Nothing hangs forever: a hung run of rl.train ends its process and names what hangs."""
 
 from __future__ import annotations
 
@@ -49,11 +49,13 @@ def environment():
 
 
 def test_an_episode_that_hangs_once_is_begun_again(hung):
-    code, told, out = hung("one completion")
+    code, reported, out = hung("one completion")
     assert code == 0
-    assert "rollout: train task" in told
-    assert "its episodes restart" in told
-    assert "was given up: nothing in the run got further, at last waiting for the policy" in told
+    assert "rollout: train task" in reported
+    assert "its episodes restart" in reported
+    assert (
+        "was given up: nothing in the run got further, at last waiting for the policy" in reported
+    )
     records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert sum(r.get("retries", 0) for r in records) == 1
     assert sum(r.get("failures", 0) for r in records) == 0
@@ -75,9 +77,9 @@ def test_an_episode_that_hangs_once_is_begun_again(hung):
     ],
 )
 def test_what_never_gets_further_ends_the_run(hung, capsys, what, hints):
-    code, told, out = hung(what)
+    code, reported, out = hung(what)
     assert code == 75
-    assert [hint for hint in hints if hint not in told] == [], told
+    assert [hint for hint in hints if hint not in reported] == [], reported
     state = read_state(out)
     assert (state.verdict, state.exit_code) == ("stalled", 75)
     assert status([str(out)]) == 11
@@ -86,25 +88,25 @@ def test_what_never_gets_further_ends_the_run(hung, capsys, what, hints):
 
 def test_what_always_hangs_fails_its_episodes_and_the_run(hung):
     settings = {"stall_s": 2, "env__step_timeout_s": 1}
-    code, told, _ = hung("every completion", group_size=2, prompts=2, **settings)
+    code, reported, _ = hung("every completion", group_size=2, prompts=2, **settings)
     assert code == 1
-    assert "4 of 4 episodes failed" in told
-    assert "at last waiting for the policy" in told
+    assert "4 of 4 episodes failed" in reported
+    assert "at last waiting for the policy" in reported
 
 
 @pytest.mark.parametrize(
-    ("what", "told_in_the_end"),
+    ("what", "reported_at_the_end"),
     [
         ("policy does not close", "the policy did not close within close_s (3 s)"),
         ("services do not close", "the environment's services did not close within close_s (3 s)"),
         ("a thread stays", "the process did not end within 2 s, it waits for: thread stays"),
     ],
 )
-def test_an_end_that_hangs_has_a_deadline(hung, what, told_in_the_end):
-    code, told, out = hung(what)
+def test_an_end_that_hangs_has_a_deadline(hung, what, reported_at_the_end):
+    code, reported, out = hung(what)
     assert code == 76
-    assert told_in_the_end in told
-    assert "step 4/4" in told, "all was done before"
+    assert reported_at_the_end in reported
+    assert "step 4/4" in reported, "all was done before"
     assert (out / "curve.png").exists()
 
 
@@ -112,7 +114,7 @@ def test_a_run_tells_how_it_is_while_it_lives_and_when_it_is_dead(words, tmp_pat
     out = tmp_path / "run"
     arguments = command("env awaits", words(out, stall_s=600, group_size=2, prompts=2))
     with subprocess.Popen(arguments, env=environment(), stderr=subprocess.DEVNULL) as process:
-        until(lambda: told(out, "environment"))
+        until(lambda: reported(out, "environment"))
         assert status([str(out)]) == 10
         said = capsys.readouterr().out
         assert f"running  step 0/4  process {process.pid} on " in said
@@ -132,15 +134,15 @@ def test_a_run_that_is_stopped_says_so(words, tmp_path, capsys):
     out = tmp_path / "run"
     arguments = command("env awaits", words(out, stall_s=600, group_size=2, prompts=2))
     with subprocess.Popen(arguments, env=environment(), stderr=subprocess.DEVNULL) as process:
-        until(lambda: told(out, "environment"))
+        until(lambda: reported(out, "environment"))
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
     assert status([str(out)]) == 13
     assert capsys.readouterr().out.startswith("interrupted  step 0/4")
 
 
-def told(out, state):
-    """Whether the run in ``out`` says that an episode is in this state."""
+def reported(out, state):
+    """Whether the status of the run in ``out`` has an episode in this state."""
     if not (out / "status.json").exists():
         return False
     return any(w["state"] == state and w["lane"] == "rollout" for w in read_state(out).waits)

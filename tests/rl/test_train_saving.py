@@ -51,14 +51,14 @@ def answers(loop) -> bool:
 def test_the_loop_answers_while_weights_are_written_and_episodes_are_judged(
     words, tmp_path, monkeypatch, loops
 ):
-    told = []
+    reported = []
 
     def watched(module, name):
         work = getattr(module, name)
 
         def doing(*args):
             what = args[0].name if name == "save_checkpoint" else name
-            told.append((what, answers(loops[0][0])))
+            reported.append((what, answers(loops[0][0])))
             return work(*args)
 
         monkeypatch.setattr(module, name, doing)
@@ -66,7 +66,7 @@ def test_the_loop_answers_while_weights_are_written_and_episodes_are_judged(
     watched(rl.learner.local, "save_checkpoint")
     watched(rl.run.trainer, "shape")
     assert main(words(tmp_path / "run", steps=1)) == 0
-    assert set(told) == {(name, True) for name in ("best", "shape", "step-000001")}
+    assert set(reported) == {(name, True) for name in ("best", "shape", "step-000001")}
 
 
 def test_a_checkpoint_is_of_the_moment_at_which_it_was_begun(words, tmp_path, monkeypatch, loops):

@@ -137,7 +137,7 @@ async def test_an_imperfect_author_reads_no_budget_and_the_conversation_holds_it
         ),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_runs(settings, says):
+def test_a_wrong_shaping_is_an_error_before_anything_runs(settings, says):
     words = [f"{key}={value}" for key, value in {"env": "search-qa", **settings}.items()]
     with pytest.raises(UsageError) as error:
         parse(TrainConfig, words, command="x", presets=PRESETS)

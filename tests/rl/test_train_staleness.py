@@ -25,12 +25,14 @@ def tasks_learned(out) -> list[int]:
 def test_no_token_is_older_than_the_bound_and_each_task_is_learned_once(words, tmp_path):
     out = tmp_path / "run"
     assert main(words(out, staleness=2, steps=8)) == 0
-    told = metrics(out)
-    assert len(told) == 8
-    assert max(record["staleness/oldest"] for record in told) == 2
-    assert all(record["staleness/oldest"] <= 2 for record in told)
-    assert told[0]["staleness/oldest"] == 0
-    assert "correction/effective_samples" in told[-1], "older tokens are corrected for by default"
+    reported = metrics(out)
+    assert len(reported) == 8
+    assert max(record["staleness/oldest"] for record in reported) == 2
+    assert all(record["staleness/oldest"] <= 2 for record in reported)
+    assert reported[0]["staleness/oldest"] == 0
+    assert "correction/effective_samples" in reported[-1], (
+        "older tokens are corrected for by default"
+    )
     learned = tasks_learned(out)
     assert len(learned) == 8 * 6
     assert len(set(learned)) == len(learned), "the split has more tasks than were played"

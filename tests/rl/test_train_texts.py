@@ -9,7 +9,7 @@ from rl.train import main
 
 
 def test_a_run_imitates_texts_beside_its_episodes(words, tmp_path):
-    """What no episode says is learned all the same, and a resumed run goes on with the texts."""
+    """Texts that no episode contains are learned; a resumed run continues with the texts."""
     out, data = tmp_path / "run", tmp_path / "texts.jsonl"
     said = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "ok"}]
     data.write_text(json.dumps({"messages": said}) + "\n")

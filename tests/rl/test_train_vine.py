@@ -64,7 +64,9 @@ def test_what_cannot_be_copied_is_refused_before_anything_is_trained(
 ):
     monkeypatch.setattr(envs.env_type("toy-copy-v0"), "forkable", False)
     assert main(words(tmp_path / "run", **SETTINGS)) == 1
-    told = capsys.readouterr()
-    assert "plays on from copies of an episode, and there are none: toy-copy-v0: its" in told.err
-    assert "step 1" not in told.out + told.err
+    reported = capsys.readouterr()
+    assert (
+        "plays on from copies of an episode, and there are none: toy-copy-v0: its" in reported.err
+    )
+    assert "step 1" not in reported.out + reported.err
     assert not (tmp_path / "run" / "metrics.jsonl").exists()

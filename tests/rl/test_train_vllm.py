@@ -31,8 +31,8 @@ def test_a_run_samples_from_a_server_and_each_update_is_proved(
     small = {"model": "tiny", "tiny__demonstrations": 200, "tiny__steps": 60}
     small |= {"tiny__vocab_size": 261, "tiny__context_length": 64, "tiny__num_layers": 1}
     assert main(words(out, **served, **small, sampling__temperature=0.9)) == 0
-    told = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    steps = [record for record in told if "loss" in record]
+    reported = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    steps = [record for record in reported if "loss" in record]
     assert len(steps) == 4
     for record in steps:
         assert 0 < record["sync/max_difference"] < 1e-4

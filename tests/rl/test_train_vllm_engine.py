@@ -40,8 +40,8 @@ def test_a_run_samples_from_the_engine_and_each_update_is_proved(tmp_path):
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    told = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    steps = [record for record in told if "loss" in record]
+    reported = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    steps = [record for record in reported if "loss" in record]
     assert len(steps) == 3
     for record in steps:
         assert 0 < record["sync/max_difference"] < 1e-4

@@ -20,6 +20,7 @@ from rl.run.process.interrupt import terminable
 from rl.settings.models import find_model
 from rl.settings.parsing.command_line import parse
 from rl.settings.run import ModelConfig, as_lines
+from rl.settings.tracking import TrackingConfig
 from tools.sandbox.errors import SandboxUnavailable
 
 INTERRUPTED = 130
@@ -87,6 +88,7 @@ def run_command(
         config = parse(config_type, words, command=f"python -m {module}", presets=presets)
         config = with_model_folder(config)
         if config.dry_run:
+            _check_tracking(config)
             write_stdout(as_lines(config))
             return 0
         with terminable():
@@ -98,6 +100,12 @@ def run_command(
     except KeyboardInterrupt:
         last_words("interrupted")
         return INTERRUPTED
+
+
+def _check_tracking(config: object) -> None:
+    """Check sinks and callbacks, which a command otherwise checks after other work."""
+    if isinstance(config, TrackingConfig):
+        config.check_tracking()
 
 
 def with_model_folder(config: C) -> C:

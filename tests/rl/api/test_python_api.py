@@ -257,12 +257,12 @@ def test_ctrl_c_stops_a_run_cleanly(toy_model, tmp_path):
         try:
             asyncio.run(a_step_of(out))
             process.send_signal(signal.SIGINT)
-            told, errors = process.communicate(timeout=120)
+            reported, errors = process.communicate(timeout=120)
         finally:
             process.kill()
     assert process.returncode == 0, errors
     steps = rl.read_run(out).steps
-    assert told == (
+    assert reported == (
         f"True False stopped after step {steps}; continue with "
         f"rl.fit(rl.TrainConfig(resume={str(out)!r}))\n"
     )
@@ -376,17 +376,17 @@ def test_what_type_checkers_see_is_what_there_is():
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "reported"),
     [
         ("fitt", "module 'rl' has no attribute 'fitt'. Did you mean 'fit'?"),
         ("qqqq", "module 'rl' has no attribute 'qqqq'"),
         ("__wrapped__", "module 'rl' has no attribute '__wrapped__'"),
     ],
 )
-def test_names_that_there_are_not(name, told):
+def test_names_that_there_are_not(name, reported):
     with pytest.raises(AttributeError) as said:
         getattr(rl, name)
-    assert str(said.value) == told
+    assert str(said.value) == reported
 
 
 def test_the_name_of_a_command_says_which_function_is_meant():
@@ -436,7 +436,7 @@ def test_a_pipeline_runs_what_is_not_done(settings, tmp_path, capfd):
     assert len(rl.Result(made["cold"].parents[1], None, {}).history) == 2
     capfd.readouterr()
     assert rl.run_pipeline(config) == made
-    assert capfd.readouterr().err.count("done before") == 2
+    assert capfd.readouterr().err.count("already done") == 2
 
 
 async def test_preferences_are_learned_as_the_command_learns_them(settings, tmp_path, capfd):

@@ -1,4 +1,4 @@
-"""What is said of a policy that is not possible here, before anything takes time."""
+"""Errors for a policy that is impossible here, before slow work starts."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_cut_that_nothing_is_trained_on_is_let_pass(with_vllm):
         ("stall_s=601 policy.stall_s=700", r"^stall_s \(601\) must be above policy\.stall_s "),
     ],
 )
-def test_wrong_settings_are_told_by_their_names(word, message):
+def test_wrong_settings_are_named(word, message):
     with pytest.raises(UsageError, match=message):
         config(*word.split())
 

@@ -52,7 +52,7 @@ def test_a_folder_with_a_run_is_refused(begun):
 
 
 @pytest.mark.parametrize(
-    ("word", "told"),
+    ("word", "reported"),
     [
         ("group_size=4", "group_size=8, not 4"),
         ("optimizer.lr=0.5", "optimizer.lr=0.0, not 0.5"),
@@ -63,12 +63,12 @@ def test_a_folder_with_a_run_is_refused(begun):
         ("deterministic=true", "deterministic=False, not True"),
     ],
 )
-def test_other_settings_are_refused_by_name(begun, word, told):
+def test_other_settings_are_refused_by_name(begun, word, reported):
     with pytest.raises(UsageError) as refused:
         RunFolder(begun.path, config("resume=auto", word))
     message = str(refused.value)
     assert message.startswith(f"{begun.path} was started with ")
-    assert told in message
+    assert reported in message
     assert "\n" not in message
 
 

@@ -1,4 +1,4 @@
-"""A run that was stopped, killed or damaged goes on from what is whole, or says what is not."""
+"""Stopped, killed and damaged runs: they continue from whole files, or name the damaged one."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def test_a_finished_run_is_tested_once(words, tmp_path, capfd):
 
 @pytest.mark.parametrize(
     # Of a run of two steps: test, validation; validation; validation; test.
-    ("interrupted", "done", "told"),
+    ("interrupted", "done", "reported"),
     [
         (1, 0, "stopped before the first step was done"),
         (2, 0, "stopped before the first step was done"),
@@ -248,7 +248,7 @@ def test_a_finished_run_is_tested_once(words, tmp_path, capfd):
     ],
 )
 def test_ctrl_c_stops_an_evaluation_and_a_resumed_run_makes_it(
-    words, tmp_path, monkeypatch, capfd, interrupted, done, told
+    words, tmp_path, monkeypatch, capfd, interrupted, done, reported
 ):
     out, whole = tmp_path / "run", tmp_path / "whole"
     shared = DETERMINISTIC | {"steps": 2, "eval__test_tasks": 6}
@@ -268,7 +268,7 @@ def test_ctrl_c_stops_an_evaluation_and_a_resumed_run_makes_it(
         patch.setattr(rl.runtime.Runtime, "evaluate", interrupting)
         assert main(words(out, **shared)) == 130
     assert len(ended) == interrupted - 1 == len(calls) - 1, "it is cut short, and none follows"
-    assert last_error(capfd) == f"{told}; continue with python -m rl.train resume={out}"
+    assert last_error(capfd) == f"{reported}; continue with python -m rl.train resume={out}"
     steps = [name for name in names(out) if name.startswith("step-")] if done else []
     assert steps == [f"step-{step:06d}" for step in range(1, done + 1)]
 

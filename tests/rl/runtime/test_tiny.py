@@ -44,25 +44,25 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("TURNWISE_CACHE", str(tmp_path / "cache"))
 
 
-async def make(told=None, *, seed=0, max_turns=1, recipe=RECIPE):
+async def make(reported=None, *, seed=0, max_turns=1, recipe=RECIPE):
     options = EnvOptions(max_turns=max_turns)
-    report = (told if told is not None else []).append
+    report = (reported if reported is not None else []).append
     return await make_tiny("toy-copy-v0", options, {}, seed=seed, recipe=recipe, report=report)
 
 
 async def test_it_is_made_once(tmp_path):
-    told = []
-    folder = await make(told)
+    reported = []
+    folder = await make(reported)
     assert folder.parent == tmp_path / "cache" / "tiny" == cache_folder()
-    assert told[0] == "model=tiny: 8 demonstrations by the environment's imperfect author"
-    assert "3 supervised steps, loss " in told[1]
+    assert reported[0] == "model=tiny: 8 demonstrations by the environment's imperfect author"
+    assert "3 supervised steps, loss " in reported[1]
     model = AutoModelForCausalLM.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     assert model.config.max_position_embeddings == 48
     assert model.config.eos_token_id == tokenizer.eos_token_id == tokenizer.encode("<|end|>")[0]
     written = (folder / "model.safetensors").stat().st_mtime_ns
-    assert await make(told) == folder
-    assert told[2:] == [f"model=tiny: warm start found in {folder}"]
+    assert await make(reported) == folder
+    assert reported[2:] == [f"model=tiny: warm start found in {folder}"]
     assert (folder / "model.safetensors").stat().st_mtime_ns == written
     assert [p.name for p in folder.parent.iterdir()] == [folder.name], "nothing half-made is left"
 
@@ -118,10 +118,10 @@ async def test_a_demonstration_longer_than_the_window_is_refused():
 async def test_a_cache_that_cannot_be_written_is_noticed_before_the_work(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("TURNWISE_CACHE", str(tmp_path / "file"))
-    told = []
+    reported = []
     with pytest.raises(RunFailure, match=r"file/tiny cannot be written: "):
-        await make(told)
-    assert told == []
+        await make(reported)
+    assert reported == []
 
 
 async def test_two_that_make_the_same_at_once_agree():

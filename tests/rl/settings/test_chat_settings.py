@@ -1,4 +1,4 @@
-"""chat.*: set once, written into the checkpoint, found by whoever reads it."""
+"""chat.*: set once, saved in the checkpoint, used by every command that loads it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_checkpoint_keeps_its_template_and_an_evaluation_finds_it(toy_model, t
     prompt, episode = first_prompt(folder, tokenizer)
     assert prompt == f"(3 4{episode.observation}):2"
     assert episode.turns[0].action.startswith("2")
-    # What is said on the command line wins.
+    # The command line overrides the checkpoint.
     folder = tmp_path / "again"
     words = [f"model={made}", "tasks=1", f"out={folder}", "chat.template_kwargs=mark=5"]
     assert rl.eval.main([*COMMON, *words]) == 0

@@ -1,4 +1,4 @@
-"""Command lines: what they mean, and the one line that says what is wrong with one."""
+"""Command lines: their parsing, their help and their one-line errors."""
 
 from __future__ import annotations
 
@@ -81,6 +81,18 @@ def test_a_run_is_a_word_alone_or_run_equals_it(capsys, config_type):
     with pytest.raises(SystemExit):
         read("--help")
     assert capsys.readouterr().out.startswith("usage: python -m c RUN key=value ...\n")
+
+
+def test_an_option_and_its_value_as_two_words_name_the_fix():
+    with pytest.raises(UsageError) as refused:
+        train("env=toy-copy", "--steps", "5")
+    assert str(refused.value) == (
+        "'--steps' is not of the form key=value: write steps=5 (see --help)"
+    )
+    with pytest.raises(
+        UsageError, match=r"^'--steps' is not of the form key=value \(see --help\)$"
+    ):
+        train("--steps", "env=toy-copy")
 
 
 def test_commands_without_a_run_take_no_word_alone():
@@ -365,7 +377,7 @@ def test_help_names_every_key_quickly_and_without_torch(command, config_type):
     )
     modules, heavy = done.stderr.split(" ", 1)
     assert heavy == "[]"
-    # What a start costs, told by what no slow machine changes: 677 modules take 0.8 s.
+    # The cost of a start, measured independently of the machine: 677 modules take 0.8 s.
     assert int(modules) < 800
     config = parse(config_type, ["env=search-qa"], command="c", presets=PRESETS)
     shown = {line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")}
@@ -407,11 +419,11 @@ def test_help_shows_the_main_keys_and_says_where_the_others_are(capsys):
 
 def test_help_lists_the_names_of_choices_and_of_values(capsys):
     _, text = shown_keys(capsys, "--help=all")
-    told = " ".join(text.split())
-    assert "One of: local, vllm-server, vllm-engine." in told
-    assert "One of: grpo, dr-grpo," in told and "dapo" in told
-    assert re.search("One of: .*agent, .*code-sandbox, .*countdown, .*reasoning-gym/NAME", told)
-    assert "One of: files, ipc, nccl." not in told, "of a policy that was not chosen"
+    reported = " ".join(text.split())
+    assert "One of: local, vllm-server, vllm-engine." in reported
+    assert "One of: grpo, dr-grpo," in reported and "dapo" in reported
+    assert re.search("One of: .*agent, .*code-sandbox, .*countdown, .*reasoning-gym/NAME", reported)
+    assert "One of: files, ipc, nccl." not in reported, "of a policy that was not chosen"
 
 
 def test_help_shows_what_was_chosen_and_where(write, capsys):
@@ -427,7 +439,7 @@ def test_help_shows_what_was_chosen_and_where(write, capsys):
     assert lines["env.tool_s"].split()[1] == "0.02"
 
 
-def test_a_bad_value_is_told_before_the_help():
+def test_a_bad_value_is_reported_before_the_help():
     with pytest.raises(UsageError, match="unknown algorithm"):
         train("env=toy-copy", "algo=grop", "--help")
 

@@ -206,6 +206,16 @@ def test_a_callback_that_cannot_be_made_is_named(stranger, text, says):
     assert says in str(refused.value)
 
 
+def test_a_dry_run_refuses_an_unknown_callback_and_a_missing_package(monkeypatch, capfd):
+    from rl.tracking.wandb import WandB
+
+    assert rl.train.main(["env=toy-copy", "dry_run=true", "callbacks=no_such"]) == 1
+    assert "error: callbacks (no_such): unknown callback 'no_such'" in capfd.readouterr().err
+    monkeypatch.setattr(WandB, "package", "no_such_package")
+    assert rl.train.main(["env=toy-copy", "dry_run=true", "log=wandb"]) == 1
+    assert "log=wandb needs the package 'no_such_package'" in capfd.readouterr().err
+
+
 def test_an_object_that_is_no_callback_is_refused():
     with pytest.raises(UsageError, match=r"callbacks: 5 must be an rl\.tracking\.Callback"):
         make_callbacks("", [5])

@@ -1,4 +1,4 @@
-"""Plain lines where nobody watches, a table on a terminal."""
+"""Plain lines without a terminal, a live table on one."""
 
 from __future__ import annotations
 

@@ -214,8 +214,8 @@ def test_pass_at_k():
 
 
 def test_pass_at_k_of_tasks_goes_up_to_the_episodes_that_every_task_has():
-    told = _pass_at_k([[1.0, 0.0, 0.0, 0.0], [1.0, 0.0]], best=1.0)
-    assert told == pytest.approx({"pass@1": (1 / 4 + 1 / 2) / 2, "pass@2": (1 / 2 + 1) / 2})
+    reported = _pass_at_k([[1.0, 0.0, 0.0, 0.0], [1.0, 0.0]], best=1.0)
+    assert reported == pytest.approx({"pass@1": (1 / 4 + 1 / 2) / 2, "pass@2": (1 / 2 + 1) / 2})
 
 
 POPULATIONS = {
@@ -263,7 +263,7 @@ def test_the_interval_over_tasks_at_its_ends():
     # Nothing but successes: as many as there are tasks.
     sure, single = pass_rate_of_tasks([[1.0] * 8] * 64), pass_rate([1.0] * 64)
     assert (sure.low, sure.high, sure.count) == (single.low, 1.0, 512)
-    # One task says nothing of others.
+    # One task gives no information on others.
     alone = pass_rate_of_tasks([[1.0, 0.0]])
     assert alone.high - alone.low > 0.85
     # Returns: the normal interval of the tasks' means, with Student's t.

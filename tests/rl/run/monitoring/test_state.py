@@ -96,10 +96,12 @@ DONE = ("finished", "interrupted", "failed", "dead", "silent")
 def test_status_of_a_process_that_is_not_visible(tmp_path, capsys, values, where):
     write_state(tmp_path, moment(written=time.time() - 900, **values))
     assert status([str(tmp_path)]) == 15
-    told = capsys.readouterr().out
-    assert f"the process is on {where}, not visible from here, and wrote nothing for 900 s" in told
-    assert "dead" not in told
-    assert "the process is gone" not in told
+    reported = capsys.readouterr().out
+    assert (
+        f"the process is on {where}, not visible from here, and wrote nothing for 900 s" in reported
+    )
+    assert "dead" not in reported
+    assert "the process is gone" not in reported
 
 
 def test_a_zombie_process_counts_as_gone():
@@ -165,7 +167,7 @@ WAIT = {"lane": "rollout", "name": "train task 1", "state": "tool", "seconds": 1
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "reported"),
     [
         ({"step": [1]}, "step ([1]) must be int"),
         ({"written": "noon"}, "written ('noon') must be float"),
@@ -184,13 +186,13 @@ WAIT = {"lane": "rollout", "name": "train task 1", "state": "tool", "seconds": 1
         ({"progress": ["x" * 999] * 9}, "...) must be str"),
     ],
 )
-def test_values_of_other_types_are_one_line(tmp_path, capsys, values, told):
+def test_values_of_other_types_are_one_line(tmp_path, capsys, values, reported):
     path = tmp_path / "status.json"
     path.write_text(json.dumps(asdict(moment()) | values))
     assert status([str(tmp_path)]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error: {tmp_path} holds no status of a run: {path} cannot be")
-    assert told in line
+    assert reported in line
     assert len(line) < 400
 
 

@@ -65,7 +65,7 @@ except watchdog.RunStalled as stalled:
 
 @pytest.fixture
 def watched(tmp_path):
-    """Starts a process that a watchdog watches, with nobody to read its errors."""
+    """Starts a process under a watchdog whose stderr has no reader."""
     started = []
 
     def start(what: str) -> subprocess.Popen[str]:
@@ -83,9 +83,9 @@ def watched(tmp_path):
 
 def test_a_run_whose_terminal_is_gone_is_ended_all_the_same(watched):
     process = watched("hangs")
-    told, _ = process.communicate(timeout=60)
+    reported, _ = process.communicate(timeout=60)
     assert process.returncode == 75
-    assert "no progress for" in told
+    assert "no progress for" in reported
 
 
 def test_a_process_that_was_stopped_goes_on(watched):

@@ -1,4 +1,4 @@
-"""What a command says goes to a file whose disk is full: it ends in one line, or in none."""
+"""Output to a file on a full disk: the command ends with at most one line."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run(words, env=None, **streams):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A folder that says how its run is."""
+    """A folder with the status of a run."""
     folder = tmp_path_factory.mktemp("finished")
     numbers = {"step": 1, "steps": 1, "pid": 1, "began": 0, "written": 0}
     words = {"state": "finished", "born": "", "host": "", "progress": ""}

@@ -14,23 +14,23 @@ from rl.run.process.interrupt import Interrupt, terminable
 
 
 @pytest.fixture
-def told():
+def reported():
     return []
 
 
-async def test_work_that_ends_first_gives_its_result(told):
+async def test_work_that_ends_first_gives_its_result(reported):
     async def work():
         await asyncio.sleep(0.01)
         return 42
 
-    async with Interrupt(told.append) as interrupt:
+    async with Interrupt(reported.append) as interrupt:
         assert await interrupt.unless_asked(work()) == 42
         assert not interrupt.asked
-    assert told == []
+    assert reported == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_a_signal_cancels_the_work_and_what_comes_after_it(told, number):
+async def test_a_signal_cancels_this_work_and_later_work(reported, number):
     happened = []
 
     async def work():
@@ -43,16 +43,16 @@ async def test_a_signal_cancels_the_work_and_what_comes_after_it(told, number):
             happened.append("cleaned up")
             raise
 
-    async with Interrupt(told.append) as interrupt:
+    async with Interrupt(reported.append) as interrupt:
         assert await interrupt.unless_asked(work()) is None
         assert interrupt.asked
         assert happened == ["cleaned up"], "the work is waited for"
         assert await interrupt.unless_asked(work_that_must_not_finish(happened)) is None
     assert happened == ["cleaned up"]
-    assert told == ["stopping cleanly; Ctrl-C once more stops at once"]
+    assert reported == ["stopping cleanly; Ctrl-C once more stops at once"]
 
 
-async def test_what_is_done_is_saved_before_what_runs_has_ended(told):
+async def test_progress_is_saved_before_the_running_work_ends(reported):
     happened = []
 
     async def work():
@@ -68,7 +68,7 @@ async def test_what_is_done_is_saved_before_what_runs_has_ended(told):
         await asyncio.sleep(0)
         happened.append(what)
 
-    async with Interrupt(told.append) as interrupt:
+    async with Interrupt(reported.append) as interrupt:
         assert await interrupt.unless_asked(work(), save) is None
         assert happened == ["saved: begun", "saved", "ended"]
         later = work_that_must_not_finish(happened)
@@ -81,16 +81,16 @@ async def work_that_must_not_finish(happened):
     happened.append("ran on")
 
 
-async def test_an_error_of_the_work_is_raised(told):
+async def test_an_error_of_the_work_is_raised(reported):
     async def work():
         raise RuntimeError("broken")
 
-    async with Interrupt(told.append) as interrupt:
+    async with Interrupt(reported.append) as interrupt:
         with pytest.raises(RuntimeError, match="broken"):
             await interrupt.unless_asked(work())
 
 
-async def test_an_error_while_being_cancelled_is_not_swallowed(told):
+async def test_an_error_while_being_cancelled_is_not_swallowed(reported):
     async def work():
         try:
             os.kill(os.getpid(), signal.SIGINT)
@@ -98,12 +98,12 @@ async def test_an_error_while_being_cancelled_is_not_swallowed(told):
         finally:
             raise RuntimeError("broken while closing")
 
-    async with Interrupt(told.append) as interrupt:
+    async with Interrupt(reported.append) as interrupt:
         with pytest.raises(RuntimeError, match="broken while closing"):
             await interrupt.unless_asked(work())
 
 
-async def test_cancelling_the_caller_cancels_the_work(told):
+async def test_cancelling_the_caller_cancels_the_work(reported):
     ended = asyncio.Event()
 
     async def work():
@@ -112,7 +112,7 @@ async def test_cancelling_the_caller_cancels_the_work(told):
         finally:
             ended.set()
 
-    async with Interrupt(told.append) as interrupt:
+    async with Interrupt(reported.append) as interrupt:
         waiting = asyncio.create_task(interrupt.unless_asked(work()))
         await asyncio.sleep(0.01)
         waiting.cancel()
@@ -170,9 +170,9 @@ def test_a_second_ctrl_c_stops_at_once(program, lines):
     assert done.stdout.split("\n")[-len(lines) :] == lines
 
 
-async def test_the_handlers_before_it_are_given_back(told):
+async def test_earlier_handlers_are_restored(reported):
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    async with Interrupt(told.append):
+    async with Interrupt(reported.append):
         os.kill(os.getpid(), signal.SIGTERM)
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
