@@ -137,7 +137,7 @@ def test_a_damaged_newest_checkpoint_is_set_aside_for_the_one_before_it(
     assert main(words(out, **DETERMINISTIC, steps=2)) == 0
     damage(out / "checkpoints" / "step-000002")
     assert main(words(out, **DETERMINISTIC, steps=3, resume="auto")) == 0
-    assert "step-000002 is set aside, going on from" in caplog.text
+    assert "step-000002 is set aside, continuing from" in caplog.text
     assert names(out) == ["best", "step-000002", "step-000003", "unusable-step-000002"]
     assert [r["step"] for r in metrics(out) if "reward" in r] == [1, 2, 3]
     assert_equal_weights(weights(out, "step-000003"), weights(whole, "step-000003"))
