@@ -174,7 +174,7 @@ def test_a_sink_that_hangs_neither_holds_the_run_nor_its_end(feed):
 
 
 def test_too_many_waiting_records_are_dropped_aloud(feed, monkeypatch):
-    monkeypatch.setattr(background, "MOST_WAITING", 3)
+    monkeypatch.setattr(background, "MAX_WAITING", 3)
     release = threading.Event()
     sink = Scripted(on_log=lambda step: release.wait(LONG_S))
     behind = feed(sink)
