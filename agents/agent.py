@@ -1,4 +1,4 @@
-"""Whoever acts in an episode: text in, action out."""
+"""The agent of an episode: it reads text and returns actions."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ class ContextFull(Exception):
 
 
 class TokenAgent:
-    """An agent for one episode whose every token is recorded and trainable.
+    """An agent for one episode, which records every token for training.
 
-    ``start`` and ``observe`` append what it reads, ``act`` appends what the policy samples;
-    ``segment`` holds it all.
+    ``start`` and ``observe`` append the tokens of observations, ``act`` appends the tokens that the
+    policy samples. ``segment`` holds all of them.
 
     Args:
         renderer: turns text into tokens.
         policy: samples completions.
-        sampling: how; its stop strings and stop tokens are completed by the episode's.
-        session: the episode's name, under which the policy may keep its cache.
-        context_length: the model's window in tokens.
-        turn_seed: gives the sampling seed of each turn; None leaves seeding to the policy.
+        sampling: sampling parameters; the episode adds its stop strings and stop tokens.
+        session: the episode's name, for the policy's cache.
+        context_length: the model's context window in tokens.
+        turn_seed: returns the sampling seed of a turn; None: the policy chooses seeds.
 
     Attributes:
-        num_turns: turns of the episode so far. Where others act in it as well, whoever plays sets
-            it before the agent reads: turns are counted over all of them.
+        num_turns: turns of the episode so far. In an episode with several agents, turns are counted
+            over all of them, and the caller sets this before the agent reads.
     """
 
     def __init__(
@@ -57,12 +57,12 @@ class TokenAgent:
         self.num_turns = 0
         self.last: Completion | None = None
         self._prefill = self._opening = ""
-        """What the next action begins with, which the template wrote."""
+        """Text that the template wrote at the start of the next action."""
 
     def fork(self) -> TokenAgent:
-        """A second agent that has read and said the same; what each does next is its own.
+        """A copy with the same tokens so far; the two agents are independent from then on.
 
-        It has this one's ``session`` and ``turn_seed`` until it is given others.
+        The copy has the same ``session`` and ``turn_seed`` until the caller changes them.
         """
         twin = copy.copy(self)
         twin.segment = self.segment.copy()
@@ -76,14 +76,14 @@ class TokenAgent:
         prefill: str = "",
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        """Read the episode's first observation, and the rules that hold for it.
+        """Read the episode's first observation and its rules.
 
         Args:
             observation: the environment's text.
-            system: its rules.
-            stop: its stop strings.
-            prefill: what each message of the agent begins with; no part of the actions' texts.
-            tools: what the model's chat template shows it.
+            system: the environment's rules.
+            stop: the environment's stop strings.
+            prefill: start of each of the agent's messages; not part of the actions' texts.
+            tools: tools that the chat template shows to the model.
 
         Raises:
             ValueError: a stop string is empty.
@@ -100,11 +100,12 @@ class TokenAgent:
         )
 
     def observe(self, observation: str, *, continues: bool) -> None:
-        """Read what the last action led to.
+        """Read the observation after an action.
 
         Args:
             observation: the environment's text.
-            continues: whether it stands inside the assistant's message or is one of its own.
+            continues: whether the observation continues the assistant's message. False: the
+                observation is a message of its own.
         """
         if continues:
             tokens = self.renderer.splice(observation)
@@ -114,7 +115,7 @@ class TokenAgent:
         self.segment.append_context(tokens, turn=self.num_turns)
 
     def _opened(self) -> list[int]:
-        """Begin a message; the tokens of the environment's prefill, where it is not there yet."""
+        """Begin a message; returns the tokens of the prefill that the template does not write."""
         if not self._prefill:
             self._opening = self.renderer.opening
             return []
@@ -122,11 +123,11 @@ class TokenAgent:
         return [] if there else self.renderer.splice(self._prefill)
 
     async def act(self) -> Action:
-        """Sample the next action; a tag that the template opened for it is part of its text.
+        """Sample the next action; its text includes a tag that the template opened.
 
         Raises:
-            ContextFull: there is no room for one more token.
-            PolicyFailure: the policy cannot answer.
+            ContextFull: the context window has no room for another token.
+            PolicyFailure: the policy failed.
         """
         room = self.context_length - len(self.segment)
         if room < 1:

@@ -1,4 +1,4 @@
-"""What a policy is asked for and what it answers: plain data, no torch."""
+"""Sampling parameters and completions, as plain data without torch."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How one completion is sampled.
+    """Sampling parameters of one completion.
 
     Raises:
         ValueError: a value is outside its range.
     """
 
     temperature: float = 1.0
-    """Logits are divided by it; 0 is greedy, and then logprobs are those at temperature 1."""
+    """Logits are divided by it. 0 is greedy; log-probabilities are then at temperature 1."""
     top_p: float = 1.0
-    """Nucleus: the smallest set of tokens whose mass reaches it is sampled from."""
+    """Nucleus sampling: tokens come from the smallest set whose probability reaches it."""
     top_k: int = 0
-    """At most so many of the likeliest tokens are sampled from, before ``top_p`` looks at what is
-    left; 0: all."""
+    """Number of likeliest tokens to sample from, applied before ``top_p``; 0: all."""
     with_support: bool = True
-    """Whether the completion tells what ``top_p`` and ``top_k`` left. Training needs it."""
+    """Whether the completion reports the support that ``top_p`` and ``top_k`` left. Training needs
+    it."""
     max_tokens: int = 256
-    """At most this many tokens are sampled."""
+    """Maximum sampled tokens."""
     stop: tuple[str, ...] = ()
-    """Stop strings: generation halts at the token that completes one of them."""
+    """Stop strings: sampling ends with the token that completes one of them."""
     stop_token_ids: tuple[int, ...] = ()
-    """Stop tokens: generation halts after one of them."""
+    """Stop tokens: sampling ends after one of them."""
     seed: int | None = None
-    """Seeds this completion's own generator; None takes fresh randomness from the policy's."""
+    """Seed of this completion; None: the policy chooses one."""
 
     def __post_init__(self) -> None:
         if self.temperature < 0:
@@ -58,30 +58,30 @@ class SamplingParams:
 
     @property
     def truncates(self) -> bool:
-        """Whether some tokens cannot be sampled; greedy sampling is not meant."""
+        """Whether top-p or top-k exclude tokens; False for greedy sampling."""
         return self.temperature > 0 and (self.top_p < 1 or self.top_k > 0)
 
     @property
     def needs_support(self) -> bool:
-        """Whether the completion must tell which tokens could be sampled."""
+        """Whether the completion must report the sampling support."""
         return self.truncates and self.with_support
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """The tokens that a policy sampled for one prompt, each with what training needs of it."""
+    """The tokens that a policy sampled for one prompt, with the data that training needs."""
 
     token_ids: tuple[int, ...]
-    """Every sampled token, the stop token included; what overshoots a stop string is kept too."""
+    """Every sampled token, including the stop token and text after a stop string."""
     logprobs: tuple[float, ...]
-    """Log-probability of each token in the distribution that it was sampled from: under the
-    temperature, and over what top-p and top-k left."""
+    """Log-probability of each token in the sampling distribution: with the temperature, over the
+    support that top-p and top-k left."""
     versions: tuple[int, ...]
     """The policy version that sampled each token."""
     finish_reason: FinishReason
     supports: tuple[Sequence[int], ...] | None = None
-    """For each token the ids of those that it was sampled from; None where nothing was cut, or
-    where nobody asked."""
+    """For each token, the ids that it was sampled from. None: all tokens, or the request does not
+    need the support."""
 
     def __post_init__(self) -> None:
         assert len(self.token_ids) == len(self.logprobs) == len(self.versions)

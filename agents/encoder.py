@@ -1,9 +1,9 @@
-"""Text to token ids, where nobody but the chat template can write a special token.
+"""Encodes text so that only the chat template can write special tokens.
 
-A tokenizer turns the text ``<|im_end|>`` into the token that ends a message, whoever wrote it: a
-program that prints it, a web page, a user. So special tokens get private names here, which no text
-can hold, and their own texts are encoded like any other. (Transformers' ``sanitize_control_tokens``
-takes whole conversations only, and encodes them in pieces.)
+A tokenizer turns the text ``<|im_end|>`` into the token that ends a message, even if a program, a
+web page or a user wrote the text. Therefore special tokens get private names here, which no text
+can contain, and the text ``<|im_end|>`` is encoded like any other. (Transformers'
+``sanitize_control_tokens`` only accepts whole conversations, and encodes them in pieces.)
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from tokenizers import AddedToken, Tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-# Unicode gives these to no character, for programs to use inside.
+# Unicode reserves these code points for internal use by programs.
 _NAME, _HIDDEN = "\ufdd0", "\ufdd1"
 
 
 class Encoder:
-    """Encodes texts in which special tokens stand by their private names.
+    """Encodes texts in which special tokens have private names.
 
     Args:
         tokenizer: a Hugging Face tokenizer.
@@ -34,7 +34,7 @@ class Encoder:
             if token.special or token_id in every
         }
         self._ids = {token.content: token_id for token_id, token in self._specials.items()}
-        # Of two that begin alike, the longer one is meant.
+        # If two special tokens have a common start, the longer one matches.
         texts = sorted(self._ids, key=len, reverse=True)
         self._any = re.compile("|".join(map(re.escape, texts)) or r"(?!)")
         fast = isinstance(tokenizer, PreTrainedTokenizerFast)
@@ -42,22 +42,22 @@ class Encoder:
         self._first_name = min(self._rust[1], default=0) if self._rust is not None else 0
 
     def plain(self, text: str) -> str:
-        """A text of whoever it is: nothing in it is special.
+        """Text for :meth:`encode` without special tokens.
 
-        What no tokenizer takes (lone surrogates), and the two characters that names are made of,
-        are written as their escapes.
+        Lone surrogates, which no tokenizer accepts, and the two characters of private names are
+        escaped.
         """
         text = text.encode("utf-8", "backslashreplace").decode("utf-8")
         return text.replace(_NAME, r"\ufdd0").replace(_HIDDEN, r"\ufdd1")
 
     def hide(self, text: str) -> str:
-        """The same for a text that goes through a template: special tokens' texts are set aside."""
+        """As :meth:`plain`, for text in a template: hides the texts of special tokens."""
         return self._any.sub(
             lambda found: f"{_HIDDEN}{self._ids[found[0]]}{_HIDDEN}", self.plain(text)
         )
 
     def rendered(self, text: str) -> str:
-        """What a template made of hidden texts: its own special tokens are meant, not theirs."""
+        """A template's output: its own special tokens get private names, hidden texts return."""
         meant = self._any.sub(lambda found: _name(self._ids[found[0]]), text)
         return re.sub(
             f"{_HIDDEN}([0-9]+){_HIDDEN}",
@@ -66,28 +66,28 @@ class Encoder:
         )
 
     def encode(self, text: str) -> list[int]:
-        """The token ids of a text that :meth:`plain` or :meth:`rendered` made."""
+        """The token ids of a text from :meth:`plain` or :meth:`rendered`."""
         if self._rust is not None:
             rust, names = self._rust
             ids: list[int] = rust.encode(text, add_special_tokens=False).ids
-            # Names were added last: most texts hold none.
+            # Private names have the highest ids, and most texts contain none.
             if max(ids, default=-1) < self._first_name:
                 return ids
             return [names.get(token_id, token_id) for token_id in ids]
         return self._encode_in_parts(text)
 
     def _encode_in_parts(self, text: str) -> list[int]:
-        """As :meth:`encode`, with a tokenizer that is written in Python."""
+        """As :meth:`encode`, for a tokenizer that is written in Python."""
         ids: list[int] = []
-        # Texts and numbers of special tokens in turn.
+        # Texts alternate with ids of special tokens.
         parts: list[str] = re.split(f"{_NAME}([0-9]+){_NAME}", text)
-        for place in range(0, len(parts), 2):
-            part = parts[place]
-            if place > 0:
-                before = int(parts[place - 1])
+        for index in range(0, len(parts), 2):
+            part = parts[index]
+            if index > 0:
+                before = int(parts[index - 1])
                 ids.append(before)
                 part = part.lstrip() if self._specials[before].rstrip else part
-            if place + 1 < len(parts) and self._specials[int(parts[place + 1])].lstrip:
+            if index + 1 < len(parts) and self._specials[int(parts[index + 1])].lstrip:
                 part = part.rstrip()
             ids += self._tokenizer.encode(part, add_special_tokens=False, split_special_tokens=True)
         return ids
@@ -100,12 +100,12 @@ def _name(token_id: int) -> str:
 def _renamed(
     tokenizer: Tokenizer, specials: Mapping[int, AddedToken]
 ) -> tuple[Tokenizer, dict[int, int]]:
-    """A copy that knows special tokens by their private names only, and what their ids are."""
+    """A copy that knows special tokens only by private names, and a map to their original ids."""
     copy = Tokenizer.from_str(tokenizer.to_str())
     copy.no_truncation()
     copy.no_padding()
     copy.add_special_tokens(list(specials.values()))
-    # From here on it reads special tokens as text; those that are added now are not special to it.
+    # From here on the copy encodes special tokens as text; tokens added now are not special.
     copy.encode_special_tokens = True
     copy.add_tokens(
         [

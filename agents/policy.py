@@ -1,4 +1,4 @@
-"""The one seam between episodes and whatever generates tokens: token ids in, token ids out."""
+"""The contract of a policy, which samples completions: token ids in, token ids out."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 
 class PolicyFailure(RuntimeError):
-    """Raised when a policy cannot answer for reasons that are not the episode's.
+    """Raised when a policy fails for a reason outside of the episode.
 
-    Never a reward: the episode is reissued when ``retryable``, else counted as failed.
+    A failure is never a reward. If ``retryable``, the episode restarts; otherwise it counts as
+    failed.
     """
 
     def __init__(self, message: str, *, retryable: bool) -> None:
@@ -24,11 +25,11 @@ class PolicyFailure(RuntimeError):
 
 
 class Policy(Protocol):
-    """Samples completions. ``local``, ``scripted`` and every server speak this and nothing else."""
+    """Samples completions. Every policy engine implements this protocol."""
 
     @property
     def shares_weights(self) -> bool:
-        """Whether it samples from the learner's own tensors: ``load_weights(None, version)``."""
+        """Whether it samples from the learner's tensors, see ``load_weights(None, version)``."""
         ...
 
     @property
@@ -37,9 +38,9 @@ class Policy(Protocol):
         ...
 
     def begin(self, sessions: Sequence[str]) -> None:
-        """Announce episodes that are about to ask, in the order in which they count.
+        """Announce episodes, in the order of their priority.
 
-        A session is one episode's name: a policy may keep its key-value cache from turn to turn.
+        A session is the name of one episode, whose key-value cache a policy may keep between turns.
         """
         ...
 
@@ -49,79 +50,79 @@ class Policy(Protocol):
         """Sample one completion of ``prompt_ids``; cancelling the call stops the generation.
 
         Raises:
-            PolicyFailure: no answer for reasons outside the request, a deadline of the policy's
-                own among them.
+            PolicyFailure: the policy failed for a reason outside of the request, such as a deadline
+                of its own.
             ValueError: the prompt is empty or longer than the context window.
         """
         ...
 
     def queued_s(self, session: str) -> float:
-        """Seconds that the session's requests waited for room to be computed, so far.
+        """Seconds that the session's requests waited for a free place, so far.
 
-        Others took that room: no deadline of the episode counts them.
+        The episode's deadlines do not count this time.
         """
         ...
 
     def end(self, session: str) -> None:
-        """The episode is over: what was kept for it may go. Unknown sessions are ignored."""
+        """Release everything that is kept for an episode that is over; ignore unknown sessions."""
         ...
 
     async def load_weights(self, weights: Mapping[str, torch.Tensor] | None, version: int) -> None:
-        """Sample from these weights from now on. None: the shared weights changed in place."""
+        """Load weights for all later tokens. None: the shared weights changed in place."""
         ...
 
     def facts(self) -> dict[str, object]:
-        """What a run records of its policy, once."""
+        """Properties of the policy that a run records, once."""
         ...
 
     def take_metrics(self) -> dict[str, float]:
-        """What the policy counted since the last call."""
+        """Metrics since the last call."""
         ...
 
     async def close(self) -> None:
-        """Give back what the policy holds; every running call is cancelled."""
+        """Free all resources; running calls fail."""
         ...
 
 
 @runtime_checkable
 class Observable(Protocol):
-    """A policy that says how it gets on; asked from another thread, at any time, for little."""
+    """A policy that reports its progress. Other threads call these methods at any time."""
 
     def progress(self) -> float:
-        """A number that changes whenever a token is read or sampled, or weights get further."""
+        """A number that changes with each token and each step of loading weights."""
         ...
 
     def component_status(self) -> dict[str, str]:
-        """What each component does, by name: a thread, a server."""
+        """What each component does, by its name: a thread, a server."""
         ...
 
 
 Busy = Callable[[str], AbstractContextManager[None]]
-"""Counts the seconds of a context as those of a state."""
+"""Context in which seconds count as those of a state."""
 
 
 @runtime_checkable
 class Serving(Protocol):
-    """A policy whose servers each account for their own time."""
+    """A policy whose servers count their own time."""
 
     def account(self, lane: Callable[[str, Sequence[str]], Busy]) -> None:
-        """Have each server's seconds counted from now on.
+        """Count each server's seconds from now on.
 
         Args:
-            lane: makes an account by its name, with the states that take the whole of an instant
-                before others do, the first of them first.
+            lane: makes an account from a name and states. While several states are active at once,
+                the first of them counts.
         """
         ...
 
 
 @runtime_checkable
 class Sleeper(Protocol):
-    """A policy that shares a device with the learner, and can leave it to the learner."""
+    """A policy that shares a device with the learner, and can free its memory."""
 
     async def sleep(self) -> None:
-        """Give back the device's memory, where that was configured; nothing is asked meanwhile."""
+        """Free the device's memory, if configured; no requests follow until :meth:`wake`."""
         ...
 
     async def wake(self) -> None:
-        """Take it again."""
+        """Take the memory again."""
         ...

@@ -1,7 +1,7 @@
 """Prompts of published runs as chat templates, by name.
 
-Each is for base models, whose tokenizers know no roles. Behind the first answer a further message
-begins on a line of its own; the papers have one question and one answer.
+They are for base models, whose tokenizers have no roles. The papers have one question and one
+answer; further messages begin on a new line.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ R1_ZERO = (
     "{% else %}{{ ' ' if loop.first else '' }}User: {{ m.content }}. Assistant:"
     "{% endif %}{% endfor %}"
 )
-"""DeepSeek-R1-Zero (arXiv:2501.12948, table 1, full stop behind the question included)."""
+"""DeepSeek-R1-Zero (arXiv:2501.12948, table 1, with the full stop after the question)."""
 
 ORZ = (
     f"{_NO_SYSTEM}{_BEGIN}"
@@ -41,7 +41,7 @@ ORZ = (
     "This is the problem:\n{% endif %}{{ m.content }}\nAssistant:"
     "{{ ' <think>' if loop.last else '' }}{% endif %}{% endfor %}"
 )
-"""Open-Reasoner-Zero (arXiv:2503.24290), as its code writes it. It opens ``<think>``."""
+"""Open-Reasoner-Zero (arXiv:2503.24290), as in its code. The prompt opens ``<think>``."""
 
 QWEN_MATH = (
     "<|im_start|>system\n"
@@ -52,7 +52,7 @@ QWEN_MATH = (
     "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""Qwen2.5-Math's: its own rule stands where there is no system message."""
+"""Qwen2.5-Math. Without a system message, the template adds its own rule."""
 
 TEMPLATES: Mapping[str, str] = {"r1-zero": R1_ZERO, "orz": ORZ, "qwen-math": QWEN_MATH}
-"""By the name that ``chat.template`` takes."""
+"""Templates by the name that ``chat.template`` accepts."""

@@ -1,9 +1,9 @@
-"""The one place that turns messages into tokens, and only ever appends.
+"""Turns messages into tokens, and only appends; no other module does this.
 
-A conversation is tokens from its first message on. What the policy sampled stays as sampled; an
-observation adds exactly the tokens that the model's chat template puts between one assistant
-message and the next. Nothing is decoded and encoded again, and no content can become a special
-token: what a program prints cannot end its message or speak for somebody else.
+A conversation is a list of tokens from its first message on. Sampled tokens stay as sampled. An
+observation adds exactly the tokens that the chat template puts between two assistant messages.
+Nothing is decoded and encoded again, and no content can become a special token: the output of a
+program cannot end its message or begin another role's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tools.calls import listed, written
 
 logger = logging.getLogger(__name__)
 
-# A message whose white space and tags a template that edits contents would touch.
+# A template that edits contents would change this message's white space or tags.
 _EDGES = " \n<think> TURNWISE\n</think>\n\nMESSAGE\n "
 _PROBE: list[dict[str, str]] = [
     {"role": "user", "content": "What is 6 x 7?"},
@@ -48,7 +48,7 @@ REWRITES = (
     "template that appends (chat.template=FILE)"
 )
 _OPENED = re.compile(r"<think>\s*\Z")
-# Reasoning, and white space: templates that drop the one are free with the other.
+# Templates that drop reasoning also change white space.
 _THOUGHT = re.compile(r"<think>.*?</think>|\s+", re.DOTALL)
 
 
@@ -56,19 +56,19 @@ class Renderer:
     """Messages to tokens for one tokenizer and its chat template.
 
     Args:
-        tokenizer: a Hugging Face tokenizer. One without a chat template gets a plain one, which
-            is said once in the log.
-        end_token_ids: further tokens that end an assistant message, as a model's generation config
-            names them: Llama 3.1 ends a call of a tool with ``<|eom_id|>``.
+        tokenizer: a Hugging Face tokenizer. Without a chat template it gets a plain one, with a
+            warning in the log.
+        end_token_ids: more tokens that end an assistant message, from a model's generation config:
+            Llama 3.1 ends a tool call with ``<|eom_id|>``.
 
     Attributes:
-        end_token_ids: tokens that end an assistant message when the policy samples one; the first
-            is the one that the template writes.
-        difference: None where appending equals rendering the whole conversation anew; otherwise
-            what differs for this template (many drop an earlier turn's reasoning).
-        opening: what every answer begins with, given and not sampled: ``chat.prefill``, and a
+        end_token_ids: tokens that end an assistant message when the policy samples one; the
+            template writes the first of them.
+        difference: None if appending equals rendering the whole conversation again; otherwise the
+            difference (many templates drop an earlier turn's reasoning).
+        opening: start of every assistant message that is not sampled: ``chat.prefill``, and a
             ``<think>`` that the template opens.
-        notices: what a user should know of the template: consequence and remedy, a line each.
+        notices: consequences of the template and their remedies, one line each.
 
     Raises:
         ValueError: the tokenizer has no end-of-sequence token.
@@ -80,7 +80,7 @@ class Renderer:
         self.tokenizer = tokenizer
         self._encoder = Encoder(tokenizer)
         self._around: dict[str, tuple[str, str] | None] = {}
-        # The Rust tokenizer itself: transformers' wrapper takes ten times as long per call.
+        # The Rust tokenizer itself: transformers' wrapper is ten times slower per call.
         fast = isinstance(tokenizer, PreTrainedTokenizerFast)
         self._rust = tokenizer.backend_tokenizer if fast else None
         if tokenizer.chat_template is None:
@@ -99,61 +99,61 @@ class Renderer:
 
     @cached_property
     def identity(self) -> str:
-        """Equal for renderers whose token ids mean the same, and whose templates are the same."""
+        """Hash of vocabulary and template: equal renderers have equal identities."""
         ids = sorted(self.tokenizer.get_vocab().items())
         named = json.dumps([ids, self.template.source])
         return hashlib.sha256(named.encode()).hexdigest()[:16]
 
     @property
     def takes_tools(self) -> bool:
-        """Whether the chat template shows the model which tools there are."""
+        """Whether the chat template shows tools to the model."""
         return self.template.takes_tools
 
     def start(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
     ) -> list[int]:
-        """The tokens of a conversation's first messages, up to where the assistant speaks.
+        """The tokens of a conversation's first messages, up to the assistant's message.
 
         Args:
-            messages: each with its role and its content, a text; beside these whatever a chat
-                template may read (``tool_calls``, with arguments as an object).
-            tools: what the model may call, as chat templates list it; a template that knows no
-                tools leaves them out (``takes_tools``).
+            messages: each with role and content, and other fields that chat templates read
+                (``tool_calls``, with arguments as an object).
+            tools: tools in the format of chat templates; ignored by a template without tools
+                (``takes_tools``).
 
         Raises:
-            ValueError: the chat template refuses the messages.
+            ValueError: the chat template rejects the messages.
         """
         return self._encoder.encode(self.template.render(messages, tools))
 
     def follow(self, messages: Sequence[Mapping[str, Any]], *, ended: bool) -> list[int]:
-        """The tokens between one assistant message and the next, for any messages between them.
+        """The tokens of any messages between two assistant messages.
 
         Args:
-            messages: as of :meth:`start`; words of an assistant among them are not sampled ones.
-            ended: as of :meth:`extend`, which this equals for one message of one text.
+            messages: as for :meth:`start`; assistant messages among them are not sampled.
+            ended: as for :meth:`extend`, which gives the same tokens for a single message.
 
         Raises:
-            ValueError: the chat template refuses the messages.
+            ValueError: the chat template rejects the messages.
         """
         return self._after_end(self._encoder.encode(self.template.after_assistant(messages)), ended)
 
     def extend(self, observation: str, *, ended: bool, role: str = "user") -> list[int]:
-        """The tokens between one assistant message and the next, for an observation in a message.
+        """The tokens of an observation between two assistant messages.
 
         Args:
             observation: the message's text.
-            ended: whether the policy sampled the token that ends its message; otherwise that
-                token is part of the extension.
-            role: who speaks.
+            ended: whether the policy sampled the token that ends its message. Otherwise the result
+                includes this token.
+            role: the message's role.
         """
         return self._after_end(self._encoder.encode(self._bridge(role, observation)), ended)
 
     def begin(
         self, observation: str, system: str | None, tools: Sequence[Mapping[str, Any]] = ()
     ) -> list[int]:
-        """The tokens of an episode's first observation, behind its rules and its tools.
+        """The tokens of an episode's rules, tools and first observation.
 
-        A template that knows no tools gets them in words, in the system message.
+        If the template has no tools, the system message describes them.
         """
         shown = tools if self.takes_tools else ()
         rules = "\n".join(filter(None, [system, listed(tools) if tools and not shown else ""]))
@@ -161,24 +161,24 @@ class Renderer:
         return self.start([*messages, {"role": "user", "content": observation}], shown)
 
     def observe(self, observation: str, *, ended: bool, role: str = "user") -> list[int]:
-        """As :meth:`extend`; results of calls are messages of tools where the template has such.
+        """As :meth:`extend`; results of calls become tool messages if the template has them.
 
-        With role "tool" a template that lists no tools, but has their role, is enough.
+        With role "tool", a template with the tool role but without a list of tools is enough.
         """
         results = observation.results if isinstance(observation, ToolResults) else ()
         if not results:
             return self.extend(observation, ended=ended, role=role)
         if not (self.takes_tools or (role == "tool" and self.template.has_tool_role)):
             return self.extend(observation, ended=ended)
-        messages = [tool_message(place, *result) for place, result in enumerate(results)]
+        messages = [tool_message(n, *result) for n, result in enumerate(results)]
         return self.follow(messages, ended=ended)
 
     def splice(self, text: str) -> list[int]:
-        """The tokens of a result that continues the assistant's own message."""
+        """The tokens of text that continues the assistant's message."""
         return self._encoder.encode(self._encoder.plain(text))
 
     def answer(self, text: str) -> list[int]:
-        """The tokens of an assistant's words; an opening that the template writes is no part."""
+        """The tokens of an assistant's text, without an opening that the template writes."""
         opened = bool(self.opening) and text.startswith(self.opening.rstrip())
         opening = self.opening if text.startswith(self.opening) else self.opening.rstrip()
         return self.splice(text.removeprefix(opening) if opened else text)
@@ -186,18 +186,18 @@ class Renderer:
     def answer_with_calls(
         self, text: str, calls: Sequence[tuple[str, Mapping[str, Any]]]
     ) -> list[int]:
-        """The tokens of an assistant's words and of its tool calls, each a name and arguments.
+        """The tokens of an assistant's text and its tool calls (name and arguments).
 
-        A template that writes no calls gets them in Hermes's form, behind the words.
+        If the template writes no calls, they follow the text in Hermes's format.
         """
         if self.template.writes_calls:
             return self._encoder.encode(self.template.assistant_with_calls(text, calls))
         return self.answer("\n".join(filter(None, [text, *(written(*call) for call in calls)])))
 
     def text(self, token_ids: Sequence[int], stop: Sequence[str] = ()) -> str:
-        """What an environment sees of sampled tokens: no end token, nothing after a stop string.
+        """The text of sampled tokens for the environment, without an end token.
 
-        The stop string itself stays; of several, the one that ends first in the text counts.
+        The text ends with the first stop string in it.
         """
         ids = list(token_ids)
         if ids and ids[-1] in self.end_token_ids:
@@ -207,18 +207,18 @@ class Renderer:
         return text[: min(ends)] if ends else text
 
     def _find_opening(self) -> str:
-        """What the prompt ends with that belongs to the answer."""
+        """The end of the prompt that belongs to the assistant's message."""
         prefill = prefill_of(self.template.source)
         prompt = self._decode(self.start([{"role": "user", "content": "x"}]))
         found = _OPENED.search(prompt.removesuffix(prefill))
         return (found[0] if found else "") + prefill
 
     def _after_end(self, tokens: list[int], ended: bool) -> list[int]:
-        """Without the token that ends an assistant's message, where the policy sampled it."""
+        """Drop the token that ends the assistant's message, if the policy sampled it."""
         return tokens[1:] if ended and tokens and tokens[0] in self.end_token_ids else tokens
 
     def _end_tokens(self, after_message: str) -> tuple[int, ...]:
-        """The special token that the template closes with, and the end-of-sequence token."""
+        """The special token that ends the template's messages, and the end-of-sequence token."""
         eos = int(self._single(self.tokenizer.eos_token_id))
         ids = self._encoder.encode(after_message)
         first = self.tokenizer.added_tokens_decoder.get(ids[0]) if ids else None
@@ -230,10 +230,10 @@ class Renderer:
         return token_id[0] if isinstance(token_id, list) else token_id
 
     def _bridge(self, role: str, observation: str) -> str:
-        """What the template writes after an assistant's words for one message of ``role``.
+        """The template's text after an assistant's text, for one message of ``role``.
 
-        Templates are slow to run; most write a message's content as it is, between two texts that
-        never change. Where a probe shows that, the two texts are kept.
+        Templates are slow. Most write a message's content unchanged between two fixed texts; if a
+        probe shows this, the two texts are cached.
         """
         if role not in self._around:
             probe = self.template.after_assistant([{"role": role, "content": _EDGES}])
@@ -245,10 +245,10 @@ class Renderer:
         return around[0] + self._encoder.plain(observation) + around[1]
 
     def _compare(self, conversation: list[dict[str, str]]) -> tuple[str | None, str | None]:
-        """How appending differs from rendering ``conversation`` (user, assistant, user) anew.
+        """Compare appending with rendering ``conversation`` (user, assistant, user) again.
 
         Returns:
-            The two texts, and what the difference means for a user; None twice where none is.
+            The difference, and its consequence for a user; both None if there is no difference.
         """
         first, answer, second = conversation
         appended = self.start([first]) + self.answer(answer["content"])

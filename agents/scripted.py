@@ -1,4 +1,4 @@
-"""A policy that replays given completions: tests, demonstrations and demos use it."""
+"""A policy with scripted completions, for tests, demonstrations and demos."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 class ScriptedPolicy:
-    """Answers each prompt with the tokens that ``respond`` gives for it, log-probability 0.
+    """Completes each prompt with the tokens that ``respond`` returns, at log-probability 0.
 
     Args:
-        respond: from (session, prompt ids) to the completion's token ids.
-        delay_s: seconds that each answer takes.
+        respond: maps session and prompt ids to the completion's token ids.
+        delay_s: seconds of each completion.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class ScriptedPolicy:
         return self._version
 
     def begin(self, sessions: Sequence[str]) -> None:
-        """Nothing is kept for a session."""
+        """Does nothing: sessions have no state."""
 
     async def generate(
         self, prompt_ids: Sequence[int], sampling: SamplingParams, session: str | None = None
@@ -59,23 +59,23 @@ class ScriptedPolicy:
         return Completion(tokens, (0.0,) * count, (self._version,) * count, reason)
 
     def queued_s(self, session: str) -> float:
-        """Nobody queues for a script."""
+        """Always 0: there is no queue."""
         return 0.0
 
     def end(self, session: str) -> None:
-        """Nothing was kept for it."""
+        """Does nothing: sessions have no state."""
 
     async def load_weights(self, weights: Mapping[str, torch.Tensor] | None, version: int) -> None:
-        """A script has no weights; only the version changes."""
+        """Set the version; a script has no weights."""
         self._version = version
 
     def facts(self) -> dict[str, object]:
-        """What a run records of its policy."""
+        """Properties of the policy that a run records."""
         return {"policy": "scripted"}
 
     def take_metrics(self) -> dict[str, float]:
-        """A script counts nothing."""
+        """No metrics."""
         return {}
 
     async def close(self) -> None:
-        """Nothing to give back."""
+        """Does nothing."""

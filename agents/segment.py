@@ -1,13 +1,13 @@
-"""Append-only tokens in which every one is accounted for: sampled by whom, or given.
+"""Append-only tokens, each of which is marked as sampled (with its version) or as context.
 
-A two-turn episode, written as list algebra (P prompt, A what the policy sampled, O observation)::
+A two-turn episode, as list algebra (P prompt, A sampled action, O observation)::
 
     token_ids = P0        + A0        + O1        + A1
     loss_mask = [0]*|P0|  + [1]*|A0|  + [0]*|O1|  + [1]*|A1|
     turn_ids  = [0]*|P0|  + [0]*|A0|  + [1]*|O1|  + [1]*|A1|
 
-The tokens before a turn's action belong to that turn: they are what it was asked. Positions with
-loss_mask 0 carry sampling_logprobs 0.0 and version -1.
+The tokens before a turn's action belong to that turn. Positions with loss_mask 0 have
+sampling_logprobs 0.0 and version -1.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ class Segment:
     versions: list[int] = field(default_factory=list)
     turn_ids: list[int] = field(default_factory=list)
     supports: list[list[int]] = field(default_factory=list)
-    """The token ids that top-k and top-p left where each token was sampled, none for a token that
-    nothing was cut for. No entry at all where that holds for all of them."""
+    """Support of each sampled token: the ids that top-k and top-p left; empty: all ids. Without any
+    truncated sampling the list itself is empty."""
     parent: int | None = None
     """Index of the segment that this one forked from when the context was edited."""
     offset: int = 0
-    """How many tokens it shares with its parent; these are trained there, once."""
+    """Number of tokens shared with the parent, which trains them."""
     role: str = ""
-    """Whose conversation it is, in an episode of several roles."""
+    """Role of the conversation, in an episode with several roles."""
 
     def append_context(self, token_ids: Sequence[int], turn: int) -> None:
-        """Append tokens that were not sampled: a prompt or an observation."""
+        """Append tokens that are not sampled: a prompt or an observation."""
         count = len(token_ids)
         self.token_ids.extend(token_ids)
         self.loss_mask.extend([0] * count)
@@ -56,7 +56,7 @@ class Segment:
             self.supports.extend([[]] * count)
 
     def append_completion(self, completion: Completion, turn: int) -> None:
-        """Append what the policy sampled: the only tokens that are ever trained."""
+        """Append sampled tokens, the only ones that are trained."""
         count = len(completion.token_ids)
         if completion.supports is not None and not self.supports:
             self.supports = [[]] * len(self.token_ids)
@@ -71,7 +71,7 @@ class Segment:
             self.supports.extend([[]] * count)
 
     def copy(self) -> Segment:
-        """The same tokens, to go on from in another way."""
+        """An independent copy."""
         return replace(
             self,
             token_ids=[*self.token_ids],
@@ -83,13 +83,13 @@ class Segment:
         )
 
     def check(self) -> None:
-        """Assert the invariants: equal lengths, columns that agree, turns in order."""
+        """Assert the invariants: equal lengths, consistent columns, turns in order."""
         count = len(self.token_ids)
         columns = (self.loss_mask, self.sampling_logprobs, self.versions, self.turn_ids)
         assert all(len(column) == count for column in columns), "columns of unequal length"
         assert set(self.loss_mask) <= {0, 1}, "loss_mask holds something else than 0 and 1"
         assert self.loss_mask == [version != NOT_SAMPLED for version in self.versions], (
-            "a version on a token nobody sampled"
+            "a version on a token that is not sampled"
         )
         self._check_logprobs()
         self._check_supports()
@@ -99,29 +99,29 @@ class Segment:
         assert self.loss_mask[: self.offset].count(1) == 0, "a shared prefix is trained twice"
 
     def _check_logprobs(self) -> None:
-        """Assert that sampled tokens have log-probabilities, and no other has.
+        """Assert that sampled tokens, and no others, have log-probabilities.
 
-        Sums and maxima are looked at first, tokens one by one only where these are wrong: an
-        episode may have many.
+        The sum and the maximum are checked first, and single tokens only if these are wrong: an
+        episode may have many tokens.
         """
         sampled = list(compress(self.sampling_logprobs, self.loss_mask))
         others = compress(self.sampling_logprobs, map(not_, self.loss_mask))
-        # A sum is finite only where no number is infinite or nan; nan counts as true.
+        # A sum is finite only if no number is infinite or nan. For any(), nan is true.
         if math.isfinite(sum(sampled)) and max(sampled, default=0.0) <= 0 and not any(others):
             return
         for mask, logprob in zip(self.loss_mask, self.sampling_logprobs, strict=True):
-            # Written so that nan fails.
+            # Chained so that nan fails.
             assert (-math.inf < logprob <= 0) if mask else logprob == 0, (
                 f"{logprob} is no log-probability of a token with loss_mask {mask}"
             )
 
     def _check_supports(self) -> None:
-        """Assert that what was cut for a token is told for sampled ones alone, and holds them."""
+        """Assert that only sampled tokens have a support, which contains the token."""
         if not self.supports:
             return
         assert len(self.supports) == len(self.token_ids), "supports are not one per token"
         for token, mask, support in zip(self.token_ids, self.loss_mask, self.supports, strict=True):
-            assert mask or not support, "a support of a token nobody sampled"
+            assert mask or not support, "a support of a token that is not sampled"
             assert not support or token in support, f"token {token} is not in its support"
 
     def __len__(self) -> int:

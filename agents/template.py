@@ -1,7 +1,7 @@
-"""A tokenizer's chat template: messages to text, and what the template can and cannot say.
+"""A tokenizer's chat template: renders messages as text, and reports what the template supports.
 
-A template without a system role (Gemma's refuses one, Mistral's moves it) gets the system text at
-the start of the first user message.
+For a template without a system role (Gemma's rejects it, Mistral's moves it), the system text goes
+to the start of the first user message.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ PLAIN_TEMPLATE = (
     "{% for m in messages %}{{ m.content }}{% if not loop.last %}{{ '\n' }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ '\n' }}{% endif %}"
 )
-"""For base models, which have no chat template: message texts, a line each."""
+"""For base models, which have no chat template: one message per line."""
 
 _SYSTEM, _USER = "TURNWISE-SYSTEM-MESSAGE", "TURNWISE-USER-MESSAGE"
-# Stands where an assistant's message stood, to find what the template writes after one.
+# Text of an assistant message, to find the text that the template writes after it.
 _SENTINEL = "TURNWISE-ASSISTANT-MESSAGE"
 
 
-def tool_message(place: int, name: str, text: str) -> dict[str, str]:
-    """A call's result as chat templates read it; Mistral's wants identifiers of nine characters."""
-    return {"role": "tool", "name": name, "content": text, "tool_call_id": f"call{place:05d}"}
+def tool_message(index: int, name: str, text: str) -> dict[str, str]:
+    """A call's result for chat templates; Mistral's needs identifiers of nine characters."""
+    return {"role": "tool", "name": name, "content": text, "tool_call_id": f"call{index:05d}"}
 
 
 class ChatTemplate:
     """The chat template of a tokenizer, as text for the encoder.
 
     Args:
-        tokenizer: a Hugging Face tokenizer; one without a template gets ``PLAIN_TEMPLATE``.
-        encoder: the same tokenizer's.
+        tokenizer: a Hugging Face tokenizer; without a template it gets ``PLAIN_TEMPLATE``.
+        encoder: the encoder of the same tokenizer.
 
     Attributes:
-        folds_system: whether the template has no system role: a first system message then stands
-            at the start of the first user message, with an empty line between.
+        folds_system: whether the template has no system role. A first system message then goes to
+            the start of the first user message, followed by an empty line.
 
     Raises:
-        ValueError: the template refuses a user's message.
+        ValueError: the template rejects a user message.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, encoder: Encoder) -> None:
@@ -60,7 +60,7 @@ class ChatTemplate:
 
     @cached_property
     def takes_tools(self) -> bool:
-        """Whether the template shows the model which tools there are, and what they answer."""
+        """Whether the template shows tools and their results to the model."""
         conversation = [{"role": "user", "content": "x"}]
         parameters = {"type": "object", "properties": {}}
         function = {"name": "probe", "description": "A probe.", "parameters": parameters}
@@ -73,7 +73,7 @@ class ChatTemplate:
 
     @cached_property
     def has_tool_role(self) -> bool:
-        """Whether the template writes the messages of tools."""
+        """Whether the template renders tool messages."""
         try:
             return _USER in self.after_assistant([tool_message(0, "probe", _USER)])
         except ValueError:
@@ -82,18 +82,18 @@ class ChatTemplate:
     def render(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
     ) -> str:
-        """The text of a conversation up to where the assistant speaks, for the encoder.
+        """The text of a conversation up to the assistant's message, for the encoder.
 
         Raises:
-            ValueError: the template refuses the messages.
+            ValueError: the template rejects the messages.
         """
         return self._render(self._folded(messages) if self.folds_system else messages, tools)
 
     def after_assistant(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """The text from the end of an assistant's words, through ``messages``, to its next ones.
+        """The text between two assistant messages, with ``messages`` between them.
 
         Raises:
-            ValueError: the template refuses the messages, or drops those of an assistant.
+            ValueError: the template rejects the messages, or drops assistant messages.
         """
         conversation = [
             {"role": "user", "content": "x"},
@@ -107,7 +107,7 @@ class ChatTemplate:
 
     @cached_property
     def writes_calls(self) -> bool:
-        """Whether the template writes an assistant's tool calls."""
+        """Whether the template renders tool calls."""
         try:
             text = self.assistant_with_calls("", [("probe", {"key": _USER})])
         except ValueError:
@@ -117,17 +117,17 @@ class ChatTemplate:
     def assistant_with_calls(
         self, content: str, calls: Sequence[tuple[str, Mapping[str, Any]]]
     ) -> str:
-        """The text of an assistant's words and calls, without what begins and ends its message.
+        """An assistant's text and calls, without the start and the end of the message.
 
         Args:
-            content: the words; may be empty.
-            calls: name and arguments of each.
+            content: the text; may be empty.
+            calls: name and arguments of each call.
 
         Raises:
-            ValueError: the template refuses calls, or writes them outside of the message.
+            ValueError: the template rejects calls, or writes them outside of the message.
         """
         question: Mapping[str, Any] = {"role": "user", "content": "x"}
-        results = [tool_message(place, name, "x") for place, (name, _) in enumerate(calls)]
+        results = [tool_message(n, name, "x") for n, (name, _) in enumerate(calls)]
         made = [
             {
                 "id": result["tool_call_id"],
@@ -144,7 +144,7 @@ class ChatTemplate:
         return text[len(before) : len(text) - len(after)]
 
     def _has_system_role(self) -> bool:
-        """Whether a system message stands ahead of the first user message, in later turns too."""
+        """Whether a system message precedes the first user message, in later turns too."""
         rules = {"role": "system", "content": _SYSTEM}
         question = {"role": "user", "content": _USER}
         later = [{"role": "assistant", "content": "x"}, {"role": "user", "content": "x"}]
@@ -156,7 +156,7 @@ class ChatTemplate:
 
     @staticmethod
     def _folded(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """The messages with a first system message at the start of the first user message."""
+        """The messages, with a first system message moved into the first user message."""
         if not messages or messages[0]["role"] != "system":
             return [*messages]
         rules, *rest = messages
@@ -182,7 +182,7 @@ class ChatTemplate:
         return self._encoder.rendered(text)
 
     def _hidden(self, value: Any) -> Any:
-        """A value with every text in it as :meth:`Encoder.hide` writes it."""
+        """A value with :meth:`Encoder.hide` applied to every text in it."""
         if isinstance(value, str):
             return self._encoder.hide(value)
         if isinstance(value, Mapping):

@@ -1,6 +1,6 @@
-"""A user's settings of a chat template, written into the template itself.
+"""Writes a user's settings of a chat template into the template itself.
 
-A checkpoint's tokenizer holds them then: every program that reads it renders as the run did.
+A checkpoint's tokenizer then contains them, and every program that loads it renders like the run.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ def set_template(
     arguments: Mapping[str, Any] | None = None,
     prefill: str = "",
 ) -> None:
-    """Give a tokenizer a chat template with these settings.
+    """Set a tokenizer's chat template with these settings.
 
     Args:
         tokenizer: its ``chat_template`` is replaced.
         source: the template, in Jinja; empty: the tokenizer's own.
-        arguments: what the template reads beside the messages; they win over earlier ones.
-        prefill: what every message of the assistant begins with. A template whose own prompt ends
-            so is left as it is.
+        arguments: the template's arguments besides the messages; they replace earlier ones.
+        prefill: start of every assistant message. If the template's prompt already ends with the
+            prefill, the template stays unchanged.
 
     Raises:
-        ValueError: arguments or prefill are given, and there is no template.
+        ValueError: there are arguments or a prefill, but no template.
     """
     if source:
         tokenizer.chat_template = source
@@ -61,7 +61,7 @@ def prefill_of(source: Any) -> str:
 
 
 def _change(tokenizer: PreTrainedTokenizerBase, change: Callable[[str], str]) -> None:
-    """Apply ``change`` to the template, or to each of several (some tokenizers have a second)."""
+    """Apply ``change`` to the template, or to each template of a tokenizer with several."""
     source: Any = tokenizer.chat_template
     if isinstance(source, Mapping):
         tokenizer.chat_template = {name: change(text) for name, text in source.items()}
@@ -73,7 +73,7 @@ def _with_arguments(source: str, arguments: Mapping[str, Any]) -> str:
     found = _ARGUMENTS.match(source)
     before, rest = (found[0], source[found.end() :]) if found else ("", source)
     kept = [line for line in before.splitlines() if _name(line) not in arguments]
-    # The line break behind a block is not part of a template's text.
+    # A line break after a block is not part of a template's text.
     new = [
         f"{{% set {name} = {_literal(value)} %}}{{# chat.template_kwargs #}}"
         for name, value in arguments.items()
@@ -94,5 +94,5 @@ def _with_prefill(source: str, prefill: str) -> str:
 
 
 def _literal(value: Any) -> str:
-    """A plain value as Jinja writes it."""
+    """A plain value in Jinja's syntax."""
     return "none" if value is None else json.dumps(value, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Agents written with any SDK: an OpenAI-compatible endpoint that records what was sampled."""
+"""Agents written with any SDK: an OpenAI-compatible endpoint that records sampled tokens."""
 
 from agents.capture.episode import CapturedEpisode, CaptureLimits
 from agents.capture.record import Capture, CapturedCall, CapturedTurn

@@ -1,4 +1,4 @@
-"""One episode of an agent that speaks OpenAI's API: its requests, its conversations, its reward."""
+"""One episode of an agent that uses OpenAI's API: its requests, conversations and reward."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from agents.segment import Segment
 
 logger = logging.getLogger(__name__)
 LARGEST_NUMBER = 1e15
-"""Of a reward or score. Learners compute in 32 bits, where squares of returns must fit."""
+"""Maximum reward or score. Learners compute with 32 bits, which squares of returns must fit."""
 
 
 class Limit(StrEnum):
-    """What an episode ran into; the words are those of ``envs.episode.StopReason``."""
+    """A limit that an episode reached; the values are those of ``envs.episode.StopReason``."""
 
     CONTEXT_FULL = "context_full"
     TURN_LIMIT = "turn_limit"
@@ -38,26 +38,26 @@ class Limit(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class CaptureLimits:
-    """What an episode may use."""
+    """Limits of an episode."""
 
     context_length: int
-    """The model's window, in tokens."""
+    """The model's context window, in tokens."""
     max_turns: int = 0
-    """Answers; 0: any number."""
+    """Maximum answers; 0: no limit."""
     episode_tokens: int = 0
-    """Sampled tokens over all answers; 0: any number."""
+    """Maximum sampled tokens over all answers; 0: no limit."""
     completion_timeout_s: float = 1800.0
-    """Seconds that an answer may take, the wait for room at the policy not counted."""
+    """Maximum seconds of an answer, without its wait for a free place in the policy."""
     at_once: int = 0
-    """Requests that are with the policy at once, of an agent that asks in parallel; 0: all."""
+    """Maximum concurrent requests to the policy; 0: no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a request is answered with."""
+    """The answer to a request."""
 
     turn: int
-    """Counts the episode's answers; part of the names that the API gives them."""
+    """Number of the answer in the episode, and part of its id."""
     content: str
     calls: list[CapturedCall]
     completion: Completion
@@ -65,7 +65,7 @@ class Answer:
 
     @property
     def finish_reason(self) -> str:
-        """As OpenAI words it."""
+        """OpenAI's name of the finish reason."""
         if self.calls:
             return "tool_calls"
         cut = (FinishReason.LENGTH, FinishReason.CONTEXT_FULL)
@@ -78,18 +78,18 @@ class CapturedEpisode:
     Args:
         renderer: turns messages into tokens.
         policy: samples completions.
-        sampling: how, whatever the agent asks for; its own ``max_tokens`` may only be lower, and
-            its stop strings are added.
-        session: the episode's name, under which the policy may keep its cache.
-        limits: what it may use.
-        turn_seed: gives the sampling seed of each request, counted as they come; None leaves
-            seeding to the policy.
+        sampling: sampling parameters, which overrule the agent's. The agent may only lower
+            ``max_tokens`` and add stop strings.
+        session: the episode's name, for the policy's cache.
+        limits: limits of the episode.
+        turn_seed: returns the sampling seed of a request, counted by arrival; None: the policy
+            chooses seeds.
 
     Attributes:
-        rewards: named contributions, once they are posted.
-        scores: raw figures that are no rewards.
-        failure: why the policy did not answer; the episode then has no reward.
-        limit: what the last request ran into, if it did: the episode was cut short there.
+        rewards: rewards by name; None: not posted yet.
+        scores: scores by name, which are no rewards.
+        failure: why the policy failed; the episode then has no reward.
+        limit: the limit that the last request reached, which truncates the episode; None: none.
     """
 
     def __init__(
@@ -110,19 +110,20 @@ class CapturedEpisode:
         self.limit: Limit | None = None
         self.closed = False
         self.asking: Callable[[], AbstractContextManager[None]] = nullcontext
-        """Entered while the policy is asked."""
+        """Context of each request to the policy."""
         self._history = History()
         self._turns: list[CapturedTurn] = []
         self._refused: Segment | None = None
         self._system: str | None = None
         self._num_requests = 0
-        self._places = asyncio.Semaphore(limits.at_once) if limits.at_once else None
+        self._permits = asyncio.Semaphore(limits.at_once) if limits.at_once else None
 
     async def answer(self, request: ChatRequest) -> Answer:
         """Sample an answer and record it.
 
         Raises:
-            ApiError: the episode is over or used up, the messages do not fit, or the policy failed.
+            ApiError: the episode is over or at a limit, the messages do not fit, or the policy
+                failed.
         """
         self._check_open()
         self._system = self._system or _system_of(request.messages)
@@ -134,16 +135,16 @@ class CapturedEpisode:
         sampling = self._sampling(request, len(prompt), prompt)
         asked_at = asyncio.get_running_loop().time()
         completion = await self._sample(prompt, sampling)
-        # While it was sampled the agent may have posted the reward, or its time have run out.
+        # During sampling the agent may have posted the reward, or the episode may have timed out.
         self._check_open()
         self.limit = None
         said, text = self._read(request, completion)
         turn = len(self._turns)
         calls = [
-            CapturedCall(f"c{turn:05d}{place:03d}", name, arguments)
-            for place, (name, arguments) in enumerate(said.calls)
+            CapturedCall(f"c{turn:05d}{index:03d}", name, arguments)
+            for index, (name, arguments) in enumerate(said.calls)
         ]
-        self._hear(request, cut)
+        self._record_results(request, cut)
         index = self._history.grow(
             cut,
             [*keys, key_of(answer_fields(said.content, [_as_field(call) for call in calls]))],
@@ -159,15 +160,15 @@ class CapturedEpisode:
         return Answer(turn, said.content, calls, completion, len(prompt))
 
     def settle(self, rewards: Mapping[str, float], scores: Mapping[str, float]) -> None:
-        """Take the episode's reward: it is over.
+        """Set the episode's reward, which ends the episode.
 
         Raises:
-            ApiError: it was over before, or a value is no finite number.
+            ApiError: the episode was over already, or a value is not finite.
         """
         self._check_open()
         for kind, values in (("reward", rewards), ("scores", scores)):
             for name, value in values.items():
-                # Written so that nan fails.
+                # `not <=` instead of `>`, so that nan fails.
                 if not abs(value) <= LARGEST_NUMBER:
                     problem = (
                         f"{kind} {name!r} ({value}) must be finite, at most {LARGEST_NUMBER:g}"
@@ -176,7 +177,7 @@ class CapturedEpisode:
         self.rewards, self.scores = dict(rewards), dict(scores)
 
     def captured(self) -> Capture:
-        """What was recorded; no request may be under way any more."""
+        """The recorded episode; no request may be running."""
         segments = [branch.segment for branch in self._history.branches]
         if not segments and self._refused is not None:
             segments = [self._refused]
@@ -191,45 +192,47 @@ class CapturedEpisode:
             raise self._failed(self.failure)
 
     def _context(self, request: ChatRequest, cut: Cut | None) -> list[int]:
-        """The tokens that a request adds to the conversation that it goes on with."""
+        """The tokens that a request adds to the conversation that it continues."""
         takes_tools = self.renderer.takes_tools
         if request.tools and not takes_tools:
-            _say_once("the chat template knows no tools: the model is not told which there are")
+            _warn_once(
+                "the chat template has no tools: the model does not see the tools of requests"
+            )
         new = request.messages[cut.num_messages if cut is not None else 0 :]
         rendered = [message.rendered(takes_tools=takes_tools) for message in new]
         try:
             if cut is None:
-                self._tell_of_edits([message.key for message in request.messages])
+                self._warn_of_edits([message.key for message in request.messages])
                 return self.renderer.start(rendered, request.tools)
             if not cut.answered:
                 return []
-            # Much the most common, and much the quickest to render.
+            # The most common case, and the quickest to render.
             if len(new) == 1 and new[0].role == "user" and len(new[0].fields) == 2:
                 return self.renderer.extend(new[0].content, ended=cut.ended, role=new[0].role)
             return self.renderer.follow(rendered, ended=cut.ended)
         except ValueError as error:
             raise ApiError(400, str(error), param="messages") from error
 
-    def _tell_of_edits(self, keys: list[str]) -> None:
+    def _warn_of_edits(self, keys: list[str]) -> None:
         place = self._history.edited(keys)
         if place is not None:
-            _say_once(
+            _warn_once(
                 f"an agent sent messages[{place}], an answer of the model, back with other words "
                 "(stripped, perhaps): what follows is read and trained as another conversation"
             )
 
     def _sampling(self, request: ChatRequest, length: int, prompt: list[int]) -> SamplingParams:
-        """How the answer is sampled.
+        """Sampling parameters of the answer.
 
         Raises:
-            ApiError: there is no room for it.
+            ApiError: the episode is at a limit.
         """
         asked, own, limits = request.overruled or {}, self.sampling, self.limits
         decided = {"temperature": own.temperature, "top_p": own.top_p, "top_k": own.top_k}
         differing = {k: v for k, v in asked.items() if k in decided and v != decided[k]}
         if differing:
             given = ", ".join(f"{name}={value}" for name, value in differing.items())
-            _say_once(
+            _warn_once(
                 f"an agent asks for {given}: it is sampled at temperature={own.temperature:g}, "
                 f"top_p={own.top_p:g}, top_k={own.top_k} all the same, as the run says"
             )
@@ -252,7 +255,7 @@ class CapturedEpisode:
         )
 
     def _refuse(self, limit: Limit, prompt: list[int]) -> None:
-        """Answer that the episode is used up; it is cut short unless the agent finds a way on."""
+        """Reject a request at a limit. The episode is truncated unless a later request succeeds."""
         self.limit = limit
         if not self._history.branches:
             self._refused = Segment()
@@ -273,15 +276,15 @@ class CapturedEpisode:
         raise ApiError(400, problem, code=f"{limit.value}_exceeded")
 
     async def _sample(self, prompt: list[int], sampling: SamplingParams) -> Completion:
-        if self._places is None:
+        if self._permits is None:
             with self.asking():
                 return await self._ask(prompt, sampling)
-        async with self._places:
+        async with self._permits:
             with self.asking():
                 return await self._ask(prompt, sampling)
 
     async def _ask(self, prompt: list[int], sampling: SamplingParams) -> Completion:
-        """The policy's answer within its time; without one the episode has failed."""
+        """Sample within the deadline; otherwise the episode has failed."""
         queued = self.policy.queued_s(self.session)
         limit_s = self.limits.completion_timeout_s
         asked = asyncio.ensure_future(self.policy.generate(prompt, sampling, self.session))
@@ -310,17 +313,17 @@ class CapturedEpisode:
         return ApiError(503, f"the policy failed: {failure}", "server_error", code="policy_failure")
 
     def _read(self, request: ChatRequest, completion: Completion) -> tuple[Said, str]:
-        """What the agent is told, and the whole text."""
+        """The answer for the agent, and the whole sampled text."""
         stop = (*self.sampling.stop, *request.stop)
         text = self.renderer.text(completion.token_ids, stop)
-        # As OpenAI does it: the stop string is no part of the answer.
+        # As with OpenAI, the stop string is not part of the answer.
         end = next((s for s in request.stop if text.endswith(s)), "")
         halted = end and completion.finish_reason is FinishReason.STOP_STRING
-        told = text.removesuffix(end) if halted else text
-        return (read_calls(told, request.tools) if request.calls else Said(told, ())), text
+        answer = text.removesuffix(end) if halted else text
+        return (read_calls(answer, request.tools) if request.calls else Said(answer, ())), text
 
-    def _hear(self, request: ChatRequest, cut: Cut | None) -> None:
-        """Note what tools said to the calls of the answer that a request goes on from."""
+    def _record_results(self, request: ChatRequest, cut: Cut | None) -> None:
+        """Record the tool results for the calls of the answer that a request continues."""
         if cut is None or not cut.answered:
             return
         results = {
@@ -333,8 +336,8 @@ class CapturedEpisode:
 
 
 @functools.cache
-def _say_once(text: str) -> None:
-    """Log what a thousand episodes would say alike."""
+def _warn_once(text: str) -> None:
+    """Log a warning once, although many episodes give it."""
     logger.warning("%s", text)
 
 

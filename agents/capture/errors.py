@@ -1,4 +1,4 @@
-"""Errors as OpenAI's API words them: a status, and a body that every SDK reads."""
+"""Errors in the format of OpenAI's API: a status, and a body that every SDK reads."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 class ApiError(Exception):
     """Raised to answer a request with an error.
 
-    SDKs repeat requests that were answered with 409, 429 or a status from 500 on, unless told not
-    to. Nothing here is mended by asking again: the header says so.
+    By default, SDKs retry requests after 409, 429 or a status from 500 on. A retry helps against
+    none of these errors, so a header disables retries.
     """
 
     status: int
@@ -20,7 +20,7 @@ class ApiError(Exception):
     kind: str = "invalid_request_error"
     """OpenAI's ``type``."""
     param: str | None = None
-    """The field of the request that is wrong."""
+    """The wrong field of the request."""
     code: str | None = None
 
     headers = {"x-should-retry": "false"}  # noqa: RUF012 (read only, the same for all)
@@ -29,11 +29,11 @@ class ApiError(Exception):
         return self.message
 
     def body(self) -> Mapping[str, Any]:
-        """What the answer holds."""
+        """The response's body."""
         error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
         return {"error": error}
 
 
 def bad_request(param: str, problem: str, code: str | None = None) -> ApiError:
-    """A request one of whose fields is wrong."""
+    """The error for a wrong field of a request."""
     return ApiError(400, f"{param}: {problem}", param=param, code=code)

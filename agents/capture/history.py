@@ -1,9 +1,9 @@
-"""The conversations of one episode as a tree of segments, and where a request belongs in it.
+"""The conversations of one episode as a tree of segments, and the place of a request in the tree.
 
-A request brings a whole history. Where it goes on from a recorded one, the recorded tokens stay
-and the new messages' tokens are appended. Where it left a recorded one earlier (an answer was
-edited, a tool's result replaced, the same question asked again), it forks there: the shared tokens
-belong to the parent, which trains them. Where it shares no answer with any, it is a new one.
+A request contains a whole history. If it continues a recorded conversation, the recorded tokens
+stay, and the tokens of the new messages are appended. If it differs from a recorded conversation
+earlier (an edited answer, a replaced tool result, the same question again), it forks there, and the
+parent trains the shared tokens. If it shares no answer with any conversation, it begins a new one.
 """
 
 from __future__ import annotations
@@ -17,47 +17,47 @@ from agents.segment import NOT_SAMPLED, Segment
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A place in a conversation that a request may go on from."""
+    """A place in a conversation that a request may continue from."""
 
     branch: int
     num_messages: int
-    """Messages before it."""
+    """Messages before this place."""
     num_tokens: int
-    """Their tokens."""
+    """Tokens before this place."""
     turn: int
-    """The turn that it belongs to."""
+    """The turn at this place."""
     answered: bool
-    """True: it stands behind an answer. False: before one, which is asked for once more."""
+    """True: the place is after an answer. False: before an answer, which is sampled again."""
     ended: bool = False
     """Whether the answer's last token ends its message."""
 
 
 @dataclass(slots=True)
 class Branch:
-    """One conversation: what was read and said, as messages and as tokens."""
+    """One conversation, as messages and as tokens."""
 
     tools: str
-    """What the model was told it may call, as one text."""
+    """The tools that the model was shown, as one text."""
     keys: list[str]
-    """Of its messages (``agents.capture.messages.Message.key``)."""
+    """Keys of the messages (``agents.capture.messages.Message.key``)."""
     segment: Segment
     cuts: list[Cut] = field(default_factory=list)
 
 
 class History:
-    """Every conversation of an episode so far."""
+    """All conversations of an episode so far."""
 
     def __init__(self) -> None:
         self.branches: list[Branch] = []
 
     def find(self, keys: Sequence[str], tools: str) -> Cut | None:
-        """Where a request goes on from: behind as many shared messages as possible.
+        """The place that a request continues from: the one after the most shared messages.
 
-        Of equal places the end of a conversation is chosen, and then the youngest.
+        Among equal places, the end of a conversation comes first, then the newest conversation.
 
         Args:
-            keys: of the request's messages.
-            tools: what it says may be called; another list begins another conversation.
+            keys: keys of the request's messages.
+            tools: the request's tools; other tools begin another conversation.
         """
         fitting = [
             cut
@@ -72,7 +72,7 @@ class History:
         )
 
     def edited(self, keys: Sequence[str]) -> int | None:
-        """Which answer of a request is another one than was recorded in its place; None: none."""
+        """Index of a request's answer that differs from the recorded one; None: there is none."""
         for branch in self.branches:
             same = _common(branch.keys, keys)
             differing = [each[same] for each in (branch.keys, keys) if same < len(each)]
@@ -97,16 +97,16 @@ class History:
     ) -> int:
         """Record an answer.
 
-        Meanwhile another one may have been recorded at the same place: this one forks then.
+        If another answer was recorded at the same place in the meantime, this one forks.
 
         Args:
-            cut: where the request went on from; None: it began a conversation.
-            keys: of the request's messages and of the answer.
-            tools: what the request said may be called.
+            cut: the place that the request continued from; None: it began a conversation.
+            keys: keys of the request's messages and of the answer.
+            tools: the request's tools.
             context: the tokens between the place and the answer.
             completion: the answer.
-            turn: its number.
-            ended: whether its last token ends its message.
+            turn: the answer's number.
+            ended: whether the answer's last token ends its message.
 
         Returns:
             The index of its conversation.
@@ -122,7 +122,7 @@ class History:
         return index
 
     def _branch_at(self, cut: Cut | None, tools: str) -> int:
-        """The conversation that ends at ``cut``; a new one where none does."""
+        """Index of the conversation that ends at ``cut``, or of a new one."""
         if cut is not None and self._ends(cut):
             return cut.branch
         segment = Segment() if cut is None else _prefix(self.branches[cut.branch].segment, cut)
@@ -134,7 +134,7 @@ class History:
 
 
 def _fitting(branch: Branch, keys: Sequence[str]) -> list[Cut]:
-    """The places of a conversation before which a request says the same."""
+    """The places of a conversation that a request shares all messages before."""
     same = _common(branch.keys, keys)
     return [
         cut
@@ -149,7 +149,7 @@ def _common(first: Sequence[str], second: Sequence[str]) -> int:
 
 
 def _prefix(segment: Segment, cut: Cut) -> Segment:
-    """The beginning of a fork: the parent's tokens, which are trained there."""
+    """The start of a fork: the parent's tokens, which the parent trains."""
     count = cut.num_tokens
     return Segment(
         token_ids=segment.token_ids[:count],

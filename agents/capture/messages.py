@@ -1,9 +1,8 @@
-"""Chat messages as agents send them: checked, brought into one form, and compared.
+"""Chat messages from agents: checked, normalised, and compared.
 
-Two histories are compared as messages, never by encoding again what was sampled. SDKs and the
-programs that use them write one message in several ways (a list of text parts, fields that hold
-null, ids of their own for calls); what a model would read differently is another message, and
-nothing else is.
+Histories are compared as messages; sampled tokens are never encoded again. SDKs and programs write
+the same message in several ways (a list of text parts, fields with null, their own ids of calls).
+Two messages differ only if a model would read them differently.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from agents.capture.tool_calls import write_call
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 ROLES |= {"tool": "tool"}
-"""What a role is called here; a developer is OpenAI's newer word for who writes the rules."""
+"""Roles of requests, and their names here; ``developer`` is OpenAI's newer name of ``system``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,22 +25,22 @@ class Message:
     """One message of a request."""
 
     key: str
-    """Equal for messages that a model reads alike."""
+    """Equal for messages that are the same to a model."""
     fields: Mapping[str, Any]
-    """As chat templates take it: content is a text, and a call's arguments are an object."""
+    """Fields for chat templates: content is a text, and a call's arguments are an object."""
 
     @property
     def role(self) -> str:
-        """Who speaks."""
+        """The message's role."""
         return str(self.fields["role"])
 
     @property
     def content(self) -> str:
-        """The text; of an assistant's message without what it calls."""
+        """The text, without tool calls."""
         return str(self.fields["content"])
 
     def rendered(self, *, takes_tools: bool) -> Mapping[str, Any]:
-        """What is given to the chat template; one that knows no calls gets them as text."""
+        """Fields for the chat template; for a template without calls, they become text."""
         calls = self.fields.get("tool_calls")
         if takes_tools or not calls:
             return self.fields
@@ -50,16 +49,16 @@ class Message:
         return {"role": self.role, "content": "\n".join(texts)}
 
 
-def read_message(raw: object, place: int) -> Message:
-    """The message at ``place`` of a request.
+def read_message(raw: object, index: int) -> Message:
+    """The message at ``index`` of a request.
 
     Raises:
-        ApiError: it is none, or holds something that no text can say.
+        ApiError: the message is malformed, or has content other than text.
     """
-    where = f"messages[{place}]"
+    where = f"messages[{index}]"
     if not isinstance(raw, dict):
         raise bad_request(where, "must be an object with role and content")
-    # SDKs send an assistant's message back with fields that hold nothing: refusal, audio, ...
+    # SDKs return an assistant's message with empty fields: refusal, audio, ...
     given = {key: value for key, value in raw.items() if value not in (None, [], {})}
     role = ROLES.get(str(given.pop("role", None)))
     if role is None:
@@ -77,7 +76,7 @@ def read_message(raw: object, place: int) -> Message:
 
 
 def key_of(fields: Mapping[str, Any]) -> str:
-    """What two messages that a model reads alike have in common; calls' ids are not read."""
+    """A key that is equal for messages that are the same to a model; ids of calls do not count."""
     calls = [
         [call["function"]["name"], call["function"]["arguments"]]
         for call in fields.get("tool_calls", ())
@@ -86,13 +85,13 @@ def key_of(fields: Mapping[str, Any]) -> str:
 
 
 def answer_fields(content: str, calls: list[dict[str, Any]]) -> dict[str, Any]:
-    """An assistant's message as :func:`read_message` would read it."""
+    """An assistant's message in the form of :func:`read_message`."""
     fields: dict[str, Any] = {"role": "assistant", "content": content}
     return {**fields, "tool_calls": calls} if calls else fields
 
 
 def _text(content: object, where: str) -> str:
-    """A content's text, which may come in parts."""
+    """The text of a content, which may be a list of parts."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -124,7 +123,7 @@ def _call(raw: object, where: str) -> dict[str, Any]:
     try:
         given = json.loads(arguments) if isinstance(arguments, str) else arguments
     except (ValueError, RecursionError):
-        # Another model's words, or edited ones: a template writes them as they are.
+        # From another model, or edited: a template writes them unchanged.
         given = arguments
     function = {"name": name, "arguments": given}
     return {"id": str(raw.get("id", "")), "type": "function", "function": function}

@@ -1,4 +1,4 @@
-"""What was captured of an episode: its conversations as segments, and its turns in their order."""
+"""A captured episode: its conversations as segments, and its turns in order."""
 
 from __future__ import annotations
 
@@ -12,59 +12,58 @@ from agents.segment import Segment
 
 @dataclass(slots=True)
 class CapturedCall:
-    """A call that an answer held, and what the agent's program said to it."""
+    """A tool call in an answer, and its result."""
 
     id: str
     name: str
     arguments: Mapping[str, Any]
     result: str | None = None
-    """None: the agent never told the model."""
+    """None: the agent sent no result to the model."""
 
 
 @dataclass(slots=True)
 class CapturedTurn:
-    """One request and what was sampled for it."""
+    """One request and its sampled answer."""
 
     segment: int
-    """Index of the segment that holds its tokens."""
+    """Index of the segment with the turn's tokens."""
     read: str
-    """What the model had not read before: the texts of the messages, a line each."""
+    """Texts of the messages that are new to the model, one per line."""
     said: str
-    """The whole text that was sampled, calls included, up to a stop string."""
+    """The sampled text with its calls, up to a stop string."""
     completion: Completion
     calls: list[CapturedCall] = field(default_factory=list)
     asked_at: float = 0.0
-    """Seconds on the event loop's clock."""
+    """Time of the request, on the event loop's clock."""
     answered_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """An episode as it was captured.
+    """A captured episode.
 
-    Conversations may overlap in time. Here they stand one after the other, in the order in which
-    they began, and turns are counted through them: a segment's ``turn_ids`` are indices of
-    ``turns``.
+    Conversations may overlap in time. Here they follow one another in the order of their starts,
+    and turns are counted over all of them: a segment's ``turn_ids`` are indices of ``turns``.
     """
 
     segments: list[Segment]
     turns: list[CapturedTurn]
     system: str | None
-    """The system message that the first conversation begins with."""
+    """The first system message of the episode."""
 
 
 def in_order(
     segments: list[Segment], turns: list[CapturedTurn], system: str | None = None
 ) -> Capture:
-    """Put turns that were counted as they ended into the order of their segments.
+    """Order turns by their segments instead of their ends.
 
     Args:
-        segments: in the order in which they began; their ``turn_ids`` are replaced.
-        turns: as they ended.
+        segments: in the order of their starts; their ``turn_ids`` are replaced.
+        turns: in the order of their ends.
         system: the first system message.
     """
     order = sorted(range(len(turns)), key=lambda turn: (turns[turn].segment, turn))
-    rank = {turn: place for place, turn in enumerate(order)}
+    rank = {turn: index for index, turn in enumerate(order)}
     for segment in segments:
         segment.turn_ids = [rank.get(turn, 0) for turn in segment.turn_ids]
     return Capture(segments, [turns[turn] for turn in order], system)

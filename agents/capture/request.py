@@ -1,4 +1,4 @@
-"""A chat completion request: what is heard, what is refused, and what training decides."""
+"""Reads chat completion requests: supported fields, rejected fields, and overruled fields."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _NO_EFFECT = (
     *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"),
     "prompt_cache_retention",
 )
-"""Fields that change nothing about an answer."""
+"""Fields without effect on an answer."""
 _OVERRULED = ("temperature", "top_p", "top_k", "seed")
-"""Fields that training decides: what was sampled otherwise could not be trained on as it is."""
+"""Fields that the run overrules: training needs tokens sampled with its own settings."""
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "n": (1,),
     "frequency_penalty": (0,),
@@ -27,34 +27,34 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "tool_choice": ("auto", "none"),
     "response_format": ({"type": "text"},),
 }
-"""Fields that are taken with these values only: they ask for what happens in any case."""
+"""Fields that are accepted only with these values, which are the defaults."""
 _MAX_STOPS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
-    """What an agent asks for."""
+    """A checked request."""
 
     model: str
-    """As the agent names it; there is but one, and the answer has the same name."""
+    """Name that the agent gave the model; the answer has the same name."""
     messages: tuple[Message, ...]
     tools: tuple[Mapping[str, Any], ...] = ()
     calls: bool = False
-    """Whether calls in the answer are taken for calls."""
+    """Whether calls in the answer are returned as tool calls."""
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     stream: bool = False
     include_usage: bool = False
-    """Whether a stream ends with the numbers of tokens."""
+    """Whether a stream ends with the token counts."""
     overruled: Mapping[str, Any] | None = None
-    """What the agent asks of the sampling, and training decides."""
+    """Sampling settings of the agent, which the run overrules."""
 
 
 def read_request(body: object) -> ChatRequest:
-    """A request's JSON.
+    """Check a request's JSON.
 
     Raises:
-        ApiError: a field is missing, wrong, or not supported; names it.
+        ApiError: a field is missing, wrong, or not supported; the error names the field.
     """
     if not isinstance(body, dict):
         raise ApiError(400, "the body must be a JSON object")
@@ -74,7 +74,7 @@ def read_request(body: object) -> ChatRequest:
     _refuse(given)
     return ChatRequest(
         model=model,
-        messages=tuple(read_message(message, place) for place, message in enumerate(raw)),
+        messages=tuple(read_message(message, index) for index, message in enumerate(raw)),
         tools=tools,
         calls=bool(tools) and choice != "none",
         max_tokens=min((limit for limit in limits if limit is not None), default=None),
@@ -86,10 +86,10 @@ def read_request(body: object) -> ChatRequest:
 
 
 def _refuse(left: Mapping[str, Any]) -> None:
-    """Refuse what is left of a request, but for what happens in any case."""
+    """Reject the remaining fields of a request, except with their default values."""
     for name, value in left.items():
         taken = _NEUTRAL.get(name, ())
-        # In Python True equals 1: n=true is no number.
+        # In Python True equals 1, but n=true is not a number.
         if not any(value == one and type(value) in (type(one), float) for one in taken):
             only = f" other than {' or '.join(map(repr, taken))}" if taken else ""
             raise bad_request(
@@ -123,10 +123,10 @@ def _stop(raw: object) -> tuple[str, ...]:
 def _tools(raw: object) -> tuple[Mapping[str, Any], ...]:
     if not isinstance(raw, list):
         raise bad_request("tools", "must be a list")
-    for place, tool in enumerate(raw):
+    for index, tool in enumerate(raw):
         function = tool.get("function") if isinstance(tool, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise bad_request(
-                f"tools[{place}]", 'must be {"type": "function", "function": {"name": ...}}'
+                f"tools[{index}]", 'must be {"type": "function", "function": {"name": ...}}'
             )
     return tuple(raw)

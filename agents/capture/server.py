@@ -1,8 +1,9 @@
-"""The endpoint: a web application on this machine, with a base URL for each episode.
+"""A web server on this machine, with a base URL for each episode.
 
-An episode is told by its URL, ``http://127.0.0.1:PORT/e/TOKEN/v1``: every SDK takes a base URL,
-while keys and headers differ. The token cannot be guessed, so a program reaches no episode but its
-own. Next to OpenAI's ``chat/completions`` and ``models`` there is ``reward``, which ends it::
+The URL ``http://127.0.0.1:PORT/e/TOKEN/v1`` identifies the episode: every SDK accepts a base URL,
+while keys and headers differ. The token cannot be guessed, so a program only reaches its own
+episode. Besides OpenAI's ``chat/completions`` and ``models`` there is ``reward``, which ends the
+episode::
 
     POST {base_url}/reward   {"reward": 1.0}
     POST {base_url}/reward   {"reward": {"right": 1.0, "format": 0.1}, "scores": {"f1": 0.8}}
@@ -27,15 +28,15 @@ from agents.capture.wire import chunks, completion_body
 
 logger = logging.getLogger(__name__)
 _MAX_BODY = 1 << 26
-"""Bytes of a request: histories are sent whole, with each turn anew."""
+"""Maximum bytes of a request; each request contains the whole history."""
 _BODY_S = 60.0
-"""Seconds within which a request's body must have come."""
+"""Maximum seconds for receiving a request's body."""
 _SEND_S = 60.0
-"""Seconds within which an answer must have been taken."""
+"""Maximum seconds for sending a response."""
 _CLOSE_S = 5.0
-"""Seconds that closing waits for clients."""
+"""Maximum seconds that closing waits for clients."""
 MODEL = "policy"
-"""What ``models`` lists; any other name serves as well."""
+"""Name in the list of ``models``; requests may use any other name."""
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -43,7 +44,7 @@ class CaptureServer:
     """Serves episodes to agents on this machine; an asynchronous context manager.
 
     One server serves any number of episodes at once, each with its own policy, on the event loop
-    that it was entered on. ``open`` gives an episode its URL, ``close`` takes it away.
+    that entered it. ``open`` returns an episode's URL, and ``close`` ends it.
     """
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
@@ -62,7 +63,7 @@ class CaptureServer:
                 web.route("*", "/{path:.*}", _nowhere),
             ]
         )
-        # Who goes away while an answer is sampled does not want it any more.
+        # If a client disconnects while its answer is sampled, the request is cancelled.
         self._runner = web.AppRunner(
             application, handler_cancellation=True, access_log=None, shutdown_timeout=_CLOSE_S
         )
@@ -78,7 +79,7 @@ class CaptureServer:
 
     @property
     def address(self) -> str:
-        """Where it listens, as the beginning of a URL."""
+        """The server's URL without a path."""
         assert self._runner is not None, "enter the server first"
         host, port = self._runner.addresses[0][:2]
         return f"http://{host}:{port}"
@@ -90,7 +91,7 @@ class CaptureServer:
         return f"{self.address}/e/{token}/v1"
 
     async def close(self, base_url: str) -> Capture:
-        """Serve an episode no more; what is still asked is dropped. Returns what was recorded."""
+        """Stop serving an episode and cancel its requests; returns the recorded episode."""
         return (await self._drop(base_url.split("/")[-2])).captured()
 
     async def _drop(self, token: str) -> CapturedEpisode:
@@ -147,7 +148,7 @@ class CaptureServer:
 
 @web.middleware
 async def _guard(request: web.Request, handler: _Handler) -> web.StreamResponse:
-    """Tell errors as OpenAI does, the server's own included."""
+    """Return all errors in OpenAI's format, including the server's own."""
     try:
         return await handler(request)
     except ApiError as error:

@@ -1,4 +1,4 @@
-"""Tool calls in what a model wrote, in any format of :mod:`tools.chat_calls`."""
+"""Reads tool calls from a model's text, in any format of :mod:`tools.chat_calls`."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _CALL = re.compile(r"<tool_call>(?:(?!<tool_call>).)*?</tool_call>", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A model's text, taken apart."""
+    """A model's text, split into content and calls."""
 
     content: str
-    """What is no call, malformed ones included."""
+    """The text without calls; malformed calls stay in it."""
     calls: tuple[tuple[str, Mapping[str, Any]], ...]
     """Name and arguments of each call, in order."""
 
 
 def read_calls(text: str, tools: Sequence[Mapping[str, Any]] = ()) -> Said:
-    """Take the well-formed calls out of a text.
+    """Extract the well-formed calls of a text.
 
-    A text without one stays as it is, to the last space.
+    A text without calls stays unchanged, including white space.
 
     Args:
-        text: what the model wrote.
-        tools: as the request listed them.
+        text: the model's text.
+        tools: the request's tools.
     """
     schemas = {tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in tools}
     if "<tool_call>" in text:
@@ -44,7 +44,7 @@ def read_calls(text: str, tools: Sequence[Mapping[str, Any]] = ()) -> Said:
 
 
 def _read_tagged(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> Said:
-    """Calls between Hermes's tags, malformed ones left in their places."""
+    """Calls between Hermes's tags; malformed calls stay in the content."""
     calls: list[tuple[str, Mapping[str, Any]]] = []
 
     def take(found: re.Match[str]) -> str:
@@ -60,6 +60,6 @@ def _read_tagged(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> Said:
 
 
 def write_call(name: str, arguments: Any) -> str:
-    """A call as text, for chat templates that have no words for calls."""
+    """A call as text, for chat templates without calls."""
     called = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
     return f"<tool_call>\n{called}\n</tool_call>"

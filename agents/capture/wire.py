@@ -1,4 +1,4 @@
-"""Answers as OpenAI's API words them: one object, or a stream of chunks."""
+"""Responses in the format of OpenAI's API: one object, or a stream of chunks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 def completion_body(request: ChatRequest, answer: Answer) -> dict[str, Any]:
-    """A ``chat.completion``."""
+    """A response of type ``chat.completion``."""
     message: dict[str, Any] = {"role": "assistant", "content": _content(answer), "refusal": None}
     if answer.calls:
         message["tool_calls"] = [_call(call) for call in answer.calls]
@@ -29,9 +29,9 @@ def completion_body(request: ChatRequest, answer: Answer) -> dict[str, Any]:
 
 
 def chunks(request: ChatRequest, answer: Answer) -> Iterator[bytes]:
-    """The same as server-sent events.
+    """The response as server-sent events.
 
-    A policy answers as a whole, so a stream has the whole text in one piece.
+    A policy returns complete answers, so one chunk has the whole text.
     """
     deltas: list[tuple[dict[str, Any], str | None]] = [({"role": "assistant", "content": ""}, None)]
     if answer.content:
@@ -40,7 +40,7 @@ def chunks(request: ChatRequest, answer: Answer) -> Iterator[bytes]:
         deltas.append(({"tool_calls": [{"index": index, **_call(call)}]}, None))
     deltas.append(({}, answer.finish_reason))
     head = _head(request, answer, ".chunk")
-    # With include_usage all chunks have the field, and the last one fills it.
+    # With include_usage all chunks have the field, and only the last one has a value.
     usage = {"usage": None} if request.include_usage else {}
     for delta, reason in deltas:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}

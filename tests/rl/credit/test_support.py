@@ -165,7 +165,7 @@ def test_a_segment_tells_of_a_cut_only_from_where_there_was_one():
     ("supports", "message"),
     [
         ([[], [7]], "token 5 is not in its support"),
-        ([[4], [5]], "a support of a token nobody sampled"),
+        ([[4], [5]], "a support of a token that is not sampled"),
         ([[5]], "not one per token"),
     ],
 )
