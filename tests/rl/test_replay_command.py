@@ -1,4 +1,4 @@
-"""The learner's side of a run, repeated from what it wrote down."""
+"""The learner's side of a run, repeated from its records."""
 
 from __future__ import annotations
 
@@ -33,6 +33,21 @@ def test_the_same_episodes_make_the_same_weights_bit_for_bit(words, tmp_path, se
     assert reported["steps"] == 5
 
 
+def test_episodes_of_earlier_versions_without_outcomes_make_the_same_weights(
+    words, tmp_path, capfd
+):
+    run = tmp_path / "run"
+    assert train(words(run, algo="prime", steps=2)) == 0
+    for path in (run / "trajectories").iterdir():
+        episodes = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+        assert {episode.pop("outcome") for episode in episodes} == {0.0, 1.0}
+        lines = "".join(json.dumps(episode) + "\n" for episode in episodes)
+        path.write_bytes(gzip.compress(lines.encode()))
+    capfd.readouterr()
+    assert replay([str(run)]) == 0
+    assert json.loads(capfd.readouterr().out)["equal"] is True
+
+
 def test_other_episodes_make_other_weights_and_another_exit_code(words, tmp_path, capfd):
     run = tmp_path / "run"
     assert train(words(run, steps=3)) == 0
@@ -49,7 +64,7 @@ def test_other_episodes_make_other_weights_and_another_exit_code(words, tmp_path
     assert json.loads(capfd.readouterr().out)["equal"] is False
 
 
-def test_what_cannot_be_replayed_is_said_in_one_line(words, tmp_path, capfd):
+def test_a_run_that_cannot_be_replayed_is_reported_in_one_line(words, tmp_path, capfd):
     assert replay([f"{tmp_path}/none"]) == 1
     assert capfd.readouterr().err == f"error: run={tmp_path}/none: there is no such folder.\n"
     assert replay([f"run={tmp_path}"]) == 1

@@ -79,8 +79,8 @@ def test_an_authors_words_and_end_tokens_are_trained_and_nothing_else(renderer):
         {"role": "user", "content": "2?"},
         {"role": "assistant", "content": "two"},
     ]
-    *told, _ = renderer.start(whole)  # All but the token by which the assistant is asked to speak.
-    assert segment.token_ids == told
+    *shown, _ = renderer.start(whole)  # All but the token by which the assistant is asked to speak.
+    assert segment.token_ids == shown
     assert masked(renderer, segment) == ["one<|end|>", "two<|end|>"]
     assert [segment.turn_ids.count(turn) for turn in (0, 1)] == [
         len(renderer.start(whole[:2])) + len(renderer.splice("one")) + 1,
@@ -217,7 +217,7 @@ def test_a_lines_tools_are_the_conversations(write, tools):
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "message"),
     [
         ({"tools": "look"}, "Expecting value"),
         (
@@ -227,8 +227,8 @@ def test_a_lines_tools_are_the_conversations(write, tools):
         ({"tools": {"look": {}}}, "tools must be a list of JSON schemas"),
     ],
 )
-def test_tools_that_are_no_schemas_are_refused(write, more, told):
-    with pytest.raises(ValueError, match=rf"line 1: expected .*{told}"):
+def test_invalid_tool_schemas_are_refused(write, more, message):
+    with pytest.raises(ValueError, match=rf"line 1: expected .*{message}"):
         read_conversations(write(json.dumps(json.loads(GOOD) | more)))
 
 

@@ -26,10 +26,10 @@ def test_a_line_that_is_no_row_is_named(tmp_path, line):
 
 
 def test_a_missing_file_is_named_with_its_setting(tmp_path):
-    for key, instead, told in (
+    for key, instead, message in (
         ("data", "", f"data ({tmp_path}) must be a file of JSON lines, rows"),
         ("center", '"own"', f'center ({tmp_path}) must be "own" or a file of JSON lines, rows'),
     ):
         with pytest.raises(ValueError) as refused:
             read_lines(str(tmp_path), str, "rows", key=key, instead=instead)
-        assert str(refused.value) == told
+        assert str(refused.value) == message

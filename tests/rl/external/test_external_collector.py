@@ -103,7 +103,7 @@ async def test_an_agent_that_never_ends_is_cut_short(play):
     assert (len(t.turns), t.stop_reason) == (5, "turn_limit")
 
 
-async def test_an_agent_that_hangs_fails_in_time_and_delays_nobody(play):
+async def test_an_agent_that_hangs_fails_in_time_and_delays_no_other(play):
     began = time.monotonic()
     limits = {"episode_timeout_s": 0.2, "retries": 1}
     (group,) = await play("hangs", group_size=4, limits=limits)
@@ -115,7 +115,7 @@ async def test_an_agent_that_hangs_fails_in_time_and_delays_nobody(play):
         )
 
 
-async def test_so_many_episodes_at_once_and_no_more(play, module):
+async def test_concurrency_limits_the_episodes_at_once(play, module):
     limits = {"episode_timeout_s": 20.0}
     (group,) = await play("counts", group_size=8, concurrency=3, limits=limits)
     assert len(group.finished) == 8
@@ -129,7 +129,7 @@ async def test_a_command_plays_with_its_input_and_its_environment(play, loops):
     assert time.monotonic() - began < 50  # Nobody waits for what it left behind.
 
 
-async def test_a_command_that_fails_says_its_last_words(play, loops):
+async def test_a_failed_command_reports_its_last_output(play, loops):
     limits = {"retries": 1}
     (group,) = await play(f"{sys.executable} {loops} fail", limits=limits)
     (t,) = group.trajectories

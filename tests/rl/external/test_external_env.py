@@ -18,7 +18,7 @@ from rl.settings.train import PRESETS, TrainConfig
 from tools.references import source_of
 
 
-def test_it_is_an_environment_by_name_that_nobody_steps(loops):
+def test_it_is_a_registered_environment_without_steps(loops):
     env = envs.make("agent", tasks=f"{loops}:tasks")
     assert isinstance(env, AgentEnv)
     observation, _ = env.reset(seed=0, options={"task": 4})

@@ -26,7 +26,7 @@ async def test_demonstrations_depend_on_their_seed_alone():
     assert 0.3 < sum(said) / len(said) < 0.9, "its author is right three times in five"
 
 
-async def test_an_environment_without_an_author_says_what_to_do(chatter):
+async def test_an_environment_without_a_demonstrator_names_the_alternatives(chatter):
     with pytest.raises(NoDemonstrations) as refused:
         await demonstrate("toy-chatter-v0", chatter.Options(), {}, [0], 0)
     assert str(refused.value) == (

@@ -68,17 +68,17 @@ async def test_the_seed_decides_the_order_and_with_it_the_losses(model):
     assert first != await losses(1)
 
 
-async def test_being_told_to_stop(model):
-    told = []
+async def test_training_stops_when_on_step_returns_false(model):
+    seen = []
 
     def on_step(step, loss):
-        told.append((step, loss))
+        seen.append((step, loss))
         return step < 3
 
     losses = await imitate(
         model, SEGMENTS, OPTIMIZER, steps=50, batch_size=2, seed=0, on_step=on_step
     )
-    assert told == list(enumerate(losses, start=1))
+    assert seen == list(enumerate(losses, start=1))
     assert len(losses) == 3
 
 

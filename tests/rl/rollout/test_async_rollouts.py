@@ -16,7 +16,7 @@ from rl.rollout.trajectory import Trajectory, TrajectoryGroup, Turn
 
 
 class World:
-    """Groups that end when they are told to."""
+    """Groups that end on request."""
 
     def __init__(self, prompts: int, staleness: int, max_draws: int = 1) -> None:
         self.begun: list[int] = []
@@ -278,9 +278,9 @@ async def test_words_of_any_kind_can_be_read_from_a_checkpoint(tmp_path):
 @pytest.fixture
 async def complaints():
     """What callbacks of the event loop raised."""
-    loop, told = asyncio.get_running_loop(), []
-    loop.set_exception_handler(lambda _, context: told.append(context))
-    yield told
+    loop, errors = asyncio.get_running_loop(), []
+    loop.set_exception_handler(lambda _, context: errors.append(context))
+    yield errors
     loop.set_exception_handler(None)
 
 

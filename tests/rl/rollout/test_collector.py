@@ -247,7 +247,7 @@ async def test_a_prompt_that_fills_the_context_is_an_empty_episode(make_collecto
     assert groups[0].finished[0].turns
 
 
-async def test_a_collection_without_any_turn_says_why(make_collector, random_policy):
+async def test_a_collection_without_any_turn_reports_the_cause(make_collector, random_policy):
     collector = make_collector(limits={"context_length": 3})
     message = r"^no episode got as far as its first turn: the shortest prompt has \d+ tokens, and "
     with pytest.raises(RolloutFailure, match=message + r"context_length is 3$"):

@@ -19,7 +19,7 @@ from rl.rollout.curriculum import (
 from rl.rollout.task_order import TaskOrder
 
 
-def told(curriculum, rates, episodes=10):
+def after_outcomes(curriculum, rates, episodes=10):
     for task, rate in rates.items():
         right = round(rate * episodes)
         curriculum.learn(task, [1.0] * right + [0.0] * (episodes - right))
@@ -27,16 +27,16 @@ def told(curriculum, rates, episodes=10):
 
 
 def test_prioritized_weights_are_one_minus_the_success_rate():
-    curriculum = told(Prioritized(range(3), 0), {0: 0.9, 1: 0.5, 2: 0.1})
+    curriculum = after_outcomes(Prioritized(range(3), 0), {0: 0.9, 1: 0.5, 2: 0.1})
     weights = curriculum.weights()
     assert weights / weights.sum() == pytest.approx([0.0666667, 1 / 3, 0.6])
     curriculum.learn(0, [0.0] * 10)
     assert curriculum.weights()[0] == pytest.approx(0.55), "all its episodes count alike"
-    assert told(Prioritized([7, 5], 0), {5: 0.5}).weights() == pytest.approx([1.0, 0.5])
+    assert after_outcomes(Prioritized([7, 5], 0), {5: 0.5}).weights() == pytest.approx([1.0, 0.5])
 
 
 def test_prioritized_draws_follow_the_weights():
-    curriculum = told(Prioritized(range(3), 0), {0: 0.9, 1: 0.5, 2: 0.1})
+    curriculum = after_outcomes(Prioritized(range(3), 0), {0: 0.9, 1: 0.5, 2: 0.1})
     drawn = Counter(curriculum.take(1)[0] for _ in range(6000))
     shares = [drawn[task] / 6000 for task in range(3)]
     # Four standard errors of the middle share.
@@ -44,12 +44,12 @@ def test_prioritized_draws_follow_the_weights():
 
 
 def test_tasks_that_never_fail_fill_up_a_draw_and_none_comes_twice_in_it():
-    curriculum = told(Prioritized(range(10), 3), dict.fromkeys(range(6), 1.0))
+    curriculum = after_outcomes(Prioritized(range(10), 3), dict.fromkeys(range(6), 1.0))
     for _ in range(20):
         taken = curriculum.take(6)
         assert len(set(taken)) == 6
         assert {6, 7, 8, 9} <= set(taken)
-    everything_solved = told(Prioritized(range(4), 3), dict.fromkeys(range(4), 1.0))
+    everything_solved = after_outcomes(Prioritized(range(4), 3), dict.fromkeys(range(4), 1.0))
     assert sorted(everything_solved.take(4)) == [0, 1, 2, 3]
     assert Counter(Prioritized(range(3), 0).take(7)).most_common(1)[0][1] == 3
 
@@ -82,7 +82,7 @@ def make(config, num_tasks=50, difficulty=float):
     st.lists(st.integers(1, 9), max_size=6),
     st.integers(1, 20),
 )
-def test_whoever_takes_over_a_state_takes_the_same_tasks(order, pool, before, after):
+def test_a_restored_curriculum_takes_the_same_tasks(order, pool, before, after):
     config = CurriculumConfig(order=order, pool=pool)
     first, second = make(config), make(config)
     rng = np.random.default_rng(len(before))
@@ -110,7 +110,7 @@ def test_uniform_is_the_order_of_old():
     assert curriculum.take(30) + curriculum.take(40) == TaskOrder(50, 3).take(0, 70)
 
 
-def test_what_cannot_be_sorted_is_said():
+def test_tasks_that_cannot_be_sorted_are_reported():
     def silent(task):
         raise NotImplementedError
 
@@ -122,13 +122,13 @@ def test_what_cannot_be_sorted_is_said():
 
 
 @pytest.mark.parametrize(
-    ("setting", "told"),
+    ("setting", "message"),
     [
         ({"pool": -1}, r"pool \(-1\) must be >= 0"),
         ({"max_draws": 0}, r"max_draws \(0\) must be >= 1"),
         ({"ramp_steps": 3}, r"ramp_steps \(3\) is for order=easy-to-hard: order is uniform"),
     ],
 )
-def test_impossible_settings_are_refused(setting, told):
-    with pytest.raises(ValueError, match=told):
+def test_impossible_settings_are_refused(setting, message):
+    with pytest.raises(ValueError, match=message):
         CurriculumConfig(**setting)

@@ -69,8 +69,8 @@ def assert_failed(trajectories, metrics, kind, retries):
     assert (metrics["failures"], metrics[f"failures/{kind}"]) == (2.0, 2.0)
     assert metrics["retries"] == 2.0 * retries
     assert "reward" not in metrics
-    told = f"failures 2 ({kind} 2)"
-    assert failures(metrics) == (f"{told}  restarted {2 * retries}" if retries else told)
+    expected = f"failures 2 ({kind} 2)"
+    assert failures(metrics) == (f"{expected}  restarted {2 * retries}" if retries else expected)
 
 
 async def test_an_unreachable_retriever(collect):
@@ -159,7 +159,7 @@ async def test_a_tool_that_times_out_beyond_its_retries(collect):
     assert [t.calls for t in trajectories] == [[], []], "no answer, no record"
 
 
-def test_a_step_without_failures_says_nothing_of_them():
+def test_a_step_without_failures_reports_none():
     assert failures({"failures": 0.0, "retries": 0.0}) == ""
 
 

@@ -100,7 +100,7 @@ def test_each_role_reads_its_own_conversation(group, renderer):
     assert Trajectory.from_json(json.loads(json.dumps(first.to_json()))) == first
 
 
-def test_rewards_go_to_whom_they_name_or_else_to_whoever_acted(group):
+def test_a_reward_goes_to_the_role_in_its_name_or_else_to_the_role_that_acted(group):
     first, second = group.trajectories
     assert first.rewards_of("solver") == [0.0, 1.0, 0.0, 0.0]
     assert first.rewards_of("proposer") == [0.25, 0.0, 0.25, 1.0]

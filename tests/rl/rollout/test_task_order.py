@@ -17,7 +17,7 @@ def test_every_task_once_per_pass(num_tasks, seed, number):
 
 @settings(max_examples=50, deadline=None, database=None)
 @given(st.integers(1, 40), st.integers(0, 9), *[st.integers(0, 60)] * 3)
-def test_parts_add_up_whoever_takes_them(num_tasks, seed, start, first, second):
+def test_parts_of_the_order_add_up(num_tasks, seed, start, first, second):
     order, other = TaskOrder(num_tasks, seed), TaskOrder(num_tasks, seed)
     later = other.take(start + first, second)
     assert order.take(start, first) + later == other.take(start, first + second)

@@ -229,7 +229,7 @@ async def test_with_one_turn_it_is_a_baseline_of_other_episodes(collector_of, re
     assert len(seeds) == len(set(seeds)) == 3 + 4, "no trial repeats an episode"
 
 
-def told(groups):
+def recorded(groups):
     """The groups' records, without timings and values."""
     records = json.loads(json.dumps([t.to_json() for g in groups for t in g.trajectories]))
     for record in records:
@@ -248,7 +248,7 @@ async def test_episodes_are_what_they_are_without_continuations(make_collector, 
     episodes = {s: random_policy.said[s] for s in begun[:16]}
     random_policy.begun, random_policy.said, random_policy.version = [], {}, 0
     plain = await make_collector(limits=limits).collect(range(8), 2, (5,))
-    assert told(with_values) == told(plain)
+    assert recorded(with_values) == recorded(plain)
     assert random_policy.begun == begun[:16], "continuations begin when all episodes are over"
     assert random_policy.said == episodes
     assert sum(len(t.turns) for g in plain for t in g.trajectories) > 30
@@ -343,7 +343,7 @@ async def test_a_group_whose_first_state_has_no_value_fails(collector_of, render
     assert BitsEnv.open_now == 0
 
 
-async def test_the_first_state_is_that_of_whoever_finished(collector_of, renderer):
+async def test_the_first_state_comes_from_an_episode_that_finished(collector_of, renderer):
     """Its value does not depend on who that was."""
 
     def fails(session):
@@ -455,7 +455,7 @@ def test_returns_to_go_are_discounted_by_a_roles_own_turns():
     assert return_to_go(trajectory, "a", 0, 0.5) == 1.0 + 2.0 + 0.5 * 4.0
 
 
-def test_an_algorithm_says_how_turns_are_valued():
+def test_an_algorithm_determines_the_values_of_turns():
     assert vine_config(ALGORITHMS["grpo"]) is None
     row = ALGORITHMS["vineppo"].changed({"advantage.rollouts": 3, "advantage.gamma_turn": 0.9})
     assert vine_config(row) == VineConfig(rollouts=3, gamma_turn=0.9)
