@@ -1,6 +1,6 @@
 """Tasks from rows in APPS' layout (``question``, ``input_output``; arXiv:2105.09938).
 
-With ``fn_name`` a function is called, else a program reads standard input.
+With ``fn_name``, tests call a function; otherwise a program reads standard input.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ IMPORTS = (
     "import bisect, collections, functools, heapq, itertools, math, re, string\n"
     "from typing import *\n"
 )
-"""What the starter code of APPS, and solutions that go on with it, take for granted."""
+"""Imports that APPS' starter code and its solutions assume."""
 _SAME = """
 def same(got, expected):
     def plain(value):
@@ -25,7 +25,7 @@ def same(got, expected):
     got, wrapped = plain(got), isinstance(expected, list) and len(expected) == 1
     return got == expected or (wrapped and got == expected[0])
 """
-"""As APPS compares: a tuple is a list, and an expected value may stand in a list of its own."""
+"""APPS' comparison: a tuple equals a list, and an expected value may be wrapped in a list."""
 _STDIO = "Write a Python program that reads standard input and prints the answer."
 
 
@@ -35,10 +35,10 @@ def is_apps(row: Row) -> bool:
 
 
 def apps_task(row: Row) -> CodeTask | None:
-    """The task of a row; None where it has no tests.
+    """The task of a row; None if the row has no tests.
 
     Raises:
-        ValueError: a column is not what APPS has there.
+        ValueError: a column does not have APPS' format.
     """
     tests = _object(row, "input_output")
     solutions = _decoded(row, "solutions", row.columns.get("solutions")) or []
@@ -90,7 +90,7 @@ _METHOD = """
 if "Solution" in globals() and "{name}" not in globals():
     {name} = Solution().{name}
 """
-"""Makes a function of the method that starter code in a class asks for."""
+"""Makes a function from the method of a class, for starter code with a class."""
 
 
 def _arguments(row: Row, given: object) -> str:
@@ -112,7 +112,7 @@ def _object(row: Row, column: str) -> Mapping[str, Any]:
 
 
 def _decoded(row: Row, column: str, value: object) -> object:
-    """A value that may be written as JSON; None for an empty text."""
+    """A value, parsed if it is JSON text; None for an empty text."""
     if not isinstance(value, str):
         return value
     if not value.strip():

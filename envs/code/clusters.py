@@ -1,8 +1,8 @@
-"""Programs for one task, grouped by what they answer: no reference solution is asked.
+"""Programs for one task, grouped by their outputs, without a reference solution.
 
-Of many samples, those that agree on random inputs are one cluster, and one member of the largest is
-submitted: the test-time selection of o1-ioi ("Competitive Programming with Large Reasoning Models",
-arXiv:2502.06807), without its learned scores. The inputs are the cross-check's.
+Programs with equal outputs on random inputs form a cluster. The test-time selection of o1-ioi
+submits a member of the largest cluster ("Competitive Programming with Large Reasoning Models",
+arXiv:2502.06807); its learned scores are not implemented. The inputs are those of the cross-check.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from tools.sandbox import CallTest, OutcomeKind
 async def answers(
     grader: Grader, task: CodeTask, source: str, count: int
 ) -> tuple[str, ...] | None:
-    """What a program answers to ``count`` random small inputs, as text.
+    """A program's outputs for ``count`` random small inputs, as texts.
 
-    The inputs are a pure function of the task. Where there is no answer, it is what happened
-    instead (``error``, ``timeout``, ...).
+    The inputs are a pure function of the task. Without an output, the text is the outcome
+    (``error``, ``timeout``, ...).
 
     Returns:
-        One text for each input; None where the program answers no input at all.
+        One text per input; None if the program has no output for any input.
 
     Raises:
         SandboxFailure: the sandbox failed.
     """
     asked = [CallTest(call.args, None, call.kwargs) for call in small_calls(task, count)]
     verdict = await grader.grade(source, asked, task.entry_point)
-    # Compared with None, any other answer is wrong, and an answer all the same.
+    # Tests expect None, so that every other output is reported as a wrong value.
     answered = (OutcomeKind.PASSED, OutcomeKind.WRONG)
     if not any(outcome.kind in answered for outcome in verdict.outcomes):
         return None
@@ -43,10 +43,10 @@ async def answers(
 
 
 def clusters(outputs: Sequence[Hashable | None]) -> list[list[int]]:
-    """The places of equal outputs, the largest cluster first; among equals the one found first.
+    """Indices of programs with equal outputs, the largest cluster first; ties by first member.
 
     Args:
-        outputs: of each program; None is in no cluster.
+        outputs: each program's outputs; None belongs to no cluster.
     """
     found: dict[Hashable, list[int]] = defaultdict(list)
     for place, output in enumerate(outputs):
@@ -56,7 +56,7 @@ def clusters(outputs: Sequence[Hashable | None]) -> list[list[int]]:
 
 
 def _text(value: Any) -> str:
-    """The same text for equal sets and dicts, in whatever order they were filled."""
+    """A text that does not depend on the insertion order of sets and dicts."""
     match value:
         case list() | tuple():
             return f"{type(value).__name__}({', '.join(map(_text, value))})"

@@ -1,8 +1,9 @@
-"""A program and a brute-force solution, asked the same on random small inputs.
+"""Comparison of a program with a reference solution on random small inputs.
 
-One mismatch rejects, as models check their own solutions in "Competitive Programming with Large
-Reasoning Models" (arXiv:2502.06807). Here the task's reference solution is the slow and certain
-one, and its tests say what inputs look like. Inputs that it does not answer count for nothing.
+One mismatch rejects the program, as in the self-checks of "Competitive Programming with Large
+Reasoning Models" (arXiv:2502.06807). The task's reference solution replaces the model's brute-force
+solution, and the task's tests determine the kinds of inputs. Inputs without an output of the
+reference do not count.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from tools.sandbox import CallTest, OutcomeKind, StdioTest, Test, Verdict
 from tools.sandbox.grading.literal import Call, call_of
 
 SMALL_NUMBER = 9
-"""Numbers that are drawn are no larger than this, or no larger than those of the tests."""
+"""Bound of drawn numbers, unless the tests have larger ones."""
 SMALL_SIZE = 5
-"""Elements of what is drawn, at most."""
+"""Maximum number of elements of drawn lists."""
 FLOAT_TOLERANCE = 1e-6
-"""Absolute or relative, where the reference answers with a number that is no integer."""
+"""Absolute or relative tolerance for outputs of the reference that are not integers."""
 
 
 @dataclass(frozen=True, slots=True)
 class CrossCheck:
-    """What came of it."""
+    """Result of a comparison."""
 
     num_compared: int
-    """Inputs that the reference answered."""
+    """Inputs with an output of the reference."""
     num_equal: int
-    """Of these, those on which the program answered the same."""
+    """Inputs among these on which the program had the same output."""
 
     @property
     def agreed(self) -> bool:
@@ -41,7 +42,7 @@ class CrossCheck:
 
 
 class Grader(Protocol):
-    """What a cross-check needs of a sandbox."""
+    """The part of a sandbox that a cross-check uses."""
 
     async def grade(
         self, source: str, tests: Sequence[Test], entry_point: str | None = None
@@ -51,7 +52,7 @@ class Grader(Protocol):
 
 
 def can_cross_check(task: CodeTask) -> bool:
-    """Whether a task has what that takes: a reference solution, and tests that call a function."""
+    """Whether a task has a reference solution and tests that call a function."""
     return task.reference is not None and bool(_calls(task))
 
 
@@ -69,9 +70,9 @@ async def cross_check(grader: Grader, task: CodeTask, source: str, count: int) -
     tests = [
         CallTest(test.args, outcome.value, test.kwargs, _tolerance(outcome.value))
         for test, outcome in zip(asked, reference.outcomes, strict=True)
-        # Compared with None, any other answer is wrong, and an answer all the same.
+        # Tests expect None, so that every other output is reported as a wrong value.
         if outcome.kind in (OutcomeKind.PASSED, OutcomeKind.WRONG)
-        and not isinstance(outcome.value, LargeValue)  # it was cut: nothing equals it
+        and not isinstance(outcome.value, LargeValue)  # A cut value equals nothing.
     ]
     if not tests:
         return CrossCheck(0, 0)
@@ -99,7 +100,7 @@ def _calls(task: CodeTask) -> list[Call]:
 
 
 def _small(value: Any, rng: random.Random) -> Any:
-    """A small value of the same kind; negative numbers only where there was one."""
+    """A small value of the same kind; negative only if the original has negative numbers."""
     match value:
         case bool():
             return rng.random() < 0.5
@@ -114,7 +115,7 @@ def _small(value: Any, rng: random.Random) -> Any:
         case list():
             return [_small(one, rng) for one in _elements(value, rng)]
         case tuple():
-            # Mostly a record: what stands where matters.
+            # A mixed list is mostly a record, whose order matters.
             return tuple(_small(one, rng) for one in value)
         case set() | frozenset():
             ordered = sorted(value, key=repr)
@@ -125,7 +126,7 @@ def _small(value: Any, rng: random.Random) -> Any:
 
 
 def _elements(values: Sequence[Any], rng: random.Random) -> list[Any]:
-    """Some of the values, in any order, some perhaps more than once."""
+    """A random selection of the values, possibly with repetitions."""
     return rng.choices(values, k=rng.randint(0, SMALL_SIZE)) if values else []
 
 

@@ -1,8 +1,8 @@
-"""``code-sandbox-v0``: write a function, read what the public tests say, repair it.
+"""``code-sandbox-v0``: write a function, read the results of the public tests, repair the function.
 
-A turn's program runs on the public tests. When it passes them, or no turn is left, the hidden
-tests grade it and the episode is over; else the agent reads the first public test that failed and
-may try again. With ``max_turns=1`` it is a contextual bandit.
+Each turn's program runs on the public tests. If it passes them, or no turn is left, the hidden
+tests grade the program and the episode ends. Otherwise the agent reads the first failed public test
+and may try again. With ``max_turns=1``, the environment is a contextual bandit.
 """
 
 from __future__ import annotations
@@ -37,33 +37,32 @@ class CodeSandboxOptions(RowOptions):
     """Generated tasks: "constant" withholds one number from the description (of tasks with at most
     one filter), so that a first attempt must guess it and feedback reveals it; "none": nothing."""
     feedback: str = "tests"
-    """"tests": the first public test that failed; "blank": the same sentence without its values,
-    to measure what the feedback is worth."""
+    """"tests": the first failed public test; "blank": the same sentence without its values, to
+    measure the value of feedback."""
     hidden_tests: str = "all"
-    """"all": 1 if every test passes, public and hidden, else 0; "fraction": the share that pass of
-    the hidden tests that are not public as well."""
+    """"all": 1 if all tests pass, public and hidden, else 0; "fraction": the share of passed tests
+    among the hidden tests that are not public."""
     cross_check: int = 0
-    """Random small inputs on which a program must also agree with the task's reference solution:
-    one mismatch, and its tests pay nothing. 0: none."""
+    """Number of random small inputs on which a program must also agree with the task's reference
+    solution; after a mismatch, its tests earn 0."""
     format_reward: float = 0.0
-    """Paid at the end if the last program loads and answers at least one hidden test."""
+    """Reward at the end if the last program loads and has an output for a hidden test."""
     turn_cost: float = 0.0
-    """Subtracted for each turn after the first; with hide=constant, whose first attempt has to
-    guess, after the second."""
+    """Cost of each turn after the first; with hide=constant, where the first attempt must guess,
+    of each turn after the second."""
     sandbox: str = "auto"
-    """The sandbox's backend, or the URL of one that another machine serves; see
-    ``tools.sandbox.make_sandbox``."""
+    """The sandbox's backend, or the URL of a sandbox server; see ``tools.sandbox.make_sandbox``."""
     step_timeout_s: float = 600.0
-    """A step that waits longer than this fails (EnvFailure, retryable). Many episodes share the
-    sandbox, so a step may wait for its place; what a program may take is ``wall_s``."""
+    """Seconds that a step may wait before it fails (EnvFailure, retryable). Many episodes share the
+    sandbox, so a step may queue; ``wall_s`` limits a program."""
     wall_s: float = 5.0
-    """Seconds that one program may run, all its tests together, or each test with
+    """Seconds that one program may run: all its tests together, or each test with
     ``fresh_process``."""
     memory_mb: int = 256
-    """MiB that one program may use."""
+    """Memory limit of one program in MiB."""
     fresh_process: bool = False
-    """Run each test in a process of its own, so that no call sees what another left behind. A grade
-    then costs about one run for each test."""
+    """Run each test in a new process, so that calls share no state. A grade then costs about one
+    run per test."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -94,11 +93,11 @@ class CodeSandboxOptions(RowOptions):
 
     @property
     def free_turns(self) -> int:
-        """How many turns no ``turn_cost`` is subtracted for."""
+        """Number of turns without ``turn_cost``."""
         return 2 if self.hide == "constant" else 1
 
     def limits(self) -> Limits:
-        """What one program may use.
+        """The limits of one program.
 
         Raises:
             ValueError: a limit is outside its range.
@@ -106,13 +105,13 @@ class CodeSandboxOptions(RowOptions):
         try:
             return Limits(wall_s=self.wall_s, memory_mb=self.memory_mb)
         except ValueError as error:
-            # Its fields are this class's own, and are set under these names.
+            # The limits' fields have the names of this class's options.
             raise ValueError(str(error).removeprefix("limits.")) from error
 
 
 @dataclass(slots=True)
 class CodeState:
-    """An episode's state: everything else follows from the next action."""
+    """An episode's state."""
 
     task: CodeTask
 
@@ -139,12 +138,12 @@ class CodeSandboxEnv(TextEnv[CodeTask, CodeState]):
             -options.turn_cost * (options.max_turns - options.free_turns),
             1.0 + options.format_reward,
         )
-        # HumanEval's prompt, sent back, is a function that answers (None).
+        # HumanEval's prompt, repeated as the answer, is a function that returns None.
         self.reward_floor = 0.0 if options.tasks == GENERATED else options.format_reward
 
     @classmethod
     def dataset(cls, options: EnvOptions) -> Dataset[CodeTask] | None:
-        """The rows that ``tasks`` names; None for generated tasks."""
+        """The data set of ``tasks``; None for generated tasks."""
         chosen = cast(CodeSandboxOptions, options)
         if chosen.tasks == GENERATED:
             return None
@@ -153,8 +152,8 @@ class CodeSandboxEnv(TextEnv[CodeTask, CodeState]):
     @classmethod
     @asynccontextmanager
     async def open_services(cls, options: EnvOptions) -> AsyncIterator[Mapping[str, Any]]:
-        """One sandbox, with its verdicts remembered."""
-        # It takes as long to import as the rest of a command's help.
+        """One sandbox with a cache of verdicts."""
+        # Imported here: it takes as long to import as the rest of a command's help.
         from tools.sandbox import make_sandbox
 
         chosen = cast(CodeSandboxOptions, options)
@@ -171,15 +170,15 @@ class CodeSandboxEnv(TextEnv[CodeTask, CodeState]):
         return task.prompt
 
     async def turn(self, action: Action) -> Reply:
-        """The first public test that the program fails, or the end."""
+        """The first failed public test, or the end."""
         task, source = self.state.task, self._source(action)
         if self.turns_left == 1:
             verdict = await self._grade(source, task.public + task.hidden)
             count = len(task.public)
             outcomes = verdict.outcomes
             return await self._finished(source, verdict.passed, outcomes[:count], outcomes[count:])
-        # The hidden tests run in a process of their own: a program could remember their arguments
-        # and return them to a public test, whose result is shown.
+        # Hidden tests run in a process of their own: a program could store their arguments and
+        # return them in a public test, whose result the agent reads.
         public = await self._grade(source, task.public)
         if public.passed:
             hidden = await self._grade(source, task.hidden)
@@ -189,7 +188,7 @@ class CodeSandboxEnv(TextEnv[CodeTask, CodeState]):
         return go_on(observation, {"turn_cost": self._turn_cost()}, scores=scores)
 
     def difficulty(self, task_index: int) -> float:
-        """Generated tasks: by how many filters and maps there are, one to four."""
+        """Generated tasks: by the number of filters and maps, one to four."""
         if not isinstance(self.tasks, GeneratedTasks):
             raise NotImplementedError("rows do not say how hard they are")
         recipe = self.tasks.draw(task_index).recipe
@@ -198,14 +197,14 @@ class CodeSandboxEnv(TextEnv[CodeTask, CodeState]):
     def gold_policy(self) -> Callable[[str], str]:
         """Generated tasks: reads the description and, where it must, the feedback.
 
-        Rows: their own reference solution, which no agent sees; nothing else is sure to pass.
+        Rows: the row's reference solution, which no agent sees.
         """
         if self._chosen.tasks == GENERATED:
             return GoldPolicy()
         return lambda _: _reference(self.state.task)
 
     def demonstrator(self, rng: np.random.Generator) -> Callable[[str], str]:
-        """Generated tasks only: an author that forgets second steps and guesses."""
+        """Generated tasks only: a policy that forgets second steps and guesses."""
         if self._chosen.tasks != GENERATED:
             raise NotImplementedError("rows have no imperfect author")
         return SloppyPolicy(rng)
@@ -242,7 +241,7 @@ class CodeSandboxEnv(TextEnv[CodeTask, CodeState]):
     async def _finished(
         self, source: str, passed: bool, public: Sequence[Outcome], hidden: Sequence[Outcome]
     ) -> Reply:
-        """The end, after the last program: every test passed or not, and their outcomes."""
+        """The final reply, from the outcomes of the last program's tests."""
         options = self._chosen
         share = _share(_unseen(self.state.task, hidden))
         checked = await self._cross_check(source) if share > 0 else CrossCheck(0, 0)
@@ -273,10 +272,10 @@ def _tasks(options: CodeSandboxOptions) -> Tasks[CodeTask]:
 
 
 def _check_comparable(source: str, tasks: Sequence[CodeTask]) -> None:
-    """A check that no task can be put to is not what was asked for.
+    """Check that at least one task can be cross-checked.
 
     Raises:
-        ValueError: so it is.
+        ValueError: no task can be.
     """
     if not any(map(can_cross_check, tasks)):
         raise ValueError(
@@ -286,7 +285,7 @@ def _check_comparable(source: str, tasks: Sequence[CodeTask]) -> None:
 
 
 def _unseen(task: CodeTask, hidden: Sequence[Outcome]) -> Sequence[Outcome]:
-    """The outcomes of hidden tests that no agent was shown; of all where none is left."""
+    """The outcomes of hidden tests that are not public; all outcomes if every test is public."""
     pairs = zip(task.hidden, hidden, strict=True)
     return [outcome for test, outcome in pairs if test not in task.public] or hidden
 

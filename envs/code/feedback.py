@@ -1,4 +1,4 @@
-"""What an agent reads after its program was run on the public tests."""
+"""The agent's feedback from the public tests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from envs.code.values import text_of
 from tools.sandbox import AssertTest, CallTest, Outcome, OutcomeKind, StdioTest, Test, Verdict
 
 LONGEST_VALUE = 200
-"""Characters shown of one value, input or message."""
+"""Maximum characters of a value, an input or a message."""
 
 _ENDINGS = {
     OutcomeKind.TIMEOUT: "ran out of time",
@@ -19,9 +19,9 @@ _ENDINGS = {
 
 
 def feedback(task: CodeTask, verdict: Verdict) -> str:
-    """The first public test that failed: what was run, what came out, what was expected.
+    """The first failed public test: its call, its output and the expected output.
 
-    Where each one passed and the program failed as a whole (it ends with an error), that.
+    If all tests passed but the program failed as a whole (it ends with an error), the error.
     """
     failed = [
         (test, outcome)
@@ -30,15 +30,15 @@ def feedback(task: CodeTask, verdict: Verdict) -> str:
     ]
     if not failed:
         return verdict.detail
-    # Tests run in any order, and one that ends the process leaves others without a run.
+    # A test that ends the process leaves other tests without a run.
     ran = [pair for pair in failed if pair[1].kind is not OutcomeKind.NOT_RUN]
     line = _line(task, *(ran or failed)[0])
-    # A program's error message may hold lone surrogates, which no tokenizer can read.
+    # A program's error message may hold lone surrogates, which tokenizers refuse.
     return line.encode("utf-8", "backslashreplace").decode()
 
 
 def blank(task: CodeTask) -> str:
-    """The same sentence with every value taken out: what a control experiment shows instead."""
+    """The feedback without its values, for control experiments."""
     return f"{task.entry_point}(?) returned ?, expected ?"
 
 
@@ -51,7 +51,7 @@ def _line(task: CodeTask, test: Test, outcome: Outcome) -> str:
             said = f"returned {_short(text_of(outcome.value))}"
             return f"{call} {_happened(outcome, said)}, expected {_short(text_of(test.expected))}"
         case AssertTest():
-            # The judge knows the answer where the code was nothing but a call.
+            # The output is known only if the code is a single call.
             known = outcome.kind is OutcomeKind.WRONG and outcome.error_type == ""
             failed = f"returned {_short(text_of(outcome.value))}" if known else "failed"
             return f"{_short(test.code)}: {_happened(outcome, failed)}"
@@ -66,7 +66,7 @@ def _happened(outcome: Outcome, wrong: str) -> str:
         return wrong
     if outcome.kind is OutcomeKind.ERROR:
         error = ": ".join(part for part in (outcome.error_type, outcome.message) if part)
-        # A syntax error's own message ends in its line.
+        # The message of a syntax error ends with its line.
         located = outcome.line is None or f"line {outcome.line}" in outcome.message
         where = "" if located else f" (line {outcome.line})"
         return f"raised {_short(error)}{where}"

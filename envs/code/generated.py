@@ -1,8 +1,8 @@
 """Millions of small programming tasks, held out by construction.
 
-A composition (which filters, maps and reduction, without their constants) belongs to exactly one
-split, by a hash of its name: no composition that is tested was ever trained on, whatever the seed.
-Task ``i`` is computed from (split, i, seed) alone; nothing is scanned or stored.
+A hash of its name assigns each composition (filters, maps and reduction, without constants) to one
+split. Therefore no tested composition is in the training data, for any seed. Task ``i`` is computed
+from (split, i, seed) alone; nothing is scanned or stored.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from envs.code.task import CodeTask
 from tools.sandbox import CallTest
 
 PROMPT = f"Write {ENTRY_POINT}(xs) in Python: "
-"""Stands before every description."""
+"""Start of every prompt."""
 NUM_TASKS = {"train": 1_000_000, "validation": 1024, "test": 4096}
 NUM_WITHHELD_TASKS = {"train": 1_000_000, "validation": 128, "test": 512}
 NUM_PUBLIC, NUM_HIDDEN = 3, 8
 MIN_DISTINCT_OUTPUTS = 6
-"""A task whose tests have fewer different outputs is dropped: a constant could pass too many."""
+"""Minimum number of different outputs of a task's tests: fewer would let constants pass."""
 
 # Pairs of filters of which one implies or excludes the other, for most constants or all.
 _REDUNDANT = {
@@ -69,27 +69,27 @@ class Composition(NamedTuple):
 
     @property
     def split(self) -> str:
-        """The one split that it belongs to: 10% test, 10% validation, by a fixed hash."""
+        """The composition's split by a fixed hash: 10% test, 10% validation."""
         name = f"{'+'.join(self.filters)}|{'+'.join(self.maps)}|{self.reduction}"
         bucket = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest()) % 10
         return {0: "test", 1: "validation"}.get(bucket, "train")
 
     @property
     def kind(self) -> tuple[int, int, str]:
-        """How many filters and maps it has, and its reduction."""
+        """Number of filters and maps, and the reduction."""
         return len(self.filters), len(self.maps), self.reduction
 
     @property
     def can_withhold(self) -> bool:
-        """Whether the constant of its last map may be withheld: one that a test can show.
+        """Whether the constant of the last map may be withheld, because a test can reveal it.
 
-        At most one filter, so that what there is to learn is to read the test's result.
+        At most one filter: the lesson is to read the test's result.
         """
         return len(self.filters) < 2 and bool(self.maps) and self.maps[-1] in _SHOWS_AT
 
     @property
     def num_recipes(self) -> int:
-        """How many choices of constants it has."""
+        """Number of choices of constants."""
         num_constants = len(_WITH_CONSTANT.intersection(self.filters + self.maps))
         return int(len(CONSTANTS) ** num_constants)
 
@@ -102,18 +102,18 @@ class Composition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GeneratedTask:
-    """One drawn task: what it says, and what its tests are."""
+    """One drawn task: its description and its tests."""
 
     recipe: Recipe
     description: str
-    """The recipe in English; with a ``?`` where the constant is withheld."""
+    """The recipe in English, with ``?`` for a withheld constant."""
     public: tuple[tuple[list[int], Value], ...]
-    """(argument, expected) pairs that an agent may see the results of; all short lists."""
+    """(argument, expected) pairs whose results an agent may see; all short lists."""
     hidden: tuple[tuple[list[int], Value], ...]
     """(argument, expected) pairs that only grade; the empty list is the first."""
 
     def as_code_task(self) -> CodeTask:
-        """The task in the form that episodes use."""
+        """The task as a :class:`CodeTask`."""
 
         def tests(pairs: tuple[tuple[list[int], Value], ...]) -> tuple[CallTest, ...]:
             return tuple(CallTest((xs,), expected) for xs, expected in pairs)
@@ -147,7 +147,7 @@ class GeneratedTasks:
         return (NUM_WITHHELD_TASKS if self.withhold else NUM_TASKS)[self.split]
 
     def __getitem__(self, index: int) -> CodeTask:
-        """Task ``index`` in the form that episodes use.
+        """Task ``index`` as a :class:`CodeTask`.
 
         Raises:
             IndexError: out of range.
@@ -182,16 +182,16 @@ class GeneratedTasks:
             composition = compositions[row]
             number = slot - starts[row] + lap * (starts[row + 1] - starts[row])
             size = composition.num_recipes
-            # Only the training split may come back to a recipe, after all its constants.
+            # Only the training split repeats a recipe, after all its constants.
             if number < size or self.split == "train":
                 yield composition.recipe(_shuffled(number % size, size, f"{self.seed}/{row}"))
 
 
 def draw_tests(recipe: Recipe, seed: int, *, withhold: bool = False) -> GeneratedTask | None:
-    """The recipe's tests, or None where it makes no good task.
+    """The recipe's tests, or None if the recipe makes no good task.
 
-    Good means: the outputs differ enough, and leaving out any one step is caught by a hidden
-    test. Inputs that also catch a filter's constant off by one are preferred.
+    In a good task, outputs differ enough, and a hidden test catches the omission of any step.
+    Inputs that also catch an off-by-one constant of a filter are preferred.
     """
     description = (recipe.withholding(recipe.maps[-1]) if withhold else recipe).describe()
     rng = random.Random(f"{seed}/{recipe.describe()}")
@@ -260,14 +260,14 @@ def _probe(recipe: Recipe) -> list[int] | None:
 
 
 def _draw_list(rng: random.Random, kept: list[int], shortest: int, longest: int) -> list[int]:
-    """Half of the numbers are ones that the filters keep: few multiples of 9 come by chance."""
+    """A random list; half of its numbers pass the filters, which rarely happens by chance."""
     length = rng.randint(shortest, longest)
     return [rng.choice(kept if rng.random() < 0.5 else _NUMBERS) for _ in range(length)]
 
 
 @cache
 def _table(split: str, withhold: bool) -> tuple[list[Composition], list[int]]:
-    """A split's compositions, and where each one's slots start; the last entry is the total."""
+    """A split's compositions and their first slots; the last entry is the number of slots."""
     filter_sets = [
         chosen
         for count in range(3)
@@ -300,10 +300,10 @@ def _digits(number: int) -> Iterator[int]:
 
 
 def _shuffled(place: int, size: int, key: str) -> int:
-    """Where ``place`` goes in a pseudo-random permutation of ``range(size)``.
+    """The image of ``place`` in a pseudo-random permutation of ``range(size)``.
 
     Each round is a bijection of the enclosing power of two (an odd multiplier, then folding the
-    high half onto the low one); what falls outside the range is permuted again.
+    high half onto the low half); images outside the range are permuted again.
     """
     bits = (size - 1).bit_length()
     mask = (1 << bits) - 1

@@ -1,4 +1,4 @@
-"""Verdicts for many episodes: equal programs for equal tests are run once."""
+"""A cache of verdicts for many episodes: equal programs with equal tests run once."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 class Grades(Protocol):
-    """What an environment needs of a sandbox."""
+    """The part of a sandbox that an environment uses."""
 
     @property
     def backend(self) -> str:
-        """What confines programs."""
+        """Name of the backend that confines programs."""
         ...
 
     @property
     def isolation(self) -> str:
-        """How strongly: "namespaces", "restricted" or "none"."""
+        """Strength of the confinement: "namespaces", "restricted" or "none"."""
         ...
 
     async def grade(
@@ -41,7 +41,7 @@ class Grades(Protocol):
         ...
 
     async def ready(self) -> None:
-        """Wait while too many wait for their turn."""
+        """Wait while the sandbox's queue is full."""
         ...
 
     async def health(self) -> Health:
@@ -50,17 +50,16 @@ class Grades(Protocol):
 
 
 class CachedGrader:
-    """A sandbox that remembers its verdicts.
+    """A sandbox with a cache of verdicts.
 
-    Members of a group write many equal programs. Those in flight share one run; a run that the
-    sandbox failed is forgotten, so the next asker tries again. Large answers are cut to how they
-    begin (``LargeValue``), for the first asker as for the next: what programs return must not fill
-    the memory.
+    Members of a group write many equal programs. Concurrent requests for one program share a run;
+    failed runs are not cached, so the next request tries again. Large outputs are cut to their
+    beginning (``LargeValue``), also for the first request, to bound memory.
 
     Args:
-        sandbox: grades what is not remembered.
-        size: verdicts kept, least recently asked for dropped first.
-        fresh_process: have each test run in a process of its own.
+        sandbox: grades programs that are not cached.
+        size: number of cached verdicts; the least recently used is dropped first.
+        fresh_process: whether each test runs in a new process.
     """
 
     def __init__(self, sandbox: Grades, size: int = 8192, *, fresh_process: bool = False) -> None:
@@ -102,7 +101,7 @@ class CachedGrader:
             run.add_done_callback(lambda done: self._forget_failure(key, done))
         self._verdicts.move_to_end(key)
         self._shrink()
-        # Shielded: an asker that gives up must not take the answer from the others.
+        # Shielded: a cancelled request must not cancel the run of others.
         return await asyncio.shield(run)
 
     async def _graded(self, source: str, tests: Sequence[Test], entry_point: str | None) -> Verdict:
@@ -112,15 +111,15 @@ class CachedGrader:
         return without_large_values(verdict)
 
     async def ready(self) -> None:
-        """Wait while the sandbox has too many that wait for their turn."""
+        """Wait while the sandbox's queue is full."""
         await self._sandbox.ready()
 
     async def health(self) -> Health:
-        """The sandbox's numbers; a remembered verdict is no part of them."""
+        """The sandbox's counters, without cached verdicts."""
         return await self._sandbox.health()
 
     async def close(self) -> None:
-        """Cancel what is in flight and forget everything."""
+        """Cancel all runs and clear the cache."""
         running = [run for run in self._verdicts.values() if not run.done()]
         self._verdicts.clear()
         for run in running:
@@ -128,12 +127,12 @@ class CachedGrader:
         await asyncio.gather(*running, return_exceptions=True)
 
     def _forget_failure(self, key: bytes, run: asyncio.Task[Verdict]) -> None:
-        # Asking for the exception also marks it as seen, should every asker have given up.
+        # Reading the exception also keeps asyncio from logging it as never retrieved.
         if (run.cancelled() or run.exception() is not None) and self._verdicts.get(key) is run:
             del self._verdicts[key]
 
     def _shrink(self) -> None:
-        """Drop the oldest verdicts; a run in flight stays, it is bounded by its askers."""
+        """Drop the oldest verdicts, but no unfinished run."""
         for key in list(islice(self._verdicts, max(0, len(self._verdicts) - self._size))):
             if self._verdicts[key].done():
                 del self._verdicts[key]

@@ -1,7 +1,7 @@
-"""The language of generated tasks: a list function as English, as Python, and as meaning.
+"""The language of generated tasks: list functions in English, in Python, and as objects.
 
-A recipe is up to two filters, up to two maps and one reduction. Its English can be read back
-(:func:`parse`), so an agent that knows the grammar needs nothing but the text.
+A recipe is up to two filters, up to two maps and one reduction. :func:`parse` reads a description
+back, so the text alone is enough for an agent that knows the grammar.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 ENTRY_POINT = "f"
 """The name of every generated function."""
 CONSTANTS = range(2, 10)
-"""What the numbers of a recipe are drawn from."""
+"""Range of the constants of a recipe."""
 WITHHELD = "?"
 """Placeholder in a description for a withheld constant."""
 
@@ -38,7 +38,7 @@ class Map(NamedTuple):
 
 
 class Reduction(NamedTuple):
-    """What is returned of the list; ``{xs}`` in its code is the list's expression."""
+    """The last operation on the list; ``{xs}`` in its code is the list's expression."""
 
     english: str
     code: str
@@ -78,7 +78,7 @@ REDUCTIONS: dict[str, Reduction] = {
 
 
 class Step(NamedTuple):
-    """A filter or map by name, with its constant: None where it takes none, or it is withheld."""
+    """A filter or map by name, with its constant; None if it has none or it is withheld."""
 
     name: str
     constant: int | None = None
@@ -89,7 +89,7 @@ class Step(NamedTuple):
 
     @property
     def takes_constant(self) -> bool:
-        """Whether the step has a number in it."""
+        """Whether the step has a constant."""
         return "{k}" in self._table_row.english
 
     @property
@@ -136,14 +136,14 @@ class Recipe:
         )
 
     def run(self, xs: Sequence[int]) -> Value:
-        """What the function returns for ``xs``.
+        """The function's result for ``xs``.
 
         Raises:
             ValueError: a constant is withheld.
         """
         self._require_constants()
         kept = list(xs)
-        # A step without a constant ignores the 0 that it is handed.
+        # A step without a constant ignores the 0.
         for name, constant in self.filters:
             keeps = FILTERS[name].keeps
             kept = [x for x in kept if keeps(x, constant or 0)]
@@ -153,7 +153,7 @@ class Recipe:
         return REDUCTIONS[self.reduction].apply(kept)
 
     def without(self, step: Step) -> Recipe:
-        """The recipe with ``step`` left out."""
+        """The recipe without ``step``."""
         return replace(
             self,
             filters=tuple(other for other in self.filters if other != step),
@@ -161,7 +161,7 @@ class Recipe:
         )
 
     def with_constants(self, choose: Callable[[Step], int | None]) -> Recipe:
-        """The recipe with the constant of each step that takes one set to ``choose(step)``."""
+        """The recipe with ``choose(step)`` as the constant of each step that has one."""
 
         def chosen(step: Step) -> Step:
             return step._replace(constant=choose(step)) if step.takes_constant else step
@@ -171,7 +171,7 @@ class Recipe:
         )
 
     def filled(self, constant: int) -> Recipe:
-        """The recipe with ``constant`` wherever one is withheld."""
+        """The recipe with ``constant`` in place of withheld constants."""
         return self.with_constants(
             lambda step: constant if step.constant is None else step.constant
         )

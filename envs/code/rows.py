@@ -1,11 +1,11 @@
-"""Tasks from rows in the layout of MBPP, HumanEval, APPS or verl, recognised by their columns.
+"""Tasks from rows in the layouts of MBPP, HumanEval, APPS and verl, recognised by their columns.
 
-MBPP (``text`` or ``prompt``, ``test_list``; arXiv:2108.07732): the first assertion is shown in the
-prompt and is the public test; all of them grade. HumanEval (``prompt``, ``test``, ``entry_point``;
-arXiv:2107.03374): the prompt is the start of a program, which the answer completes or writes anew;
-the only thing public is whether the program loads. APPS:
-``envs.code.apps``; verl: ``envs.datasets.verl``. The first test of both is public, shown only
-as what an answer failed.
+- MBPP (``text`` or ``prompt``, ``test_list``; arXiv:2108.07732): the first assertion is in the
+  prompt and is the public test; all assertions grade.
+- HumanEval (``prompt``, ``test``, ``entry_point``; arXiv:2107.03374): the prompt is the start of a
+  program, which the answer completes or repeats; the public test only loads the program.
+- APPS (``envs.code.apps``) and verl (``envs.datasets.verl``): the first test is public, and an
+  agent sees it only after failing it.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _DEFINED = re.compile(r"^def\s+(\w+)", re.MULTILINE)
 def load_tasks(source: str, columns: str = "") -> Dataset[CodeTask]:
     """The tasks of a file, folder or hub id; see ``envs.datasets``.
 
-    A source is read once per process: every episode makes an environment.
+    Each source is read once per process.
 
     Raises:
-        ValueError: the rows are of no known layout, or one is broken.
-        DatasetUnavailable: the hub does not give it.
+        ValueError: the layout is unknown, or a row is malformed.
+        DatasetUnavailable: the hub is unreachable or has no such data set.
     """
     return tasks_from(load_rows(source, columns=columns), name_of(source))
 
 
 def tasks_from(rows: Iterable[Row], source: str = "rows") -> Dataset[CodeTask]:
-    """As :func:`load_tasks`, of rows. Those without tests (some of APPS) are left out.
+    """As :func:`load_tasks`, from rows. Rows without tests (some of APPS) are left out.
 
     Raises:
         ValueError: as :func:`load_tasks`.
@@ -60,7 +60,7 @@ def tasks_from(rows: Iterable[Row], source: str = "rows") -> Dataset[CodeTask]:
 
 
 def _key(row: Row, task: CodeTask) -> str:
-    """What names a row within its data set."""
+    """A row's key within its data set."""
     named = row.columns.get("problem_id" if is_apps(row) else "task_id")
     return task.prompt if named is None else str(named)
 
@@ -111,7 +111,7 @@ def _texts(row: Row, column: str) -> list[str]:
 
 
 def _check_python(row: Row, column: str, *programs: str) -> None:
-    """A test that does not compile fails every program, whatever it does."""
+    """Check that programs compile: a test that does not compile would fail every answer."""
     for program in programs:
         try:
             with warnings.catch_warnings():
@@ -142,9 +142,9 @@ def _mbpp(row: Row) -> CodeTask:
 
 
 def _entry_point(tests: Sequence[str], code: str, where: str) -> str:
-    """The function that every assertion calls: the reference's own where there is one.
+    """The function that every assertion calls, preferably one that the reference defines.
 
-    A reference may take the name of a builtin function; without one, such names are passed over.
+    A reference may define the name of a builtin function; otherwise such names are skipped.
     """
     always = set.intersection(*(set(_CALLED.findall(test)) for test in tests))
     names = [name for name in _DEFINED.findall(code) if name in always]
@@ -163,12 +163,12 @@ def _human_eval(row: Row) -> CodeTask:
     return CodeTask(
         prompt=f"Complete this Python program:\n```python\n{prompt.rstrip()}\n```",
         entry_point=entry_point,
-        # It passes if the program loads, and says why if it does not.
+        # Passes if the program loads; otherwise the outcome has the error.
         public=(AssertTest("pass"),),
         # Some tests call helpers that the prompt defines.
         hidden=(AssertTest(f"{test}\ncheck({entry_point})", setup=prompt),),
-        # The prompt ends in a docstring, so it is a program already: what follows may go on with
-        # the function's body, or define the function again.
+        # The prompt ends with a docstring, so it is a valid program: an answer may continue the
+        # function's body or define the function again.
         prelude=prompt,
         reference=_text_or_nothing(row, "canonical_solution"),
     )

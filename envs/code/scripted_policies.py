@@ -1,4 +1,4 @@
-"""Who can play: an author that reads everything, and the sloppy one that warm starts imitate."""
+"""Scripted policies: one that reads everything, and a sloppy one that warm starts imitate."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from envs.code.generated import PROMPT
 from envs.code.grammar import CONSTANTS, Recipe, Step, parse
 
 LEAVES_OUT = 0.7
-"""How often the sloppy author leaves out a second filter, and a second map."""
+"""Probabilities with which the sloppy policy omits a second filter, and a second map."""
 READS_FEEDBACK = 0.6
-"""How often the sloppy author looks a withheld constant up in the feedback, instead of guessing."""
+"""Probability with which the sloppy policy reads a withheld constant in the feedback."""
 
 _RESULT = re.compile(r"f\(\[(-?\d+)\]\) .*, expected (?:\[(-?\d+)\]|(-?\d+))", re.DOTALL)
 
 
 def read_constant(recipe: Recipe, feedback: str) -> int | None:
-    """The withheld constant that a public test's result gives away; None where it shows none."""
+    """The withheld constant that a public test's result reveals; None if it reveals none."""
     result = _RESULT.fullmatch(feedback)
     if result is None:
         return None
@@ -31,7 +31,7 @@ def read_constant(recipe: Recipe, feedback: str) -> int | None:
 
 
 class GoldPolicy:
-    """Writes what the description says; asks the tests for what it does not say."""
+    """Implements the description; reads a withheld constant in the tests' results."""
 
     def __init__(self) -> None:
         self._recipe: Recipe | None = None
@@ -52,10 +52,10 @@ class GoldPolicy:
 
 
 class SloppyPolicy:
-    """Forgets second steps, guesses what is withheld, and does not always read the feedback.
+    """Forgets second steps, guesses withheld constants, and does not always read the feedback.
 
     Args:
-        rng: of its errors.
+        rng: draws the errors.
     """
 
     def __init__(self, rng: np.random.Generator) -> None:
@@ -76,9 +76,9 @@ class SloppyPolicy:
 
 
 def leave_out(recipe: Recipe, rng: np.random.Generator) -> Recipe:
-    """The recipe as a sloppy reader remembers it: second steps are often missing.
+    """The recipe as a sloppy reader remembers it, often without second steps.
 
-    A step whose constant is withheld stays: it is the one that the reader thinks about.
+    A step with a withheld constant always stays.
     """
 
     def forgotten(step: Step) -> bool:

@@ -1,4 +1,4 @@
-"""What an episode is about: a description, and the tests that grade its program."""
+"""A task: a description, and the tests that grade its program."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tools.sandbox import Test
 _OPENING = re.compile(r"```[ \t]*(?:(?:python|py)[ \t]*)?\n")
 _CLOSING = re.compile(r"```[ \t]*(?:\n|\Z)")
 _CODE_INDENT = 4
-"""Blanks before a fence that make it, in Markdown, a line of what it stands in."""
+"""Indentation from which Markdown reads a fence as code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,36 +20,36 @@ class CodeTask:
     prompt: str
     """The first observation."""
     entry_point: str
-    """The function to write; "" where a whole program is asked for."""
+    """The function to write; "" if the task is a whole program."""
     public: tuple[Test, ...]
-    """Tests whose results an agent sees; at least one."""
+    """Tests with visible results; at least one."""
     hidden: tuple[Test, ...]
-    """Tests that only grade; at least one."""
+    """Tests for the grade only; at least one."""
     prelude: str = ""
-    """Python that stands before the agent's program: imports, helpers, a signature to complete."""
+    """Python code before the agent's program: imports, helpers, a signature to complete."""
     reference: str | None = None
-    """A program that passes; nothing shows it to an agent."""
+    """A program that passes all tests; agents never see it."""
     epilogue: str = ""
-    """Python that stands behind the agent's program."""
+    """Python code after the agent's program."""
 
     def source(self, program: str) -> str:
-        """What is run: the agent's program with what stands around it.
+        """The program to run: the agent's program with the code around it.
 
-        Nothing is made of an empty answer.
+        An empty answer stays empty.
         """
         return f"{self.prelude}{program}{self.epilogue}" if program.strip() else ""
 
 
 def extract_program(action: str) -> str:
-    """The program in an answer: its last fenced Python block, or all of it where there is none.
+    """The program in an answer: its last fenced Python block, or the whole answer without a block.
 
-    A fence that ends its line closes a block, unless it is indented like code: one inside a string
-    of the program does not. A block whose fence was never closed counts: the answer was cut, or
-    ends with the program.
+    A fence at the end of a line closes a block, unless it is indented like code, for example inside
+    a string of the program. A block without a closing fence counts, too, because the answer may be
+    cut or may end with the program.
     """
     last, at = action, 0
     unclosed = -1
-    """The indentation up to which no fence is left that closes: it is not looked for again."""
+    """Indentation up to which the rest has no closing fence, so that the search stops early."""
     while (opening := _OPENING.search(action, at)) is not None:
         indent = max(_CODE_INDENT - 1, _indent(action, opening.start()))
         closing = _closing(action, opening.end(), indent) if indent > unclosed else None
@@ -72,6 +72,6 @@ def _closing(action: str, at: int, indent: int) -> re.Match[str] | None:
 
 
 def _indent(action: str, at: int) -> int:
-    """Blanks before a place, where nothing else stands before it in its line; else 0."""
+    """Number of blanks before an index if its line has nothing else before it; otherwise 0."""
     before = action[action.rfind("\n", 0, at) + 1 : at]
     return 0 if before.strip(" \t") else len(before.expandtabs(4))

@@ -1,4 +1,4 @@
-"""What programs answered, as text and in little memory."""
+"""Outputs of programs, as texts and with bounded memory."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Any
 from tools.sandbox import Verdict
 
 _LARGE = 4096
-"""Bytes, about, of a value that is kept as it is."""
+"""Approximate maximum bytes of a value that is kept whole."""
 _SHOWN = 500
-"""Characters that are kept of the text of a larger one."""
+"""Characters kept of a larger value's text."""
 _OBJECT = 32
-"""Bytes, about, of any object."""
+"""Approximate bytes of an object."""
 
 
 @dataclass(frozen=True, slots=True)
 class LargeValue:
-    """In place of an answer that takes much memory: how it begins."""
+    """The beginning of an output, in place of an output that takes much memory."""
 
     head: str
     length: int
-    """Characters of the whole text."""
+    """Length of the whole text in characters."""
 
     def __repr__(self) -> str:
-        """The head, and how much there is."""
+        """The beginning and the length."""
         return f"{self.head}... ({self.length} characters)"
 
 
 def without_large_values(verdict: Verdict) -> Verdict:
-    """The same verdict, with large answers cut to how they begin."""
+    """A verdict with large outputs cut to their beginning."""
     outcomes = tuple(
         replace(outcome, value=_cut(outcome.value))
         if _weight(outcome.value, _LARGE) > _LARGE
@@ -41,7 +41,7 @@ def without_large_values(verdict: Verdict) -> Verdict:
 
 
 def text_of(value: object) -> str:
-    """``repr``, also of an integer that Python refuses to print in full."""
+    """``repr``, also of integers that Python refuses to print."""
     try:
         return repr(value)
     except ValueError:  # of more than 4300 digits, perhaps inside
@@ -54,7 +54,7 @@ def _cut(value: object) -> LargeValue:
 
 
 def _weight(value: Any, enough: int) -> int:
-    """Bytes of memory, about; counted no further than ``enough``."""
+    """Approximate bytes of memory; counting stops at ``enough``."""
     match value:
         case str() | bytes():
             return _OBJECT + len(value)

@@ -46,9 +46,9 @@ def find_files(source: str | Path) -> list[Path]:
 
 
 def _suggestion(path: Path) -> str:
-    """A sentence that names the file or folder most like ``path``; or nothing.
+    """A sentence with the most similar existing file or folder; "" if none is similar.
 
-    The first part of ``path`` that is missing is compared with what stands beside it.
+    Compares the first missing part of ``path`` with its existing siblings.
     """
     missing = next((part for part in (path, *path.parents) if part.parent.is_dir()), None)
     if missing is None or not os.access(missing.parent, os.R_OK):
@@ -59,16 +59,16 @@ def _suggestion(path: Path) -> str:
 
 
 def data_files(names: Iterable[str]) -> list[str]:
-    """Which files hold rows: by their names, descriptions of data sets left out."""
+    """The names of files that hold rows, without descriptions of data sets."""
     known = [name for name in names if name.endswith(SUFFIXES)]
     others = [name for name in known if not name.endswith(".json")]
     return others or [name for name in known if Path(name).name not in _DESCRIPTIONS]
 
 
 def _download(repository: str, config: str | None) -> list[Path]:
-    """The files of a hub data set, or of one folder of it, from the cache or the hub."""
+    """Files of a hub data set, or of one of its folders, from the cache or the hub."""
     try:
-        # It takes longer to import than an environment may take to be made.
+        # Imported here: the import takes longer than making an environment may.
         import huggingface_hub
     except ImportError as error:
         raise DatasetUnavailable(
@@ -83,7 +83,7 @@ def _download(repository: str, config: str | None) -> list[Path]:
         ]
     except _NoSuchFiles:
         raise
-    # Its HTTP client, and so what it raises without a network, differs from version to version.
+    # The exceptions of a missing network depend on the version of huggingface-hub.
     except Exception as error:
         raise DatasetUnavailable(
             f"{repository}: no such file or folder, and the hub does not give it "
@@ -92,11 +92,11 @@ def _download(repository: str, config: str | None) -> list[Path]:
 
 
 class _NoSuchFiles(ValueError):
-    """The hub has the data set, but not what was asked of it."""
+    """Raised when the hub's data set lacks the requested files."""
 
 
 def _wanted(repository: str, config: str | None, listed: Sequence[str]) -> list[str]:
-    """Which of a data set's files are loaded."""
+    """The files of a data set to load."""
     names = data_files(listed)
     folders = sorted({name.partition("/")[0] for name in names if "/" in name})
     if config is None and len(folders) > 1:

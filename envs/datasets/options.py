@@ -1,4 +1,4 @@
-"""Tasks that are rows of a data set: what environments that take rows have in common."""
+"""Options of environments whose tasks may be rows of a data set."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ GENERATED = "generated"
 class RowOptions(EnvOptions):
     """Options of an environment whose tasks may be rows of a data set.
 
-    In Python ``tasks`` may also be the rows themselves, a list of dicts; they are kept as JSON.
+    In Python, ``tasks`` may also be a list of dicts, the rows themselves; they are stored as JSON.
     """
 
     tasks: str = GENERATED
     """"generated", or rows: a path to .jsonl, .jsonl.gz, .parquet or .json, a folder of them, or a
     Hugging Face hub id."""
     columns: str = ""
-    """Of rows in a layout of your own, the columns to read: "question=problem answer=solution"."""
+    """Columns to read from rows in a layout of your own: "question=problem answer=solution"."""
 
     def __post_init__(self) -> None:
         given: object = self.tasks
@@ -57,7 +57,7 @@ class TakesRows(Protocol):
 
     @classmethod
     def dataset(cls, options: EnvOptions) -> Dataset[Any] | None:
-        """The data set that the options name; None where tasks are generated.
+        """The data set of the options; None for generated tasks.
 
         Raises:
             ValueError: a row cannot be a task.
@@ -66,12 +66,12 @@ class TakesRows(Protocol):
 
 
 def dataset_of(kind: type[Any], options: EnvOptions) -> Dataset[Any] | None:
-    """The data set whose rows are an environment's tasks; None where they are no rows."""
+    """The data set of an environment's tasks; None for generated tasks."""
     return kind.dataset(options) if isinstance(kind, TakesRows) else None
 
 
 def split_to_evaluate(kind: type[Any], options: EnvOptions) -> str:
-    """The split that an evaluation plays: "all" where rows name no split, otherwise "test".
+    """The split for evaluations: "all" if no row names a split, otherwise "test".
 
     Raises:
         ValueError: a row cannot be a task.
@@ -81,7 +81,7 @@ def split_to_evaluate(kind: type[Any], options: EnvOptions) -> str:
 
 
 def check_all(kind: type[Any], options: EnvOptions) -> None:
-    """Refuse split=all where tasks are no rows.
+    """Refuse split=all for generated tasks.
 
     Raises:
         ValueError: the tasks are generated.

@@ -1,8 +1,7 @@
 """Rows of data sets: JSON, JSON lines, Parquet, a folder of them, a Hugging Face hub id, or a list.
 
-A row is a plain dict with its file and line. A file's name may say which split its rows
-belong to (``train``, ``validation``, ``test``, as on the hub); ``envs.datasets.splits`` does
-the rest.
+A row is a plain dict with its file and line. The name of a file may name the split of its rows
+(``train``, ``validation``, ``test``, as on the hub).
 """
 
 from __future__ import annotations
@@ -38,22 +37,22 @@ def load_rows(
     required: Sequence[str] = (),
     columns: str = "",
 ) -> list[Row]:
-    """Every row of a source.
+    """The rows of a source.
 
     Args:
         source: a path to a file or folder of ``.jsonl``, ``.jsonl.gz``, ``.parquet`` or ``.json``;
             a hub id, ``owner/name`` or ``owner/name:config``; or the rows themselves, also as the
             JSON of a list.
         required: columns that every row must have.
-        columns: how rows name them: ``question=problem answer=extra.solution``. A row then has
-            these columns and ``split``, and no others.
+        columns: new and old names of columns: ``question=problem answer=extra.solution``. Rows then
+            have only these columns and ``split``.
 
     Returns:
-        The rows in order. A row without a ``split`` whose file name contains one gets that split.
+        The rows in order. A row without a ``split`` gets the split in its file's name, if any.
 
     Raises:
         ValueError: no such file, no rows, a broken row or a missing column; names all three.
-        DatasetUnavailable: the hub does not give it.
+        DatasetUnavailable: the hub is unreachable or has no such data set.
     """
     found: Iterable[Row]
     if isinstance(source, str) and source.lstrip().startswith("["):
@@ -71,16 +70,16 @@ def load_rows(
 
 
 def name_of(source: object) -> str:
-    """What messages call a source."""
+    """Name of a source in messages."""
     text = str(source) if isinstance(source, str | Path) else "rows"
     return "rows" if text.lstrip().startswith("[") else text
 
 
 def parse_columns(text: str) -> dict[str, str]:
-    """Columns by the names that they are given: of ``question=problem answer="the answer"``.
+    """Old names of columns by new names, from ``question=problem answer="the answer"``.
 
     Raises:
-        ValueError: the text is no such map.
+        ValueError: the text is malformed.
     """
     try:
         pairs = [word.partition("=") for word in shlex.split(text)]
@@ -98,7 +97,7 @@ def _renamed(row: Row, named: Mapping[str, str]) -> Row:
     columns = {"split": row.columns["split"]} if "split" in row.columns else {}
     for name, column in named.items():
         value: Any = row.columns
-        # A column whose own name holds a period comes first.
+        # A column with a period in its name takes precedence over a path.
         for key in [column] if column in row.columns else column.split("."):
             if not isinstance(value, Mapping) or key not in value:
                 raise ValueError(
@@ -134,7 +133,7 @@ def _check(rows: Iterable[Row], required: Sequence[str]) -> None:
 
 
 def _json_list(file: Path) -> Iterator[Row]:
-    """The rows of a JSON list; of JSON lines, which some such files hold."""
+    """The rows of a .json file: a JSON list, or JSON lines."""
     text = b"".join(_lines(file)).strip()
     if text.startswith(b"["):
         return _listed(text, f"{file}, row")
@@ -147,7 +146,7 @@ def _listed(text: bytes, where: str) -> Iterator[Row]:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{where.removesuffix(', row')}: not JSON ({error})") from error
     for number, columns in enumerate(rows, 1):
-        # A conversation without a name of its own: Open-Reasoner-Zero's rows.
+        # Open-Reasoner-Zero's rows are conversations without a column name.
         if isinstance(columns, list) and all(isinstance(turn, dict) for turn in columns):
             columns = {"conversations": columns}
         if not isinstance(columns, dict):
@@ -176,7 +175,7 @@ def _lines(file: Path) -> Iterator[bytes]:
     try:
         with opened(file, "rb") as lines:
             yield from lines
-    # Missing rights, a folder of that name, no gzip file, one that is cut off or damaged.
+    # Missing permissions, a folder of that name, or a damaged gzip file.
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{file}: cannot be read ({error})") from error
 

@@ -1,8 +1,8 @@
-"""Which rows of a data set are for training, for validation and for testing.
+"""Train, validation and test splits of a data set's rows.
 
-A row's split is its column ``split``, else its file's name (:mod:`envs.datasets`), else a hash of
-what names it: 80, 10 and 10 percent. A data set with a train split and no validation split gives a
-tenth of its train rows, by the same hash, to validation.
+A row's split is its column ``split``, else in its file's name (:mod:`envs.datasets.rows`), else a
+hash of its key selects it: 80, 10 and 10 percent. If a data set has a train split but no validation
+split, the same hash moves a tenth of the train rows to validation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ALL = "all"
 
 
 class EmptySplit(ValueError):
-    """Raised when a split of a data set has no rows; names the splits that have some."""
+    """Raised when a split of a data set has no rows; the message lists the other splits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,25 +34,25 @@ class Dataset(Generic[TaskT]):
     """The tasks of a data set, in the order of its rows."""
 
     source: str
-    """Where the rows come from, for messages."""
+    """Name of the source, for messages."""
     tasks: Sequence[TaskT]
     splits: Mapping[str, Sequence[TaskT]]
     """Tasks by split; a split without tasks is absent."""
     named: bool
-    """Whether rows name their split; False: a hash chose every split."""
+    """Whether rows name their split; False: a hash selected all splits."""
     num_rows: int
-    """Rows, those that cannot be tasks included."""
+    """Number of rows, including rows that cannot be tasks."""
     carved: tuple[int, int] | None = None
-    """How many train rows were moved to validation, and of how many; None: the rows name a
+    """Number of train rows moved to validation, and of all train rows; None: the rows name a
     validation split, or no split at all."""
 
     def split(self, name: str) -> Sequence[TaskT]:
-        """The tasks of one split, or of all; the same object every time.
+        """The tasks of one split, or of all splits; the same object every time.
 
-        A train or validation split that was carved is reported once, in the log.
+        The log reports once if rows were moved from train to validation.
 
         Raises:
-            EmptySplit: there are none.
+            EmptySplit: the split has no tasks.
         """
         if name == ALL:
             return self.tasks
@@ -61,8 +61,8 @@ class Dataset(Generic[TaskT]):
         if name not in self.splits:
             counts = {split: len(tasks) for split, tasks in self.splits.items()}
             raise EmptySplit(
-                f"{self.source}: no rows in split {name!r}; it has {counts}: say it in a column "
-                f"'split', or in a file's name ({name}.jsonl)"
+                f"{self.source}: no rows in split {name!r}; it has {counts}: name the split in a "
+                f"column 'split', or in a file's name ({name}.jsonl)"
             )
         return self.splits[name]
 
@@ -72,10 +72,10 @@ def split_of(row: Row, key: str) -> str:
 
     Args:
         row: the row.
-        key: what names it within its data set.
+        key: the row's key within its data set.
 
     Raises:
-        ValueError: the column holds something else.
+        ValueError: the column does not hold the name of a split.
     """
     if "split" in row.columns:
         named = str(row.columns["split"])
@@ -88,12 +88,12 @@ def split_of(row: Row, key: str) -> str:
 def arrange(
     found: Iterable[tuple[Row, str, TaskT]], source: str, num_rows: int = 0
 ) -> Dataset[TaskT]:
-    """Tasks by their splits.
+    """Assign tasks to splits.
 
     Args:
-        found: each task with its row and with what names it within its data set.
-        source: where the rows come from, for messages.
-        num_rows: rows, those that cannot be tasks included; 0: as many as tasks.
+        found: the row, the row's key, and the task, for each task.
+        source: name of the source, for messages.
+        num_rows: number of rows, including rows that cannot be tasks; 0: number of tasks.
 
     Raises:
         ValueError: as :func:`split_of`.
@@ -114,29 +114,29 @@ def arrange(
 
 
 def _carve(keys: Sequence[str], chosen: list[str]) -> tuple[int, int] | None:
-    """Give a tenth of the train rows to validation: the rows that a hash would give to it.
+    """Move a tenth of the train rows to validation, selected by the hash.
 
-    Of a few rows it is at least one, and never all of them.
+    At least one row moves, and at least one stays.
 
     Returns:
-        How many rows were moved, and of how many; None where one row, or one text, is all there is.
+        Number of moved rows and of train rows; None if all rows have one key.
     """
-    train = [place for place, split in enumerate(chosen) if split == "train"]
-    distinct = {keys[place] for place in train}
+    train = [index for index, split in enumerate(chosen) if split == "train"]
+    distinct = {keys[index] for index in train}
     taken = {key for key in distinct if _hash(key) % 10 == 1}
     if len(distinct) < 2:
         return None
     if not taken or taken == distinct:
         taken = {min(distinct, key=_hash)}
-    moved = [place for place in train if keys[place] in taken]
-    for place in moved:
-        chosen[place] = "validation"
+    moved = [index for index in train if keys[index] in taken]
+    for index in moved:
+        chosen[index] = "validation"
     return len(moved), len(train)
 
 
 @cache
 def _report_carved(source: str, moved: int, train: int) -> None:
-    """Every episode makes an environment, which asks for its split: the log says it once."""
+    """Cached, because every episode makes an environment: the log reports each source once."""
     logger.warning(
         "%s has no validation split: %d of its %d train rows, chosen by a hash, are for "
         "validation and are not trained on",

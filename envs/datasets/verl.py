@@ -1,8 +1,7 @@
-"""verl's rows in: ``prompt`` (messages), ``reward_model`` (``ground_truth``), ``extra_info``.
+"""verl's rows: ``prompt`` (messages), ``reward_model`` (``ground_truth``) and ``extra_info``.
 
-math-v0, search-qa-v0 and code-sandbox-v0 read them wherever they read rows. verl's layout has no
-place for some of what ours know: a prompt's roles are lost (its messages are one text), and what
-``data_source`` chooses in verl, a reward, is an option of the environment here.
+All environments with rows read this layout. The messages of a prompt become one text without roles.
+verl selects a reward by ``data_source``; here an option of the environment selects it.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ def is_verl(row: Row) -> bool:
 
 
 def plain_row(row: Row) -> Row:
-    """The row with columns ``question``, ``ground_truth`` and, where it says so, ``split``.
+    """The row with columns ``question``, ``ground_truth`` and, if it names one, ``split``.
 
     Raises:
-        ValueError: a column is not what verl has there.
+        ValueError: a column does not have verl's format.
     """
     columns, prompt = row.columns, row.columns["prompt"]
     try:
@@ -45,14 +44,14 @@ def plain_row(row: Row) -> Row:
 
 
 def report_own_prompts(count: int, num_rows: int, source: str, env: str, columns: str) -> None:
-    """Log whose prompt is used, if rows bring their own.
+    """Log that rows with prompts of their own replace the environment's prompt.
 
     Args:
-        count: rows whose prompt says how to answer.
-        num_rows: all rows.
-        source: where the rows come from.
+        count: number of rows whose prompt explains the answer format.
+        num_rows: number of all rows.
+        source: name of the source.
         env: name of the environment.
-        columns: the value of ``env.columns`` that brings the environment's prompt back.
+        columns: value of ``env.columns`` that restores the environment's prompt.
     """
     if count:
         logger.warning(

@@ -1,4 +1,4 @@
-"""Tests of programs as verl's rows hold them: a text of JSON, in and out."""
+"""Tests of programs in verl's rows, as JSON texts: reading and writing."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from tools.sandbox import AssertTest, CallTest, StdioTest, Test
 
 
 def code_tests(row: Row) -> tuple[str, tuple[Test, ...]]:
-    """The function to write ("" for a program) and the tests of a plain row's ground truth.
+    """The function to write ("" for a program) and the tests of a row's ground truth.
 
-    Three layouts, in JSON: APPS' ``inputs`` and ``outputs``, with ``fn_name`` for a function's
-    arguments and values; ``asserts``, a list of test code, with ``entry_point``; or a bare list of
-    test code.
+    Three JSON layouts are known: APPS' ``inputs`` and ``outputs``, with ``fn_name`` if tests call a
+    function; ``asserts``, a list of test code, with ``entry_point``; or a plain list of test code.
 
     Raises:
-        ValueError: it is none of these, or has no tests.
+        ValueError: the layout is unknown, or there are no tests.
     """
     gold = row.columns["ground_truth"]
     try:
@@ -51,7 +50,7 @@ def _lines(text: Any) -> str:
 
 
 def _values(given: Any) -> list[Any]:
-    """A call's arguments: a list of them, or a text with one in JSON on each line."""
+    """A call's arguments: a list, or a text with one JSON value per line."""
     return [json.loads(line) for line in given.splitlines()] if isinstance(given, str) else given
 
 
@@ -60,7 +59,7 @@ def _value(expected: Any) -> Any:
 
 
 def json_of_tests(name: str, tests: Sequence[Test]) -> str:
-    """The same text, of tests that are all of one kind: what :func:`code_tests` reads."""
+    """The JSON text that :func:`code_tests` reads, for tests of one kind."""
     if all(isinstance(test, AssertTest) for test in tests):
         codes = [f"{t.setup}\n{t.code}".strip() for t in tests if isinstance(t, AssertTest)]
         return json.dumps({"entry_point": name, "asserts": codes})

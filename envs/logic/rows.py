@@ -25,7 +25,7 @@ def load_puzzles(
 
     Raises:
         ValueError: a row is no puzzle.
-        DatasetUnavailable: the hub does not give it.
+        DatasetUnavailable: the hub is unreachable or has no such data set.
     """
     rows = [_flat(row) for row in load_rows(source, columns=columns)]
     puzzles = [read(row) for row in rows]

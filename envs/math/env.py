@@ -39,7 +39,7 @@ from tools.syntax import RE_TOOL, TAGS, Call, Syntax
 SYNTAXES = ("tags", "chat")
 """How calls may be written."""
 OVER_LENGTH = ("length", "context_full")
-"""Finish reasons of an action that stops in the middle."""
+"""Finish reasons of an incomplete action."""
 PYTHON_RULE = "To run Python, write <code>, the code and </code>; what it prints stands after it."
 
 
@@ -88,9 +88,9 @@ class MathState:
 
     task: MathTask
     text: str = ""
-    """The assistant's message so far, results included."""
+    """The assistant's message so far, including results."""
     written: str = ""
-    """The agent's words alone."""
+    """The agent's own text."""
 
 
 class MathEnv(ToolEnv[MathTask, MathState]):
@@ -120,7 +120,7 @@ class MathEnv(ToolEnv[MathTask, MathState]):
 
     @classmethod
     def dataset(cls, options: EnvOptions) -> Dataset[MathTask] | None:
-        """The rows that ``tasks`` names; None for generated tasks."""
+        """The data set of ``tasks``; None for generated tasks."""
         chosen = cast(MathOptions, options)
         if chosen.tasks == GENERATED:
             return None
@@ -233,7 +233,7 @@ class MathEnv(ToolEnv[MathTask, MathState]):
         )
         return self._rubric(transcript), scores
 
-    # ---- who can play ----------------------------------------------------------------------
+    # ---- scripted policies -----------------------------------------------------------------
 
     def difficulty(self, task_index: int) -> float:
         """Generated problems: by their level."""
@@ -244,7 +244,7 @@ class MathEnv(ToolEnv[MathTask, MathState]):
     def gold_policy(self) -> Callable[[str], str]:
         """Generated problems: works them out, by the tool if there is one.
 
-        Rows: their own gold answer, which no agent sees; nothing else is sure to be right.
+        Rows: the row's gold answer, which no agent sees.
         """
         if self._chosen.tasks == GENERATED:
             return GoldPolicy(self._layout, self._author_tool, chat=self._chat)

@@ -24,11 +24,11 @@ OWN_INSTRUCTIONS = "question=prompt ground_truth=reward_model.ground_truth"
 def load_problems(source: str, columns: str = "") -> Dataset[MathTask]:
     """The problems of a source of ``envs.datasets``.
 
-    A source is read once per process: every episode makes an environment.
+    Each source is read once per process.
 
     Raises:
         ValueError: a row is of no known layout, or broken.
-        DatasetUnavailable: the hub does not give it.
+        DatasetUnavailable: the hub is unreachable or has no such data set.
     """
     return problems_from(load_rows(source, columns=columns), name_of(source))
 

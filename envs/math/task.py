@@ -1,4 +1,4 @@
-"""What an episode is about: a problem and its answer."""
+"""A task: a problem and its answer."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ INSTRUCTIONS = (
     "Think first if you like. Write your answer on the last line, and nothing else there."
 )
 OVER_LENGTH = ("length", "context_full")
-"""Finish reasons of an action that stops in the middle."""
+"""Finish reasons of an incomplete action."""
 SOFT_FLOOR = {GENERATED: 0.1, "rows": 0.3}
 """What the words of a question, said again, have in common with its answer, at most."""
 
@@ -57,7 +57,7 @@ class ReferenceQAOptions(RowOptions):
     judge_concurrent: int = 64
     """Requests at once."""
     instructions: bool = True
-    """Whether the rules stand in a system message; without it an agent must know them."""
+    """Whether a system message holds the rules; without it the agent must know the rules."""
     step_timeout_s: float = 600.0
     """A step that waits longer than this fails (EnvFailure, retryable): all requests together, and
     the wait for a place."""
@@ -115,7 +115,7 @@ class ReferenceQAEnv(TextEnv[ReferenceTask, ReferenceTask]):
 
     @classmethod
     def dataset(cls, options: EnvOptions) -> Dataset[ReferenceTask] | None:
-        """The rows that ``tasks`` names; None for generated tasks."""
+        """The data set of ``tasks``; None for generated tasks."""
         chosen = cast(ReferenceQAOptions, options)
         if chosen.tasks == GENERATED:
             return None
@@ -162,7 +162,7 @@ class ReferenceQAEnv(TextEnv[ReferenceTask, ReferenceTask]):
     def gold_policy(self) -> Callable[[str], str]:
         """Generated reports: reads them.
 
-        Rows: their own reference answer, which no agent sees; nothing else is sure to be right.
+        Rows: the row's reference answer, which no agent sees.
         """
         if self._chosen.tasks == GENERATED:
             return read

@@ -17,11 +17,11 @@ REFERENCES = ("reference", "reference_answer", "answer")
 def load_questions(source: str, columns: str = "") -> Dataset[ReferenceTask]:
     """The questions of a file, folder or hub id; see ``envs.datasets``.
 
-    A source is read once per process: every episode makes an environment.
+    Each source is read once per process.
 
     Raises:
         ValueError: a column is missing, or a row is broken.
-        DatasetUnavailable: the hub does not give it.
+        DatasetUnavailable: the hub is unreachable or has no such data set.
     """
     return questions_from(load_rows(source, columns=columns), name_of(source))
 

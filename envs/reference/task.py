@@ -1,4 +1,4 @@
-"""What an episode is about: a question and an expert's answer to it."""
+"""A task: a question and an expert's answer to it."""
 
 from __future__ import annotations
 

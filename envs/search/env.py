@@ -59,44 +59,44 @@ from tools.tool import ToolResult
 
 WORLD = "world"
 SEARCH_TIMEOUT_S = 30.0
-"""Most seconds that one search of a server may take, further attempts included."""
+"""Maximum seconds of one search of a server, including further attempts."""
 OVER_LENGTH = ("length", "context_full")
-"""Finish reasons of an action that stops in the middle."""
+"""Finish reasons of an incomplete action."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchQAOptions(ToolOptions, RowOptions):
-    """Which questions, how many passages a search shows, and what is rewarded."""
+    """Options of questions, searches and rewards."""
 
     max_turns: int = 4
-    """Actions per episode: searches, and the one that answers."""
+    """Actions per episode: searches and the answer."""
     tasks: str = WORLD
     """"world", or rows in a layout of ``envs.search.rows``: a path to .jsonl, .jsonl.gz, .parquet
     or .json, a folder of them, or a Hugging Face hub id."""
     retriever: str = ""
-    """Where passages are: "" for the world's or the rows' own, else the folder of an index, or the
+    """Source of passages: "" for those of the world or the rows, the folder of an index, or the
     address of a server (http://HOST:PORT)."""
     wire: str = "search-r1"
-    """How a server is asked: "search-r1", "re-search" or "r1-searcher"."""
+    """Wire format of the server: "search-r1", "re-search" or "r1-searcher"."""
     hops: str = "mixed"
-    """Of the world's questions: how many passages an answer needs ("1", "2" or "3"), "comparison"
-    (of the elder of two people), "mixed" (one and two in turn) or "all"."""
+    """Kind of the world's questions: the number of passages that an answer needs ("1", "2", "3"),
+    "comparison" (of the ages of two people), "mixed" (one and two in turn) or "all"."""
     distractors: int = 0
-    """Of the world: passages about each person, up to 12, that no question asks for."""
+    """Number of passages about each person of the world, up to 12, that no question needs."""
     top_n: int = 1
     """Passages shown per search."""
     syntax: str = "re-search"
-    """How calls and answers are written: "re-search", "r1-searcher", "search-r1", "fenced",
-    "json", or "chat": the model's own, by its chat template."""
+    """Text format of calls and answers: "re-search", "r1-searcher", "search-r1", "fenced", "json",
+    or "chat": the model's own format, by its chat template."""
     variant: str = ""
-    """Of the syntax's reward; "": the first. "r1-searcher": "stage-2", "stage-1" or "zero";
-    "search-r1": "plain" or "format"."""
+    """Variant of the syntax's reward; "": the first one. "r1-searcher" has "stage-2", "stage-1" and
+    "zero"; "search-r1" has "plain" and "format"."""
     reward: str = "code"
-    """"code": what the syntax's published code pays; "paper": what its paper says. ReSearch's code:
-    F1, 0 for a wrong format or an unfinished text, 0.1 for a wrong answer in the right format; its
-    paper: the same, but a right answer in a wrong format counts."""
+    """"code": the reward of the syntax's published code; "paper": the reward of its paper.
+    ReSearch's code: F1, 0 for a wrong format or an unfinished text, 0.1 for a wrong answer in the
+    right format. Its paper: the same, but a right answer in a wrong format counts."""
     rubric: str = ""
-    """What is rewarded instead, as a sum of names: "f1 + 0.1*research_format"."""
+    """A sum of named rewards that replaces ``reward``: "f1 + 0.1*research_format"."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -124,9 +124,9 @@ class SearchState:
 
     task: SearchTask
     text: str = ""
-    """The assistant's message so far, results included."""
+    """The assistant's message so far, including results."""
     written: str = ""
-    """The agent's words alone."""
+    """The agent's own text."""
     num_searches: int = 0
 
 
@@ -144,9 +144,9 @@ def _tasks(options: SearchQAOptions) -> Tasks[SearchTask]:
 
 @asynccontextmanager
 async def _retriever(options: SearchQAOptions) -> AsyncIterator[Retriever]:
-    """What searches, by the options."""
+    """The retriever of the options."""
     if options.retriever:
-        # Before the step's own deadline: then the failure says what the server did.
+        # Shorter than the step's deadline, so that the failure describes the server.
         timeout_s = min(SEARCH_TIMEOUT_S, 0.8 * options.step_timeout_s)
         opened = open_retriever(options.retriever, wire=options.wire, timeout_s=timeout_s)
         async with opened as retriever:
@@ -199,7 +199,7 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
 
     @classmethod
     def dataset(cls, options: EnvOptions) -> Dataset[SearchTask] | None:
-        """The rows that ``tasks`` names; None for generated tasks."""
+        """The data set of ``tasks``; None for generated tasks."""
         chosen = cast(SearchQAOptions, options)
         if chosen.tasks == WORLD:
             return None
@@ -208,10 +208,10 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
     @classmethod
     @asynccontextmanager
     async def open_services(cls, options: EnvOptions) -> AsyncIterator[Mapping[str, Any]]:
-        """The search tool over what the options say is searched, and the named ones."""
+        """The search tool over the options' passages, and the named tools."""
         chosen = cast(SearchQAOptions, options)
         async with super().open_services(options) as opened, _retriever(chosen) as retriever:
-            # The world's sentences name their person; Search-R1's form has a place for a title.
+            # The world's sentences name their person; only Search-R1's format has titles.
             of_world = chosen.tasks == WORLD and not chosen.retriever
             titles = not of_world or chosen.syntax == SEARCH_R1.name
             yield {**opened, "search": search_tool(retriever, chosen.top_n, titles=titles)}
@@ -256,13 +256,14 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
         return go_on(observation, tool_calls=records)
 
     def difficulty(self, task_index: int) -> float:
-        """By how many passages an answer needs: one to three, and more is as hard as three."""
+        """Grows with the number of passages that an answer needs, up to three."""
         return min(max(self.tasks[task_index].hops - 1, 0) / 2, 1.0)
 
     def gold_policy(self) -> Callable[[str], str]:
-        """Searches for each hop of the question and answers with what was found.
+        """Searches for each hop of the question and answers with the result.
 
-        Rows: searches for the pages that they name and gives their answer, which no agent sees.
+        Rows: searches for the pages that the row names and gives the row's answer, which no agent
+        sees.
         """
         if self._chosen.tasks == WORLD:
             return GoldPolicy(self._style)
@@ -279,7 +280,7 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
         return act
 
     def demonstrator(self, rng: np.random.Generator) -> Callable[[str], str]:
-        """The world only: the gold author with short cuts: guesses, sloppy queries, a hop less."""
+        """The world only: the gold policy with errors: guesses, sloppy queries, an omitted hop."""
         chosen = self._chosen
         if chosen.tasks != WORLD:
             raise NotImplementedError("rows have no imperfect author")
@@ -296,16 +297,16 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
         return STYLES[self._protocol.syntax.name]
 
     def _instructions(self, own_prompt: bool) -> str | None:
-        """The system prompt: the syntax, unless the task's own prompt says it, and tools' rules."""
+        """The system prompt: the rules of tools and, unless the task has them, of the syntax."""
         if not self._chosen.instructions:
             return None
         syntax = "" if own_prompt else self._protocol.instructions
         return "\n".join(filter(None, [syntax, self.tool_rules])) or None
 
     def _shown(self, call: Call, result: ToolResult) -> str:
-        """A call's result as it is put back; a search is counted."""
+        """The inserted text for a call's result; also counts searches."""
         self.state.num_searches += call.tool == "search"
-        # Data of another tool than the search is no list of passages.
+        # Only the search tool's data is a list of passages.
         shown = ToolResult(result.text) if call.tool in self.named_tools else result
         return self._protocol.shown(shown)
 
@@ -318,7 +319,7 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
     ) -> tuple[dict[str, float], dict[str, float]]:
         """Rewards and scores of the episode whose last action is ``last``.
 
-        The answer is what was handed in, else what the syntax reads out of the text.
+        The answer is the submitted one, or else the one that the syntax finds in the text.
         """
         state = self.state
         text = self._protocol.as_searches(state.text, self.named_tools)

@@ -1,7 +1,7 @@
-r"""How an episode of ``search-qa-v0`` is written and paid, in each of six syntaxes.
+r"""Text formats and rewards of ``search-qa-v0``, one row for each of six syntaxes.
 
-A protocol is a row: the syntax of its calls, the rules in words, how passages are shown, where the
-answer stands, and its rewards by variant and by whether the paper or its code is followed.
+A protocol is a row: the syntax of calls, the rules for the agent, the format of passages, the
+position of the answer, and the rewards by variant and by source (paper or code).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tools.syntax import FENCED, JSON_CALL, R1_SEARCHER, RE_SEARCH, SEARCH_R1, S
 from tools.tool import ToolResult
 
 FORMAT_REWARD = 0.1
-"""What ReSearch pays for a wrong answer in the right format."""
+"""ReSearch's reward for a wrong answer in the right format."""
 SEARCH_R1_RETRY = (
     "\nMy previous action is invalid. If I want to search, I should put the query between <search> "
     "and </search>. If I want to give the final answer, I should put the answer between <answer> "
@@ -55,7 +55,7 @@ Rewards = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Pay:
-    """A reward, the range of an episode's return, and the most that tags without words earn."""
+    """A reward, the range of an episode's return, and the reward of tags without words."""
 
     rewards: Callable[[Transcript], Rewards]
     least: float = 0.0
@@ -65,23 +65,23 @@ class Pay:
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """One way of writing an episode."""
+    """The text format and the rewards of an episode in one syntax."""
 
     syntax: Syntax
     instructions: str
     """The rules, for a system message."""
     answer: Callable[[str], str | None]
-    """The answer in a whole text, or None."""
+    """Finds the answer in a whole text; None if there is none."""
     fault: Callable[[str], str | None]
-    """What breaks the format of a whole text, or None."""
+    """Describes the first violation of the format in a whole text; None if there is none."""
     pay: Mapping[str, Mapping[str, Pay]]
-    """By variant, then "code" or "paper"; the first variant is the default."""
+    """Rewards by variant, then by "code" or "paper"; the first variant is the default."""
     numbered: Callable[[int, Passage], str] | None = None
-    """How the n-th passage is shown, from 1 on; None: as the search tool shows passages."""
+    """Formats the n-th passage, from 1; None: the search tool's format."""
     before_text: str = ""
-    """What stands before a result that holds no passages, where ``numbered`` is set."""
+    """Text before a result without passages, if ``numbered`` is set."""
     normalize: Normalizer = normalize_answer
-    """Of the scores ``em`` and ``f1``."""
+    """Normaliser of the scores ``em`` and ``f1``."""
     prefill: str = ""
     """Tag that the prompt opens before the agent's text."""
     ends: tuple[str, ...] = ()
@@ -91,13 +91,13 @@ class Protocol:
     query_tags: tuple[str, str] | None = None
     """Tags around a query, for rewards of the whole text's format."""
     whole: bool = True
-    """Whether the answer is sought in the whole text, passages included, as published code does, or
-    in the last action alone."""
+    """Whether the answer is sought in the whole text, including passages, as in published code;
+    False: only in the last action."""
 
     def as_searches(self, text: str, tools: Iterable[str]) -> str:
-        """A text in which calls of other tools stand as searches do, for rewards that read formats.
+        """A text with calls of other tools rewritten as searches, for rewards that read formats.
 
-        What is paid for the order of tags says nothing about tools that the papers do not have.
+        The papers' formats know no other tools.
         """
         if self.query_tags is not None:
             for name in tools:
@@ -106,7 +106,7 @@ class Protocol:
         return text
 
     def shown(self, result: ToolResult) -> str:
-        """A result as it is put back into the text; of another tool than the search, its text."""
+        """The inserted text for a search's result; for other tools, the result's text."""
         if self.numbered is None:
             return self.syntax.wrap(result.text)
         found = result.data if isinstance(result.data, list) else []
@@ -117,7 +117,7 @@ class Protocol:
         return self.syntax.wrap("\n".join(lines))
 
     def scores(self, answer: str | None, text: str, golds: Sequence[str]) -> dict[str, float]:
-        """Named figures of a whole text that are no rewards."""
+        """Scores of a whole text: named metrics that are not rewards."""
         right, share = 0.0, 0.0
         if answer is not None:
             right = exact_match(answer, golds, self.normalize)
@@ -129,8 +129,8 @@ def research_reward(f1_score: float, right_format: bool, kind: str) -> Rewards:
     """ReSearch's reward, as "answer" and "format".
 
     Args:
-        f1_score: best F1 over the golds; 0 where there is no answer.
-        right_format: the format holds and the text came to its own end.
+        f1_score: best F1 over the golds; 0 without an answer.
+        right_format: whether the format holds and the text is complete.
         kind: "code": F1, 0 for a wrong format, 0.1 for a wrong answer in the right one; "paper":
             the same, but a right answer in a wrong format counts.
     """
@@ -152,13 +152,13 @@ def _research(kind: str, transcript: Transcript) -> Rewards:
 
 
 def _searcher_paper_stage1(transcript: Transcript) -> Rewards:
-    """Without the reward of an answer, which the code alone has."""
+    """Without the reward of an answer, which only the code has."""
     rewards = searcher_stage1_reward(transcript.text, transcript.golds)
     return {"search": rewards["search"], "format": rewards["format"]}
 
 
 def _searcher_passage(passage: Passage) -> str:
-    """A passage as R1-Searcher's corpus writes it, with two spaces behind "Text:".
+    """A passage in the format of R1-Searcher's corpus, with two spaces after "Text:".
 
     The numbers before passages are those of its experience_maker.py; the form of a passage is that
     of wiki_corpus_index_bulid/samples/train_np_title_abs_sample_100.tsv.
@@ -171,7 +171,7 @@ def _no_answer(text: str) -> str | None:
 
 
 def _both(pay: Pay) -> dict[str, Pay]:
-    """Where paper and code agree."""
+    """One reward for "code" and "paper"."""
     return {"code": pay, "paper": pay}
 
 
@@ -185,7 +185,7 @@ def _search_r1_pay(structure: float, final: float) -> dict[str, Pay]:
 
 _RESEARCH = Protocol(
     syntax=RE_SEARCH,
-    # Few and common words: a tokenizer that is trained on episodes has few tokens to spend on them.
+    # Few and common words, because a tokenizer trained on episodes has few tokens for them.
     instructions=(
         "Think between <think> and </think>. To search, write <search> words </search>; the "
         "<result> stands after it, up to </result>. You may search more than once. To answer, "
@@ -214,7 +214,7 @@ _R1_SEARCHER = Protocol(
     answer=tagged_answer,
     fault=searcher_format,
     numbered=lambda number, passage: f"({number}){_searcher_passage(passage)}",
-    # Its format wants a (1) behind the tag that begins documents.
+    # R1-Searcher's format requires a (1) after the opening tag of documents.
     before_text="(1)",
     query_tags=(BEGIN_QUERY, END_QUERY),
     normalize=searcher_normalize,
@@ -297,15 +297,15 @@ PROTOCOLS: Mapping[str, Protocol] = {
 
 
 def find_pay(syntax: str, variant: str, reward: str) -> Pay:
-    """What a variant of a syntax pays.
+    """The reward of a variant of a syntax.
 
     Args:
         syntax: a key of ``PROTOCOLS``.
-        variant: a key of its ``pay``; "" is the first.
+        variant: a key of the protocol's ``pay``; "": the first one.
         reward: "code" or "paper".
 
     Raises:
-        ValueError: there is no such syntax, variant or reward; says which there are.
+        ValueError: there is no such syntax, variant or reward; the message lists the known ones.
     """
     if syntax not in PROTOCOLS:
         raise ValueError(f"syntax ({syntax!r}) must be one of {', '.join(PROTOCOLS)}")

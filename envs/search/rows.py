@@ -28,11 +28,11 @@ _IDS = ("id", "_id", "question_id")
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """A data set's questions, and the paragraphs that its rows bring along."""
+    """A data set's questions and the paragraphs in its rows."""
 
     data: Dataset[SearchTask]
     passages: Sequence[Passage]
-    """Each once, of all splits; none where rows bring none."""
+    """The paragraphs of all splits, without duplicates; empty if rows hold none."""
 
 
 @cache
@@ -40,14 +40,14 @@ def load_questions(source: str, columns: str = "") -> Questions:
     """The questions of a file, folder or hub id; see ``envs.datasets``. Read once per process.
 
     Raises:
-        ValueError: a row is of none of the layouts, or broken; names it.
-        DatasetUnavailable: the hub does not give it.
+        ValueError: a row has an unknown layout or is malformed; the message names the row.
+        DatasetUnavailable: the hub is unreachable or has no such data set.
     """
     return questions_from(load_rows(source, columns=columns), name_of(source))
 
 
 def questions_from(rows: Iterable[Row], source: str = "rows") -> Questions:
-    """As :func:`load_questions`, of rows. Unanswerable ones (MuSiQue) are left out."""
+    """As :func:`load_questions`, from rows. Unanswerable questions (MuSiQue) are left out."""
     asked, num_rows = list[tuple[Row, str, SearchTask]](), 0
     known: dict[tuple[str, str], Passage] = {}
     for given in rows:
@@ -76,7 +76,7 @@ def _from_verl(given: Row) -> Row:
 
 
 def _says_how(prompt: str) -> bool:
-    """Whether a prompt says how to answer, in the tag that every syntax has, and to search."""
+    """Whether a prompt explains the answer format (with a tag of all syntaxes) and searching."""
     return "<answer>" in prompt and "search" in prompt.lower()
 
 
@@ -149,7 +149,7 @@ def _paragraphs(row: Row, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]
 def _pairs(
     row: Row, found: Mapping[str, Any], column: str, seconds: Sequence[str]
 ) -> Iterator[tuple[str, Any]]:
-    """What a column says of titles: columns of a table, its rows, or pairs; perhaps as JSON."""
+    """The titles in a column: columns of a table, its rows, or pairs, possibly as JSON text."""
     value = found.get(column)
     try:
         value = json.loads(value) if isinstance(value, str) else value

@@ -1,7 +1,7 @@
-"""Authors of whole episodes: the gold one, and a careless one for warm starts.
+"""Scripted policies: the gold policy, and a careless one for warm starts.
 
-An author is a policy for one episode, from observation to action. It knows the question, what
-its searches returned, and no more.
+A policy is a function from observation to action, for one episode. It knows only the question and
+the results of its searches.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _FACT = re.compile(r"The \w+ of \w+ is (\w+)\.")
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How an author writes in one syntax."""
+    """A policy's text format in one syntax."""
 
     search: Callable[[str], str]
     """A query as an action."""
     answer: Callable[[str], str]
     """A value as the last action."""
     lead: str = ""
-    """What separates an action from the result before it."""
+    """Text between a result and the next action."""
 
 
-# The space before a value makes it the same tokens as in the passage it is copied from.
+# The space before a value gives it the same tokens as in the passage.
 STYLES: dict[str, Style] = {
     "re-search": Style(
         search=lambda query: f"<think> </think> <search> {query} </search>",
@@ -66,42 +66,42 @@ STYLES["chat"] = STYLES["json"]
 
 @dataclass(frozen=True, slots=True)
 class ErrorRates:
-    """How often an author takes each short cut; every one leaves the format right.
+    """Probabilities of a careless policy's errors, none of which breaks the format.
 
-    With the defaults about four answers in ten are right.
+    With the defaults, about four answers in ten are right.
     """
 
     guess: float = 0.05
-    """Answers at once, with some value of the right kind."""
+    """Probability of an immediate answer with a random value of the right kind."""
     name_only: float = 0.4
-    """A search is for the person alone: one of all passages about the person is found."""
+    """Probability of a search for the person alone, which finds any passage about the person."""
     one_hop: float = 0.5
-    """The second hop is left out: answers with the friend's or teacher's name."""
+    """Probability of omitting the second hop: the answer is the friend's or teacher's name."""
 
 
 class GoldPolicy:
-    """Reads the question, searches hop by hop, answers with the last value read.
+    """Reads the question, searches hop by hop, and answers with the last value.
 
     Args:
-        style: how it writes.
+        style: the text format.
     """
 
     def __init__(self, style: Style = STYLES["re-search"]) -> None:
         self._style = style
         self._relations: list[str] = []
-        """What is still to be looked up, in order."""
+        """Relations to look up, in order."""
         self._lead = ""
-        """What separates an action from the result before it."""
+        """Text between a result and the next action."""
         self._pair: tuple[str, ...] = ()
-        """Two people, of whom the elder is sought."""
+        """The two people of a comparison."""
         self._years: list[int] = []
-        """Theirs, as far as they were read."""
+        """Their years of birth that were read so far."""
 
     def __call__(self, observation: str) -> str:
         """The next action.
 
         Raises:
-            ValueError: the observation is neither a question of this world nor a passage of it.
+            ValueError: the observation is neither a question nor a passage of this world.
         """
         question, fact = _QUESTION.search(observation), _FACT.search(observation)
         comparison = _COMPARISON.search(observation)
@@ -124,14 +124,14 @@ class GoldPolicy:
         return self._search(fact[1]) if self._relations else self._answer(fact[1])
 
     def _open(self, person: str) -> str:
-        """The first action, ``_relations`` being known."""
+        """The first action after ``_relations`` is set."""
         return self._search(person)
 
     def _query(self, relation: str, person: str) -> str:
         return f"{relation} of {person}"
 
     def _compare(self, year: str) -> str:
-        # A careless query finds some other fact: as if the person were the elder.
+        # A careless query finds another fact; then this person counts as the older one.
         self._years.append(int(year) if year.isdigit() else 0)
         if len(self._years) < len(self._pair):
             return self._look_up(YEAR, self._pair[1])
@@ -148,13 +148,13 @@ class GoldPolicy:
 
 
 class CarelessPolicy(GoldPolicy):
-    """As the gold author, with short cuts.
+    """The gold policy with errors.
 
     Args:
-        world: where guesses come from.
-        rng: draws the short cuts.
-        how: how often each is taken.
-        style: how it writes.
+        world: source of guesses.
+        rng: draws the errors.
+        how: probabilities of the errors.
+        style: the text format.
     """
 
     def __init__(
@@ -181,14 +181,14 @@ class CarelessPolicy(GoldPolicy):
 
 
 class ReferencePolicy:
-    """Searches for each page that an answer needs, as far as turns last, and gives the gold answer.
+    """Searches for each page that an answer needs, while turns last, and gives the gold answer.
 
-    It knows both from the row, which no agent sees.
+    The pages and the answer come from the row, which no agent sees.
 
     Args:
         task: a row's question.
-        style: how it writes.
-        max_turns: actions that it may take.
+        style: the text format.
+        max_turns: number of actions.
     """
 
     def __init__(self, task: SearchTask, style: Style, max_turns: int) -> None:
@@ -197,7 +197,7 @@ class ReferencePolicy:
         self._lead = ""
 
     def __call__(self, observation: str) -> str:
-        """The next action, whatever was observed."""
+        """The next action; ignores the observation."""
         lead, self._lead = self._lead, self._style.lead
         if self._queries:
             return lead + self._style.search(self._queries.pop(0))

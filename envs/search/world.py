@@ -3,14 +3,13 @@
 Every person has a home, a colour, a drink, a sport, a friend and a teacher. One passage states
 one fact: "The sport of Bako is chess." A question asks for an attribute of a person ("The person
 is Bako. Find the sport.", one hop) or of that person's friend or teacher ("The person is Bako. Find
-the sport of the teacher.", two hops), and where options say so three hops away, or of the elder of
-two people. Whatever must be copied, from a question into a query or from a passage into an answer,
-stands behind the last "is": a small model learns that once, for all.
+the sport of the teacher.", two hops). Options add questions of three hops and about the older of
+two people. All text to copy, from a question into a query or from a passage into an answer, follows
+the last "is", so that a small model learns one rule.
 
-The splits hold disjoint sets of people, and friends and teachers are of one's own split: no fact
-that a test question needs is asked for, or passed through, by any train question. A model that
-has memorised the train split knows nothing of the test split; it must search. All splits share
-one library of passages, so that a search has to find its way among the others'.
+The splits hold disjoint people, and friends and teachers are in the same split. Therefore no fact
+that a test question needs is needed by a train question, and a model that has memorised the train
+split must still search in the test split. All splits share one library of passages.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ INVENTORIES: Mapping[str, tuple[str, ...]] = {
         *("hockey", "judo", "polo", "rowing", "rugby", "tennis"),
     ),
 }
-"""Attributes whose value is one of a few words. "home" is the attribute with invented names."""
+"""Attributes with values from a short list of words; the values of "home" are invented names."""
 ATTRIBUTES = ("home", *INVENTORIES)
 YEAR = "year"
 """Year of birth; it decides which of two people is older."""
@@ -51,14 +50,14 @@ DISTRACTORS = (
     *("neighbour", "rival", "cousin", "landlord", "doctor", "lawyer"),
     *("barber", "baker", "tailor", "gardener", "driver", "partner"),
 )
-"""Relations that no question asks for."""
+"""Relations that no question needs."""
 KINDS = ("1", "2", "3", "comparison")
 """Of questions."""
 MIXTURES: Mapping[str, tuple[str, ...]] = {"mixed": ("1", "2"), "all": KINDS}
 """Kinds that take turns."""
 
-# Without an "e" no name is an English stop word (here, more, same); without a repeated syllable
-# none is baby talk. Two short syllables are few tokens for any tokenizer.
+# Without an "e", no name is an English stop word (here, more, same); without repeated syllables,
+# none is baby talk. Two short syllables are few tokens in any tokenizer.
 _SYLLABLES = tuple(consonant + vowel for consonant in "bdklmnrstv" for vowel in "aiou")
 _WORLD_STREAM, _ORDER_STREAM = 0x5EA, 0x0DE
 
@@ -79,7 +78,7 @@ class SearchTask:
 
 
 def passage_text(relation: str, person: str, value: str) -> str:
-    """The sentence that states one fact."""
+    """The sentence of a fact."""
     return f"The {relation} of {person} is {value}."
 
 
@@ -87,9 +86,9 @@ class World:
     """People, facts and passages of one seed.
 
     Args:
-        seed: of everything.
+        seed: seed of all random choices.
         years: whether people have a year of birth.
-        distractors: relations per person that no question asks for, a passage each.
+        distractors: number of relations per person that no question needs, one passage each.
     """
 
     def __init__(self, seed: int, *, years: bool = False, distractors: int = 0) -> None:
@@ -127,11 +126,11 @@ class World:
         ]
 
     def inventory(self, attribute: str) -> tuple[str, ...]:
-        """Every value that an attribute may have."""
+        """All values of an attribute."""
         return self.towns if attribute == "home" else INVENTORIES[attribute]
 
     def _tell(self, people: tuple[str, ...], rng: np.random.Generator) -> None:
-        """Invent every fact about ``people``."""
+        """Draw all facts about ``people``."""
         count = len(people)
         for number, person in enumerate(people):
             for attribute in ATTRIBUTES:
@@ -144,12 +143,12 @@ class World:
 
 @lru_cache(maxsize=8)
 def make_world(seed: int, *, years: bool = False, distractors: int = 0) -> World:
-    """The world of a seed; the same object every time, never to be changed."""
+    """The world of a seed; cached, must not be modified."""
     return World(seed, years=years, distractors=distractors)
 
 
 def has_years(hops: str) -> bool:
-    """Whether questions of this kind, or of this mixture, ask who is the elder."""
+    """Whether this kind of questions, or this mixture, has comparisons."""
     return "comparison" in MIXTURES.get(hops, (hops,))
 
 
@@ -157,10 +156,10 @@ class SearchTasks:
     """The questions of one split, in an order shuffled by the seed.
 
     Args:
-        split: whose people.
-        seed: of the world and the order.
-        hops: a kind of ``KINDS``, or "mixed" (one hop and two in turn) or "all" (each kind).
-        distractors: of the world; the questions do not depend on it.
+        split: "train", "validation" or "test".
+        seed: seed of the world and of the order.
+        hops: a kind of ``KINDS``, "mixed" (one hop and two in turn) or "all" (each kind).
+        distractors: distractors of the world; the questions do not depend on them.
     """
 
     def __init__(self, split: str, seed: int, hops: str, distractors: int = 0) -> None:

@@ -46,7 +46,7 @@ class CountdownOptions(RowOptions):
     format_reward: float = 0.1
     """What an expression over the numbers earns at the end that makes something else."""
     instructions: bool = True
-    """Whether the rules stand in a system message; without it an agent must know them."""
+    """Whether a system message holds the rules; without it the agent must know the rules."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,7 +78,7 @@ class CountdownEnv(TextEnv[CountdownTask, CountdownTask]):
 
     @classmethod
     def dataset(cls, options: EnvOptions) -> Dataset[CountdownTask] | None:
-        """The rows that ``tasks`` names; None for generated tasks."""
+        """The data set of ``tasks``; None for generated tasks."""
         chosen = cast(CountdownOptions, options)
         if chosen.tasks == GENERATED:
             return None

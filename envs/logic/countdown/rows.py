@@ -20,7 +20,7 @@ def load_countdown(source: str, columns: str = "") -> Dataset[CountdownTask]:
 
     Raises:
         ValueError: a row is no such task.
-        DatasetUnavailable: the hub does not give it.
+        DatasetUnavailable: the hub is unreachable or has no such data set.
     """
     return load_puzzles(source, columns, _read, key_of)
 

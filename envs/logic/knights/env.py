@@ -48,7 +48,7 @@ class KnightsKnavesOptions(RowOptions):
     depth: int = 2
     """How deep statements are nested, from 2 to 4: 2 joins what is said of two people."""
     instructions: bool = True
-    """Whether the rules stand in a system message; without it an agent must know them."""
+    """Whether a system message holds the rules; without it the agent must know the rules."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -82,7 +82,7 @@ class KnightsKnavesEnv(TextEnv[Puzzle | RowPuzzle, Puzzle | RowPuzzle]):
 
     @classmethod
     def dataset(cls, options: EnvOptions) -> Dataset[RowPuzzle] | None:
-        """The rows that ``tasks`` names; None for generated tasks."""
+        """The data set of ``tasks``; None for generated tasks."""
         chosen = cast(KnightsKnavesOptions, options)
         if chosen.tasks == GENERATED:
             return None

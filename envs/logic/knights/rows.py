@@ -37,7 +37,7 @@ def load_knights(source: str, columns: str = "") -> Dataset[RowPuzzle]:
 
     Raises:
         ValueError: a row is no such puzzle.
-        DatasetUnavailable: the hub does not give it.
+        DatasetUnavailable: the hub is unreachable or has no such data set.
     """
     return load_puzzles(source, columns, _read, lambda puzzle: puzzle.question)
 

@@ -61,7 +61,7 @@ class MastermindOptions(RowOptions):
     """Total reward for information. A guess earns log(possible codes before / after) as a share of
     log(all codes); finding the code earns the rest."""
     instructions: bool = True
-    """Whether the rules stand in a system message; without it an agent must know them."""
+    """Whether a system message holds the rules; without it the agent must know the rules."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -109,7 +109,7 @@ class MastermindEnv(TextEnv[str, MastermindState]):
 
     @classmethod
     def dataset(cls, options: EnvOptions) -> Dataset[str] | None:
-        """The rows that ``tasks`` names; None for generated tasks."""
+        """The data set of ``tasks``; None for generated tasks."""
         chosen = cast(MastermindOptions, options)
         if chosen.tasks == GENERATED:
             return None

@@ -16,7 +16,7 @@ def load_codes(source: str, columns: str, rules: Game) -> Dataset[str]:
 
     Raises:
         ValueError: a row holds no code of the game.
-        DatasetUnavailable: the hub does not give it.
+        DatasetUnavailable: the hub is unreachable or has no such data set.
     """
 
     def read(row: Row) -> str:

@@ -37,7 +37,7 @@ class SudokuOptions(RowOptions):
     holes: int = 6
     """Empty cells: from 1 to 10 of the 16, or to 48 of the 81."""
     instructions: bool = True
-    """Whether the rules stand in a system message; without it an agent must know them."""
+    """Whether a system message holds the rules; without it the agent must know the rules."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,7 +60,7 @@ class SudokuEnv(TextEnv[SudokuTask, SudokuTask]):
 
     @classmethod
     def dataset(cls, options: EnvOptions) -> Dataset[SudokuTask] | None:
-        """The rows that ``tasks`` names; None for generated tasks."""
+        """The data set of ``tasks``; None for generated tasks."""
         chosen = cast(SudokuOptions, options)
         if chosen.tasks == GENERATED:
             return None

@@ -23,7 +23,7 @@ def load_grids(source: str, columns: str, size: int) -> Dataset[SudokuTask]:
 
     Raises:
         ValueError: a row is no puzzle of this size.
-        DatasetUnavailable: the hub does not give it.
+        DatasetUnavailable: the hub is unreachable or has no such data set.
     """
 
     def read(row: Row) -> SudokuTask:

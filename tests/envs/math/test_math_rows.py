@@ -262,7 +262,7 @@ def test_files_of_every_kind(tmp_path):
         assert [task.answer for task in found] == ["0", "1", "2"]
         assert name in found[1].where and found[1].where.endswith(" 2")
     with pytest.raises(
-        ValueError, match=r"no rows in split 'train'; it has \{'test': 3\}: say it in"
+        ValueError, match=r"no rows in split 'train'; it has \{'test': 3\}: name the split in"
     ):
         load_problems(str(tmp_path / "test.jsonl")).split("train")
 
