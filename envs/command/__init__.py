@@ -1,1 +1,1 @@
-"""``python -m envs``: what there is, what one is, whether it keeps the contract, a new one."""
+"""``python -m envs``: lists, describes and checks environments, and creates a new one."""

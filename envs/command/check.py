@@ -1,4 +1,4 @@
-"""``python -m envs check NAME``: hold an environment to the contract."""
+"""``python -m envs check NAME``: test an environment against the contract."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _SKIPPED = (
 
 
 def check(name: str, words: Sequence[str], num_tasks: int, max_rule_s: float) -> str:
-    """What :func:`envs.check_env` says of an environment that keeps the contract.
+    """The report of :func:`envs.check_env` on an environment that keeps the contract.
 
     Args:
         name: an id, or a bare name.
         words: options as ``option=value``.
-        num_tasks: how many tasks are played.
-        max_rule_s: how long one rule may take, in seconds.
+        num_tasks: number of tasks to play.
+        max_rule_s: seconds that one rule may take.
 
     Raises:
-        CheckFailed: it breaks the contract; says everything that is wrong.
+        CheckFailed: the environment breaks the contract; the message lists all violations.
         ValueError: an option or the number is wrong.
     """
     env = envs.make(name, **read_options(envs.env_type(name).Options, words))

@@ -1,4 +1,4 @@
-"""``python -m envs info NAME``: what an environment is, its options, and an episode."""
+"""``python -m envs info NAME``: an environment's description, options and an example episode."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WIDTH, _INDENT = 100, " " * 6
 
 
 def info(name: str, words: Sequence[str] = ()) -> str:
-    """Everything about one environment that a stranger needs.
+    """The description of one environment.
 
     Args:
         name: an id, or a bare name.
@@ -42,7 +42,7 @@ def info(name: str, words: Sequence[str] = ()) -> str:
     lines += [f"reward: {card.reward}", f"needs: {card.needs or 'nothing else'}"]
     values = read_options(kind.Options, words)
     if values:
-        kind.Options(**values)  # one that is wrong is the caller's mistake
+        kind.Options(**values)  # Invalid values are the caller's mistake.
     lines += _example(env_id, values)
     lines += ["", "options:", *_options(kind.Options)]
     return "\n".join(lines) + "\n"
@@ -59,7 +59,7 @@ def _options(kind: type[EnvOptions]) -> Iterator[str]:
 
 
 def _example(env_id: str, values: Mapping[str, Any]) -> Iterator[str]:
-    """What holds for these options, and an episode of the gold policy."""
+    """Properties under these options, and an episode of the gold policy."""
     try:
         env = envs.make(env_id, **values)
     except ValueError as error:

@@ -1,6 +1,7 @@
-"""``python -m envs list``: every environment, or the built-in ones as a table.
+"""``python -m envs list``: all environments, or a table of the built-in ones.
 
-A class is imported to be listed, and none is made. One that fails to import is listed as that.
+The list imports the classes but makes no environments. A class that fails to import has a row that
+reports the failure.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from envs.registration import owner
 from tools.registry import PluginImportError
 
 _LARGE = 8
-"""Members of a family (``family/NAME``) from which on it is one row."""
+"""Number of members from which a family (``family/NAME``) becomes one row."""
 
 
 class Row(NamedTuple):
@@ -26,7 +27,7 @@ class Row(NamedTuple):
 
     env_id: str
     members: int
-    """How many members of a family stand in it."""
+    """Number of members of a family in this line."""
     card: Card
 
 
@@ -42,7 +43,7 @@ def listing(*, fold: bool) -> str:
 
 
 def markdown() -> str:
-    """The table of what is built in, as docs/environments.md has it."""
+    """The table of built-in environments in docs/environments.md."""
     lines = ["| id | the agent | turns | reward | needs |", "|---|---|---|---|---|"]
     for env_id, members, card in _rows([i for i in envs.ids() if not owner(i)], fold=True):
         agent = card.agent + (f": {members} environments" if members > 1 else "")
@@ -52,7 +53,7 @@ def markdown() -> str:
 
 
 def card_of(kind: type[TextEnv[Any, Any]]) -> Card:
-    """The class's card, with what follows from the class where it says nothing."""
+    """The class's card, with defaults from the class."""
     doc = inspect.cleandoc(kind.__doc__ or "")
     first = " ".join(doc.partition("\n\n")[0].split())
     turns = next(option.default for option in fields(kind.Options) if option.name == "max_turns")

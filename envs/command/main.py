@@ -1,4 +1,4 @@
-"""``python -m envs list|info|check|new``: the words of the command line, and who acts on them."""
+"""``python -m envs list|info|check|new``: the command line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tools.registry import PluginImportError, UnknownNameError
 from tools.sandbox.errors import SandboxUnavailable
 
 BROKEN, MISTAKE = 1, 2
-"""Exit codes: an environment breaks the contract; what was typed cannot be done."""
+"""Exit codes: an environment breaks the contract; the command line is wrong."""
 EXPECTED_ERRORS = (
     UnknownNameError,
     PluginImportError,
@@ -30,18 +30,18 @@ EXPECTED_ERRORS = (
     ValueError,
     OSError,
 )
-"""What ends a command with one line."""
+"""Exceptions that end a command with a one-line message."""
 
 
 class _OneLine(argparse.ArgumentParser):
-    """Says what is wrong with a command line in one line."""
+    """A parser that reports errors in one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(MISTAKE, f"error: {message} (see {self.prog} --help)\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do what ``argv``, or this process's command line, says; returns the exit code."""
+    """Run the command of ``argv``, or of this process's command line; returns the exit code."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     chosen = _parser().parse_args(argv)
     try:

@@ -1,4 +1,4 @@
-"""``python -m envs new NAME``: a package that can be installed and passes its own tests."""
+"""``python -m envs new NAME``: creates an installable package that passes its own tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from envs.command.template import FILES
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 MOST_LETTERS = 24
-"""Of a name, so that the lines of what is written stay short enough."""
+"""Maximum length of a name, which keeps the generated lines short."""
 
 
 def write_package(name: str, folder: Path) -> Path:
@@ -21,13 +21,13 @@ def write_package(name: str, folder: Path) -> Path:
 
     Args:
         name: lower case, with hyphens.
-        folder: where the package's own folder is made.
+        folder: parent folder of the package's folder.
 
     Returns:
         The package's folder.
 
     Raises:
-        ValueError: the name will not do, or is taken.
+        ValueError: the name is invalid or taken.
         OSError: the folder cannot be written.
     """
     package = name.replace("-", "_")

@@ -12,10 +12,10 @@ from tools.registry import closest
 
 
 def read_options(kind: type[EnvOptions], words: Sequence[str]) -> dict[str, Any]:
-    """The values of ``words``, of the types that the options have.
+    """The values of ``words``, converted to the types of the options.
 
     Raises:
-        ValueError: a word has no ``=``, names no option, or its value is of another type.
+        ValueError: a word has no ``=``, names no option, or has a value of another type.
     """
     hints, values = get_type_hints(kind), dict[str, Any]()
     known = [option.name for option in fields(kind)]

@@ -1,4 +1,4 @@
-"""What ``python -m envs new NAME`` writes: a plug-in with an environment, a tool and a reward.
+"""Files that ``python -m envs new NAME`` writes: an environment, a tool, a reward and tests.
 
 ``$name`` is the package's name with hyphens, ``$package`` with underscores.
 """

@@ -1,4 +1,4 @@
-"""The one thing that is asked of a model that judges: which of a few words it would say."""
+"""The protocol of a judge model: probabilities of a few words."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ class Chooser(Protocol):
     """A model as a distribution over words: an endpoint, or a model in this process."""
 
     async def __call__(self, messages: Sequence[Message], options: Sequence[str]) -> list[float]:
-        """How probable each option is as what the assistant says next; they add up to 1.
+        """The probabilities of the options as the assistant's next words; they sum to 1.
 
         Args:
             messages: the conversation so far.
             options: two words or more.
 
         Raises:
-            JudgeFailure: there is no such number.
+            JudgeFailure: the model gives no probabilities.
         """
         ...
 
 
 def normalised(masses: Iterable[float]) -> list[float]:
-    """Masses as probabilities; one of them must be above 0."""
+    """Masses normalised to probabilities; at least one mass must be above 0."""
     kept = list(masses)
     return [mass / sum(kept) for mass in kept]
 
 
 def prefixes(options: Sequence[str]) -> list[tuple[str, str]]:
-    """Pairs (longer, shorter) of options of which one begins with the other: "10" and "1"."""
+    """Pairs (longer, shorter) of options in which the longer starts with the shorter: 10 and 1."""
     return [(a, b) for a in options for b in options if a != b and a.startswith(b)]

@@ -1,4 +1,4 @@
-"""A chat model behind an OpenAI-compatible endpoint, that says something, and how sure it is."""
+"""A chat model behind an OpenAI-compatible endpoint: its text and log-probabilities."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ from envs.judges.chooser import JudgeFailure, Message, normalised, prefixes
 from tools.limits import CallLimits, LimitedCalls
 
 SHOWN = 200
-"""Characters of an answer that messages show."""
+"""Maximum characters of a response in messages."""
 MOST_ALTERNATIVES = 20
-"""Tokens per position whose log-probabilities the API gives at most."""
+"""The API's maximum number of log-probabilities per position."""
 _AROUND = " \t\n*\"'`"
 _SPARED = (408, 425, 429)
-"""Statuses below 500 that another attempt may spare us."""
+"""Retryable statuses below 500."""
 
 
 @dataclass(frozen=True, slots=True)
 class SaidToken:
-    """A token of an answer."""
+    """A token of a response."""
 
     text: str
     logprob: float
     alternatives: tuple[tuple[str, float], ...] = ()
-    """The likeliest tokens at its place, with their log-probabilities."""
+    """The most likely tokens at this position, with their log-probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """An answer."""
+    """A response."""
 
     text: str
     tokens: tuple[SaidToken, ...] = ()
-    """None where log-probabilities were not asked for, or are not given."""
+    """None if log-probabilities were not requested, or the API gives none."""
 
 
 class ChatEndpoint:
-    """Asks a chat model. Use it as an asynchronous context manager, on one loop.
+    """A client of a chat model; an asynchronous context manager on one loop.
 
     Args:
         url: the API's root: ``http://host:port/v1``.
-        model: the model's name there.
-        key: sent as a bearer token; "" for none.
-        limits: of one answer.
+        model: the model's name in the API.
+        key: bearer token; "" for none.
+        limits: limits of one response.
 
     Attributes:
-        who: what messages call it.
+        who: the model's name in messages.
     """
 
     def __init__(self, url: str, model: str, *, key: str = "", limits: CallLimits) -> None:
@@ -63,7 +63,7 @@ class ChatEndpoint:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        # The deadline is ours; the number of connections is that of calls at once.
+        # CallLimits set the deadline and the number of concurrent calls.
         self._session = aiohttp.ClientSession(
             headers=self._headers,
             connector=aiohttp.TCPConnector(limit=0),
@@ -83,16 +83,16 @@ class ChatEndpoint:
     async def say(
         self, messages: Sequence[Message], *, max_tokens: int, logprobs: int | None = None
     ) -> Said:
-        """The model's likeliest answer.
+        """The model's most likely response.
 
         Args:
             messages: the conversation.
-            max_tokens: of the answer.
-            logprobs: how many alternatives to give with each token; None: no log-probabilities.
+            max_tokens: maximum tokens of the response.
+            logprobs: number of alternatives per token; None: no log-probabilities.
 
         Raises:
-            ToolFailure: it did not answer in time.
-            JudgeFailure: it refuses, or its answer has another form.
+            ToolFailure: the model did not respond in time.
+            JudgeFailure: the model refuses, or the response is malformed.
         """
         request: dict[str, Any] = {
             "model": self._model,
@@ -111,7 +111,7 @@ class ChatEndpoint:
             raise self.unreadable("answer in the API's form", body) from error
 
     def unreadable(self, expected: str, said: object) -> JudgeFailure:
-        """The failure of a model that does not say what it must."""
+        """The failure of a model whose response has no verdict."""
         return JudgeFailure(
             f"{self.who} must {expected}, and said {str(said)[:SHOWN]!r}", retryable=False
         )
@@ -136,10 +136,10 @@ class ChatEndpoint:
 
 
 class EndpointChooser:
-    """Chooses by the log-probabilities of the first word that a chat model says.
+    """Choices by the log-probabilities of a chat model's first word.
 
     Args:
-        endpoint: the model; it must give ``top_logprobs``.
+        endpoint: the model; its API must support ``top_logprobs``.
     """
 
     def __init__(self, endpoint: ChatEndpoint) -> None:
@@ -149,9 +149,9 @@ class EndpointChooser:
         """See ``envs.judges.chooser.Chooser``.
 
         Raises:
-            ToolFailure: the model did not answer in time.
-            JudgeFailure: it refuses, gives no log-probabilities, says none of the options, or
-                writes one in several tokens of which another option is the first.
+            ToolFailure: the model did not respond in time.
+            JudgeFailure: the model refuses, gives no log-probabilities, says none of the options,
+                or splits an option into tokens of which another option is the first.
         """
         said = await self._endpoint.say(messages, max_tokens=4, logprobs=MOST_ALTERNATIVES)
         if not any(token.alternatives for token in said.tokens):
@@ -160,7 +160,7 @@ class EndpointChooser:
                 f"server that gives them",
                 retryable=False,
             )
-        # Some begin with white space, or with a mark.
+        # Tokens may begin with white space, or with a marker of it.
         first = next((token for token in said.tokens if token.text.strip(_AROUND)), None)
         masses = dict.fromkeys(options, 0.0)
         for text, logprob in first.alternatives if first is not None else ():

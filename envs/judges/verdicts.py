@@ -36,16 +36,16 @@ AGREE_RULES = (
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """How a judge compares two answers, asked in both orders."""
+    """A judge's comparison of two answers in both orders."""
 
     first: float
-    """The probability that the first answer is the better one, when it is shown first."""
+    """Probability that the first answer is better, with the first answer shown first."""
     second: float
-    """The same, when it is shown second."""
+    """Probability that the first answer is better, with the first answer shown second."""
 
     @property
     def probability(self) -> float:
-        """The mean over both orders: what the answers' places do to a judge cancels."""
+        """The mean over both orders, which cancels the judge's position bias."""
         return (self.first + self.second) / 2
 
     @property
@@ -55,20 +55,20 @@ class Preference:
 
     @property
     def bias(self) -> float:
-        """How much more probable the place shown first is, from -1 to 1; 0 for a fair judge."""
+        """Preference for the answer shown first, from -1 to 1; 0 for a fair judge."""
         return self.first - self.second
 
 
 async def prefer(
     chooser: Chooser, request: Any, answers: tuple[Any, Any], criteria: str = CRITERIA
 ) -> Preference:
-    """Which of two answers is better, asked in both orders.
+    """Compare two answers in both orders.
 
     Args:
         chooser: the judge.
-        request: plain data: a text, or messages.
-        answers: the same.
-        criteria: what makes an answer good.
+        request: a text, or messages as plain data.
+        answers: two answers, in the same form.
+        criteria: description of a good answer.
 
     Raises:
         JudgeFailure: the judge gives no verdict.
@@ -87,13 +87,13 @@ async def prefer(
 async def grades(
     chooser: Chooser, request: Any, answer: Any, criteria: str = CRITERIA, scale: int = 10
 ) -> list[float]:
-    """How probable the judge finds each grade of an answer, from 1 to ``scale``.
+    """The judge's probabilities of an answer's grades, from 1 to ``scale``.
 
     Args:
         chooser: the judge.
-        request: plain data: a text, or messages.
-        answer: the same.
-        criteria: what makes an answer good.
+        request: a text, or messages as plain data.
+        answer: an answer, in the same form.
+        criteria: description of a good answer.
         scale: the best grade.
 
     Raises:
@@ -108,18 +108,18 @@ def expected_grade(probabilities: Sequence[float]) -> float:
     """The mean of the grades 1, 2, ..., scaled linearly from -1 to 1: d-RLAIF's reward.
 
     Args:
-        probabilities: of each grade; they add up to 1.
+        probabilities: probability of each grade; their sum is 1.
     """
     mean = sum(number * p for number, p in enumerate(probabilities, start=1))
     return 2 * (mean - 1) / (len(probabilities) - 1) - 1
 
 
 def ahead(one: Sequence[float], other: Sequence[float]) -> float:
-    """The probability that a grade of one answer is above that of the other; ties count half.
+    """The probability that one answer's grade exceeds the other's; ties count half.
 
     Args:
-        one: the probabilities of its grades.
-        other: the same, of the other answer.
+        one: probabilities of one answer's grades.
+        other: probabilities of the other answer's grades.
     """
     total, below = 0.0, 0.0
     for mine, theirs in zip(one, other, strict=True):
@@ -129,7 +129,7 @@ def ahead(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 async def agreement(chooser: Chooser, question: str, reference: str, answer: str) -> float:
-    """How probable it is that an answer says what the reference says, as the judge sees it.
+    """The judge's probability that an answer agrees with the reference.
 
     Raises:
         JudgeFailure: the judge gives no verdict.
@@ -139,7 +139,7 @@ async def agreement(chooser: Chooser, question: str, reference: str, answer: str
 
 
 def reference_messages(question: str, reference: str, answer: str) -> list[Message]:
-    """What a judge is asked of an answer and an expert's."""
+    """The messages to a judge about an answer and an expert's answer."""
     data = {"question": question, "reference_answer": reference, "final_answer": answer}
     return _asked(AGREE_RULES, data)
 

@@ -1,4 +1,4 @@
-"""Where an answer stands in an action."""
+"""Finds the answer in an action."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ OPENS, CLOSES = "<answer>", "</answer>"
 
 
 def only_answer(text: str) -> str | None:
-    """What stands between the only ``<answer>`` and the only ``</answer>``, stripped.
+    """The stripped text between the only ``<answer>`` and the only ``</answer>``.
 
-    None where a tag is missing, stands there twice, or they are the wrong way round.
+    None if a tag is missing or repeated, or if the tags are in the wrong order.
     """
     if text.count(OPENS) != 1 or text.count(CLOSES) != 1:
         return None

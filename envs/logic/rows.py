@@ -1,4 +1,4 @@
-"""Puzzles from rows of data sets: what the readers of the games' rows have in common."""
+"""Puzzles from rows of data sets: shared code of the games' row readers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def load_puzzles(
     """The puzzles of a source of ``envs.datasets``.
 
     Args:
-        source: names the rows.
-        columns: how rows name their columns.
-        read: the puzzle of a row; of verl's, its ground truth's entries are columns.
-        key: what a puzzle is about, for its split.
+        source: a source of rows.
+        columns: new and old names of columns.
+        read: returns a row's puzzle; entries of verl's ground truth are columns.
+        key: returns a puzzle's key, whose hash selects the split.
 
     Raises:
-        ValueError: a row is no puzzle.
+        ValueError: a row is not a puzzle.
         DatasetUnavailable: the hub is unreachable or has no such data set.
     """
     rows = [_flat(row) for row in load_rows(source, columns=columns)]
@@ -34,7 +34,7 @@ def load_puzzles(
 
 
 def find(row: Row, *names: str) -> Any:
-    """The first of some columns that a row has, else None; names in whatever case."""
+    """The first of these columns that a row has, in any case; None if it has none."""
     columns = {name.lower(): value for name, value in row.columns.items()}
     return next((columns[name] for name in names if columns.get(name) is not None), None)
 
@@ -43,7 +43,7 @@ def need(row: Row, *names: str) -> Any:
     """As :func:`find`.
 
     Raises:
-        ValueError: the row has none of them; names those it has, and the way out.
+        ValueError: the row has none of them; the message lists its columns and the fix.
     """
     found = find(row, *names)
     if found is None:

@@ -1,8 +1,8 @@
-"""Drawn puzzles: as many as wanted, each a function of (split, index, seed), splits held apart.
+"""Generated puzzles: each is a function of (split, index, seed), and splits are disjoint.
 
-Every puzzle has a key: what it is about, without what could be worded differently. A fixed hash of
-the key says which split the puzzle belongs to, whatever the seed; a split's tasks are drawn until
-one belongs to it. So no key, and with it no puzzle, is in two splits.
+Every puzzle has a key: its content without its wording. A fixed hash of the key selects the split,
+for any seed; a task is drawn repeatedly until it belongs to its split. Therefore no puzzle is in
+two splits.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 NUM_TASKS = {"train": 1_000_000, "validation": 1024, "test": 4096}
-# One draw in ten is of the test split; a family that has no puzzles for it must not search forever.
+# One draw in ten is of the test split; a family without puzzles for it must not search forever.
 _MOST_DRAWS = 2000
 
 
 def split_of(key: str) -> str:
-    """The one split of a key: 10% test, 10% validation, the rest train."""
+    """The split of a key: 10% test, 10% validation, the rest train."""
     bucket = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=4).digest()) % 10
     return {0: "test", 1: "validation"}.get(bucket, "train")
 
@@ -44,11 +44,11 @@ class DrawnTasks(Generic[T]):
     """The puzzles of one split.
 
     Args:
-        family: what is drawn, options included; two families are drawn independently.
+        family: name of the kind of puzzles, including options; families are independent.
         split: "train", "validation" or "test".
-        seed: of the drawing.
-        draw: a puzzle, from a generator.
-        key: what the puzzle is about, as a text.
+        seed: seed of the puzzles.
+        draw: draws a puzzle from a generator.
+        key: returns a puzzle's key.
     """
 
     def __init__(

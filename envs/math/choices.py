@@ -1,8 +1,8 @@
-"""Multiple-choice rows: options are written below the question, and the answer is a letter.
+"""Multiple-choice rows: the options follow the question, and the answer is a letter.
 
 Options are a list, ``{"A": text}`` or ``{"text": [...], "label": [...]}`` in a column ``choices``
-or ``options``; the answer is a letter, a place from 0, or an option's own text. GPQA has ``Correct
-Answer`` and ``Incorrect Answer 1`` to ``3``, which are put in an order that a hash chooses.
+or ``options``; the answer is a letter, an index from 0, or an option's text. GPQA has ``Correct
+Answer`` and ``Incorrect Answer 1`` to ``3``, which a hash puts in order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LETTERED = re.compile(r"\(?([A-Z])[).:]\s*")
 
 
 def is_choice(columns: Mapping[str, Any]) -> bool:
-    """Whether columns, by their names in lower case, hold options to choose from."""
+    """Whether columns (names in lower case) hold the options of a choice."""
     return "correct answer" in columns or any(columns.get(name) for name in _OPTIONS)
 
 
@@ -35,9 +35,9 @@ def options_and_letter(
     """The texts of a row's options, in order, and the letter of the right one.
 
     Args:
-        row: for messages.
-        columns: by their names in lower case.
-        question: the row's.
+        row: the row, for messages.
+        columns: the columns by name in lower case.
+        question: the row's question.
 
     Raises:
         ValueError: the options or the answer cannot be read.
@@ -78,7 +78,7 @@ def _options(row: Row, name: str, value: Any) -> tuple[list[str], list[str]]:
 
 
 def _place(row: Row, key: str, value: Any, texts: Sequence[str], labels: Sequence[str]) -> int:
-    """The place of the right option."""
+    """The index of the right option."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         place = int(value) if value == int(value) else -1
     else:

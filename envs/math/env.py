@@ -1,11 +1,11 @@
-r"""``math-v0``: problems whose answers are checked, with or without a tool.
+r"""``math-v0``: problems with verified answers, with or without a tool.
 
-The answer is what the last ``\boxed{...}`` of the agent's last action holds; a row whose own prompt
-asks for another form is answered in that one (:mod:`envs.math.answer_format`). With a tool an
-action may hold a call instead: generation halts at its end, the result is put in its place, and the
-message goes on. With ``syntax="chat"`` a message may hold several calls, in the format of the
-model's chat template, and their results are tool messages. An action without a call ends the
-episode, whether it answers or not.
+The answer is the content of the last ``\boxed{...}`` in the agent's last action, or has the format
+that a row's own prompt requires (:mod:`envs.math.answer_format`). With a tool, an action may hold a
+call: generation halts at the call's end, the environment inserts the result, and the message
+continues. With ``syntax="chat"``, a message may hold several calls in the format of the model's
+chat template, and their results are tool messages. An action without a call ends the episode, with
+an answer or without one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tools.chat_calls import CHAT
 from tools.syntax import RE_TOOL, TAGS, Call, Syntax
 
 SYNTAXES = ("tags", "chat")
-"""How calls may be written."""
+"""Text formats of calls."""
 OVER_LENGTH = ("length", "context_full")
 """Finish reasons of an incomplete action."""
 PYTHON_RULE = "To run Python, write <code>, the code and </code>; what it prints stands after it."
@@ -45,23 +45,23 @@ PYTHON_RULE = "To run Python, write <code>, the code and </code>; what it prints
 
 @dataclass(frozen=True, kw_only=True)
 class MathOptions(ToolOptions, RowOptions):
-    """Which problems, which tool, and what is rewarded."""
+    """Options of problems, tools and rewards."""
 
     topic: str = "mixed"
-    """Generated problems: "arithmetic", "algebra", or "mixed" for one after the other."""
+    """Generated problems: "arithmetic", "algebra", or "mixed", which alternates."""
     level: int = 1
     """Generated problems: 1 (one-digit sums, ax + b = c), 2 (products, x on both sides) or 3
     (fractions, products of binomials)."""
     reward: str = "accuracy"
-    """"accuracy": 1 for a right answer; "r1-zero", "open-r1-tags", "open-rs": and something for the
-    format; "orz": 1 if the box stands inside <answer>. See envs/rewards/mathematics.py."""
+    """"accuracy": 1 for a right answer; "r1-zero", "open-r1-tags", "open-rs": also a reward for the
+    format; "orz": 1 if the box is inside <answer>. See envs/rewards/mathematics.py."""
     rubric: str = ""
-    """What is rewarded instead, as a sum of names: "accuracy + 0.1*think_answer"."""
+    """A sum of named rewards that replaces ``reward``: "accuracy + 0.1*think_answer"."""
     syntax: str = "tags"
-    """How calls are written: "tags", around the code or the arguments, or "chat": the model's own
+    """Text format of calls: "tags" around the code or the arguments, or "chat": the model's own
     format, by its chat template."""
     verify_s: float = 2.0
-    """Seconds of processor time that the comparison of one answer may take."""
+    """Seconds of processor time for the comparison of one answer."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,7 +75,7 @@ class MathOptions(ToolOptions, RowOptions):
             if value not in known:
                 raise ValueError(f"{name} ({value!r}) must be one of {', '.join(map(str, known))}")
         if self.syntax == "chat" and not named_tools(self.tools):
-            raise ValueError("syntax ('chat') is how tools are called: name some (tools='python')")
+            raise ValueError("syntax ('chat') needs tools: name some (tools='python')")
         if self.rubric:
             make_rubric(self.rubric)
         if not 0.01 <= self.verify_s <= 3600:
@@ -94,7 +94,7 @@ class MathState:
 
 
 class MathEnv(ToolEnv[MathTask, MathState]):
-    """Problems with answers that math-verify compares; see the module's docstring."""
+    """Problems with answers that math-verify compares; the module's docstring has the rules."""
 
     Options = MathOptions
     card = Card(
@@ -129,7 +129,7 @@ class MathEnv(ToolEnv[MathTask, MathState]):
     @classmethod
     @asynccontextmanager
     async def open_services(cls, options: EnvOptions) -> AsyncIterator[Mapping[str, Any]]:
-        """The verifier, and the tools if there are some."""
+        """The verifier and the named tools."""
         async with super().open_services(options) as opened:
             verifier = MathVerifier(cpu_s=cast(MathOptions, options).verify_s)
             try:
@@ -163,7 +163,7 @@ class MathEnv(ToolEnv[MathTask, MathState]):
                 end = self._end(Action(said), str(result.data), records)
                 return await end if inspect.isawaitable(end) else end
         if self.turns_left == 1:
-            # The model has no turn left to read the results in.
+            # The model has no turn left to read the results.
             rewards, scores = self._grade(said, None, None, complete=False)
             return cut(StopReason.TURN_LIMIT, rewards, scores=scores, tool_calls=records)
         observation = self.put_back(results)
@@ -172,7 +172,7 @@ class MathEnv(ToolEnv[MathTask, MathState]):
         return go_on(observation, tool_calls=records)
 
     def _answered(self, action: Action) -> Reply | Awaitable[Reply]:
-        """The end; at once, where that needs no process."""
+        """The end; without waiting if it needs no process."""
         finished = action.finish_reason not in OVER_LENGTH
         return self._end(action, self._answer(action) if finished else None)
 
@@ -215,7 +215,7 @@ class MathEnv(ToolEnv[MathTask, MathState]):
     def _grade(
         self, last: str, answer: str | None, outcome: Outcome | None, *, complete: bool
     ) -> tuple[dict[str, float], dict[str, float]]:
-        """Rewards and scores of the whole episode, of which ``last`` is the last words."""
+        """Rewards and scores of the episode with the last action ``last``."""
         scores = {
             "right": float(outcome is Outcome.RIGHT),
             "answered": float(bool(answer)),
@@ -236,30 +236,30 @@ class MathEnv(ToolEnv[MathTask, MathState]):
     # ---- scripted policies -----------------------------------------------------------------
 
     def difficulty(self, task_index: int) -> float:
-        """Generated problems: by their level."""
+        """Generated problems: grows with the level."""
         if self._chosen.tasks != GENERATED:
             raise NotImplementedError("rows do not say how hard they are")
         return (self._chosen.level - 1) / (len(LEVELS) - 1)
 
     def gold_policy(self) -> Callable[[str], str]:
-        """Generated problems: works them out, by the tool if there is one.
+        """Generated problems: solves them, with the tool if there is one.
 
         Rows: the row's gold answer, which no agent sees.
         """
         if self._chosen.tasks == GENERATED:
-            return GoldPolicy(self._layout, self._author_tool, chat=self._chat)
+            return GoldPolicy(self._layout, self._scripted_tool, chat=self._chat)
         rows = cast("list[MathTask]", self.tasks)
         answers = {task.question: task.answer for task in rows}
         return lambda question: self._layout.opening + self._layout.answer(answers[question])
 
     def demonstrator(self, rng: np.random.Generator) -> Callable[[str], str]:
-        """Generated problems of level 1: an author that forgets steps and slips."""
+        """Generated problems of level 1: a policy that forgets steps and miscalculates."""
         if self._chosen.tasks != GENERATED or self._chosen.level != 1:
-            raise NotImplementedError("only generated problems of level 1 have an imperfect author")
-        return CarelessPolicy(self._layout, self._author_tool, rng, chat=self._chat)
+            raise NotImplementedError("only generated problems of level 1 have a demonstrator")
+        return CarelessPolicy(self._layout, self._scripted_tool, rng, chat=self._chat)
 
     def _instructions(self, own_prompt: bool) -> str | None:
-        """The system prompt: tools' rules and, unless the task says it itself, how to answer."""
+        """The system prompt: the rules of tools and, unless the task has it, the answer format."""
         if not self._chosen.instructions:
             return None
         python = PYTHON_RULE if "python" in self.named_tools and not self._chat else ""
@@ -268,13 +268,13 @@ class MathEnv(ToolEnv[MathTask, MathState]):
 
     @property
     def _layout(self) -> Layout:
-        """The format that the reward asks for."""
+        """The layout of solutions for the reward."""
         bare = self._chosen.reward == "accuracy" and not self._chosen.rubric
         return BARE if bare else TAGGED
 
     @property
-    def _author_tool(self) -> str:
-        """The tool that the authors use, or "none"."""
+    def _scripted_tool(self) -> str:
+        """The tool that the scripted policies use, or "none"."""
         return next((name for name in self.named_tools if name in CALLS), "none")
 
     @property
@@ -287,7 +287,7 @@ class MathEnv(ToolEnv[MathTask, MathState]):
 
 
 def _syntax(options: MathOptions) -> Syntax:
-    """The model's own, or tags: ReTool's where the interpreter is among the tools."""
+    """The model's own syntax, or tags: ReTool's if the interpreter is among the tools."""
     if options.syntax == CHAT.name:
         return CHAT
     return RE_TOOL if "python" in named_tools(options.tools) else TAGS
@@ -302,5 +302,5 @@ def _tasks(options: MathOptions) -> Tasks[MathTask]:
 
 @cache
 def _rubric(text: str) -> Rubric:
-    # Every episode makes an environment.
+    # Cached, because every episode makes an environment.
     return make_rubric(text)

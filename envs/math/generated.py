@@ -1,9 +1,9 @@
 r"""Generated arithmetic and algebra, held out by construction.
 
-A problem belongs to exactly one split, by a hash of what it is made of: of a sum its terms, in
-whatever order, of an equation its coefficients, of a product what it expands to. So no problem that
-is tested was ever trained on, whatever the seed, nor one that only says the same in another order.
-Task ``i`` is drawn from (split, i, seed) alone.
+A hash of its canonical form assigns each problem to one split: the sorted terms of a sum, the
+coefficients of an equation, the expansion of a product. Therefore no tested problem, and none that
+differs only in order, is in the training data, for any seed. Task ``i`` is drawn from (split, i,
+seed) alone.
 
 =========== ====================================== =================================
 level       arithmetic                             algebra
@@ -26,12 +26,12 @@ from envs.math.task import MathTask
 NUM_TASKS = {"train": 1_000_000, "validation": 512, "test": 1024}
 TOPICS = ("arithmetic", "algebra")
 COMPUTE, SOLVE, EXPAND = "Compute ", "Solve for x: ", "Expand "
-"""How a question begins; it ends with a period."""
+"""Beginnings of questions; questions end with a period."""
 
-# One of ten problems is of a given split, at the least.
+# At least one of ten problems belongs to a given split.
 _MOST_ATTEMPTS = 1000
 Drawn = tuple[str, str, str]
-"""Question, answer, and the canonical text that decides the split."""
+"""Question, answer, and canonical form."""
 
 
 class GeneratedTasks:
@@ -39,8 +39,8 @@ class GeneratedTasks:
 
     Args:
         split: "train", "validation" or "test".
-        seed: another seed has other problems, of the same split.
-        topic: one of ``TOPICS``, or "mixed": each in turn.
+        seed: selects other problems of the same split.
+        topic: one of ``TOPICS``, or "mixed", which alternates.
         level: 1 to 3.
     """
 
@@ -69,7 +69,7 @@ class GeneratedTasks:
 
 
 def split_of_problem(canonical: str) -> str:
-    """The one split of a problem: 10% test, 10% validation, by a fixed hash."""
+    """A problem's split by a fixed hash: 10% test, 10% validation."""
     bucket = int.from_bytes(hashlib.blake2b(canonical.encode(), digest_size=4).digest()) % 10
     return {0: "test", 1: "validation"}.get(bucket, "train")
 
@@ -83,7 +83,7 @@ def latex(value: Fraction) -> str:
 
 
 def polynomial(a: int, b: int, c: int) -> str:
-    """``ax^2 + bx + c`` as one writes it."""
+    """``ax^2 + bx + c`` in usual notation."""
     text = ""
     for coefficient, power in ((a, "x^2"), (b, "x"), (c, "")):
         if coefficient == 0:
@@ -99,7 +99,7 @@ def _signed_sum(rng: random.Random) -> Drawn:
     terms = [rng.randint(1, 9)]
     total = terms[0]
     for _ in range(rng.randint(2, 4)):
-        # Up to 9 and down from there: few sums to know by heart.
+        # Adds below 9 and subtracts above it, so that few different sums occur.
         term = rng.randint(1, 9) * (1 if total < 9 else -1 if total > 9 else rng.choice((1, -1)))
         terms.append(term)
         total += term
@@ -108,7 +108,7 @@ def _signed_sum(rng: random.Random) -> Drawn:
 
 
 def _products(rng: random.Random) -> Drawn:
-    """A product plus or minus another, one of whose factors is a sum in parentheses."""
+    """A product plus or minus another product with a sum in parentheses."""
     a, b, c, d = (rng.randint(2, 40) for _ in range(4))
     e, sign, inner = rng.randint(2, 12), rng.choice("+-"), rng.choice("+-")
     total = a * b + (1 if sign == "+" else -1) * (c + (d if inner == "+" else -d)) * e
@@ -154,7 +154,7 @@ def _expansion(rng: random.Random) -> Drawn:
     )
     text = f"({polynomial(0, a, b)})({polynomial(0, c, d)})"
     answer = polynomial(a * c, a * d + b * c, b * d)
-    # Two products may expand to the same.
+    # Two products may have the same expansion.
     return f"{EXPAND}{text}.", answer, f"expand {answer}"
 
 

@@ -1,7 +1,7 @@
-r"""Which gold answers cannot be verified, found before anything is played.
+r"""Finds gold answers that cannot be verified, before episodes start.
 
-math-verify takes some 10 ms for a gold answer, so only doubtful ones are put to it: with a command
-that is not common in answers (``0.\overline{3}``), with braces that do not match, and the like.
+math-verify takes about 10 ms per gold answer, so it checks only doubtful ones: answers with unusual
+commands (``0.\overline{3}``), unmatched braces and the like.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _COMMON = frozenset(
         *("%", "$", "!", ",", ";", ":", "{", "}", "\\", " "),
     ]
 )
-"""Commands that math-verify reads wherever they are used as they should be."""
+"""Commands that math-verify reads in every correct use."""
 _OPEN_ENDED = re.compile(r"[-+*/^_=<>.,]\s*$")
 _OVER_NOTHING = re.compile(r"frac\s*(\{[^{}]*\}|\S)\s*(\{\s*0*\s*\}|0)|/\s*0+(?![\d.])")
 _LONGEST = 200
 
 
 def is_doubtful(gold: str) -> bool:
-    """Whether a gold answer may be one that math-verify cannot read."""
+    """Whether math-verify may fail to read a gold answer."""
     if plain_verdict(gold, gold):
         return False
     return (
@@ -49,7 +49,7 @@ def unverifiable(golds: Iterable[str]) -> frozenset[str]:
     """The gold answers that cannot be verified; blocks while doubtful ones are checked.
 
     Raises:
-        EnvFailure: math-verify's processes do not answer.
+        EnvFailure: math-verify's processes do not respond.
     """
     doubtful = sorted({gold for gold in golds if is_doubtful(gold)})
     if not doubtful:

@@ -1,8 +1,9 @@
-r"""A row's problem and gold answer, found by the names of its columns, in whatever case.
+r"""Finds a row's problem and gold answer by the names of its columns, in any case.
 
-The question is the first of ``QUESTIONS`` that a row has, the gold answer the first of ``GOLDS``. A
-gold answer is a number, a text, or texts (OlympiadBench); of a text what follows the last ``####``
-(GSM8K, arXiv:2110.14168) or stands in the last ``\boxed`` (MATH, arXiv:2103.03874), else all of it.
+The question is in the first column of ``QUESTIONS`` that a row has, the gold answer in the first of
+``GOLDS``. A gold answer is a number, a text, or a list of texts (OlympiadBench). In a text, the
+answer follows the last ``####`` (GSM8K, arXiv:2110.14168), or is in the last ``\boxed`` (MATH,
+arXiv:2103.03874), or is the whole text.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ GOLDS = (
 
 _THOUSANDS = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _PROSE = re.compile(r"(?:(?<![\\A-Za-z])[A-Za-z]{2,}[,;]?\s+){4}")
-"""Some words in a row: a derivation, or a proof, and no answer."""
+"""Several words in a row: a derivation or a proof, not an answer."""
 _DOLLARS = re.compile(r"\$([^$]+)\$|\$\$([^$]+)\$\$|\\\((.+)\\\)|\\\[(.+)\\\]", re.DOTALL)
 _HUMAN, _SAID = ("human", "user"), ("value", "content")
 
 
 class NoGold(ValueError):
-    """Raised for a row whose gold answer is none that could be compared; the row is left out."""
+    """Raised for a row whose gold answer cannot be compared; the row is left out."""
 
 
 def unwrapped(row: Row) -> Row:
-    """The row with its question and gold answer in columns of their own, and its split.
+    """The row with its question and gold answer in separate columns, and its split.
 
     Raises:
-        ValueError: a column of verl's or Open-Reasoner-Zero's layout is not what it should be.
+        ValueError: a column of verl's or Open-Reasoner-Zero's layout is malformed.
     """
     if is_verl(row):
         return plain_row(row)
@@ -52,7 +53,7 @@ def task_of(row: Row) -> MathTask:
 
     Raises:
         NoGold: the gold answer is a derivation or a proof without an answer in a box.
-        ValueError: the row is of no known layout, or broken.
+        ValueError: the row's layout is unknown, or the row is malformed.
     """
     columns = {name.lower(): value for name, value in row.columns.items() if value is not None}
     question = _question(row, columns)
@@ -84,13 +85,13 @@ def _question(row: Row, columns: Mapping[str, Any]) -> str:
         value = "\n\n".join(str(said.get("content") or "") for said in value).strip()
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"{row.where}, column {name}: expected a text, got {value!r:.40}")
-    # SVAMP's story, and what OlympiadBench says before some of its questions.
+    # SVAMP's story, and OlympiadBench's context of some questions.
     story = columns.get("body", columns.get("context") if "final_answer" in columns else None)
     return f"{story.strip()} {value}" if isinstance(story, str) and story.strip() else value
 
 
 def _from_conversation(row: Row) -> Row:
-    """Open-Reasoner-Zero's: what a human says, and the assistant's ``ground_truth``."""
+    """A row of Open-Reasoner-Zero: the human's question and the assistant's ``ground_truth``."""
     try:
         turns = row.columns["conversations"]
         asked = next(turn for turn in turns if turn.get("from", turn.get("role")) in _HUMAN)
@@ -133,7 +134,7 @@ def _gold(row: Row, name: str, value: Any) -> str:
 
 
 def _listed(text: str) -> Any:
-    """The list that a text holds as JSON (Skywork-OR1), or the text."""
+    """A text's list if it is JSON (Skywork-OR1), otherwise the text."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:

@@ -27,16 +27,16 @@ def load_problems(source: str, columns: str = "") -> Dataset[MathTask]:
     Each source is read once per process.
 
     Raises:
-        ValueError: a row is of no known layout, or broken.
+        ValueError: a row's layout is unknown, or the row is malformed.
         DatasetUnavailable: the hub is unreachable or has no such data set.
     """
     return problems_from(load_rows(source, columns=columns), name_of(source))
 
 
 def problems_from(rows: Iterable[Row], source: str = "rows") -> Dataset[MathTask]:
-    """As :func:`load_problems`, of rows.
+    """As :func:`load_problems`, from rows.
 
-    Rows whose gold answer cannot be verified are left out, and counted in a notice.
+    Rows whose gold answer cannot be verified are left out; a warning reports their number.
 
     Raises:
         ValueError: as :func:`load_problems`, or no row has a gold answer.

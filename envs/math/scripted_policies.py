@@ -1,7 +1,7 @@
-r"""Authors of whole episodes on generated problems: one that solves them, and a careless one.
+r"""Scripted policies for generated problems: one that solves them, and a careless one.
 
-An author is a policy for one episode, from observation to action. It reads the question and, where
-there is a tool, its results, and no more.
+A policy is a function from observation to action, for one episode. It reads only the question and
+the results of its tool.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from envs.math.generated import COMPUTE, EXPAND, SOLVE, latex, polynomial
 from tools.builtin.calculator import evaluate
 
 FORGETS = 0.6
-"""How often the careless author forgets the last term of a sum, or to divide."""
+"""Probability with which the careless policy forgets the last term of a sum, or to divide."""
 SLIPS = 0.05
-"""How often a number that it works out is off by one."""
+"""Probability with which the careless policy miscalculates a number by one."""
 
 _TERM = re.compile(r"\s*([+-]?)\s*(\d*)(x?)")
 _NUMBER = re.compile(r"-?\d+(?:/\d+)?")
@@ -29,14 +29,14 @@ _INTEGER = re.compile(r"\d+")
 
 
 class Layout(NamedTuple):
-    """What stands around a solution's working and its answer."""
+    """The text around a solution's working and its answer."""
 
     opening: str
     between: str
     closing: str
 
     def answer(self, answer: str) -> str:
-        """All that follows the working: the answer in its box."""
+        """The text after the working, with the answer in a box."""
         return rf"{self.between}\boxed{{{answer}}}{self.closing}"
 
 
@@ -45,10 +45,10 @@ TAGGED = Layout("<think>\n", "\n</think>\n<answer>\n", "\n</answer>")
 
 
 def linear(text: str) -> tuple[int, int]:
-    """``a`` and ``b`` of a text that reads ``ax + b``.
+    """``a`` and ``b`` of a text ``ax + b``.
 
     Raises:
-        ValueError: it does not.
+        ValueError: the text has another form.
     """
     a = b = at = 0
     while at < len(text):
@@ -65,10 +65,10 @@ def linear(text: str) -> tuple[int, int]:
 
 
 def expression(question: str) -> str | None:
-    """The arithmetic whose value answers a question; None where the answer is no number.
+    """The arithmetic expression whose value is the answer; None if the answer is not a number.
 
     Raises:
-        ValueError: it is no generated question.
+        ValueError: the text is not a generated question.
     """
     if question.startswith(COMPUTE):
         return question.removeprefix(COMPUTE).removesuffix(".")
@@ -95,7 +95,7 @@ def python_code(wanted: str) -> str:
 
 
 class ToolUse(NamedTuple):
-    """How the authors call one tool."""
+    """How the policies call one tool."""
 
     argument: str
     value: Callable[[str], str]
@@ -104,7 +104,7 @@ class ToolUse(NamedTuple):
     """A call between tags, around the value."""
 
     def written(self, tool: str, wanted: str, *, chat: bool) -> str:
-        """The call that works an expression out: between tags, or as chat models write it."""
+        """The call that evaluates an expression: between tags, or in the format of chat models."""
         value = self.value(wanted)
         if not chat:
             return self.tags.format(value)
@@ -119,12 +119,12 @@ CALLS: Mapping[str, ToolUse] = {
 
 
 class GoldPolicy:
-    """Works the answer out, or has a tool work it out.
+    """Computes the answer, by itself or with a tool.
 
     Args:
         layout: the format that is rewarded.
-        tool: "none", or whose calls to write.
-        chat: write them as chat models do, instead of between tags.
+        tool: name of the tool to call, or "none".
+        chat: whether calls have the format of chat models, instead of tags.
     """
 
     def __init__(self, layout: Layout, tool: str, *, chat: bool = False) -> None:
@@ -155,7 +155,7 @@ class GoldPolicy:
         return opening + working + self._layout.answer(answer)
 
     def _wanted(self, wanted: str) -> str:
-        """The expression that a tool is asked for."""
+        """The expression to evaluate by a tool."""
         return wanted
 
     def _solution(self, question: str, wanted: str) -> tuple[str, str]:
@@ -164,15 +164,15 @@ class GoldPolicy:
 
 
 class CarelessPolicy(GoldPolicy):
-    """Solves problems of the first level step by step; forgets last steps and slips.
+    """Solves problems of the first level step by step; forgets last steps and miscalculates.
 
-    With its errors some four answers in ten are right.
+    About four answers in ten are right.
 
     Args:
-        layout: as the gold author's.
-        tool: as the gold author's. Who has one does not slip.
-        rng: of its errors.
-        chat: as the gold author's.
+        layout: as for the gold policy.
+        tool: as for the gold policy; with a tool, the policy does not miscalculate.
+        rng: draws the errors.
+        chat: as for the gold policy.
     """
 
     def __init__(

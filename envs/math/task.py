@@ -16,4 +16,4 @@ class MathTask:
     where: str = ""
     """File and line of a row, for messages."""
     own_prompt: bool = False
-    """Whether the question itself says how to answer, as verl's rows do."""
+    """Whether the question itself explains the answer format, as verl's rows do."""

@@ -4,8 +4,8 @@
 
     python -m rl.train env=mix "env.of=2*search-qa(hops=2) + knights-knaves(people=4)"
 
-A part's episode is what it is alone: its own system message, stop strings, turns and rewards. What
-all parts share is the score ``success``, from 0 to 1.
+A part's episode is unchanged by the mixture: it has its own system message, stop strings, turns and
+rewards. All parts share the score ``success``, from 0 to 1.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from envs.registration import env_type, make_from
 
 @dataclass(slots=True)
 class MixState:
-    """An episode's state; in a snapshot, with the part's."""
+    """An episode's state; in a snapshot, with the state of the part."""
 
     part: int
     earned: float = 0.0
@@ -59,7 +59,7 @@ class MixEnv(TextEnv[MixTask, MixState]):
             whole=[part.options.split == ALL for part in self._parts],
         )
         super().__init__(options, tasks, services)
-        # The part draws a budget, and says it.
+        # The part draws a budget and states it in its prompt.
         self._budget_rule = ""
         ranges = [env.reward_range for env in self._envs]
         self.reward_range = (min(low for low, _ in ranges), max(high for _, high in ranges))
@@ -70,7 +70,7 @@ class MixEnv(TextEnv[MixTask, MixState]):
     @classmethod
     @asynccontextmanager
     async def open_services(cls, options: EnvOptions) -> AsyncIterator[Mapping[str, Any]]:
-        """Every part's, under ``PART/SERVICE``."""
+        """The services of all parts, under ``PART/SERVICE``."""
         opened: dict[str, Any] = {}
         async with AsyncExitStack() as stack:
             for part in cast(MixOptions, options).parts():
@@ -80,7 +80,7 @@ class MixEnv(TextEnv[MixTask, MixState]):
             yield opened
 
     async def begin(self, task: MixTask) -> str:
-        """The beginning of a part's episode, whose manner of speaking holds until its end."""
+        """Start the part's episode; its prompt settings hold until the end."""
         self.state = MixState(task.part)
         env = self._playing
         env.tool_tap = self.tool_tap
@@ -90,7 +90,7 @@ class MixEnv(TextEnv[MixTask, MixState]):
         return observation
 
     async def turn(self, action: Action) -> Reply:
-        """What the part answers; the score ``success`` is added."""
+        """The part's reply, with the additional score ``success``."""
         env = self._playing
         observation, reward, terminated, _, info = await env.astep(action)
         self._speak_as(env)
@@ -101,7 +101,7 @@ class MixEnv(TextEnv[MixTask, MixState]):
 
     @property
     def episode_id(self) -> EpisodeId:
-        """The part's: it can be played again without the mixture."""
+        """The id of the part's episode, which can be replayed without the mixture."""
         self._running()
         return replace(self._playing.episode_id, part=self._parts[self.state.part].name)
 
@@ -116,7 +116,7 @@ class MixEnv(TextEnv[MixTask, MixState]):
         return self._envs[task.part].difficulty(task.index)
 
     def gold_policy(self) -> Callable[[str], str]:
-        """That of the first part whose policy can make something of the first observation."""
+        """The gold policy of the first part whose policy accepts the first observation."""
         policies = [env.gold_policy() for env in self._envs]
         chosen: Callable[[str], str] | None = None
 
@@ -126,7 +126,7 @@ class MixEnv(TextEnv[MixTask, MixState]):
                 return chosen(observation)
             refused = []
             for part, policy in zip(self._parts, policies, strict=True):
-                # Another environment's observation may break a policy in any way.
+                # A policy may raise anything on an observation of another environment.
                 try:
                     action = policy(observation)
                 except Exception as error:
@@ -139,7 +139,7 @@ class MixEnv(TextEnv[MixTask, MixState]):
         return act
 
     def demonstrator(self, rng: np.random.Generator) -> Callable[[str], str]:
-        """That of the part whose episode it is."""
+        """The demonstrator of the current part."""
         self._running()
         return self._playing.demonstrator(rng)
 
@@ -158,7 +158,7 @@ class MixEnv(TextEnv[MixTask, MixState]):
         self._playing.tool_tap = self.tool_tap
 
     def fork(self, reseed: int | None = None) -> Self:
-        """As the base class's, with a fork of the part: what tools keep is copied."""
+        """As the base class's, with a fork of the part, which copies the state of tools."""
         twin = super().fork(reseed)
         twin._playing.close()
         twin._envs[self.state.part] = self._playing.fork(reseed)
@@ -201,11 +201,11 @@ class MixEnv(TextEnv[MixTask, MixState]):
 
     @property
     def _playing(self) -> TextEnv[Any, Any]:
-        """The part whose episode it is."""
+        """The current part's environment."""
         return self._envs[self.state.part]
 
     def _speak_as(self, env: TextEnv[Any, Any]) -> None:
-        """A part's manner of speaking is the mixture's."""
+        """Take over the part's prompt settings."""
         self.role, self.system_prompt = env.role, env.system_prompt
         self.tool_schemas = env.tool_schemas
         self.stop, self.continues, self.prefill = env.stop, env.continues, env.prefill
@@ -215,7 +215,7 @@ class MixEnv(TextEnv[MixTask, MixState]):
         return self.state.inner
 
     def _success(self, scores: Mapping[str, float]) -> float:
-        """The part's own score of success; where it has none, its return within its range."""
+        """The part's success score, or else its return as a share of its reward range."""
         env = self._playing
         if env.success_score:
             return scores.get(env.success_score, 0.0)

@@ -1,4 +1,4 @@
-"""What a mixture is made of: its parts, read from a text, and their tasks, interleaved."""
+"""The parts of a mixture, parsed from a text, and their tasks, interleaved."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from envs.options import EnvOptions, Tasks
 from envs.registration import env_type, options_of, resolve
 
 MAX_PERIOD = 1000
-"""Most tasks after which the sequence of parts repeats; bounds how odd weights may be."""
+"""Maximum length of the repeating sequence of parts; bounds the weights' common denominator."""
 _PART = re.compile(
     r"\s*(?:(?P<weight>\d+(?:\.\d+)?)\s*\*\s*)?"
     r"(?P<name>[a-z0-9][a-z0-9_/-]*)"
@@ -31,7 +31,7 @@ class Part:
     """An environment in a mixture."""
 
     name: str
-    """As it is written in ``of``, without its weight."""
+    """The part as written in ``of``, without its weight."""
     weight: Fraction
     env_id: str
     options: EnvOptions
@@ -39,20 +39,20 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class MixOptions(EnvOptions):
-    """Which environments, and how often each is played.
+    """Options of a mixture: its environments and their weights.
 
-    With split="all", as evaluations play a mixture, a part whose rows name no split plays every
-    row, and any other part its test tasks.
+    With split="all", the split of evaluations, a part whose rows name no split plays every row, and
+    any other part plays its test tasks.
     """
 
     composed: ClassVar[bool] = True
     of: str = "search-qa + math"
     """Environments with weights and options: "2*search-qa(hops=2) + knights-knaves(people=4)"."""
     max_turns: int = 0
-    """Actions per episode, at least the most of any part; 0: just that. Parts keep their own."""
+    """Maximum actions per episode; 0: the maximum of all parts. Parts keep their own limits."""
     step_timeout_s: float = 0.0
-    """A step that waits longer than this fails; 0: the longest of any part. Parts keep their
-    own."""
+    """Seconds that a step may wait before it fails; 0: the maximum of all parts. Parts keep their
+    own limits."""
 
     def __post_init__(self) -> None:
         parts = self.parts()
@@ -64,10 +64,10 @@ class MixOptions(EnvOptions):
         super().__post_init__()
 
     def parts(self) -> tuple[Part, ...]:
-        """The parts, whose split and seed are the mixture's.
+        """The parts, with the split and seed of the mixture.
 
         Raises:
-            ValueError: ``of`` names none, one twice, or options that make no sense.
+            ValueError: ``of`` names no part or one part twice, or has invalid options.
             UnknownNameError: there is no environment of that name.
         """
         return _parse(self.of, self.split, self.seed, self.token_budget)
@@ -153,7 +153,7 @@ def _typed(env_id: str, written: str) -> dict[str, Any]:
 
 
 def pattern_of(weights: Sequence[Fraction]) -> tuple[int, ...]:
-    """The shortest sequence of parts in which each has its share, as evenly as can be.
+    """The shortest sequence of parts in which each part has its share, evenly spread.
 
     Each place goes to the part furthest behind its share (smooth weighted round-robin).
     """
@@ -191,15 +191,15 @@ class MixTask:
 class MixTasks:
     """The parts' tasks, interleaved by their weights.
 
-    The train split has all tasks of every part: those of a small part come again. In the other
-    splits no task comes twice. They end with the part that runs out first, or, where parts are to
-    be played whole, with the last task of such parts.
+    The train split has all tasks of every part and repeats the tasks of small parts. In the other
+    splits no task repeats: they end when the first part runs out, or with the last task of the
+    parts that must be complete.
 
     Args:
-        tasks: of each part.
-        weights: of the parts.
-        again: whether tasks may come again.
-        whole: whether every task of a part must be there; empty: of no part.
+        tasks: the tasks of each part.
+        weights: the weights of the parts.
+        again: whether tasks may repeat.
+        whole: whether each part must be complete; empty: no part must be.
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""Free answers, judged against an expert's."""
+"""Free answers, judged against an expert's reference answer."""

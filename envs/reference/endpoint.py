@@ -18,14 +18,14 @@ _AROUND = " \t\n.,!*\"'`"
 
 
 class EndpointJudge:
-    """Asks a chat model for YES or NO. Use it as an asynchronous context manager, on one loop.
+    """A judge that asks a chat model for YES or NO; an asynchronous context manager on one loop.
 
     Args:
         url: the API's root: ``http://host:port/v1``.
-        model: the judge's name there.
-        key: sent as a bearer token; "" for none.
-        soft: ask for log-probabilities too: the soft reward needs them.
-        limits: of one judgement.
+        model: the judge's name in the API.
+        key: bearer token; "" for none.
+        soft: whether to request log-probabilities, which the soft reward needs.
+        limits: limits of one judgement.
     """
 
     def __init__(
@@ -50,8 +50,8 @@ class EndpointJudge:
         """The model's judgement.
 
         Raises:
-            ToolFailure: it did not answer in time.
-            JudgeFailure: it refuses, or what it says is neither YES nor NO.
+            ToolFailure: the model did not respond in time.
+            JudgeFailure: the model refuses, or says neither YES nor NO.
         """
         messages = reference_messages(question, reference, answer)
         logprobs = 0 if self._soft else None

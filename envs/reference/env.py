@@ -1,7 +1,7 @@
 """``reference-qa-v0``: free answers, judged against an expert's reference answer.
 
-The judge reads the last line of the action and says whether it agrees with the reference. Without
-one named, a rule of words is the judge, and everything runs offline.
+The judge reads the last line of the action and decides whether it agrees with the reference. The
+default judge is a rule that compares words, so everything runs offline.
 """
 
 from __future__ import annotations
@@ -33,34 +33,34 @@ INSTRUCTIONS = (
 OVER_LENGTH = ("length", "context_full")
 """Finish reasons of an incomplete action."""
 SOFT_FLOOR = {GENERATED: 0.1, "rows": 0.3}
-"""What the words of a question, said again, have in common with its answer, at most."""
+"""Maximum overlap of a question's words with its answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceQAOptions(RowOptions):
-    """Which questions, who judges, and what a judgement is worth."""
+    """Options of questions, the judge and the reward."""
 
     sentences: int = 3
-    """Generated tasks: sentences of a report, from 1 to 12."""
+    """Generated tasks: sentences per report, from 1 to 12."""
     reward: str = "binary"
-    """"binary": 1 if the judge calls the answer right; "soft": how probable it finds that."""
+    """"binary": 1 if the judge accepts the answer; "soft": the judge's probability for that."""
     judge: str = RULE
-    """"rule": equal words; or the URL of an OpenAI-compatible API, http://host:port/v1."""
+    """"rule": compares words; or the URL of an OpenAI-compatible API, http://host:port/v1."""
     judge_model: str = ""
-    """The judge's name at that URL."""
+    """The judge's name in the API."""
     judge_key: str = ""
     """The environment variable that holds the URL's key; "" for none."""
     judge_timeout_s: float = 60.0
     """Seconds of one request to the judge."""
     judge_retries: int = 3
-    """Further requests after one that failed in a way that may pass."""
+    """Further attempts after a retryable failure."""
     judge_concurrent: int = 64
-    """Requests at once."""
+    """Maximum number of concurrent requests."""
     instructions: bool = True
     """Whether a system message holds the rules; without it the agent must know the rules."""
     step_timeout_s: float = 600.0
-    """A step that waits longer than this fails (EnvFailure, retryable): all requests together, and
-    the wait for a place."""
+    """Seconds that a step may wait before it fails (EnvFailure, retryable): all requests together,
+    and the wait in the queue."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -94,7 +94,7 @@ class ReferenceQAOptions(RowOptions):
 
 
 class ReferenceQAEnv(TextEnv[ReferenceTask, ReferenceTask]):
-    """A question, a free answer, a judge; see the module's docstring."""
+    """Questions with free answers, judged against a reference; see the module's docstring."""
 
     Options = ReferenceQAOptions
     card = Card(
@@ -147,7 +147,7 @@ class ReferenceQAEnv(TextEnv[ReferenceTask, ReferenceTask]):
         return task.question
 
     async def turn(self, action: Action) -> Reply:
-        """The judge's word on the last line."""
+        """The judgement of the last line."""
         answer = final_step(action) if action.finish_reason not in OVER_LENGTH else ""
         # An empty answer needs no judge.
         judgement = await self._judged(answer) if answer else Judgement(False)
@@ -169,7 +169,7 @@ class ReferenceQAEnv(TextEnv[ReferenceTask, ReferenceTask]):
         return lambda _: " ".join(self.state.reference.split())
 
     def demonstrator(self, rng: np.random.Generator) -> Callable[[str], str]:
-        """Generated reports only: a reader that takes the wrong sentence, or half of the answer."""
+        """Generated reports only: a reader that picks a wrong sentence, or half of the answer."""
         if self._chosen.tasks != GENERATED:
             raise NotImplementedError("rows have no imperfect author")
         return CarelessReader(rng)

@@ -1,4 +1,4 @@
-"""What a judge says of an answer, and what that is worth.
+"""Judgements of answers, and their rewards.
 
 Su et al., "Crossing the Reward Bridge: Expanding RL with Verifiable Rewards Across Diverse Domains"
 (arXiv:2503.23829): a judge compares the last step of a solution with an expert's reference answer.
@@ -29,15 +29,15 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A judge's word on one answer."""
+    """A judge's verdict on one answer."""
 
     correct: bool
     """The label."""
     probability: float = 1.0
-    """How sure the judge is of its label: the probability that it gives it, from 0 to 1."""
+    """The judge's probability of its label, from 0 to 1."""
 
     def __post_init__(self) -> None:
-        # Written so that nan fails.
+        # This form of the comparison also rejects nan.
         if not 0.0 <= self.probability <= 1.0:
             raise ValueError(f"a judgement's probability ({self.probability}) must be from 0 to 1")
 
@@ -48,22 +48,22 @@ class Judgement:
 
     @property
     def soft(self) -> float:
-        """The paper's soft reward: the probability that the answer is right, as the judge sees it.
+        """The paper's soft reward: the judge's probability that the answer is right.
 
-        p(1) where the label is 1, and 1 - p(0) where it is 0 (section 3).
+        p(1) if the label is 1, and 1 - p(0) if it is 0 (section 3).
         """
         return self.probability if self.correct else 1.0 - self.probability
 
 
 Judge = Callable[[str, str, str], Judgement | bool | Awaitable[Judgement | bool]]
-"""(question, reference, answer) -> judgement; plain ones are called in a thread."""
+"""A function (question, reference, answer) -> judgement; plain functions run in a thread."""
 
 
 async def rule_judge(question: str, reference: str, answer: str) -> Judgement:
-    """The paper's rule, from 0 to 1 by the words that answer and reference have in common.
+    """The paper's rule, which compares the words of answer and reference.
 
-    Right is what equals the reference after SQuAD's normalisation. The soft reward of anything else
-    is Jaccard's index.
+    An answer is right if it equals the reference after SQuAD's normalisation. The soft reward of
+    other answers is Jaccard's index, from 0 to 1.
     """
     if exact_match(answer, [reference]):
         return Judgement(True)
@@ -71,7 +71,7 @@ async def rule_judge(question: str, reference: str, answer: str) -> Judgement:
 
 
 class ChooserJudge:
-    """A judge that says YES or NO, whichever is the more probable: of a model in this process, say.
+    """A judge that takes the more probable of YES and NO, for example of a model in this process.
 
     Args:
         chooser: the model.
@@ -84,7 +84,7 @@ class ChooserJudge:
         """The model's judgement.
 
         Raises:
-            JudgeFailure: it gives none.
+            JudgeFailure: the model gives no verdict.
         """
         yes = await agreement(self._chooser, question, reference, answer)
         return Judgement(True, yes) if yes >= 0.5 else Judgement(False, 1 - yes)
@@ -94,8 +94,8 @@ async def ask(judge: Judge, question: str, reference: str, answer: str) -> Judge
     """A judge's judgement.
 
     Raises:
-        JudgeFailure: it gave none.
-        TypeError: what it gave is no judgement.
+        JudgeFailure: the judge gave no verdict.
+        TypeError: the judge's result is not a judgement.
     """
     said: object
     if inspect.iscoroutinefunction(judge) or inspect.iscoroutinefunction(type(judge).__call__):
@@ -111,5 +111,5 @@ async def ask(judge: Judge, question: str, reference: str, answer: str) -> Judge
 
 
 def final_step(text: str) -> str:
-    """The last line that is not empty, stripped: all that the paper's judge reads of a solution."""
+    """The last non-empty line, stripped: the only part that the paper's judge reads."""
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")

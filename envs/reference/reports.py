@@ -1,6 +1,6 @@
-"""Drawn reports on why things were closed, a question about one of them, and who can answer it.
+"""Generated reports on why things were closed, questions about them, and scripted policies.
 
-The answer is a phrase of the report, so that everything stands in the prompt and all runs offline.
+The answer is a phrase of the report, so the prompt is enough and everything runs offline.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _SENTENCE = re.compile(r"The (\w+) of (\w+) was closed because of (a \w+ in the 
 _QUESTION = re.compile(r"Why was the (\w+) of (\w+) closed\?")
 
 RIGHT_SENTENCE, WHOLE_PHRASE = 0.6, 0.7
-"""How often the careless reader finds the sentence, and how often it copies all of its cause."""
+"""Probabilities with which the careless reader finds the sentence, and copies its whole cause."""
 
 
 class ReportTasks(DrawnTasks[ReferenceTask]):
-    """The reports of one split. A hash of the whole text chooses it.
+    """The reports of one split; a hash of the whole text selects the split.
 
     Args:
         split: "train", "validation" or "test".
-        seed: of the drawing.
-        sentences: of a report.
+        seed: seed of the reports.
+        sentences: sentences per report.
     """
 
     def __init__(self, split: str, seed: int, sentences: int) -> None:
@@ -71,10 +71,10 @@ def _draw(rng: random.Random, sentences: int) -> ReferenceTask:
 
 
 def read(observation: str) -> str:
-    """The cause that a report gives for what its question asks.
+    """The answer: the cause in a report.
 
     Raises:
-        ValueError: it is no such report, or does not say.
+        ValueError: the text is no such report, or has no answer.
     """
     asked = _QUESTION.search(observation)
     causes = {(thing, place): cause for thing, place, cause in _SENTENCE.findall(observation)}
@@ -84,10 +84,10 @@ def read(observation: str) -> str:
 
 
 class CarelessReader:
-    """Often takes the cause from another sentence, or copies only its beginning.
+    """A policy that often takes the cause of another sentence, or only its beginning.
 
     Args:
-        rng: of its errors.
+        rng: draws the errors.
     """
 
     def __init__(self, rng: np.random.Generator) -> None:

@@ -10,7 +10,7 @@ from envs.datasets.splits import Dataset, arrange
 from envs.reference.task import ReferenceTask
 
 REFERENCES = ("reference", "reference_answer", "answer")
-"""Columns that may hold the reference; the first that a row has counts."""
+"""Columns of the reference; the first one that a row has counts."""
 
 
 @cache
@@ -20,14 +20,14 @@ def load_questions(source: str, columns: str = "") -> Dataset[ReferenceTask]:
     Each source is read once per process.
 
     Raises:
-        ValueError: a column is missing, or a row is broken.
+        ValueError: a column is missing, or a row is malformed.
         DatasetUnavailable: the hub is unreachable or has no such data set.
     """
     return questions_from(load_rows(source, columns=columns), name_of(source))
 
 
 def questions_from(rows: Iterable[Row], source: str = "rows") -> Dataset[ReferenceTask]:
-    """As :func:`load_questions`, of rows.
+    """As :func:`load_questions`, from rows.
 
     Raises:
         ValueError: as :func:`load_questions`.

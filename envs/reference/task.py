@@ -12,4 +12,4 @@ class ReferenceTask:
     question: str
     """The first observation."""
     reference: str
-    """The expert's answer; nothing shows it to an agent."""
+    """The expert's answer; agents never see it."""

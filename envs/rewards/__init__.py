@@ -1,4 +1,4 @@
-"""Rewards and scores over text: pure functions, and rubrics that name them and add them up."""
+"""Rewards and scores of texts: pure functions, and rubrics that name and sum them."""
 
 from envs.rewards.registration import make_rubric, names, register
 from envs.rewards.rubric import Gate, Reward, Rubric, Sequential, Transcript, WeightedSum

@@ -1,8 +1,8 @@
 """Short answers against gold ones: exact match, F1, cover match and Jaccard's index.
 
 Rajpurkar et al., "SQuAD: 100,000+ Questions for Machine Comprehension of Text" (2016), section
-6.1; the yes/no rule is HotpotQA's (Yang et al., 2018, official evaluation). What two texts must
-have in common is a choice of its own: SQuAD's normaliser, or R1-Searcher's.
+6.1; the yes/no rule is HotpotQA's (Yang et al., 2018, official evaluation). Texts are normalised
+before the comparison, by SQuAD's normaliser or by R1-Searcher's.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ _BOOLEANS = {"True": "yes", "False": "no"}
 _CLOSED = frozenset({"yes", "no", "noanswer"})
 
 Normalizer = Callable[[str], str]
-"""From an answer as it is written to what is compared."""
+"""A function from an answer to its normalised form."""
 
 
 def normalize_answer(text: str) -> str:
-    """SQuAD's: lower case; ASCII punctuation deleted; articles left out; single spaces."""
+    """SQuAD's normaliser: lower case, no ASCII punctuation, no articles, single spaces."""
     bare = text.lower().translate(_DELETE_PUNCTUATION)
     return " ".join(_ARTICLE.sub(" ", bare).split())
 
 
 def searcher_normalize(text: str) -> str:
-    """R1-Searcher's: as SQuAD's, but punctuation becomes a space, and True and False yes and no.
+    """R1-Searcher's: as SQuAD's, but punctuation becomes a space, True yes, and False no.
 
     "well-known" is two words here and one in SQuAD (arXiv:2503.05592, the authors' reward servers).
     """
@@ -38,21 +38,21 @@ def searcher_normalize(text: str) -> str:
 
 
 NORMALIZERS: dict[str, Normalizer] = {"squad": normalize_answer, "r1-searcher": searcher_normalize}
-"""By the name under which a rubric asks for them."""
+"""Normalisers by their names in rubrics."""
 
 
 def exact_match(
     prediction: str, golds: Sequence[str], normalize: Normalizer = normalize_answer
 ) -> float:
-    """1.0 where the normalised prediction is one of the normalised golds, else 0.0."""
+    """1.0 if the normalised prediction equals a normalised gold, otherwise 0.0."""
     return float(normalize(prediction) in {normalize(gold) for gold in golds})
 
 
 def f1(prediction: str, golds: Sequence[str], normalize: Normalizer = normalize_answer) -> float:
     """The best F1 of word overlap over the golds, in [0, 1].
 
-    "yes", "no" and "noanswer" are right or wrong: part of an answer that contains one of them,
-    where the other does not equal it, earns nothing.
+    "yes", "no" and "noanswer" are only right or wrong: if prediction or gold is one of them, and
+    the two differ, F1 is 0.
     """
     return max(_f1(normalize(prediction), normalize(gold)) for gold in golds)
 
@@ -60,10 +60,9 @@ def f1(prediction: str, golds: Sequence[str], normalize: Normalizer = normalize_
 def cover_match(
     prediction: str, golds: Sequence[str], normalize: Normalizer = searcher_normalize
 ) -> float:
-    """1.0 where the prediction holds every word of a gold, in any order, else 0.0.
+    """1.0 if the prediction holds every word of a gold, in any order, otherwise 0.0.
 
-    R1-Searcher's cover exact match (arXiv:2503.05592, stage 1). A gold without words is covered
-    by nothing.
+    R1-Searcher's cover exact match (arXiv:2503.05592, stage 1); 0 for a gold without words.
     """
     words = set(normalize(prediction).split())
     covers = (set(normalize(gold).split()) for gold in golds)
@@ -74,7 +73,7 @@ def jaccard(prediction: str, golds: Sequence[str]) -> float:
     """The best share of common words among all words of prediction and gold, in [0, 1].
 
     The rule-based soft reward of Crossing the Reward Bridge (arXiv:2503.23829): sets of lower-case
-    words, punctuation deleted, articles kept. Two texts without words have nothing in common.
+    words without punctuation, with articles. The share of two texts without words is 0.
     """
     predicted = _words(prediction)
     return max(_index(predicted, _words(gold)) for gold in golds)

@@ -1,7 +1,7 @@
-"""The rewards of ``envs.rewards`` as named components of a rubric; options are those of the text.
+"""The rewards of ``envs.rewards`` as named components of a rubric, with options.
 
-A format's floor is its full worth: tags alone earn it. The floor of what compares answers is 0, for
-environments that take the answer out of tags or out of a form of its own.
+The floor of a format is its full value, because tags alone earn it. The floor of comparisons of
+answers is 0, because environments read answers from tags or another format.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ def accuracy() -> Reward:
 
 
 def verdict(right: float = 1.0, wrong: float = -1.0, none: float = -1.0) -> Reward:
-    """What a right answer, a wrong one and none at all are worth; by default DAPO's 1 and -1.
+    """Values of a right answer, a wrong answer and no answer; by default DAPO's 1 and -1.
 
     Raises:
-        ValueError: right is not worth the most, or none more than wrong.
+        ValueError: a right answer is not worth the most, or no answer is worth more than a wrong
+            one.
     """
     if not right > wrong >= none:
         raise ValueError(
@@ -37,7 +38,7 @@ def verdict(right: float = 1.0, wrong: float = -1.0, none: float = -1.0) -> Rewa
 
 
 def think_answer() -> Reward:
-    """Thought, then answer, each between its tags: ``thinking.think_answer_format``."""
+    """A thought, then an answer, both in tags: ``thinking.think_answer_format``."""
     return _text("think_answer", thinking.think_answer_format)
 
 
@@ -47,12 +48,12 @@ def tag_count() -> Reward:
 
 
 def one_think_end() -> Reward:
-    """One end of thought on a line of its own (open-rs): ``thinking.one_think_end``."""
+    """One closing think tag on its own line (open-rs): ``thinking.one_think_end``."""
     return _text("one_think_end", thinking.one_think_end)
 
 
 def repetition(ngram: int = 3, max_penalty: float = -1.0) -> Reward:
-    """Minus the share of repeated n-grams in what the agent wrote: ``wording.repetition_penalty``.
+    """Minus the share of repeated n-grams in the agent's text: ``wording.repetition_penalty``.
 
     Raises:
         ValueError: an option is out of range.
@@ -72,7 +73,7 @@ def language(language: str = "en") -> Reward:
     """The share of thoughts in the language's script: ``wording.language_consistency``.
 
     Raises:
-        ValueError: its script is not known.
+        ValueError: the language's script is unknown.
     """
     if language not in wording.SCRIPTS:
         known = ", ".join(sorted(wording.SCRIPTS))
@@ -85,17 +86,17 @@ def language(language: str = "en") -> Reward:
 
 
 def research_format() -> Reward:
-    """ReSearch's format, and a text that came to its end: ``format.research_format``."""
+    """ReSearch's format in a complete text: ``format.research_format``."""
     return _format("research_format", format.research_format)
 
 
 def searcher_format() -> Reward:
-    """R1-Searcher's format, and a text that came to its end: ``retrieval.searcher_format``."""
+    """R1-Searcher's format in a complete text: ``retrieval.searcher_format``."""
     return _format("searcher_format", retrieval.searcher_format)
 
 
 def search_r1_format() -> Reward:
-    """Search-R1's format, and a text that came to its end: ``retrieval.search_r1_format``."""
+    """Search-R1's format in a complete text: ``retrieval.search_r1_format``."""
     return _format("search_r1_format", retrieval.search_r1_format)
 
 
@@ -112,13 +113,13 @@ def f1(normalizer: str = "squad") -> Reward:
 
 
 def cover_em(normalizer: str = "r1-searcher") -> Reward:
-    """Whether all words of a gold stand in the answer: ``answers.cover_match``."""
+    """Whether the answer holds all words of a gold: ``answers.cover_match``."""
     normalize = _normalizer(normalizer)
     return _answer("cover_em", lambda answer, golds: answers.cover_match(answer, golds, normalize))
 
 
 def jaccard() -> Reward:
-    """Words in common with a gold: ``answers.jaccard``."""
+    """Share of common words with a gold: ``answers.jaccard``."""
     return _answer("jaccard", answers.jaccard)
 
 

@@ -1,12 +1,12 @@
-"""Formats of a whole answer, tags and all: what is wrong with a text, or its answer."""
+"""ReSearch's format of a whole text: its violations, and its answer."""
 
 from __future__ import annotations
 
 
 def research_format(text: str) -> str | None:
-    r"""What breaks ReSearch's format, or None where nothing does.
+    r"""The first violation of ReSearch's format; None if there is none.
 
-    Right is: at least one ``<think>``, each with its ``</think>``; after each ``<search>``, in
+    The format: at least one ``<think>``, each with its ``</think>``; after each ``<search>``, in
     this order, ``</search>``, ``<result>`` and ``</result>``; and exactly one ``<answer>`` with
     its ``</answer>``, a ``\boxed{...}`` between them (arXiv:2503.19470, section 2.3; the order of
     the search tags follows the authors' code).
@@ -32,10 +32,9 @@ def research_format(text: str) -> str | None:
 
 
 def boxed_answer(text: str) -> str | None:
-    r"""What the last ``\boxed{...}`` between ``<answer>`` and ``</answer>`` holds, stripped.
+    r"""The stripped content of the last ``\boxed{...}`` between ``<answer>`` and ``</answer>``.
 
-    None where there is no such thing. Braces inside are balanced: ``\boxed{\frac{1}{2}}`` holds
-    ``\frac{1}{2}``.
+    None without such a box. Braces are balanced: ``\boxed{\frac{1}{2}}`` holds ``\frac{1}{2}``.
     """
     _, found, rest = text.rpartition("<answer>")
     answer, closed, _ = rest.partition("</answer>")
@@ -43,9 +42,9 @@ def boxed_answer(text: str) -> str | None:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""What the last ``\boxed{...}`` of a text holds, stripped; None where there is none.
+    r"""The stripped content of the last ``\boxed{...}`` in a text; None without one.
 
-    Braces inside are balanced, and a last one that is never closed is none.
+    Braces are balanced; if the last box is not closed, the result is None.
     """
     start = text.rfind(r"\boxed{")
     if start < 0:

@@ -1,6 +1,6 @@
-r"""Published rewards for a text that ends in an answer: accuracy, and what its format earns.
+r"""Published rewards for a text that ends with an answer: accuracy and format.
 
-The answer is what the last ``\boxed{...}`` holds, however many there are.
+The answer is the content of the last ``\boxed{...}``.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from envs.rewards.format import boxed_answer, last_boxed
 
 @dataclass(frozen=True, slots=True)
 class MathReward:
-    """What is paid for, and what an agent has to know of it."""
+    """A reward, and its instructions for the agent."""
 
     rubric: str
-    """The rubric, in the words of ``envs.rewards.make_rubric``."""
+    """The rubric, as a text for ``envs.rewards.make_rubric``."""
     find_answer: Callable[[str], str | None] = last_boxed
-    """The answer in the agent's last words; None where there is none."""
+    """Finds the answer in the agent's last action; None if there is none."""
     instructions: str = r"Put the answer in \boxed{ }."
 
 
@@ -35,7 +35,7 @@ MATH_REWARDS: Mapping[str, MathReward] = {
     "open-rs": MathReward("2*accuracy + one_think_end", instructions=_THINK),
     "orz": MathReward("accuracy", boxed_answer, _TAGS),
 }
-"""By name: DeepSeek-R1-Zero (arXiv:2501.12948, accuracy plus format at equal weight; 1 each, which
-the paper does not say), open-r1's tag count beside it, open-rs (arXiv:2503.16219, 2 and 1), and
-Open-Reasoner-Zero (arXiv:2503.24290: nothing for the format, and the box counts only inside
-``<answer>``)."""
+"""Rewards by name: DeepSeek-R1-Zero (arXiv:2501.12948, accuracy plus format at equal weight; the
+paper does not state the weights, here 1 each), the same with open-r1's tag count, open-rs
+(arXiv:2503.16219, weights 2 and 1), and Open-Reasoner-Zero (arXiv:2503.24290, no reward for the
+format, and the box counts only inside ``<answer>``)."""

@@ -1,9 +1,8 @@
-"""Rewards by name, from here and from plug-ins, in two kinds.
+"""Rewards by name, built in or from plug-ins, in two kinds.
 
-A ``rubric`` reads the text of one episode and lives here. A ``shaping`` reads token counts and
-whole groups of episodes; ``rl.credit.shaping`` knows what one is. Both are advertised in the
-entry-point group ``turnwise.rewards``, their kind before the name: ``rubric.polite``,
-``shaping.brief``.
+A ``rubric`` reads the text of one episode. A ``shaping`` reads token counts and whole groups of
+episodes; ``rl.credit.shaping`` defines it. Plug-ins advertise both kinds in the entry-point group
+``turnwise.rewards``, with the kind before the name: ``rubric.polite``, ``shaping.brief``.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ _registry = Registry("reward", "turnwise.rewards", _NAME)
 
 
 def register(kind: Kind, name: str, target: Any) -> None:
-    """Register a reward, something that makes one, or ``"module:attribute"`` for either.
+    """Register a reward, a factory of rewards, or ``"module:attribute"`` of either.
 
     Raises:
-        ValueError: the name is taken, or no word of lower-case letters, digits and underscores.
+        ValueError: the name is taken, or not of lower-case letters, digits and underscores.
     """
     full = f"{kind}.{name}"
     if not _NAME.fullmatch(full):
@@ -34,17 +33,17 @@ def register(kind: Kind, name: str, target: Any) -> None:
 
 
 def names(kind: Kind) -> list[str]:
-    """Every known name of a kind, sorted."""
+    """All registered names of a kind, sorted."""
     return [full.partition(".")[2] for full in _registry.names() if full.startswith(f"{kind}.")]
 
 
 def find(kind: Kind, name: str) -> Any:
-    """What is registered under a name: a reward of this kind, or something that makes one.
+    """The registered object of a name: a reward of this kind, or a factory of such rewards.
 
     Raises:
         UnknownNameError: the name is not registered; the message lists known names.
         PluginImportError: the plug-in that owns it fails to import.
-        ValueError: it is of the other kind.
+        ValueError: the reward is of the other kind.
     """
     known = names(kind)
     if name not in known:
@@ -56,17 +55,17 @@ def find(kind: Kind, name: str) -> Any:
 
 
 def make_rubric(text: str, key: str = "rubric") -> Rubric:
-    """The rubric that a word of the command line describes: ``f1 + 0.1*research_format``.
+    """The rubric of a text such as ``f1 + 0.1*research_format``.
 
-    Beside registered names it knows ``gate(rubric, at_least=1.0)`` and ``sequential(condition, ...,
-    rubric)``.
+    Besides registered names, the text may hold ``gate(rubric, at_least=1.0)`` and
+    ``sequential(condition, ..., rubric)``.
 
     Args:
         text: a sum of names with weights and options (``envs.rewards.spec``).
-        key: the setting it is the value of, for messages.
+        key: the setting with this value, for messages.
 
     Raises:
-        ValueError: it is no such sum, or an option or a combination is wrong.
+        ValueError: the text is malformed, or an option or a combination is wrong.
         UnknownNameError: a name is not registered.
         PluginImportError: the plug-in that owns a name fails to import.
     """

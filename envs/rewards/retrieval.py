@@ -1,7 +1,7 @@
-"""Rewards of R1-Searcher and Search-R1 over a whole answer: formats, and what each is worth.
+"""Rewards of R1-Searcher and Search-R1 for a whole text: formats and their values.
 
-ReSearch's format is in ``envs.rewards.format``. The texts here are what an agent wrote, with what
-it read in their place and without the prompt: R1-Searcher's prompt opens ``<think>`` itself.
+ReSearch's format is in ``envs.rewards.format``. A text is the agent's text with the inserted
+results, without the prompt; R1-Searcher's prompt opens ``<think>`` itself.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ _INFORMATION = re.compile(r"<information>(.*?)</information>", re.DOTALL)
 
 
 def tagged_answer(text: str) -> str | None:
-    """What the last whole pair of answer tags holds, stripped, or None where there is no pair.
+    """The stripped content of the last complete pair of answer tags; None without a pair.
 
-    Search-R1's code wants a second pair, as its prompt holds one already. A text without the prompt
-    has one.
+    Search-R1's code requires a second pair, because its texts include the prompt, which has one.
     """
     pairs = _ANSWER.findall(text)
     return pairs[-1].strip() if pairs else None
 
 
 def searcher_calls(text: str) -> int | None:
-    """How many searches stand in a text, each with its documents; None where a tag is amiss.
+    """Number of searches with documents in a text; None if a tag is wrong.
 
-    R1-Searcher's seven counts: queries and documents begin and end equally often, a line break
-    behind the tag that begins documents and ``(1)`` behind it, two behind the one that ends them.
+    R1-Searcher's seven counts: queries and documents open and close equally often; a line break and
+    ``(1)`` follow the opening tag of documents, and two line breaks follow the closing tag.
     """
     counts = {text.count(tag) for tag in _SEARCH_TAGS}
     return counts.pop() if len(counts) == 1 else None
 
 
 def searcher_format(text: str) -> str | None:
-    """What breaks R1-Searcher's format (its server for Qwen, ``qwen_zero``), or None.
+    """The first violation of R1-Searcher's format (its server ``qwen_zero``), or None.
 
-    arXiv:2503.05592, section 3.2, and train/reward_server_qwen_zero.py. No search is no fault.
+    arXiv:2503.05592, section 3.2, and train/reward_server_qwen_zero.py. A text without searches is
+    allowed.
     """
     answer = _searcher_answer(text) or ""
     if searcher_calls(text) is None:
@@ -87,11 +87,11 @@ def searcher_zero_reward(text: str, golds: Sequence[str]) -> dict[str, float]:
 
 
 def searcher_stage1_reward(text: str, golds: Sequence[str]) -> dict[str, float]:
-    """R1-Searcher for Llama, stage 1: search at all, and in form.
+    """R1-Searcher for Llama, stage 1: rewards searching and the format.
 
-    0.5 for one search or more, 0.5 for the tags of thought and answer; so far the paper. Its code
-    (train/reward_server_llama_stage1.py) adds 1 for an answer that covers a gold, and -1 for none
-    or another.
+    The paper: 0.5 for at least one search, 0.5 for the tags of thought and answer. The code
+    (train/reward_server_llama_stage1.py) adds 1 for an answer that covers a gold, and -1 for any
+    other answer or none.
     """
     answer = _searcher_answer(text)
     right = answer is not None and cover_match(answer, golds) == 1.0
@@ -115,10 +115,10 @@ def searcher_stage2_reward(
 
 
 def search_r1_format(text: str) -> str | None:
-    """What breaks Search-R1's format, or None where nothing does.
+    """The first violation of Search-R1's format; None if there is none.
 
-    Right is: thought, search and information, thought, ..., thought, answer, and nothing but white
-    space between them, before the first or after the last (its v0.3, qa_em_format.py).
+    The format: thought, search and information, thought, ..., thought, answer, with only white
+    space between, before and after them (v0.3, qa_em_format.py).
     """
     state = "start"
     for part in _SEARCH_R1_TAG.split(text):
@@ -138,17 +138,17 @@ def search_r1_reward(
     final: float = 0.1,
     retrieval: float = 0.0,
 ) -> dict[str, float]:
-    """Search-R1's v0.3: exact match, and parts of it for a format, an answer, a passage.
+    """Search-R1's reward (v0.3): exact match, with partial rewards for format and passages.
 
-    With all three 0 it is its plain reward: exact match.
+    If all three partial rewards are 0, this is Search-R1's plain reward: exact match.
 
     Args:
-        text: what the agent wrote and read.
+        text: the agent's text with the inserted results.
         golds: right answers.
-        structure: for the right format with a wrong answer or none, and what a right answer in a
-            wrong format lacks.
-        final: for a wrong answer in a wrong format.
-        retrieval: for a gold that stands in a passage, beside ``structure`` only.
+        structure: reward for the right format with a wrong answer or none; also the deduction for
+            a right answer in a wrong format.
+        final: reward for a wrong answer in a wrong format.
+        retrieval: additional reward for a gold in a passage, only together with ``structure``.
     """
     answer, valid = tagged_answer(text), search_r1_format(text) is None
     right = answer is not None and exact_match(answer, golds) == 1.0
@@ -159,14 +159,14 @@ def search_r1_reward(
 
 
 def _found(text: str, golds: Sequence[str]) -> bool:
-    """Whether a gold stands in something that was read."""
+    """Whether an inserted passage holds a gold."""
     read = [normalize_answer(passage) for passage in _INFORMATION.findall(text)]
     sought = [gold for gold in map(normalize_answer, golds) if gold]
     return any(gold in passage for gold in sought for passage in read)
 
 
 def _searcher_answer(text: str) -> str | None:
-    """What follows the last ``<answer>``, up to ``</answer>``; None where one is missing."""
+    """The text between the last ``<answer>`` and ``</answer>``; None if a tag is missing."""
     if "<answer>" not in text or "</answer>" not in text:
         return None
     return text.split("<answer>")[-1].split("</answer>")[0].strip()

@@ -1,4 +1,4 @@
-"""Rubrics: from the transcript of one episode to named contributions that add up to its reward."""
+"""Rubrics: functions from an episode's transcript to named contributions to its reward."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ _TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transcript:
-    """What a rubric may read of an episode that is over."""
+    """A finished episode, as rubrics read it."""
 
     question: str = ""
     """The first observation."""
     text: str
-    """The agent's words with what it read in their place: what a format is about."""
+    """The agent's text with the inserted results; rewards of formats read it."""
     written: str
-    """The agent's own words alone."""
+    """The agent's own text."""
     answer: str | None = None
-    """The answer as the environment reads it out of the text; None: there is none."""
+    """The answer that the environment found in the text; None if there is none."""
     golds: tuple[str, ...] = ()
-    """Right answers; none where right and wrong are not a matter of text."""
+    """Right answers; empty if texts cannot decide between right and wrong."""
     correct: float = 0.0
     """The environment's own verdict, from 0 to 1."""
     complete: bool = True
-    """Whether the text came to its own end, and did not run into a limit."""
+    """Whether the text is complete; False if it reached a limit."""
 
 
 class Rubric:
-    """A pure function of a transcript, and what is known of its values.
+    """A pure function of a transcript, with bounds of its values.
 
-    :class:`Reward` makes one of a function; :class:`WeightedSum`, :class:`Gate` and
-    :class:`Sequential` make one of others.
+    :class:`Reward` wraps a function; :class:`WeightedSum`, :class:`Gate` and :class:`Sequential`
+    combine rubrics.
     """
 
     names: tuple[str, ...]
-    """The contributions, all of them there every time."""
+    """Names of the contributions; every result has all of them."""
     reward_range: tuple[float, float]
     """Least and greatest sum of the contributions."""
     reward_floor: float
@@ -48,7 +48,7 @@ class Rubric:
         raise NotImplementedError
 
     def total(self, transcript: Transcript) -> float:
-        """Their sum."""
+        """The sum of the contributions."""
         return sum(self(transcript).values())
 
 
@@ -57,8 +57,8 @@ class Reward(Rubric):
     """One named contribution.
 
     Args:
-        name: under which it is recorded.
-        score: what a transcript is worth.
+        name: the contribution's name in records.
+        score: function from a transcript to its value.
         reward_range: least and greatest score.
         reward_floor: see :class:`Rubric`.
     """
@@ -79,11 +79,11 @@ class Reward(Rubric):
         """The score under its name.
 
         Raises:
-            ValueError: it is no number, or outside the declared range.
+            ValueError: the score is not a number, or is outside the declared range.
         """
         value = float(self.score(transcript))
         low, high = self.reward_range
-        # Written so that nan fails.
+        # This form of the comparison also rejects nan.
         if not low - _TOLERANCE <= value <= high + _TOLERANCE:
             raise ValueError(
                 f"reward {self.name!r} gave {value}, outside its range {low:g}..{high:g}"
@@ -92,13 +92,13 @@ class Reward(Rubric):
 
 
 class WeightedSum(Rubric):
-    """Contributions of several rubrics, each times its weight.
+    """A weighted sum of rubrics.
 
     Args:
-        parts: (weight, rubric); a negative weight makes a cost of a reward.
+        parts: pairs (weight, rubric); a negative weight turns a reward into a cost.
 
     Raises:
-        ValueError: there are none, a weight is not finite, or two contributions share a name.
+        ValueError: there are no parts, a weight is not finite, or two contributions share a name.
     """
 
     def __init__(self, parts: Sequence[tuple[float, Rubric]]) -> None:
@@ -131,10 +131,10 @@ class WeightedSum(Rubric):
 
 
 class Gate(Rubric):
-    """A rubric that pays nothing below a threshold.
+    """A rubric whose contributions are all 0 below a threshold.
 
     Args:
-        rubric: whose contributions count where they add up to ``at_least``; else all are 0.
+        rubric: the rubric; its contributions count if their sum is at least ``at_least``.
         at_least: the threshold.
     """
 
@@ -157,14 +157,15 @@ class Gate(Rubric):
 
 
 class Sequential(Rubric):
-    """Conditions in order, then what counts: the last rubric, where each before it earned some.
+    """Conditions in order, and then a rubric, which counts if each condition earned a reward.
 
     Args:
-        rubrics: at the first that earns nothing (0 or less) it is over, and the last one's
-            contributions are all 0. Nothing behind it is asked, a costly judge for example.
+        rubrics: the conditions, then the rubric. The first condition that earns 0 or less ends the
+            evaluation, and the contributions are all 0; later rubrics, for example a costly judge,
+            are not evaluated.
 
     Raises:
-        ValueError: there are none.
+        ValueError: there are no rubrics.
     """
 
     def __init__(self, *rubrics: Rubric) -> None:

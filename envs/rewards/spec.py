@@ -1,7 +1,7 @@
-"""Weighted sums of names as one word of a command line: ``f1 + 0.1*research_format``.
+"""Parser of weighted sums of names: ``f1 + 0.1*research_format``.
 
-Python's own syntax, read and never run: names, calls with plain values, numbers as weights, ``+``,
-``-``, ``*`` and parentheses. A comma or a list adds up as well.
+The syntax is a subset of Python's, parsed and never executed: names, calls with literals, numbers
+as weights, ``+``, ``-``, ``*`` and parentheses. Commas and lists mean sums, too.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A name with its weight, and what stands in parentheses behind it."""
+    """A name with its weight and its arguments."""
 
     weight: float
     name: str
     inner: tuple[tuple[Term, ...], ...] = ()
-    """Sums that it is called with: ``gate(f1 + tags)``."""
+    """Sums among the arguments: ``gate(f1 + tags)``."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Plain values by name."""
+    """Literal arguments by name."""
 
 
 def parse_terms(key: str, text: str) -> tuple[Term, ...]:
     """The terms of ``text``.
 
     Args:
-        key: the setting it is the value of, for messages.
-        text: as described above.
+        key: the setting with this value, for messages.
+        text: a sum, as described above.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: the text is malformed.
     """
     try:
         return tuple(_terms(ast.parse(text.strip(), mode="eval").body, 1.0))

@@ -1,4 +1,4 @@
-"""Formats of an answer that is thought about first: think and answer tags, and how many."""
+"""Formats with think and answer tags."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _THOUGHT = re.compile(r"<think>(.*?)</think>", re.DOTALL)
 
 
 def think_answer_format(text: str) -> float:
-    r"""1.0 for a text that is thought, then answer, each between its tags, and nothing else.
+    r"""1.0 for a text that consists of a thought and an answer, both in tags; otherwise 0.0.
 
     DeepSeek-R1-Zero's format reward (arXiv:2501.12948, section 2.2.2) as open-r1 writes it:
     ``<think>\n...\n</think>\n<answer>\n...\n</answer>``. Its regular expression also takes texts
@@ -23,7 +23,7 @@ def think_answer_format(text: str) -> float:
 
 
 def tag_count(text: str) -> float:
-    """A quarter for each of the four tags that stands exactly once, with its line breaks.
+    """A quarter for each of the four tags that occurs exactly once, with its line breaks.
 
     open-r1's ``tag_count_reward``: the order does not matter, and tags alone earn all of it.
     """
@@ -31,11 +31,11 @@ def tag_count(text: str) -> float:
 
 
 def one_think_end(text: str) -> float:
-    r"""1.0 where ``\n</think>\n`` stands in the text exactly once, else 0.0: open-rs's format."""
+    r"""1.0 if ``\n</think>\n`` occurs exactly once in the text, otherwise 0.0: open-rs's format."""
     return float(text.count("\n</think>\n") == 1)
 
 
 def thoughts(text: str) -> str:
-    """What stands between think tags, all blocks of it; the whole text where there are none."""
+    """The content of all think tags; the whole text without think tags."""
     found = _THOUGHT.findall(text)
     return "\n".join(found) if found else text

@@ -1,11 +1,11 @@
-"""How a text is worded: whether it repeats itself, and which script its words are written in."""
+"""Repetition and language of a text."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 
-# In Chinese and Japanese no space parts the words: each character is one.
+# Chinese and Japanese have no spaces between words: each character counts as a word.
 _CHARACTERS = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
 _WORD = re.compile(rf"[{_CHARACTERS}]|[^\s{_CHARACTERS}]+")
 
@@ -21,11 +21,11 @@ SCRIPTS: dict[str, tuple[str, ...]] = {
     "th": ("THAI",),
     "zh": ("CJK",),
 }
-"""By language code, how the Unicode names of its letters begin."""
+"""Prefixes of the Unicode names of a language's letters, by language code."""
 
 
 def repetition_penalty(text: str, ngram: int = 3, max_penalty: float = -1.0) -> float:
-    """The share of n-grams that stood before, times ``max_penalty``; 0 for fewer than n words.
+    """The share of repeated n-grams, times ``max_penalty``; 0 for fewer than n words.
 
     Yeo et al., *Demystifying Long Chain-of-Thought Reasoning* (arXiv:2502.03373, appendix C.2), as
     in open-r1, but for Chinese and Japanese characters, each of which is a word here.

@@ -1,4 +1,4 @@
-"""Sums out of given numbers: reading them strictly, finding them, drawing tasks that have one."""
+"""Arithmetic over given numbers: parsing expressions, finding them, drawing solvable tasks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from itertools import combinations
 from envs.logic.tasks import DrawnTasks
 
 MAX_LENGTH = 200
-"""Characters of an expression."""
+"""Maximum characters of an expression."""
 MIN_TARGET, MAX_TARGET = 10, 100
 
 _ALPHABET = re.compile(r"[0-9+\-*/() ]+", re.ASCII)
@@ -23,14 +23,14 @@ _SYMBOLS: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult:
 
 @dataclass(frozen=True, slots=True)
 class CountdownTask:
-    """Numbers, and what to make of them."""
+    """Numbers and a target."""
 
     numbers: tuple[int, ...]
     target: int
 
 
 class BadExpression(ValueError):
-    """Raised for a text that is no expression over the given numbers; says why."""
+    """Raised for a text that is not an expression over the given numbers."""
 
 
 def evaluate(text: str) -> tuple[Fraction, list[int]]:
@@ -39,7 +39,7 @@ def evaluate(text: str) -> tuple[Fraction, list[int]]:
     An expression is made of natural numbers, ``+ - * /`` between two values, and parentheses.
 
     Raises:
-        BadExpression: the text is no such expression, too long, or divides by zero.
+        BadExpression: the text is not such an expression, is too long, or divides by zero.
     """
     if len(text) > MAX_LENGTH:
         raise BadExpression(f"more than {MAX_LENGTH} characters")
@@ -75,12 +75,13 @@ def made_of(numbers: Sequence[int], expression: str, use_all: bool) -> Fraction:
     """The value of an expression over these numbers.
 
     Args:
-        numbers: each may be used as often as it stands here.
+        numbers: the given numbers; each may be used once per occurrence.
         expression: the text.
-        use_all: whether each must be.
+        use_all: whether every number must be used.
 
     Raises:
-        BadExpression: it is none, uses another number, one too often or (``use_all``) not at all.
+        BadExpression: the text is not an expression, uses another number or one too often, or
+            (``use_all``) omits one.
     """
     value, used = evaluate(expression)
     spare = Counter(numbers)
@@ -94,7 +95,7 @@ def made_of(numbers: Sequence[int], expression: str, use_all: bool) -> Fraction:
 
 
 def find(numbers: Sequence[int], target: int, use_all: bool) -> str | None:
-    """An expression that makes the target with whole numbers all the way; None where none does."""
+    """An expression for the target whose intermediate values are integers; None if none exists."""
     seen: set[tuple[int, ...]] = set()
 
     def search(terms: list[tuple[int, str]]) -> str | None:
@@ -119,7 +120,7 @@ def find(numbers: Sequence[int], target: int, use_all: bool) -> str | None:
 
 
 def _joined(one: tuple[int, str], other: tuple[int, str]) -> list[tuple[int, str]]:
-    """Every whole number that two terms make, with its expression."""
+    """Every integer result of two terms, with its expression."""
     (a, left), (b, right) = sorted((one, other), reverse=True)
     made = [
         (a + b, f"({left} + {right})"),
@@ -135,9 +136,9 @@ def draw(rng: random.Random, count: int, largest: int) -> CountdownTask:
     """A task that can be solved with all its numbers.
 
     Args:
-        rng: draws it.
-        count: how many numbers there are.
-        largest: the largest of them; the least is 1.
+        rng: random generator.
+        count: number of numbers.
+        largest: the largest possible number; the least is 1.
     """
     while True:
         numbers = [1 + int(rng.random() * largest) for _ in range(count)]
@@ -153,7 +154,7 @@ def draw(rng: random.Random, count: int, largest: int) -> CountdownTask:
 
 
 class CountdownTasks(DrawnTasks[CountdownTask]):
-    """The tasks of one split: no numbers with the same target are in two, in whatever order."""
+    """The tasks of one split; no numbers with the same target, in any order, are in two splits."""
 
     def __init__(self, split: str, seed: int, count: int, largest: int) -> None:
         super().__init__(

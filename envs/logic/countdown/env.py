@@ -35,16 +35,16 @@ _OBSERVATION = re.compile(r"Numbers: ([\d ]+)\. Make (\d+)\.")
 
 @dataclass(frozen=True, kw_only=True)
 class CountdownOptions(RowOptions):
-    """Which numbers there are, and what is rewarded."""
+    """Options of numbers and rewards."""
 
     numbers: int = 4
-    """How many numbers there are, from 3 to 6."""
+    """Number of numbers, from 3 to 6."""
     largest: int = 25
-    """The largest of them, from 10 to 100. The target is from 10 to 100."""
+    """The largest possible number, from 10 to 100. The target is from 10 to 100."""
     use_all: bool = False
-    """Whether every number must be used; none may be used more often than it stands there."""
+    """Whether every number must be used; each may be used once per occurrence."""
     format_reward: float = 0.1
-    """What an expression over the numbers earns at the end that makes something else."""
+    """Reward at the end for a valid expression with another value."""
     instructions: bool = True
     """Whether a system message holds the rules; without it the agent must know the rules."""
 
@@ -59,7 +59,7 @@ class CountdownOptions(RowOptions):
 
 
 class CountdownEnv(TextEnv[CountdownTask, CountdownTask]):
-    """Numbers and a target; a wrong expression may be corrected where turns are left."""
+    """Numbers and a target; the agent may correct a wrong expression while turns are left."""
 
     Options = CountdownOptions
     card = Card(
@@ -90,7 +90,7 @@ class CountdownEnv(TextEnv[CountdownTask, CountdownTask]):
         return f"Numbers: {' '.join(map(str, task.numbers))}. Make {task.target}."
 
     def turn(self, action: Action) -> Reply:
-        """What is wrong, or the end."""
+        """A message about the mistake, or the end."""
         target, options = self.state.target, cast(CountdownOptions, self.options)
         value: Fraction | None = None
         answer = only_answer(action)
@@ -110,14 +110,14 @@ class CountdownEnv(TextEnv[CountdownTask, CountdownTask]):
         return finish({"answer": float(solved), "format": earned}, scores=scores)
 
     def difficulty(self, task_index: int) -> float:
-        """By how many numbers there are."""
+        """Grows with the number of numbers."""
         options = cast(CountdownOptions, self.options)
         if options.tasks == GENERATED:
             return (options.numbers - 3) / 3
         return min(1.0, max(0.0, (len(self.tasks[task_index].numbers) - 3) / 3))
 
     def gold_policy(self) -> Callable[[str], str]:
-        """Tries everything."""
+        """Solves the task by exhaustive search."""
         return self._solve
 
     def _solve(self, observation: str) -> str:

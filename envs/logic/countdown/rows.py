@@ -19,14 +19,14 @@ def load_countdown(source: str, columns: str = "") -> Dataset[CountdownTask]:
     """The tasks of a source of ``envs.datasets``; read once per process.
 
     Raises:
-        ValueError: a row is no such task.
+        ValueError: a row is not such a task.
         DatasetUnavailable: the hub is unreachable or has no such data set.
     """
     return load_puzzles(source, columns, _read, key_of)
 
 
 def key_of(task: CountdownTask) -> str:
-    """What a task is about: its numbers, in whatever order, and its target."""
+    """A task's key: its sorted numbers and its target."""
     return f"{sorted(task.numbers)} {task.target}"
 
 

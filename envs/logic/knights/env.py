@@ -41,12 +41,12 @@ INSTRUCTIONS = (
 
 @dataclass(frozen=True, kw_only=True)
 class KnightsKnavesOptions(RowOptions):
-    """How many people there are, and how involved their statements."""
+    """Options of people and statements."""
 
     people: int = 3
-    """How many people there are, from 2 to 8."""
+    """Number of people, from 2 to 8."""
     depth: int = 2
-    """How deep statements are nested, from 2 to 4: 2 joins what is said of two people."""
+    """Nesting depth of statements, from 2 to 4; depth 2 joins statements about two people."""
     instructions: bool = True
     """Whether a system message holds the rules; without it the agent must know the rules."""
 
@@ -70,7 +70,7 @@ class KnightsKnavesEnv(TextEnv[Puzzle | RowPuzzle, Puzzle | RowPuzzle]):
     )
     success_score = "solved"
     reward_range = (FORMAT_WRONG + ANSWER_MISSING, FORMAT_RIGHT + ANSWER_RIGHT)
-    # Logic-RL pays this for the right tags around nothing: a third of the way to the top.
+    # Logic-RL's reward for the right tags without content: a third of the range.
     reward_floor = FORMAT_RIGHT + ANSWER_MISSING
     floor_waiver = "Logic-RL pays its format, which can be written without an answer"
 
@@ -103,7 +103,7 @@ class KnightsKnavesEnv(TextEnv[Puzzle | RowPuzzle, Puzzle | RowPuzzle]):
         return finish(rewards, scores=scores)
 
     def difficulty(self, task_index: int) -> float:
-        """By the number of people and the depth of what they say, to equal parts."""
+        """Grows with the number of people and the depth of statements, with equal weights."""
         options = cast(KnightsKnavesOptions, self.options)
         if options.tasks != GENERATED:
             raise NotImplementedError("rows do not say how hard they are")
@@ -111,7 +111,7 @@ class KnightsKnavesEnv(TextEnv[Puzzle | RowPuzzle, Puzzle | RowPuzzle]):
         return (people + (options.depth - 2) / (MAX_DEPTH - 2)) / 2
 
     def gold_policy(self) -> Callable[[str], str]:
-        """Solves the puzzle. Rows: their own answer, which no agent sees."""
+        """Solves the puzzle. Rows: the row's answer, which no agent sees."""
         if cast(KnightsKnavesOptions, self.options).tasks == GENERATED:
             return GoldPolicy()
         roles = {task.text(): task.roles for task in cast("Sequence[RowPuzzle]", self.tasks)}

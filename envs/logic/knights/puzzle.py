@@ -18,9 +18,9 @@ from envs.logic.knights.statements import (
 )
 from envs.logic.tasks import DrawnTasks
 
-# Of who speaks first, of who speaks second, and so on: a name says whose it is, as in the books the
-# letters A, B and C do, so that a small model need not look up in the text who is meant. Short, and
-# none of them an English word: few tokens, and nothing else they could mean.
+# Names of the first speaker, the second speaker, and so on. As with A, B and C in books, a name
+# identifies the position, so that a small model need not search the text. The names are short and
+# not English words: few tokens, and no other meaning.
 NAMES = (
     ("Abel", "Ada", "Anna"),
     ("Berta", "Bela", "Boris"),
@@ -40,17 +40,17 @@ _COMPOUND = ("and", "or", "if", "iff")
 
 @dataclass(frozen=True, slots=True)
 class Puzzle:
-    """People, what each of them says, and who is what."""
+    """People, their statements, and the solution."""
 
     names: tuple[str, ...]
     statements: tuple[Statement, ...]
     """Statement ``i`` is made by person ``i``."""
     solution: int
-    """The one assignment that fits: bit ``i`` says that person ``i`` is a knight."""
+    """The only consistent assignment: bit ``i`` is set if person ``i`` is a knight."""
 
     @property
     def roles(self) -> dict[str, str]:
-        """Who is what: "knight" or "knave", by name."""
+        """The solution: "knight" or "knave", by name."""
         return {name: ROLES[self.solution >> i & 1] for i, name in enumerate(self.names)}
 
     def text(self) -> str:
@@ -61,10 +61,10 @@ class Puzzle:
 
 
 def read(text: str) -> Puzzle:
-    """The puzzle that :meth:`Puzzle.text` wrote, solved.
+    """Parse and solve a text of :meth:`Puzzle.text`.
 
     Raises:
-        ValueError: it is no such text, or has not exactly one solution.
+        ValueError: the text is malformed, or the puzzle does not have exactly one solution.
     """
     speeches = _SPEECH.findall(text)
     names = tuple(name for name, _ in speeches)
@@ -76,12 +76,12 @@ def read(text: str) -> Puzzle:
 
 
 def draw(rng: random.Random, people: int, depth: int) -> Puzzle:
-    """A puzzle with exactly one solution; every statement is true for some people and not for all.
+    """A puzzle with exactly one solution; no statement is always true or always false.
 
     Args:
-        rng: draws it.
-        people: how many there are, from 2 to 8.
-        depth: how deep a statement may be nested; 1 is about one person.
+        rng: random generator.
+        people: number of people, from 2 to 8.
+        depth: maximum nesting of statements; 1 is about one person.
     """
     while True:
         statements = tuple([_draw_statement(rng, people, depth) for _ in range(people)])
@@ -94,9 +94,9 @@ def draw(rng: random.Random, people: int, depth: int) -> Puzzle:
 def key(puzzle: Puzzle) -> str:
     """The puzzle's meaning, independent of words and names.
 
-    By speaker, in an order that does not depend on who they are: under how many assignments the
-    statement is true, by whether the speaker is a knight and how many of the others are. Puzzles
-    that say the same in other words, or of people in another order, have the same key.
+    Per speaker, in an order independent of names: the numbers of assignments under which the
+    statement is true, by the speaker's role and the number of other knights. Puzzles that differ
+    only in wording or in the order of people have the same key.
     """
     people = len(puzzle.names)
     said = [
@@ -126,7 +126,7 @@ def _draw_part(rng: random.Random, people: int, depth: int) -> Statement:
     if dice == 0:
         return (_LEAVES[rng.random() < 0.5], int(rng.random() * people))
     if dice == 1:
-        # Of a statement about one person, the opposite is another such statement.
+        # The negation of a statement about one person is another such statement.
         if depth == 2:
             return _draw_part(rng, people, 1)
         return ("not", _draw_compound(rng, people, depth - 1))
@@ -136,7 +136,7 @@ def _draw_part(rng: random.Random, people: int, depth: int) -> Statement:
 def _draw_compound(rng: random.Random, people: int, depth: int) -> Statement:
     kind = _COMPOUND[int(rng.random() * 4)]
     left, right = _draw_part(rng, people, depth - 1), _draw_part(rng, people, depth - 1)
-    # Parts about the same person alone say nothing ("if Ida is a knave then Ida is a knave").
+    # Parts about one person alone may be trivial ("if Ida is a knave then Ida is a knave").
     while left == right or (left[0] in ROLES and right[0] in ROLES and left[1] == right[1]):
         right = _draw_part(rng, people, depth - 1)
     return (kind, left, right)

@@ -1,4 +1,4 @@
-"""Logic-RL's reward: the format of a response, then who it says is what.
+"""Logic-RL's reward: the format of a response, then its answer.
 
 Xie et al., "Logic-RL: Unleashing LLM Reasoning with Rule-Based Reinforcement Learning"
 (arXiv:2502.14768), section 3; what the paper leaves open follows the authors' code.
@@ -21,7 +21,7 @@ _CLAIM = r"\b{}\s+is\s+a\s+(knight|knave)\b"
 
 
 def right_format(response: str) -> bool:
-    """Whether every tag stands there exactly once, in order. Text outside of them is allowed."""
+    """Whether every tag occurs exactly once, in order. Text outside of the tags is allowed."""
     last = -1
     for tag in TAGS:
         at = response.find(tag)
@@ -32,10 +32,10 @@ def right_format(response: str) -> bool:
 
 
 def claimed(answer: str, names: Collection[str]) -> dict[str, str] | None:
-    """Who is what by an answer; None where it does not parse.
+    """The roles in an answer; None if it does not parse.
 
-    The words "knight" and "knave" stand in it exactly once per person, and each person is in a
-    "NAME is a knight" or "NAME is a knave", in capitals or not.
+    An answer has the words "knight" and "knave" exactly once per person in total, and one "NAME is
+    a knight" or "NAME is a knave" per person, in any case.
     """
     lowered = answer.lower()
     if lowered.count("knight") + lowered.count("knave") != len(names):
@@ -53,8 +53,8 @@ def logic_rl_reward(response: str, roles: Mapping[str, str]) -> dict[str, float]
     """Rewards of a response, as "format" and "answer"; together 3, -0.5, -1 or -3.
 
     Args:
-        response: what the agent said, tags and all.
-        roles: who is what, "knight" or "knave" by name.
+        response: the agent's text with its tags.
+        roles: the solution, "knight" or "knave" by name.
     """
     if not right_format(response):
         return {"format": FORMAT_WRONG, "answer": ANSWER_MISSING}
@@ -67,10 +67,10 @@ def logic_rl_reward(response: str, roles: Mapping[str, str]) -> dict[str, float]
 
 
 def transcript_reward(transcript: str, roles: Mapping[str, str]) -> dict[str, float]:
-    """As :func:`logic_rl_reward`, of a whole transcript: the prompt and what follows the header.
+    """As :func:`logic_rl_reward`, for a whole transcript: prompt, header and response.
 
-    The response is what stands behind the first of :data:`HEADERS`. In a transcript without one
-    the format may be right, but there is no answer.
+    The response follows the first of :data:`HEADERS`. A transcript without a header may have the
+    right format, but has no answer.
     """
     for header in HEADERS:
         _, found, response = transcript.partition(header)

@@ -1,7 +1,7 @@
-"""Puzzles from rows: those of K&K and Logic-RL, or a text and who is what.
+"""Puzzles from rows: those of K&K and Logic-RL, or a text with its solution.
 
-``quiz`` (or ``question``) is the text; ``names`` and ``solution`` (true: a knight), or a text such
-as ``solution_text_format``, say who is what: ``(1) Zoey is a knave (2) Owen is a knight``.
+``quiz`` (or ``question``) is the text. The solution is in ``names`` and ``solution`` (true: a
+knight), or in a text such as ``solution_text_format``: ``(1) Zoey is a knave (2) Owen is ...``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CLAIM = re.compile(r"(\w+) is a (knight|knave)\b")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowPuzzle:
-    """A puzzle in words of its own, and who is what."""
+    """A puzzle as a text, with its solution."""
 
     question: str
     roles: dict[str, str]
@@ -36,7 +36,7 @@ def load_knights(source: str, columns: str = "") -> Dataset[RowPuzzle]:
     """The puzzles of a source of ``envs.datasets``; read once per process.
 
     Raises:
-        ValueError: a row is no such puzzle.
+        ValueError: a row is not such a puzzle.
         DatasetUnavailable: the hub is unreachable or has no such data set.
     """
     return load_puzzles(source, columns, _read, lambda puzzle: puzzle.question)

@@ -1,4 +1,4 @@
-"""Who can play: an author that solves the puzzle, and the hasty one that warm starts imitate."""
+"""Scripted policies: one that solves the puzzle, and a hasty one that warm starts imitate."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from envs.logic.knights.puzzle import Puzzle, read
 from envs.logic.knights.statements import ROLES, joins, leaves, truth
 
 OVERLOOKS = 0.4
-"""How often the hasty author takes for true what a knight says, and for false what a knave says."""
+"""Probability with which the hasty policy overlooks a contradiction of a statement and a role."""
 
 _SO = ("false", "true")
 
 
 def answer(names: tuple[str, ...], assignment: int) -> str:
-    """The answer that says so."""
+    """The answer for an assignment."""
     return answer_of({name: ROLES[assignment >> i & 1] for i, name in enumerate(names)})
 
 
 def answer_of(roles: Mapping[str, str]) -> str:
-    """The answer that says who is what."""
+    """The answer for roles by name."""
     rows = (f"({place}) {name} is a {role}" for place, (name, role) in enumerate(roles.items(), 1))
     return f"<answer> {' '.join(rows)} </answer>"
 
@@ -33,14 +33,14 @@ class GoldPolicy:
         """The answer.
 
         Raises:
-            ValueError: the observation is no puzzle.
+            ValueError: the observation is not a puzzle.
         """
         puzzle = read(observation)
         return f"<think> </think> {answer(puzzle.names, puzzle.solution)}"
 
 
 class HastyPolicy:
-    """Thinks one assignment after another through, and takes the first that seems to fit.
+    """Checks one assignment after another, and takes the first that seems consistent.
 
     A thought is about one part of a statement: who speaks, who would be what, what is said
     of whom, whether that would be so, and whether the statement up to here would be true; then how
@@ -49,8 +49,8 @@ class HastyPolicy:
         Boris knight knave knight Carl knave false false iff
 
     Args:
-        rng: of its oversights.
-        overlooks: how often it does not notice that a statement does not fit.
+        rng: draws the errors.
+        overlooks: probability of overlooking a contradiction.
     """
 
     def __init__(self, rng: np.random.Generator, overlooks: float = OVERLOOKS) -> None:

@@ -1,11 +1,11 @@
-"""What people on the island say: statements, their truth, and their English.
+"""Statements of knights and knaves: their structure, their truth, and their English.
 
 A statement is a tuple: ``("knight", p)`` and ``("knave", p)`` of person ``p``; ``("and", s, t)``,
 ``("or", s, t)``, ``("if", s, t)`` and ``("iff", s, t)`` of two others; ``("not", s)`` of one.
 
-Who is what is an *assignment*: an integer whose bit ``p`` says that person ``p`` is a knight. The
-truth of a statement is computed for all ``2 ** people`` assignments at once, as an integer whose
-bit ``a`` says that it is true under assignment ``a``.
+An *assignment* of roles is an integer whose bit ``p`` is set if person ``p`` is a knight. The truth
+of a statement is computed for all ``2 ** people`` assignments at once, as an integer whose bit
+``a`` is set if the statement is true under assignment ``a``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WORDS = re.compile(r"if and only if|it is not the case that|is a|[()]|\w+")
 
 @cache
 def knights(people: int) -> tuple[int, ...]:
-    """By person, the assignments under which this person is a knight."""
+    """The assignments under which each person is a knight, by person."""
     count = 1 << people
     return tuple(sum(1 << a for a in range(count) if a >> p & 1) for p in range(people))
 
@@ -56,14 +56,14 @@ def truth(statement: Statement, people: int) -> int:
 
 
 def leaves(statement: Statement) -> list[Statement]:
-    """What it says of one person each, from left to right."""
+    """The parts of a statement about one person each, from left to right."""
     if statement[0] in ROLES:
         return [statement]
     return [leaf for part in statement[1:] for leaf in leaves(part)]
 
 
 def joins(statement: Statement) -> list[str]:
-    """What joins each of its :func:`leaves` to the next: "and", "or", "if" or "iff"."""
+    """The words that join consecutive :func:`leaves`: "and", "or", "if" or "iff"."""
     kind, *parts = statement
     if kind in ROLES:
         return []
@@ -73,7 +73,7 @@ def joins(statement: Statement) -> list[str]:
 
 
 def solutions(statements: Sequence[Statement]) -> list[int]:
-    """Every assignment under which knights speak the truth and knaves lie: statement i is i's."""
+    """All assignments in which knights tell the truth and knaves lie; statement i is person i's."""
     people = len(statements)
     left = always(people)
     for knight, statement in zip(knights(people), statements, strict=True):
@@ -98,10 +98,10 @@ def to_text(statement: Statement, names: Sequence[str]) -> str:
 
 
 def from_text(text: str, names: Sequence[str]) -> Statement:
-    """The statement that :func:`to_text` wrote.
+    """Parse a text of :func:`to_text`.
 
     Raises:
-        ValueError: it wrote no such text.
+        ValueError: the text is malformed.
     """
     words = iter([*_WORDS.findall(text), ""])
     try:

@@ -1,1 +1,1 @@
-"""Mastermind: guess a code from what is said of each guess."""
+"""Mastermind: guess a code from the answers to guesses."""

@@ -1,4 +1,4 @@
-"""Codes, what is said of a guess, and the codes that are still possible."""
+"""Codes, the answers to guesses, and the codes that are still possible."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from envs.logic.tasks import DrawnTasks
 
 Codes = npt.NDArray[np.int64]
-"""Places in ``Game.codes``, in order."""
+"""Sorted indices in ``Game.codes``."""
 
 MIN_CODES, MAX_CODES = 100, 10_000
 """With fewer codes a split may have none; with more a turn takes too long."""
@@ -28,9 +28,9 @@ class Feedback:
     """What is said of a guess."""
 
     black: int
-    """Digits that are right and in their place."""
+    """Right digits in the right position."""
     white: int
-    """Further digits of the code that are in another place."""
+    """Further right digits in another position."""
 
 
 class Game:
@@ -54,7 +54,7 @@ class Game:
         self._counts = np.stack([(self._digits == d).sum(axis=1) for d in digits], axis=1)
 
     def everything(self) -> Codes:
-        """Every code."""
+        """All codes."""
         return np.arange(len(self.codes))
 
     def is_guess(self, text: str) -> bool:
@@ -70,7 +70,7 @@ class Game:
         return np.asarray(black * (self.pegs + 1) + common - black, np.int64)
 
     def possible(self, guess: str, said: Feedback, among: Codes) -> Codes:
-        """Which of these codes would have been answered so."""
+        """The codes among these that give this answer to the guess."""
         answer = said.black * (self.pegs + 1) + said.white
         left: Codes = among[self.answers(guess, among) == answer]
         return left
@@ -85,12 +85,12 @@ def feedback(guess: str, secret: str) -> Feedback:
 
 @cache
 def game(pegs: int, colours: int, repeats: bool) -> Game:
-    """The game with these rules; the same object every time, never to be changed."""
+    """The game with these rules; cached, must not be modified."""
     return Game(pegs, colours, repeats)
 
 
 def num_codes(pegs: int, colours: int, repeats: bool) -> int:
-    """How many codes a game has."""
+    """Number of codes of a game."""
     count = 1
     for place in range(pegs):
         count *= colours if repeats else max(colours - place, 0)
@@ -98,7 +98,7 @@ def num_codes(pegs: int, colours: int, repeats: bool) -> int:
 
 
 def parse_guess(text: str) -> str | None:
-    """The digits between the only ``<guess>`` and ``</guess>``; None where that is not so."""
+    """The digits between the only ``<guess>`` and ``</guess>``; None if there is no such pair."""
     if text.count("<guess>") != 1 or text.count("</guess>") != 1:
         return None
     found = _GUESS.search(text)

@@ -1,6 +1,6 @@
-"""``mastermind-v0``: guess a secret code from what is said of each guess.
+"""``mastermind-v0``: guess a secret code from the answers to guesses.
 
-A turn is a guess; black counts digits in their place, white those that are elsewhere::
+A turn is a guess. Black counts right digits in the right position, white right digits elsewhere::
 
     The code has 3 digits from 1 to 5. 10 guesses left.
     <guess> 122 </guess>
@@ -47,12 +47,12 @@ INSTRUCTIONS = (
 
 @dataclass(frozen=True, kw_only=True)
 class MastermindOptions(RowOptions):
-    """How large the code is, and what is rewarded."""
+    """Options of the code and of rewards."""
 
     max_turns: int = 10
-    """Guesses, as many as the board game has rows; one that cannot be read counts as well."""
+    """Number of guesses, 10 as in the board game; unreadable guesses count, too."""
     pegs: int = 3
-    """Digits of the code, from 2 to 6."""
+    """Number of digits of the code, from 2 to 6."""
     colours: int = 5
     """The largest digit, from 2 to 9. There must be from 100 to 10000 codes."""
     repeats: bool = True
@@ -86,7 +86,7 @@ class MastermindState:
     left: Codes
     """The codes that are still possible."""
     invalid: int = 0
-    """Guesses in a row that could not be read."""
+    """Consecutive unreadable guesses."""
 
 
 class MastermindEnv(TextEnv[str, MastermindState]):
@@ -116,7 +116,7 @@ class MastermindEnv(TextEnv[str, MastermindState]):
         return load_codes(chosen.tasks, chosen.columns, _game(chosen))
 
     def begin(self, task: str) -> str:
-        """How large the code is."""
+        """The size of the code."""
         self.state = MastermindState(task, self._game.everything())
         twice = "" if self._game.repeats else ", none of them twice"
         return (
@@ -125,7 +125,7 @@ class MastermindEnv(TextEnv[str, MastermindState]):
         )
 
     def turn(self, action: Action) -> Reply:
-        """What is said of a guess, or the end."""
+        """The answer to a guess, or the end."""
         guess = parse_guess(action)
         if guess is None or not self._game.is_guess(guess):
             return self._unreadable()
@@ -146,15 +146,15 @@ class MastermindEnv(TextEnv[str, MastermindState]):
         return go_on(message, rewards, scores=scores)
 
     def difficulty(self, task_index: int) -> float:
-        """By how many codes there are, on a logarithmic scale."""
+        """Grows with the logarithm of the number of codes."""
         return math.log(len(self._game.codes) / MIN_CODES) / math.log(MAX_CODES / MIN_CODES)
 
     def gold_policy(self) -> Callable[[str], str]:
-        """Narrows the codes down; five guesses suffice for the default code."""
+        """Narrows down the codes; five guesses suffice for the default code."""
         return GoldPolicy()
 
     def demonstrator(self, rng: np.random.Generator) -> Callable[[str], str]:
-        """Changes one digit after another, and overlooks much of what was said."""
+        """Changes one digit after another, and overlooks many answers."""
         return PatientPolicy(rng)
 
     def _unreadable(self) -> Reply:
@@ -170,7 +170,7 @@ class MastermindEnv(TextEnv[str, MastermindState]):
         return go_on(message, scores=scores)
 
     def _information(self) -> float:
-        """How much of the code is known: 0 at the start, 1 when one code is left."""
+        """The known share of the code: 0 at the start, 1 when one code is left."""
         return 1.0 - math.log(len(self.state.left)) / math.log(len(self._game.codes))
 
     @staticmethod

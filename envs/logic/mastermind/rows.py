@@ -15,7 +15,7 @@ def load_codes(source: str, columns: str, rules: Game) -> Dataset[str]:
     """The codes of a source of ``envs.datasets``; read once per process.
 
     Raises:
-        ValueError: a row holds no code of the game.
+        ValueError: a row has no valid code of the game.
         DatasetUnavailable: the hub is unreachable or has no such data set.
     """
 

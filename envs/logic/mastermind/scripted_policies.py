@@ -1,4 +1,4 @@
-"""Who can play: an author that narrows the codes down, and a patient one for warm starts."""
+"""Scripted policies: one that narrows down the codes, and a patient one for warm starts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from envs.logic.mastermind.codes import Codes, Feedback, Game, game
 
 OVERLOOKS = 0.5
-"""How often the patient author takes what was said of a guess for nothing new."""
+"""Probability with which the patient policy overlooks an answer."""
 _MOST_GUESSES, _MOST_CODES = 40, 1000
 
 _START = re.compile(r"The code has (\d) digits from 1 to (\d)(, none of them twice)?\.")
@@ -17,7 +17,7 @@ _SAID = re.compile(r"(\d) black, (\d) white\.")
 
 
 class Reader:
-    """What both authors know: the rules, their guesses, and what was said of each."""
+    """The shared knowledge of both policies: the rules, the guesses and their answers."""
 
     def __init__(self) -> None:
         self.rules: Game | None = None
@@ -25,10 +25,10 @@ class Reader:
         self._last = ""
 
     def hear(self, observation: str) -> Game:
-        """Take an observation in.
+        """Record an observation.
 
         Raises:
-            ValueError: it is neither the start of a game nor what is said of a guess.
+            ValueError: the observation is neither the start of a game nor an answer to a guess.
         """
         start, said = _START.search(observation), _SAID.search(observation)
         if start is not None:
@@ -47,10 +47,10 @@ class Reader:
 
 
 class GoldPolicy:
-    """Of the codes that are still possible, guesses the one that leaves fewest at worst.
+    """Guesses the possible code that leaves the fewest possible codes in the worst case.
 
-    Knuth, "The Computer as Master Mind" (1976), restricted to possible codes, and to a spread of
-    them where there are many.
+    Knuth, "The Computer as Master Mind" (1976), restricted to possible codes, and to a sample of
+    them if there are many.
     """
 
     def __init__(self) -> None:
@@ -72,10 +72,10 @@ class GoldPolicy:
 
 
 class PatientPolicy:
-    """Keeps its best guess and tries one digit after another in one place after another.
+    """Keeps its best guess and tries one digit after another in one position after another.
 
-    More digits in their place after a change: the change stays; fewer: what was there was right.
-    Either way the next place follows::
+    If a change raises the number of black digits, the change stays; if it lowers the number, the
+    old digit was right. In both cases the next position follows::
 
         111   1 black
         211   2 black: more
@@ -83,8 +83,8 @@ class PatientPolicy:
         231
 
     Args:
-        rng: of its oversights.
-        overlooks: how often it does not notice that more or fewer are right.
+        rng: draws the errors.
+        overlooks: probability of overlooking a change of the number of black digits.
     """
 
     def __init__(self, rng: np.random.Generator, overlooks: float = OVERLOOKS) -> None:
@@ -112,12 +112,12 @@ class PatientPolicy:
             self._place, self._digit = self._place + 1, 0
 
     def _advance(self, rules: Game) -> None:
-        """To the next digit that the best guess does not have there, or to the next place."""
+        """Advance to the next digit that differs from the best guess, or to the next position."""
         while True:
             self._digit += 1
             if self._digit > rules.colours:
                 self._place, self._digit = self._place + 1, 1
-            # Past the last place it has overlooked something, and begins again.
+            # After the last position, the policy has overlooked something and starts again.
             self._place %= rules.pegs
             if str(self._digit) != self._best[self._place]:
                 return

@@ -30,12 +30,12 @@ _DIGITS = re.compile(r"[1-9\s]*", re.ASCII)
 
 @dataclass(frozen=True, kw_only=True)
 class SudokuOptions(RowOptions):
-    """How large the grid is, and how much of it is empty."""
+    """Options of the grid."""
 
     size: int = 4
-    """4 or 9: digits, rows, columns and boxes."""
+    """Number of digits, rows, columns and boxes: 4 or 9."""
     holes: int = 6
-    """Empty cells: from 1 to 10 of the 16, or to 48 of the 81."""
+    """Number of empty cells: 1 to 10 of 16, or 1 to 48 of 81."""
     instructions: bool = True
     """Whether a system message holds the rules; without it the agent must know the rules."""
 
@@ -48,7 +48,7 @@ class SudokuOptions(RowOptions):
 
 
 class SudokuEnv(TextEnv[SudokuTask, SudokuTask]):
-    """Grids with one solution; a wrong one may be corrected where turns are left."""
+    """Grids with one solution; the agent may correct a wrong grid while turns are left."""
 
     Options = SudokuOptions
     card = Card(agent="fills a grid of 4 by 4 or 9 by 9", turns="1, or more", reward="1 if solved")
@@ -67,12 +67,12 @@ class SudokuEnv(TextEnv[SudokuTask, SudokuTask]):
         return load_grids(chosen.tasks, chosen.columns, chosen.size)
 
     def begin(self, task: SudokuTask) -> str:
-        """The grid, an empty cell as ``_``."""
+        """The grid, with ``_`` for empty cells."""
         self.state = task
         return _to_text(task.puzzle, self._size)
 
     def turn(self, action: Action) -> Reply:
-        """What is wrong with a filled grid, or the end."""
+        """A message about the mistake, or the end."""
         grid = self._read(action)
         wrong = grid if isinstance(grid, str) else self._wrong(grid)
         solved = float(wrong is None)
@@ -82,14 +82,14 @@ class SudokuEnv(TextEnv[SudokuTask, SudokuTask]):
         return finish({"solved": solved}, scores=scores)
 
     def difficulty(self, task_index: int) -> float:
-        """By how many cells are empty."""
+        """Grows with the number of empty cells."""
         options = cast(SudokuOptions, self.options)
         given = options.tasks == GENERATED
         holes = options.holes if given else self.tasks[task_index].puzzle.count(0)
         return min(1.0, holes / max(MAX_HOLES.values()))
 
     def gold_policy(self) -> Callable[[str], str]:
-        """Tries everything."""
+        """Solves the grid by search."""
         return self._solve
 
     @property
@@ -97,7 +97,7 @@ class SudokuEnv(TextEnv[SudokuTask, SudokuTask]):
         return cast(SudokuOptions, self.options).size
 
     def _read(self, action: str) -> Grid | str:
-        """The grid of an action, or what is wrong with it."""
+        """The grid of an action, or a message about its mistake."""
         answer = only_answer(action)
         if answer is None:
             return "there is not exactly one <answer> with its </answer>"
@@ -108,7 +108,7 @@ class SudokuEnv(TextEnv[SudokuTask, SudokuTask]):
         return tuple(map(int, digits))
 
     def _wrong(self, grid: Grid) -> str | None:
-        """The first thing that is wrong with a grid; None where it is the solution."""
+        """The first mistake in a grid; None if it is the solution."""
         for cell, (given, digit) in enumerate(zip(self.state.puzzle, grid, strict=True)):
             if given not in (0, digit):
                 row, column = divmod(cell, self._size)
@@ -116,7 +116,7 @@ class SudokuEnv(TextEnv[SudokuTask, SudokuTask]):
         return mistake(grid, self._size)
 
     def _right(self, grid: Grid) -> float:
-        """The share of the empty cells that are filled as in the solution."""
+        """The share of the empty cells with the right digit."""
         task = self.state
         cells = [cell for cell, given in enumerate(task.puzzle) if given == 0]
         return sum(grid[cell] == task.solution[cell] for cell in cells) / len(cells)

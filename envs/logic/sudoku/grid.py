@@ -1,4 +1,4 @@
-"""Grids: solving them, counting their solutions, drawing puzzles with exactly one."""
+"""Grids: solving, counting solutions, and drawing puzzles with exactly one solution."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from envs.logic.tasks import NUM_TASKS, check_index, split_of, task_rng
 Grid = tuple[int, ...]
 """Digits row by row; 0 is an empty cell."""
 BOX = {4: 2, 9: 3}
-"""By size, the side of a box."""
+"""Side length of a box, by size."""
 MAX_HOLES = {4: 10, 9: 48}
-"""By size, the most empty cells: with more, puzzles with one solution are rare."""
+"""Maximum number of empty cells, by size; with more, puzzles with one solution are rare."""
 
 _EXCHANGES = 40
 
 
 @dataclass(frozen=True, slots=True)
 class SudokuTask:
-    """A grid with empty cells, and the only way to fill them."""
+    """A grid with empty cells, and its only solution."""
 
     puzzle: Grid
     solution: Grid
@@ -42,7 +42,7 @@ def units(size: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
 
 @cache
 def _units_of(size: int) -> tuple[tuple[int, int, int], ...]:
-    """By cell, the places of its row, column and box in :func:`units`."""
+    """The indices in :func:`units` of each cell's row, column and box, by cell."""
     found: list[list[int]] = [[] for _ in range(size * size)]
     for place, (_, cells) in enumerate(units(size)):
         for cell in cells:
@@ -51,7 +51,7 @@ def _units_of(size: int) -> tuple[tuple[int, int, int], ...]:
 
 
 def mistake(grid: Sequence[int], size: int) -> str | None:
-    """The first digit that a row, column or box of a full grid lacks, in words; None where none."""
+    """A message about the first missing digit of a row, column or box; None if none is missing."""
     for name, cells in units(size):
         missing = set(range(1, size + 1)).difference(grid[cell] for cell in cells)
         if missing:
@@ -62,10 +62,10 @@ def mistake(grid: Sequence[int], size: int) -> str | None:
 def solve(
     grid: Sequence[int], size: int, limit: int, rng: random.Random | None = None
 ) -> list[Grid]:
-    """Ways to fill a grid, at most ``limit`` of them; all there are if fewer are found.
+    """Up to ``limit`` solutions of a grid.
 
-    Always fills the empty cell that has the fewest digits left, and tries each of them: in order,
-    or as ``rng`` shuffles them.
+    The search fills the empty cell with the fewest possible digits, in order or shuffled by
+    ``rng``.
     """
     where, cells, found = _units_of(size), list(grid), list[Grid]()
     free = [(1 << size) - 1] * len(units(size))
@@ -75,7 +75,7 @@ def solve(
             empty.append(cell)
             continue
         for unit in where[cell]:
-            # A digit that is there already twice over leaves nothing to find.
+            # A repeated digit means that the grid has no solution.
             if not free[unit] >> (digit - 1) & 1:
                 return []
             free[unit] ^= 1 << (digit - 1)
@@ -122,7 +122,7 @@ def dig(solution: Grid, size: int, holes: int, rng: random.Random) -> Grid:
         order = list(range(size * size))
         rng.shuffle(order)
         empty, spare = order[:holes], order[holes:]
-        # While there are two ways, a cell in which they differ is filled, and another emptied.
+        # While there are two solutions, fill a cell in which they differ and empty another cell.
         while True:
             chosen = set(empty)
             puzzle = tuple(0 if cell in chosen else d for cell, d in enumerate(solution))
@@ -137,7 +137,7 @@ def dig(solution: Grid, size: int, holes: int, rng: random.Random) -> Grid:
 
 
 class SudokuTasks:
-    """The puzzles of one split; every full grid is the solution of one split's puzzles only."""
+    """The puzzles of one split; each full grid is a solution in one split only."""
 
     def __init__(self, split: str, seed: int, size: int, holes: int) -> None:
         self._split, self._seed, self._size, self._holes = split, seed, size, holes
@@ -157,8 +157,8 @@ class SudokuTasks:
         size = self._size
         while True:
             (full,) = solve([0] * (size * size), size, limit=1, rng=rng)
-            # Digits exchanged make another grid, sooner than it takes to fill one; but there are
-            # grids of 4 by 4 from which none of this split is made so.
+            # Exchanging digits makes another grid faster than filling one, but some grids of 4 by 4
+            # have no such variant in this split.
             for _ in range(_EXCHANGES):
                 if split_of(str(full)) == self._split:
                     return full

@@ -1,7 +1,7 @@
 """Grids from rows: ``puzzle`` and ``solution``, as texts of digits or lists of rows.
 
 An empty cell is ``0``, ``.`` or ``_``. ``question`` and ``answer``, or ``quizzes`` and
-``solutions``, are read as well. Without a solution the puzzle is solved, and must have exactly one.
+``solutions``, work, too. A puzzle without a solution is solved, and must have exactly one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def load_grids(source: str, columns: str, size: int) -> Dataset[SudokuTask]:
     """The puzzles of a source of ``envs.datasets``; read once per process.
 
     Raises:
-        ValueError: a row is no puzzle of this size.
+        ValueError: a row is not a puzzle of this size.
         DatasetUnavailable: the hub is unreachable or has no such data set.
     """
 

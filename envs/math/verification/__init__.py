@@ -1,1 +1,1 @@
-"""Answers compared by math-verify, in processes of their own."""
+"""Verification of answers by math-verify, in separate processes."""

@@ -1,4 +1,4 @@
-r"""Ways of writing a number or a set that math-verify misreads, rewritten in ways that it reads.
+r"""Rewrites notations of numbers and sets that math-verify misreads.
 
 ======================= ======================= ===================================
 as written              as rewritten            what math-verify takes the first for
@@ -19,21 +19,21 @@ import re
 
 _GROUPED = re.compile(r"(?<![\d.])\d{1,3}(?:\\[,;: ]\d{3})+(?!\d)", re.ASCII)
 _SPACE = re.compile(r"\\[,;: ]")
-# A sign after a small e may as well be a sum with Euler's number: 2e+3. Decimals in front of the e,
-# or a zero behind the sign, say that it is an exponent.
+# A sign after a small e may also mean a sum with Euler's number: 2e+3. Decimals before the e, or a
+# zero after the sign, identify an exponent.
 _SCIENTIFIC = re.compile(
     r"(?<![\w\\.])(?P<mantissa>\d+\.\d+(?=[eE])|\d+(?=e\d|E|e[+-]0))[eE]"
     r"\+?(?P<exponent>-?\d{1,3})(?![\w.\\^{])",
     re.ASCII,
 )
-# Behind a ^ or a _ digits are a bound, and what follows is the other one: \int^1_0.
+# After a ^ or a _, digits are one bound and the rest is the other: \int^1_0.
 _BASED = re.compile(
     r"(?<![\d^_.])(?P<digits>\d+)\s*_\s*(?:\{\s*(?P<base>\d+)\s*\}|(?P<short>\d+))", re.ASCII
 )
 
 
 def standard(text: str) -> str:
-    """LaTeX that means the same, in notation that math-verify reads; most texts as they are."""
+    """Equivalent LaTeX in notation that math-verify reads; most texts stay unchanged."""
     if r"\varnothing" in text:
         text = re.sub(r"\\varnothing(?![a-zA-Z])", r"\\emptyset ", text)
     text = _GROUPED.sub(lambda match: _SPACE.sub("", match[0]), text)
@@ -42,6 +42,6 @@ def standard(text: str) -> str:
 
 
 def _symbol(match: re.Match[str]) -> str:
-    """The number without its base where that is ten; else a symbol named after both."""
+    """The number without its base if the base is ten; otherwise a symbol named after both."""
     base = int(match["base"] or match["short"])
     return match["digits"] if base == 10 else rf"N_{{{int(match['digits'])}b{base}}}"

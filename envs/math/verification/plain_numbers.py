@@ -1,7 +1,7 @@
-r"""The verdict on two plain numbers, without a computer algebra system.
+r"""Comparison of plain numbers without a computer algebra system.
 
-Most answers are integers, decimals or fractions. For those whose verdict is certain this gives
-math-verify's own, some thousand times faster; of all others it says nothing.
+Most answers are integers, decimals or fractions. If the verdict is certain, this module returns the
+same one as math-verify, about a thousand times faster; otherwise it returns none.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _PLAIN = re.compile(
 _CLOSE = Fraction(1, 10**5)
 """math-verify compares decimals after rounding them to six places."""
 _MOST_DIGITS = 12
-"""Of a decimal: beyond that binary floating point has a say."""
+"""Maximum digits of a decimal; more digits depend on binary floating point."""
 
 
 def plain_verdict(gold: str, answer: str) -> bool | None:
-    """Whether ``answer`` is right, or None where that takes more than comparing two numbers."""
+    """Whether ``answer`` is right; None if comparing two numbers does not decide it."""
     wanted, given = _PLAIN.fullmatch(gold), _PLAIN.fullmatch(answer)
     if wanted is None or given is None:
         return None
@@ -37,7 +37,7 @@ def plain_verdict(gold: str, answer: str) -> bool | None:
 
 
 def _value(match: re.Match[str]) -> Fraction | None:
-    """The number, or None where it has too many digits for a decimal."""
+    """The number; None if it has too many digits."""
     sign = -1 if match["sign"] else 1
     if match["decimals"] is not None:
         digits = match["whole"] + match["decimals"]

@@ -1,4 +1,4 @@
-r"""Answers compared by math-verify, in warm processes that can be killed.
+r"""Verification of answers by math-verify, in warm processes that can be killed.
 
 math-verify's own time limit is an alarm signal, which works only in a main thread, and its code
 never yields: a tower of powers blocks the caller. Here each of a few processes compares one pair at
@@ -25,35 +25,35 @@ from envs.math.verification.notation import standard
 from envs.math.verification.plain_numbers import plain_verdict
 
 LONGEST = 1000
-"""Characters of an answer that is read at all."""
+"""Maximum characters of an answer; longer answers are unverifiable."""
 _SCRIPT = Path(__file__).with_name("worker.py")
 _START_S = 120.0
-"""Seconds in which a new process must be ready."""
+"""Seconds for a new process to become ready."""
 _WALL_S = 60.0
-"""Seconds in which a check must be over, beyond its processor time, on however busy a machine."""
+"""Seconds of wall time for a check beyond its processor time, also on a busy machine."""
 _BAD_GOLD = "bad-gold"
-"""What a process says of a gold answer; its other words are outcomes."""
+"""A process's word for an unreadable gold answer; its other words are outcomes."""
 
 
 class Outcome(StrEnum):
-    """What is known of an answer."""
+    """The verdict on an answer."""
 
     RIGHT = "right"
     WRONG = "wrong"
     UNVERIFIABLE = "unverifiable"
-    """It cannot be read as mathematics, or comparing it takes too much time or memory."""
+    """The answer is not mathematics, or its comparison takes too much time or memory."""
 
 
 class UnverifiableGold(ValueError):
-    """Raised where the gold answer itself cannot be read, or does not equal itself."""
+    """Raised when the gold answer cannot be read, or does not equal itself."""
 
 
 class VerifierFailure(RuntimeError):
-    """Raised when no answer comes, for reasons that are not the answer's. Never a verdict."""
+    """Raised when the verifier's infrastructure fails. Never a verdict."""
 
 
 class _Died(Exception):
-    """The process ended during a check; ``code`` is that of ``Popen.returncode``."""
+    """Raised when the process exits during a check; ``code`` is ``Popen.returncode``."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"exit code {code}")
@@ -66,7 +66,7 @@ class _Worker:
     def __init__(self, cpu_s: float, memory_mb: int) -> None:
         self._wall_s = cpu_s + _WALL_S
         self._process = subprocess.Popen(
-            # -P: the script's folder is no place to import from.
+            # -P: the script's folder must not be on the import path.
             [sys.executable, "-P", str(_SCRIPT), str(cpu_s), str(memory_mb)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -76,11 +76,11 @@ class _Worker:
         )
 
     def start(self) -> None:
-        """Wait until it is ready.
+        """Wait until the process is ready.
 
         Raises:
-            VerifierFailure: it is not, in time.
-            _Died: it ended.
+            VerifierFailure: the process is not ready in time.
+            _Died: the process exited.
         """
         self._read(_START_S)
 
@@ -88,8 +88,8 @@ class _Worker:
         """One of the words of ``envs.math.verification.worker``.
 
         Raises:
-            VerifierFailure: none came in time.
-            _Died: it ended.
+            VerifierFailure: there was no word in time.
+            _Died: the process exited.
         """
         line = json.dumps([gold, answer]).encode() + b"\n"
         assert self._process.stdin is not None
@@ -101,11 +101,11 @@ class _Worker:
         return self._read(self._wall_s)
 
     def kill(self) -> None:
-        """End it, whatever it is doing. From any thread; killing twice is harmless."""
+        """Kill the process, from any thread. Killing twice is harmless."""
         self._process.kill()
 
     def close(self) -> None:
-        """End it and give back what it held."""
+        """Kill the process and close its pipes."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -134,16 +134,16 @@ class _Worker:
 
 
 class MathVerifier:
-    """Says whether answers are right.
+    """Verifies answers.
 
-    Plain numbers are compared on the spot; all else goes to processes that are started when first
-    needed. Its methods may be called from any thread and any event loop.
+    Plain numbers are compared immediately; other answers go to processes that start at first use.
+    Any thread and any event loop may call the methods.
 
     Args:
-        workers: processes; None: one for each core, at most 4.
-        cpu_s: seconds of processor time that one check may take, from when it is begun. Not time
-            that passes: a verdict does not depend on what else the machine does.
-        memory_mb: MiB of address space that a process may have.
+        workers: number of processes; None: one per core, at most 4.
+        cpu_s: seconds of processor time for one check. Verdicts do not depend on wall time, so
+            other load on the machine does not change them.
+        memory_mb: MiB of address space of each process.
 
     Raises:
         ValueError: a limit is out of range.
@@ -163,7 +163,7 @@ class MathVerifier:
             raise ImportError("needs math-verify: pip install 'math-verify[antlr4_13_2]'")
         self._cpu_s, self._memory_mb = cpu_s, memory_mb
         count = workers or min(4, len(os.sched_getaffinity(0)))
-        # A thread waits for each process: what waits for a thread has not begun.
+        # One thread per process: a check that waits for a thread has not started.
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="turnwise-math")
         self._idle: list[_Worker] = []
         self._all: set[_Worker] = set()
@@ -174,8 +174,8 @@ class MathVerifier:
         r"""Compare an answer to the gold one, both as LaTeX without its ``\boxed``; blocks.
 
         Raises:
-            UnverifiableGold: the gold answer is at fault.
-            VerifierFailure: no process answers.
+            UnverifiableGold: the gold answer cannot be read.
+            VerifierFailure: no process responds.
         """
         outcome = self.quick(gold, answer)
         return self._submit(gold, answer).result() if outcome is None else outcome
@@ -196,12 +196,12 @@ class MathVerifier:
         return Outcome.UNVERIFIABLE if len(answer) > LONGEST else None
 
     def close(self) -> None:
-        """End every process; checks that wait for one fail. Closing twice is harmless."""
+        """End all processes; waiting checks fail. Closing twice is harmless."""
         with self._lock:
             self._closed = True
             for worker in self._all:
                 worker.kill()
-        # What waits for a thread gets one, and is refused.
+        # Waiting checks get a thread and are refused there.
         self._threads.shutdown(wait=True)
         for worker in self._all:
             worker.close()
@@ -215,10 +215,10 @@ class MathVerifier:
             return self._threads.submit(self._compare, gold, answer)
 
     def _compare(self, gold: str, answer: str) -> Outcome:
-        """On one of the threads."""
+        """Check a pair, on one of the threads."""
         wanted = standard(gold)
         word = self._ask(wanted, standard(answer))
-        # It died of this pair. Of the answer, if the gold can be compared with a number.
+        # The pair killed the process; the answer is the cause if the gold can be compared with 1.
         if word is None and self._ask(wanted, "1") not in (None, _BAD_GOLD):
             word = Outcome.UNVERIFIABLE
         if word is None or word == _BAD_GOLD:
@@ -229,7 +229,7 @@ class MathVerifier:
         return Outcome(word)
 
     def _ask(self, gold: str, answer: str) -> str | None:
-        """A process's word, or None where it died of this pair."""
+        """A process's word; None if the pair killed the process."""
         for last_try in (False, True):
             worker = self._take()
             try:
@@ -253,7 +253,7 @@ class MathVerifier:
         raise AssertionError("the last try returns or raises")
 
     def _take(self) -> _Worker:
-        """A process that is ready, begun now if none is idle."""
+        """A ready process, started now if none is idle."""
         with self._lock:
             if self._closed:
                 raise VerifierFailure("the verifier is closed")

@@ -1,4 +1,4 @@
-r"""A process that compares answers by math-verify: JSON lines in, one word a line out.
+r"""A process that compares answers by math-verify: reads JSON lines, writes one word per line.
 
 ``envs.math.verification.verifier`` starts it as a script. Each check has a budget of processor
 time, which starts with the check; the kernel kills a process that overruns it.
@@ -22,21 +22,21 @@ from sympy import Expr, I, Rational, UnevaluatedExpr
 RIGHT, WRONG, UNVERIFIABLE, BAD_GOLD = "right", "wrong", "unverifiable", "bad-gold"
 READY = "ready"
 
-# What is parsed is the inside of one box: nothing is looked for elsewhere.
+# The parsed text is the content of one box, so no extraction is needed.
 _BOXED = (math_verify.LatexExtractionConfig(boxed_match_priority=0),)
 
 
-# Members of a group share their gold, and many of their answers.
+# Members of a group share the gold answer and many answers.
 @lru_cache(maxsize=8192)
 def check(gold: str, answer: str) -> str:
-    r"""One of the four words; both texts are LaTeX without its ``\boxed``.
+    r"""One of the four words; both texts are LaTeX without ``\boxed``.
 
-    A gold that cannot be read, or does not equal itself, is bad. An answer is unverifiable where
-    it cannot be read as mathematics, and is not the gold word for word.
+    A gold answer that cannot be read, or does not equal itself, is bad. An answer is unverifiable
+    if it is not mathematics and does not equal the gold answer's text.
     """
     wanted = _parse(gold)
     read = [one for one in wanted if not isinstance(one, str)]
-    # The time limit is the process's own: the library's works in the main thread only.
+    # The process has its own time limit; the library's works only in a main thread.
     if not read or not _equal(read, read):
         return BAD_GOLD
     if answer == gold:
@@ -48,9 +48,9 @@ def check(gold: str, answer: str) -> str:
 
 
 def _equal(wanted: list[Any], given: list[Any]) -> bool:
-    """math-verify's verdict, for which an interval may be written as an inequality.
+    """math-verify's verdict, in which an inequality also equals a gold interval.
 
-    math-verify itself accepts an interval for a gold inequality, and not the other way round.
+    math-verify itself accepts only an interval for a gold inequality.
     """
     equal: bool = math_verify.verify(
         wanted, given, allow_set_relation_comp=True, timeout_seconds=None
@@ -60,35 +60,35 @@ def _equal(wanted: list[Any], given: list[Any]) -> bool:
 
 @lru_cache(maxsize=1024)
 def _parse(text: str) -> list[Any]:
-    """What math-verify makes of a text, and the text itself; [] where nothing."""
-    # A sentence may end inside the box; with its period a number is none.
+    """math-verify's parse of a text, and the text itself; [] if nothing can be parsed."""
+    # A sentence may end inside the box; a number with its period would not parse.
     boxed = rf"\boxed{{{text.removesuffix('.')}}}"
     parsed: list[Any] = math_verify.parse(boxed, extraction_config=_BOXED, parsing_timeout=None)
     return [_with_imaginary_unit(one) for one in parsed]
 
 
 def _with_imaginary_unit(parsed: Any) -> Any:
-    """The expression with the imaginary unit for the variable i, as which math-verify reads it."""
+    """The expression with the imaginary unit in place of the variable i, math-verify's reading."""
     named = [symbol for symbol in getattr(parsed, "free_symbols", ()) if symbol.name == "i"]
     try:
         return parsed.subs(dict.fromkeys(named, I)) if named else parsed
     except (TypeError, ValueError):
-        # An interval or an inequality with i in it is left as it was read.
+        # An interval or an inequality with i stays unchanged.
         return parsed
 
 
 def _far_apart(wanted: list[Any], given: list[Any]) -> bool:
-    """Whether both are expressions that differ at a point: then math-verify finds the same, slowly.
+    """Whether two expressions differ at a point; math-verify would find the same, but slowly.
 
-    Before it calls two expressions unequal it tries to simplify their difference to zero.
+    math-verify tries to simplify the difference of unequal expressions to zero.
     """
     (gold, *texts), (answer, *other_texts) = wanted, given
     if set(texts) & set(other_texts):
         return False
-    # A lone symbol may be a word, which is compared letter by letter.
+    # A lone symbol may be a word; math-verify compares words as texts.
     if not all(isinstance(one, Expr) and not one.is_Symbol for one in (gold, answer)):
         return False
-    # A percentage, which also equals its number: 9% is 9.
+    # A percentage also equals its number: 9% is 9.
     if gold.has(UnevaluatedExpr) or answer.has(UnevaluatedExpr):
         return False
     try:
@@ -97,16 +97,16 @@ def _far_apart(wanted: list[Any], given: list[Any]) -> bool:
         left, right = (complex(one.subs(point).evalf()) for one in (gold, answer))
     except (TypeError, ValueError, OverflowError):
         return False
-    # Not so where one is infinite or undefined.
+    # Infinite and undefined values decide nothing.
     return abs(left - right) > 1e-5 * max(1.0, abs(left)) and abs(left) + abs(right) < inf
 
 
 def serve(cpu_s: float, memory_mb: int) -> None:
     """Answer checks from standard input until it ends."""
-    # Nothing that a library prints may stand among the answers.
+    # Output of libraries must not mix with the answers.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1, encoding="ascii")
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    # What is imported and built at the first use of a kind.
+    # Warm up: imports and tables of the first use of each kind.
     check(r"\frac{1}{2}", r"\sqrt{2}")
     check("x^2 - 1", "(x + 1)^2")
     gc.collect()
@@ -118,7 +118,7 @@ def serve(cpu_s: float, memory_mb: int) -> None:
     answers.write(f"{READY}\n")
     for line in sys.stdin.buffer:
         gold, answer = json.loads(line)
-        # Its default action ends the process, in the middle of any computation.
+        # The signal's default action ends the process during any computation.
         signal.setitimer(signal.ITIMER_PROF, cpu_s)
         word = check(gold, answer)
         signal.setitimer(signal.ITIMER_PROF, 0)

@@ -60,7 +60,7 @@ def test_it_keeps_the_contract(options):
 
 
 def test_it_has_nothing_to_call_without_tools():
-    with pytest.raises(ValueError, match=r"syntax \('chat'\) is how tools are called: name some"):
+    with pytest.raises(ValueError, match=r"syntax \('chat'\) needs tools: name some"):
         envs.make("math", syntax="chat")
     with pytest.raises(ValueError, match=r"syntax \('json'\) must be one of tags, chat"):
         envs.make("math", syntax="json", tools="calculator", max_turns=2)
