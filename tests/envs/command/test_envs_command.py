@@ -113,7 +113,7 @@ def test_info_shows_options_rewards_scores_and_an_episode(capsys):
         "  < The code has 3 digits from 1 to 5. 10 guesses left.",
         "  it earns 1",
         "  pegs=3",
-        "      Digits of the code, from 2 to 6.",
+        "      Number of digits of the code, from 2 to 6.",
     ):
         assert f"\n{line}\n" in text, line
     assert "\n  > <guess> " in text
