@@ -92,6 +92,7 @@ def run_with(installed):
     return run_with
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [("policy=copied", "policy.slots=4"), ("policy=toy",)])
 def test_an_engine_of_a_package_trains_the_main_job_as_the_local_policy_does(run_with, words):
     local, other = run_with("policy=local"), run_with(*words)
@@ -104,6 +105,7 @@ def test_an_engine_of_a_package_trains_the_main_job_as_the_local_policy_does(run
         torch.testing.assert_close(theirs[name], ours[name], rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_servers_are_verified_after_each_update(run_with):
     records = read_jsonl(run_with("policy=toy") / "metrics.jsonl")
     differences = [r["sync/max_difference"] for r in records if "sync/max_difference" in r]
@@ -111,6 +113,7 @@ def test_servers_are_verified_after_each_update(run_with):
     assert max(differences) < 1e-4
 
 
+@pytest.mark.slow
 def test_a_run_records_the_engine_and_its_settings(installed, run_with):
     out = run_with("policy=copied", "policy.slots=4")
     recorded = json.loads((out / "config.json").read_text())["policy"]
@@ -120,6 +123,7 @@ def test_a_run_records_the_engine_and_its_settings(installed, run_with):
     assert {"policy=copied", "policy.slots=4"} <= set(again.stdout.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("word", "line"),
     [
@@ -157,6 +161,7 @@ def test_a_context_without_room_for_the_probe_is_rejected():
         config.policy.settings.check(config, torch.device("cpu"), NO_LORA)
 
 
+@pytest.mark.slow
 def test_help_shows_the_settings_of_an_engine(installed):
     done = train(installed, "policy=copied", "--help", short=False)
     shown = " ".join(done.stdout.split())

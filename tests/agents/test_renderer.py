@@ -61,7 +61,7 @@ def appended(renderer, system, turns, ended):
     # A plain conversation has no end tokens; a test of its own says what it has.
     [("tiny", True), ("tiny", False), ("chatml", True), ("chatml", False), ("plain", False)],
 )
-def test_appending_equals_rendering_anew(renderers, make_tokenizer, kind, ended):
+def test_appending_equals_rendering_again(renderers, make_tokenizer, kind, ended):
     if kind not in renderers:
         renderers[kind] = Renderer(make_tokenizer(kind))
     renderer = renderers[kind]
@@ -312,7 +312,7 @@ def test_one_message_follows_as_an_observation_does(make_tokenizer, kind, ended)
     assert renderer.follow([message], ended=ended) == renderer.extend(text, ended=ended)
 
 
-def test_several_messages_follow_as_they_are_rendered_anew(make_tokenizer):
+def test_several_appended_messages_equal_a_new_rendering(make_tokenizer):
     renderer = Renderer(make_tokenizer("tiny"))
     first = {"role": "user", "content": "6 x 7?"}
     rest = [{"role": role, "content": role} for role in ("user", "assistant", "user")]
@@ -321,7 +321,7 @@ def test_several_messages_follow_as_they_are_rendered_anew(make_tokenizer):
     assert appended + renderer.follow(rest, ended=False) == renderer.start([first, *said, *rest])
 
 
-def test_a_template_that_knows_tools_is_told_of_them(make_tokenizer):
+def test_a_template_with_tools_shows_them(make_tokenizer):
     tool = {"type": "function", "function": {"name": "look<|im_end|>"}}
     tokenizer = make_tokenizer("chatml")
     assert not Renderer(tokenizer).takes_tools
@@ -334,7 +334,7 @@ def test_a_template_that_knows_tools_is_told_of_them(make_tokenizer):
     assert tokens.count(end) == renderer.start([{"role": "user", "content": "x"}]).count(end)
 
 
-def test_what_a_template_refuses_is_said(make_tokenizer):
+def test_a_conversation_that_the_template_rejects_is_reported(make_tokenizer):
     tokenizer = make_tokenizer("chatml")
     tokenizer.chat_template = (
         "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools here') }}"

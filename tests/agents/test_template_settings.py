@@ -1,4 +1,4 @@
-"""Settings of a chat template: written into it, read by whoever loads the tokenizer."""
+"""Settings of a chat template, which are written into the tokenizer's template."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_later_settings_win_and_the_same_ones_change_nothing(make_tokenizer):
     assert tokenizer.chat_template == before
 
 
-def test_a_template_that_opens_the_tag_itself_is_given_no_second_one(make_tokenizer):
+def test_a_template_that_opens_the_tag_gets_no_second_one(make_tokenizer):
     tokenizer = make_tokenizer("distill")
     before = tokenizer.chat_template
     set_template(tokenizer, prefill="<think>")

@@ -49,7 +49,7 @@ def renderer() -> Renderer:
 class LoggingPolicy(ScriptedPolicy):
     """Says the texts that ``say(text of the prompt)`` gives, spelt letter by letter.
 
-    No encoding gives that spelling: whoever encodes a text again is found out.
+    No encoding produces this spelling, so a text that is encoded again is detected.
     """
 
     def __init__(self, renderer, say, delay_s=0.0):

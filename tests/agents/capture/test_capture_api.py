@@ -424,7 +424,7 @@ async def test_what_is_no_reward_is_refused(serve, logging_policy, body):
         assert episode.rewards is None
 
 
-async def test_nobody_reaches_an_episode_without_its_url(serve, logging_policy):
+async def test_an_episode_is_reachable_only_by_its_url(serve, logging_policy):
     async with serve(logging_policy(lambda prompt: "x")) as (agent, _, server):
         for url in (f"{server.address}/e/guess/v1", f"{server.address}/v1"):
             async with agent.http.post(f"{url}/chat/completions", json={}) as response:

@@ -78,7 +78,7 @@ async def test_a_rewritten_history_forks_behind_the_last_answer_that_is_shared(
         second = await agent.say([USER, first, user("a")])
         await agent.say([USER, first, user("a"), second, user("b")])
         await agent.say([USER, first, user("c")])
-        # Words that nobody sampled, between a shared answer and the question.
+        # Text that was not sampled, between a shared answer and the question.
         invented = {"role": "assistant", "content": "invented"}
         await agent.say([USER, first, user("a"), invented, user("d")])
         capture = await server.close(agent.base_url)

@@ -126,7 +126,7 @@ def test_what_is_left_of_a_row_is_its_own_affair():
         assert (alone.token_ids[0], alone.supports[0]) == (beside.token_ids[0], beside.supports[0])
 
 
-def test_nobody_is_told_what_is_left_who_did_not_ask():
+def test_a_request_without_support_gets_none():
     params = SamplingParams(top_k=2, with_support=False)
     drawn = sample(torch.tensor([[0.0, 0.0, -1.0]]), [params], [0.1])
     assert drawn.supports == [[]]

@@ -1,4 +1,4 @@
-"""Deterministic mode: timing changes nothing, and nobody waits for ever."""
+"""Deterministic mode: timing changes nothing, and every wait has a deadline."""
 
 from __future__ import annotations
 

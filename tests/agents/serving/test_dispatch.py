@@ -1,4 +1,4 @@
-"""Who is sent where, and who waits: servers of hand-made size, no vLLM."""
+"""Dispatch and queue of requests, with servers that are made by hand."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def dispatcher_of(*servers: Server, stuck_s: float = 60.0, spare: float = 0.0) -
     return Dispatcher(servers, max_num_seqs=3, stuck_s=stuck_s, spare=spare)
 
 
-async def test_no_more_are_sent_than_a_server_computes_and_it_may_tell_how_many():
-    for told, spare, expected in ((2, 0.0, 2), (None, 0.0, 3), (2, 0.5, 3), (1, 0.25, 2)):
-        server = Server(told)
+async def test_a_server_gets_no_more_requests_than_it_computes_at_once():
+    for computed, spare, expected in ((2, 0.0, 2), (None, 0.0, 3), (2, 0.5, 3), (1, 0.25, 2)):
+        server = Server(computed)
         dispatcher = dispatcher_of(server, spare=spare)
         asked = [dispatcher.request([n], f"e{n}") for n in range(5)]
         places = [asyncio.create_task(dispatcher.place(request)) for request in asked]
@@ -153,7 +153,7 @@ async def test_a_queue_that_does_not_move_has_a_deadline_and_one_that_moves_none
     assert failure.value.retryable
 
 
-async def test_a_server_that_comes_back_is_asked_and_where_none_will_it_is_said():
+async def test_a_recovered_server_gets_requests_and_without_any_server_they_fail():
     server = Server(1)
     server.is_ready = False
     dispatcher = dispatcher_of(server)
@@ -196,7 +196,7 @@ async def test_while_it_is_quiet_nothing_runs_and_nothing_is_placed():
     assert await asyncio.wait_for(waiting, 1) is server
 
 
-async def test_what_does_not_become_quiet_is_said():
+async def test_requests_that_do_not_end_before_an_update_are_reported():
     server = Server(2)
     dispatcher = dispatcher_of(server, stuck_s=0.05)
     await dispatcher.place(dispatcher.request([1], "a"))

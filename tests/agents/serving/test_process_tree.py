@@ -1,4 +1,4 @@
-"""A process with all below it, ended by whoever started it or by its guard."""
+"""A process and its descendants, killed by the parent or by the guard."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def wait_for_end(pid):
     return not alive(pid)
 
 
-def test_a_tree_ends_with_all_below_it():
+def test_killing_a_tree_kills_all_descendants():
     with start()[0] as parent:
         found = Tree.of(parent.pid)
         members = found.members()
@@ -44,7 +44,7 @@ def test_a_tree_ends_with_all_below_it():
     assert found.kill() == []
 
 
-def test_a_number_that_was_given_again_is_another_process():
+def test_a_reused_process_id_is_another_process():
     with start()[0] as parent:
         found = Tree.of(parent.pid)
         former = Tree(found.pid, found.born - 1)
@@ -54,7 +54,7 @@ def test_a_number_that_was_given_again_is_another_process():
         found.kill()
 
 
-def test_the_guard_ends_it_when_its_input_does():
+def test_the_guard_kills_the_tree_when_its_input_ends():
     words = [sys.executable, "-I", "-S", process_tree.__file__]
     parent, child = start()
     with parent, subprocess.Popen(words, stdin=subprocess.PIPE, text=True) as guard:

@@ -38,7 +38,7 @@ async def test_tokens_are_labelled_by_the_weights_that_sampled_them(endpoint):
 
 
 @pytest.mark.parametrize("endpoint", ["generate", "completions"])
-async def test_a_server_that_its_owner_started_again_gets_its_weights_before_it_is_believed(
+async def test_a_server_restarted_by_its_owner_loads_the_weights_before_it_is_used(
     endpoint,
 ):
     script = ScriptedServer(endpoint)
@@ -64,7 +64,7 @@ async def test_a_server_that_its_owner_started_again_gets_its_weights_before_it_
     ],
     ids=["a list", "null", "no choice", "no number", "no logprob", "no text", "no JSON"],
 )
-async def test_an_answer_of_another_shape_is_asked_for_again(raw):
+async def test_a_request_with_a_malformed_response_is_retried(raw):
     script = ScriptedServer("generate", seconds=0.01)
     async with TestServer(script.app()) as server:
         policy = await opened(script, server)

@@ -1,4 +1,4 @@
-"""What is cleaned up after a server, and what is left to others."""
+"""Clean-up after a server: its processes and its shared memory, and nothing of others."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ block.unlink()
 """
 
 
-def test_what_somebody_has_mapped_is_no_orphan():
-    # In a process of its own: what tracks such memory lives as long as whoever made it.
-    told = subprocess.run(
+def test_mapped_memory_is_not_orphaned():
+    # In a process of its own: the tracker of such memory lives as long as its creator.
+    done = subprocess.run(
         [sys.executable, "-c", HELD], capture_output=True, text=True, timeout=60, check=True
     )
-    assert told.stdout == "[False, False] True\n"
+    assert done.stdout == "[False, False] True\n"
 
 
 STARTER = """
@@ -80,7 +80,7 @@ def holder(folder: Path, held: Path) -> Path:
     return program
 
 
-def test_memory_is_whose_that_were_seen_to_use_it_though_they_are_gone():
+def test_memory_belongs_to_the_processes_that_used_it():
     mine, others = memory("mine"), memory("not_mine")
     before = shared_memory()
     with subprocess.Popen(["sh", "-c", f"exec 3> {mine}; exec sleep 60"]) as child:
@@ -113,7 +113,7 @@ def until_gone(*there) -> bool:
     return not goes_on
 
 
-def test_nothing_of_a_server_outlives_whoever_started_it(tmp_path):
+def test_nothing_of_a_server_outlives_the_process_that_started_it(tmp_path):
     # Stands for vLLM: a front end and an engine in one process group, and shared memory.
     left, others = memory("left"), memory("others")
     server = holder(tmp_path, left)
@@ -138,7 +138,7 @@ def test_nothing_of_a_server_outlives_whoever_started_it(tmp_path):
     assert kept, "it was never seen to use that"
 
 
-async def test_a_server_is_cleaned_up_though_whoever_began_it_was_cancelled(tmp_path):
+async def test_a_server_is_cleaned_up_even_if_the_caller_is_cancelled(tmp_path):
     left, others = memory("cancelled"), memory("cancelled_others")
     python = str(holder(tmp_path, left))
     server = VLLMServerProcess(ServerConfig(model="m", context_window=64, python=python))
@@ -159,7 +159,7 @@ async def test_a_server_is_cleaned_up_though_whoever_began_it_was_cancelled(tmp_
     assert guard.poll() is not None
 
 
-async def test_a_server_whose_guard_is_gone_ends_all_the_same(tmp_path, caplog):
+async def test_a_server_without_its_guard_is_still_ended(tmp_path, caplog):
     left = memory("unguarded")
     python = str(holder(tmp_path, left))
     server = VLLMServerProcess(ServerConfig(model="m", context_window=64, python=python))
@@ -176,21 +176,21 @@ async def test_a_server_whose_guard_is_gone_ends_all_the_same(tmp_path, caplog):
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("log_text", "expected"),
     [
         ("ValueError: no GPU\nbye", "ValueError: no GPU (all of it: "),
         ("Error (ModuleNotFoundError: No module named 'vllm')", "it is not installed for "),
         ("", "no output (all of it: "),
     ],
 )
-def test_a_server_that_ended_says_why(tmp_path, said, told):
+def test_the_last_words_explain_the_end_of_a_server(tmp_path, log_text, expected):
     log = tmp_path / "vllm.log"
-    log.write_text(said)
+    log.write_text(log_text)
     config = ServerConfig(model="m", context_window=64, python="/elsewhere/python", log=log)
-    assert VLLMServerProcess(config).last_words().startswith(told)
+    assert VLLMServerProcess(config).last_words().startswith(expected)
 
 
-def test_vllm_that_is_not_installed_is_named_though_nothing_was_kept(monkeypatch):
+def test_missing_vllm_is_named_even_without_a_log(monkeypatch):
     config = ServerConfig(model="m", context_window=64, python="/elsewhere/python")
     assert (
         VLLMServerProcess(config).last_words().startswith("its output was not kept: rl.eval keeps")
@@ -200,7 +200,7 @@ def test_vllm_that_is_not_installed_is_named_though_nothing_was_kept(monkeypatch
     assert words.startswith(f"it is not installed for {sys.executable}: pip install '.[vllm]'")
 
 
-def test_weights_that_are_written_while_they_are_closed_are_not_left(tmp_path):
+def test_weights_written_during_closing_are_deleted(tmp_path):
     writing, closing = threading.Event(), threading.Event()
 
     class Weights(dict):
@@ -222,7 +222,7 @@ def test_weights_that_are_written_while_they_are_closed_are_not_left(tmp_path):
         folders.write({"w": torch.zeros(4)}, 1)
 
 
-def test_a_server_that_is_not_guarded_yet_does_not_begin(tmp_path):
+def test_a_server_does_not_start_before_its_guard(tmp_path):
     begun = tmp_path / "begun"
     server = tmp_path / "python"
     server.write_text(f"#!/bin/sh\necho > {begun}\n")
@@ -240,7 +240,7 @@ def test_a_server_that_is_not_guarded_yet_does_not_begin(tmp_path):
     assert not begun.exists()
 
 
-def test_weights_for_which_there_is_no_room_are_one_line(tmp_path):
+def test_weights_that_do_not_fit_on_the_disk_are_reported_in_one_line(tmp_path):
     folders = WeightFolders(tmp_path)
     small, large = ({"w": torch.zeros(count)} for count in (4, 4096))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -258,7 +258,7 @@ def test_weights_for_which_there_is_no_room_are_one_line(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_server_is_started_to_tell_the_logprobs_that_it_sampled_by():
+def test_a_server_reports_logprobs_of_the_sampling_distribution():
     words = command_line(ServerConfig(model="m", context_window=64, cpu=False), 8000)
     assert words[words.index("--logprobs-mode") + 1] == "processed_logprobs"
     assert words[words.index("--generation-config") + 1] == "vllm"

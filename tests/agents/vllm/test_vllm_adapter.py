@@ -142,7 +142,7 @@ async def policy_of(script, folder):
 
 
 @pytest.mark.parametrize("endpoint", ["generate", "completions"])
-async def test_an_adapter_is_made_known_once_and_then_read_anew(endpoint, tmp_path):
+async def test_an_adapter_is_registered_once_and_then_read_again(endpoint, tmp_path):
     script = AdapterServer(endpoint)
     async with policy_of(script, tmp_path) as policy:
         await policy.load_weights({}, 1)
@@ -172,9 +172,7 @@ async def test_tokens_of_running_requests_are_labelled_by_the_adapter_that_sampl
 
 
 @pytest.mark.parametrize("endpoint", ["generate", "completions"])
-async def test_a_server_that_its_owner_started_again_is_told_of_the_adapter_again(
-    endpoint, tmp_path
-):
+async def test_a_server_restarted_by_its_owner_gets_the_adapter_again(endpoint, tmp_path):
     script = AdapterServer(endpoint)
     async with policy_of(script, tmp_path) as policy:
         for version in (1, 2):
@@ -204,19 +202,21 @@ START = (
 
 
 @pytest.mark.parametrize(
-    ("server", "told"),
+    ("server", "message"),
     [
         ({"takes_adapters": False}, "answered 404"),
         ({"too_large": "LoRA rank 12 is greater than max_lora_rank 8."}, "LoRA rank 12 is greater"),
         ({"too_large": "LoRA is not enabled."}, "LoRA is not enabled."),
     ],
 )
-async def test_a_server_that_takes_no_such_adapter_is_said_with_the_fix(server, told, tmp_path):
+async def test_a_server_without_support_for_the_adapter_is_reported_with_the_fix(
+    server, message, tmp_path
+):
     script = AdapterServer("generate", **server)
     async with policy_of(script, tmp_path) as policy:
         with pytest.raises(PolicyFailure) as failure:
             await policy.load_weights({}, 1)
-        assert told in str(failure.value)
+        assert message in str(failure.value)
         assert str(failure.value).endswith(START)
         assert "\n" not in str(failure.value)
         assert not failure.value.retryable

@@ -1,4 +1,4 @@
-"""What vLLM is told at its start, both ways."""
+"""vLLM's start arguments, for a server and for the engine."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def test_pairs_are_json_or_words():
         parse_pairs('x="a')
 
 
-def test_an_engine_and_a_server_are_told_the_same():
+def test_an_engine_and_a_server_get_the_same_arguments():
     config = EngineConfig(model="m", context_window=64, arguments={"block_size": 16})
     words = as_words(config.core_arguments())
-    told = config.engine_arguments()
-    assert words[words.index("--logprobs-mode") + 1] == told["logprobs_mode"]
-    assert told["logprobs_mode"] == "processed_logprobs"
-    assert words[words.index("--max-model-len") + 1] == str(told["max_model_len"]) == "64"
-    assert told["block_size"] == 16, "the user's word is the last"
+    values = config.engine_arguments()
+    assert words[words.index("--logprobs-mode") + 1] == values["logprobs_mode"]
+    assert values["logprobs_mode"] == "processed_logprobs"
+    assert words[words.index("--max-model-len") + 1] == str(values["max_model_len"]) == "64"
+    assert values["block_size"] == 16, "the user's value wins"
 
 
 def test_memory_is_shared_on_a_gpu_alone():

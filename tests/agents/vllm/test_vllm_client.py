@@ -35,7 +35,7 @@ async def test_the_endpoint_is_found(has_it, expected):
 
 
 @pytest.mark.parametrize(("scheduling", "expected"), [("priority", -3), ("fcfs", None)])
-async def test_priorities_are_told_where_requests_are_served_by_them(scheduling, expected):
+async def test_requests_have_priorities_if_the_server_schedules_by_them(scheduling, expected):
     asked = []
 
     async def models(request):
@@ -63,7 +63,7 @@ async def test_priorities_are_told_where_requests_are_served_by_them(scheduling,
     assert asked[-1].get("priority") == expected
 
 
-async def test_a_connection_that_was_idle_is_not_trusted_again():
+async def test_an_idle_connection_is_not_reused():
     seen = []
 
     async def models(request):
@@ -82,7 +82,7 @@ async def test_a_connection_that_was_idle_is_not_trusted_again():
     assert seen[2] != seen[1]
 
 
-async def test_a_server_that_was_left_in_the_middle_of_an_update_must_be_started_again():
+async def test_a_server_interrupted_during_an_update_must_be_restarted():
     message = "start_weight_update called while a weight update is already active."
 
     async def start(request):
@@ -96,7 +96,7 @@ async def test_a_server_that_was_left_in_the_middle_of_an_update_must_be_started
             await client.transfer("start_weight_update", {})
 
 
-async def test_a_server_that_reports_support_is_asked_for_no_unbounded_one():
+async def test_a_server_that_reports_supports_gets_no_request_without_top_k():
     async with aiohttp.ClientSession() as session:
         client = VLLMClient("http://127.0.0.1:9", session, short_s=5, load_s=5)
         client.reports_support = True

@@ -220,7 +220,7 @@ async def test_ctrl_c_is_not_the_engines(engine):
     assert engine.take_metrics()["policy/restarts"] == 0
 
 
-async def test_an_engine_that_dies_is_started_again_and_its_requests_are_asked_again(engine):
+async def test_a_dead_engine_is_restarted_and_its_requests_are_retried(engine):
     sampling = SamplingParams(max_tokens=WINDOW - len(PROMPT), seed=5)
     expected = await engine.generate(PROMPT, sampling)
     (core,) = engine._server._runner._trees
@@ -248,7 +248,7 @@ async def test_a_wrong_argument_is_named_before_anything_is_started(model_folder
     await policy.close()
 
 
-async def test_a_wrong_value_is_told_in_one_line(model_folder):
+async def test_a_wrong_value_is_reported_in_one_line(model_folder):
     policy = make_policy(new_model(), model_folder, arguments={"block_size": "many"})
     with pytest.raises(PolicyFailure, match="block_size") as failure:
         await policy.open()

@@ -61,7 +61,7 @@ async def sampled(policy, count: int) -> None:
 
 
 @pytest.mark.parametrize("victim", ["front end", "worker"])
-async def test_a_killed_server_is_started_again_and_its_requests_are_asked_again(policy, victim):
+async def test_a_killed_server_is_restarted_and_its_requests_are_retried(policy, victim):
     expected = await policy.generate(PROMPT, SAMPLING)
     nudge(policy.model, 0.1)
     await policy.load_weights(policy.model.state_dict(), 2)
@@ -80,7 +80,7 @@ async def test_a_killed_server_is_started_again_and_its_requests_are_asked_again
     assert not any(Path(f"/proc/{process}").exists() for process in before), "an orphan is left"
 
 
-async def test_weights_that_come_while_a_server_comes_back_with_those_before_arrive(policy):
+async def test_weights_published_during_a_recovery_arrive(policy):
     managed = policy._servers[0]
     loads, begun = managed._load_and_prove, asyncio.Event()
 
@@ -100,7 +100,7 @@ async def test_weights_that_come_while_a_server_comes_back_with_those_before_arr
     assert set((await policy.generate(PROMPT, SAMPLING)).versions) == {2}
 
 
-async def test_a_server_killed_again_as_it_starts_is_started_once_more(policy):
+async def test_a_server_killed_during_its_restart_is_restarted_once_more(policy):
     expected = await policy.generate(PROMPT, SAMPLING)
     front = group_of(policy)[0]
     os.kill(front, signal.SIGKILL)
@@ -112,7 +112,7 @@ async def test_a_server_killed_again_as_it_starts_is_started_once_more(policy):
     assert policy.take_metrics()["policy/restarts"] == 2
 
 
-async def test_a_server_that_hangs_behind_a_healthy_front_is_found_out(policy):
+async def test_a_hanging_worker_behind_a_healthy_front_end_is_detected(policy):
     calls = [asyncio.create_task(policy.generate(PROMPT, SAMPLING)) for _ in range(48)]
     await sampled(policy, 200)
     os.kill(group_of(policy)[-1], signal.SIGSTOP)
@@ -143,7 +143,7 @@ async def test_closing_leaves_no_process_and_no_shared_memory(server_config, ope
     assert set(SHARED_MEMORY.iterdir()) <= before
 
 
-async def test_a_server_that_cannot_start_says_why(server_config, open_policy):
+async def test_a_server_that_cannot_start_reports_why(server_config, open_policy):
     broken = server_config(arguments=("--max-num-seqs", "none"))
     with pytest.raises(PolicyFailure, match=r"ended during its start: .*max-num-seqs"):
         await open_policy(
@@ -152,7 +152,7 @@ async def test_a_server_that_cannot_start_says_why(server_config, open_policy):
         )
 
 
-async def test_an_interpreter_that_is_not_there_is_named(server_config, open_policy):
+async def test_a_missing_interpreter_is_named(server_config, open_policy):
     nowhere = server_config(python="/nowhere/python")
     with pytest.raises(PolicyFailure, match="cannot be started by /nowhere/python"):
         await open_policy(
@@ -160,7 +160,7 @@ async def test_an_interpreter_that_is_not_there_is_named(server_config, open_pol
         )
 
 
-async def test_a_url_where_nobody_listens_is_named_within_its_deadline(open_policy):
+async def test_a_url_without_a_server_is_reported_within_its_deadline(open_policy):
     with pytest.raises(PolicyFailure, match=r"127\.0\.0\.1:9 was not there after 0\.5 s"):
         await open_policy(
             new_model(),

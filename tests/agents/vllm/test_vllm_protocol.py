@@ -1,4 +1,4 @@
-"""What goes over the wire; the answers are vLLM 0.32's, shortened."""
+"""Requests and responses; the responses are vLLM 0.32's, shortened."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def answer(tokens, logprobs, reason, stopped_by=None, spans=None):
     return {"choices": [{**choice, "stop_reason": stopped_by, "weight_versions": spans}]}
 
 
-def test_every_parameter_that_a_models_defaults_may_set_is_said():
+def test_a_request_sets_every_parameter_that_a_models_defaults_could_set():
     sampling = SamplingParams(temperature=0.7, max_tokens=5, stop=("</a>",), seed=2**62)
     body = request_body(
         "generate", "m", [1, 2], sampling_parameters(sampling), request_id="r", salt="3"
@@ -38,7 +38,7 @@ def test_every_parameter_that_a_models_defaults_may_set_is_said():
     assert (said["seed"], said["logprobs"]) == (2**62, 0)
 
 
-def test_both_endpoints_are_asked_for_the_same():
+def test_both_endpoints_get_the_same_request():
     sampling = SamplingParams(temperature=0.5, stop_token_ids=(9,), max_tokens=4)
     mine = {"request_id": "r", "salt": "3"}
     one = request_body("generate", "m", [1, 2], sampling_parameters(sampling), **mine)
@@ -85,12 +85,12 @@ def test_without_spans_the_version_is_that_of_the_request():
 
 
 def masked(mask, **changes):
-    told = answer([5, 6], [-1.0, 0.0], "length")
-    told["choices"][0]["sampling_mask"] = mask
-    return completion_of("generate", told, dataclasses.replace(EXPECTED, **changes))
+    response = answer([5, 6], [-1.0, 0.0], "length")
+    response["choices"][0]["sampling_mask"] = mask
+    return completion_of("generate", response, dataclasses.replace(EXPECTED, **changes))
 
 
-def test_what_top_k_and_top_p_left_is_told_where_it_is_asked_for():
+def test_the_support_is_returned_if_the_request_needs_it():
     assert masked([[2, 5], [6]], needs_support=True).supports == ([2, 5], [6])
     assert masked([[2, 5], [6]]).supports is None
     with pytest.raises(NoSupport, match="--return-sampling-mask"):
@@ -122,7 +122,7 @@ def test_rounding_above_0_is_cut():
         ({"choices": [{"token_ids": [5], "finish_reason": "length"}]}, "0 log-probabilities"),
     ],
 )
-def test_what_cannot_be_is_not_believed(wrong, message):
+def test_an_invalid_response_is_rejected(wrong, message):
     with pytest.raises(BadAnswer, match=message):
         completion_of("generate", wrong, EXPECTED)
 

@@ -102,7 +102,7 @@ async def test_the_window_ends_a_completion(policy):
         await policy.generate([5] * (WINDOW + 1), SamplingParams())
 
 
-async def test_a_cpu_server_cuts_but_does_not_tell_what_it_left(policy):
+async def test_a_cpu_server_truncates_but_reports_no_support(policy):
     cut = SamplingParams(temperature=0.7, top_k=3, max_tokens=8, seed=5)
     with pytest.raises(PolicyFailure, match="does not report the tokens that top_p and top_k left"):
         await policy.generate(PROMPT, cut)
@@ -209,7 +209,7 @@ async def test_the_second_endpoint_gives_the_same_tokens(policy):
     running = [asyncio.create_task(policy.generate(PROMPT, long)) for _ in range(16)]
     await asyncio.sleep(0.1)
     await policy.load_weights(policy.model.state_dict(), 2)
-    # An update waits for them: nothing tells which weights sampled which token.
+    # An update waits for them, because this endpoint reports no versions of tokens.
     for completion in await asyncio.gather(*running):
         assert set(completion.versions) == {1}
         assert far(before, completion, 1.0) < 1e-4

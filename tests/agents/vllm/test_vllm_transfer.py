@@ -32,19 +32,19 @@ START_S = 420.0
 
 
 class Receiving:
-    """A server as it is met: what it was told, and the weights that it got."""
+    """A server that records the verbs that it receives, and the weights."""
 
     url = "http://127.0.0.1:9"
     num_workers = 4
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.verbs: list[str] = []
         self.got: dict[str, torch.Tensor] = {}
 
-    async def transfer(self, verb, told) -> None:
-        self.told.append(verb)
+    async def transfer(self, verb, arguments) -> None:
+        self.verbs.append(verb)
         if verb == "update_weights":
-            self.got = load_file(told["update_info"]["path"])
+            self.got = load_file(arguments["update_info"]["path"])
 
 
 def test_handles_of_a_gpus_memory_are_pickled_and_nothing_else_is():
@@ -123,10 +123,10 @@ async def test_updates_arrive_also_after_a_transfer_that_failed(policy, plugin, 
             raise RuntimeError(failures.pop())
 
     monkeypatch.setattr(plugin.Sending, "fault", staticmethod(fault))
-    told = await update(8)
+    metrics = await update(8)
     assert failures == []
-    assert (told["policy/restarts"], plugin.Sending.num_made) == (1, made + 1)
-    assert told["sync/max_difference"] < 1e-4
+    assert (metrics["policy/restarts"], plugin.Sending.num_made) == (1, made + 1)
+    assert metrics["sync/max_difference"] < 1e-4
 
 
 class Slow(Receiving):
@@ -136,15 +136,15 @@ class Slow(Receiving):
         super().__init__()
         self.is_slow, self.goes = True, threading.Event()
 
-    async def transfer(self, verb, told) -> None:
-        await super().transfer(verb, told)
+    async def transfer(self, verb, arguments) -> None:
+        await super().transfer(verb, arguments)
         if verb == "update_weights" and self.is_slow:
             self.is_slow = False
             await asyncio.to_thread(self.goes.wait, 20)
 
 
 async def test_a_sender_that_hangs_ends_with_its_deadline_and_is_heard_no_more(plugin):
-    """As one does whose peer is gone from a collective call; its thread keeps nobody."""
+    """Hangs like a sender whose peer left a collective call; its thread blocks no exit."""
     receiver, ended = Slow(), plugin.Sending.num_ended
     transfer = Transfer(lambda receiver: plugin.Rendezvous(rank=0), deadline_s=0.5)
     snapshot = transfer.write({"w": torch.zeros(3)}, 1)
@@ -152,22 +152,22 @@ async def test_a_sender_that_hangs_ends_with_its_deadline_and_is_heard_no_more(p
         with pytest.raises(Unreachable, match=r"did not receive the weights within 0\.5 s"):
             await snapshot.into(receiver)
         assert plugin.Sending.num_ended == ended + 1, "it holds no communicator"
-        receiver.told.clear()
+        receiver.verbs.clear()
         transfer._deadline_s = 20
         await snapshot.into(receiver)
     finally:
         receiver.goes.set()
     await asyncio.sleep(0.2)
     verbs = ["start_weight_update", "update_weights", "finish_weight_update"]
-    assert receiver.told == ["init_weight_transfer_engine", *verbs], "the former one is silent"
+    assert receiver.verbs == ["init_weight_transfer_engine", *verbs], "the aborted sender is silent"
 
 
-async def test_what_a_server_says_is_told_though_the_sender_waits_for_it(plugin, monkeypatch):
+async def test_a_servers_error_is_reported_while_the_sender_waits(plugin, monkeypatch):
     """A broadcast waits for a server that has answered 500 long ago."""
     waits = threading.Event()
 
     class Failing(Receiving):
-        async def transfer(self, verb, told) -> None:
+        async def transfer(self, verb, arguments) -> None:
             if verb == "update_weights":
                 raise Unreachable("it has no room for them")
 
@@ -190,7 +190,7 @@ async def test_what_a_server_says_is_told_though_the_sender_waits_for_it(plugin,
         waits.set()
 
 
-async def test_the_ends_of_servers_that_are_gone_are_given_back(plugin):
+async def test_senders_of_lost_servers_are_shut_down(plugin):
     transfer = Transfer(lambda receiver: plugin.Rendezvous(rank=0), deadline_s=20)
     snapshot, ended = transfer.write({"w": torch.zeros(3)}, 1), plugin.Sending.num_ended
     for _ in range(3):
@@ -228,9 +228,9 @@ async def test_what_is_sent_is_what_was_published(plugin):
         "head": [1.0, 1.0],
     }
     verbs = ["start_weight_update", "update_weights", "finish_weight_update"]
-    assert receiver.told == ["init_weight_transfer_engine", *verbs]
+    assert receiver.verbs == ["init_weight_transfer_engine", *verbs]
     await transfer.write(weights, 2).into(receiver)
-    assert receiver.told[4:] == verbs
+    assert receiver.verbs[4:] == verbs
     assert receiver.got["w"].tolist() == [1.0, 1.0, 1.0]
 
 
