@@ -48,27 +48,29 @@ def extract_program(action: str) -> str:
     cut or may end with the program.
     """
     last, at = action, 0
+    closings = [
+        (*fence.span(), _indent(action, fence.start())) for fence in _CLOSING.finditer(action)
+    ]
+    first = 0
     unclosed = -1
     """Indentation up to which the rest has no closing fence, so that the search stops early."""
     while (opening := _OPENING.search(action, at)) is not None:
         indent = max(_CODE_INDENT - 1, _indent(action, opening.start()))
-        closing = _closing(action, opening.end(), indent) if indent > unclosed else None
+        while first < len(closings) and closings[first][0] < opening.end():
+            first += 1
+        closing = None
+        if indent > unclosed:
+            later = (closings[index] for index in range(first, len(closings)))
+            closing = next((fence for fence in later if fence[2] <= indent), None)
         if closing is None:
             # The first fence of any kind, as in "```py\nf()``` does it".
             unclosed = max(unclosed, indent)
             end = action.find("```", opening.end())
             end, at = (end, end + 3) if end >= 0 else (len(action), len(action))
         else:
-            end, at = closing.span()
+            end, at, _ = closing
         last = action[opening.end() : end]
     return last
-
-
-def _closing(action: str, at: int, indent: int) -> re.Match[str] | None:
-    for fence in _CLOSING.finditer(action, at):
-        if _indent(action, fence.start()) <= indent:
-            return fence
-    return None
 
 
 def _indent(action: str, at: int) -> int:

@@ -120,6 +120,16 @@ def test_the_program_in_an_answer(action, program):
 
 
 @pytest.mark.parametrize(
+    "line",
+    ["mark = '```'", '"""As in ```f()```."""', '    """\n    ```\n    """', "# ```py"],
+    ids=["quoted", "inline", "indented", "comment"],
+)
+def test_a_fence_inside_a_string_does_not_cut_the_program(line):
+    program = f"def f():\n    pass\n\n{line}\nf()\n"
+    assert extract_program(f"Sure:\n```python\n{program}```\nDone.") == program
+
+
+@pytest.mark.parametrize(
     "action",
     [
         "```" + " " * 400_000 + "x",
@@ -128,8 +138,9 @@ def test_the_program_in_an_answer(action, program):
         "```py\na```b\n" * 40_000,
         "``` x" * 80_000,
         "`" * 400_000,
+        "".join(" " * indent + "```\n" for indent in range(2_000)),
     ],
-    ids=["blanks", "tabs", "indented", "inline", "fences", "ticks"],
+    ids=["blanks", "tabs", "indented", "inline", "fences", "ticks", "steps"],
 )
 def test_a_degenerate_answer_is_read_in_linear_time(action):
     started = time.thread_time()

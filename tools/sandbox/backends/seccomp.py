@@ -79,7 +79,7 @@ _AF_UNIX, _STREAM, _SEQPACKET, _SOCKET_TYPE = 1, 1, 5, 0xF
 # other controls do so even through a read-only descriptor.
 _CONTROLS = (0x5401, 0x802C542A, 0x5413, 0x540F, 0x541B, 0x5421, 0x5450, 0x5451)
 _MAP_SHARED, _MAP_ANONYMOUS, _MAP_HUGETLB = 0x1, 0x20, 0x40000
-_PRIO_USER = 2
+_PRIO_USER, _SUPERVISOR = 2, 1
 _MSG_OOB = 1
 _SOL_SOCKET = 1
 _BUFFER_SIZES = (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF and their FORCE forms
@@ -129,6 +129,16 @@ def _zero_only(argument: int) -> list[Instruction]:
         (_JEQ, 0, 1, 0),
         (_RET, 0, 0, _ALLOW),
         (_RET, 0, 0, _DENY),
+    ]
+
+
+def _not_the_supervisor(argument: int) -> list[Instruction]:
+    """Deny if the 32-bit argument is 1: in a run's pid namespace, its supervisor."""
+    return [
+        _load_arg(argument),
+        (_JEQ, 0, 1, _SUPERVISOR),
+        (_RET, 0, 0, _DENY),
+        (_RET, 0, 0, _ALLOW),
     ]
 
 
@@ -188,6 +198,17 @@ _CHECKED: dict[int, list[Instruction]] = {
         *_switch({_DENY: (_F_SETOWN, _F_SETSIG, _F_SETOWN_EX)}, _ALLOW),
     ],
     157: [_load_arg(0), *_only((*_PROCESS_CONTROLS, _PR_SET_VMA))],  # prctl
+    # setpriority, sched_setparam, sched_setscheduler, sched_setaffinity: the supervisor has the
+    # program's user id, and with a lower priority it would enforce limits late.
+    141: [
+        _load_arg(0),
+        (_JEQ, 0, 1, _PRIO_USER),
+        (_RET, 0, 0, _DENY),
+        *_not_the_supervisor(1),
+    ],
+    142: _not_the_supervisor(0),
+    144: _not_the_supervisor(0),
+    203: _not_the_supervisor(0),
     # sync, syncfs: they would wait, unkillable, until the whole machine has written its data.
     162: [(_RET, 0, 0, _IGNORE)],
     306: [(_RET, 0, 0, _IGNORE)],

@@ -57,8 +57,10 @@ def _close(got: Any, expected: complex, tolerance: float) -> bool:
 
 def same_output(got: str, expected: str) -> bool:
     """Whether outputs are equal, ignoring white space at line ends and empty lines at the end."""
-    return _lines(got) == _lines(expected)
+    got, expected = got.rstrip(), expected.rstrip()
+    # A submission may print a million lines: they are split only if there are as many as expected.
+    return got.count("\n") == expected.count("\n") and _lines(got) == _lines(expected)
 
 
 def _lines(text: str) -> list[str]:
-    return [line.rstrip() for line in text.rstrip().split("\n")]
+    return [line.rstrip() for line in text.split("\n")]

@@ -27,6 +27,10 @@ _KEPT_CONTAINERS = 1 << 14
 Python's garbage collector stops every thread while it visits them."""
 _WEIGHT_OF_LIST = 128
 """Bytes of memory, about, for one list on the wire."""
+_WEIGHT_OF_QUOTE = 64
+"""Half of the bytes of memory, about, for one short text."""
+_WIDEST = 4
+"""Bytes of one character of a text that has an emoji."""
 _LISTS_AT_ONCE = 4096
 """Lists up to which the decoder in C is used, which no other thread can interrupt."""
 
@@ -73,7 +77,10 @@ def unpack(body: bytes) -> tuple[Any, Size]:
         CodecError: the frame is malformed or has too many values.
     """
     lists = num_lists(body)
-    size = Size(len(body), lists, lists - body.count(b'["i","') - body.count(b'["f","'))
+    numbers = body.count(b'["i","') + body.count(b'["f","')
+    quotes = max(0, body.count(b'"') - body.count(b'\\"') - 4 * numbers)
+    wide = b"\\u" in body or not body.isascii()
+    size = Size(len(body) * (_WIDEST if wide else 1), lists, lists - numbers, quotes)
     if lists <= _LISTS_AT_ONCE:
         return codec.unpack(body), size
     return codec.unpack(body, _read_in_slices), size
@@ -83,10 +90,13 @@ class Size(NamedTuple):
     """Size of a frame."""
 
     num_bytes: int
+    """Bytes, as many as its characters may take in memory."""
     lists: int
     """Lists on the wire, where a number is a list as well."""
     containers: int
     """Lists on the wire except those of numbers: two for most containers of the value."""
+    quotes: int = 0
+    """Quotation marks, except those of numbers: two for most texts."""
 
 
 class Clock:
@@ -155,5 +165,6 @@ class MemoryBudget:
     def take(self, size: Size) -> bool:
         """Take memory for a value of that size; whether the value may be kept."""
         self._left -= size.num_bytes + _WEIGHT_OF_LIST * size.lists
+        self._left -= _WEIGHT_OF_QUOTE * size.quotes
         self._containers_left -= size.containers
         return self._left >= 0 and self._containers_left >= 0

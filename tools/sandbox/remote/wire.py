@@ -27,6 +27,8 @@ _ENVELOPE = 8
 """Levels of nesting that a message adds to the values in it."""
 _VALUES_KEPT = 64 << 20
 """Most bytes of returned values in one verdict."""
+_QUOTES_KEPT = 2 * MAX_VALUES
+"""Most quotation marks of returned values in one verdict: half of what the client accepts."""
 
 Data = dict[str, Any]
 """A message: builtin data by name."""
@@ -160,12 +162,15 @@ def read_call(data: Data) -> CallResult:
 
 
 def write_verdict(verdict: Verdict) -> Data:
-    """A verdict as data; values beyond ``_VALUES_KEPT`` are dropped, but not their outcomes."""
-    outcomes, left = [], _VALUES_KEPT
+    """A verdict as data; values that are too large are dropped, but not their outcomes."""
+    outcomes, left, quotes_left = [], _VALUES_KEPT, _QUOTES_KEPT
     for outcome in verdict.outcomes:
         data = fields_of(outcome)
-        left -= len(json.dumps(encode(outcome.value)))
-        outcomes.append(data if left >= 0 else {**data, "value": None})
+        text = json.dumps(encode(outcome.value))
+        left -= len(text)
+        quotes_left -= text.count('"')
+        kept = left >= 0 and quotes_left >= 0
+        outcomes.append(data if kept else {**data, "value": None})
     return {**fields_of(verdict), "outcomes": outcomes}
 
 

@@ -246,6 +246,12 @@ _PROCESSES = {
     "the priority of a process of the host": (
         "os.setpriority(os.PRIO_PROCESS, HOST['victim'], 19)"
     ),
+    "the priority of the supervisor": "os.setpriority(os.PRIO_PROCESS, os.getppid(), 19)",
+    "the priority of all processes of one's user": "os.setpriority(os.PRIO_USER, 0, 19)",
+    "the scheduling policy of the supervisor": (
+        "os.sched_setscheduler(os.getppid(), os.SCHED_IDLE, os.sched_param(0))"
+    ),
+    "the processors of the supervisor": "os.sched_setaffinity(os.getppid(), {0})",
 }
 _ERRORS |= dict.fromkeys(_PROCESSES, "EPERM|EACCES|ESRCH|ENOSYS")
 

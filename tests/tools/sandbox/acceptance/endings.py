@@ -136,6 +136,14 @@ TIMES: list[Program] = [
         "step()\nwhile True: pass",
         limits=Limits(wall_s=60.0, cpu_s=1.0),
     ),
+    stopped(
+        "processor time of children that nobody waits for counts",
+        "step()\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        "def burn():\n    while time.process_time() < 0.5: pass\n"
+        "for _ in range(8):\n    forks(burn)\n    try: os.wait()\n"
+        "    except ChildProcessError: pass\nprint('ESCAPED')",
+        limits=Limits(wall_s=60.0, cpu_s=1.0),
+    ),
 ]
 
 ENDS: list[Program] = [

@@ -218,6 +218,17 @@ def test_a_restricted_program_may_change_only_its_own_priority():
     assert verdict(program, 141, 2, 0, 5) == DENY  # all processes of its user
 
 
+def test_a_program_may_not_change_the_priority_of_its_supervisor():
+    supervisor, child = 1, 4242
+    program = assemble(restricted=False)
+    assert verdict(program, 141, 0, supervisor, 19) == DENY
+    assert verdict(program, 141, 2, 0, 19) == DENY  # all processes of its user
+    assert verdict(program, 141, 0, child, 19) == verdict(program, 141, 0, 0, 19) == ALLOW
+    for number in (142, 144, 203):
+        assert verdict(program, number, supervisor) == DENY
+        assert verdict(program, number, child) == verdict(program, number, 0) == ALLOW
+
+
 @pytest.mark.parametrize("number", [46, 90, 91, 92, 132, 188, 109, 254, 268, 280, 307])
 def test_calls_that_landlock_does_not_restrict_are_denied(number):
     assert verdict(assemble(restricted=True), number) == DENY

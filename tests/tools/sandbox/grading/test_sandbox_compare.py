@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 
 import pytest
 
@@ -89,3 +90,13 @@ def test_output_is_compared_without_white_space_at_ends():
     assert not same_output(" a", "a")
     assert not same_output("a\n\nb", "a\nb")
     assert not same_output("", "a")
+
+
+def test_a_million_lines_are_not_split_to_see_that_there_are_too_many():
+    hostile = "\n " * 1_000_000 + "x"
+    tracemalloc.start()
+    try:
+        assert not same_output(hostile, "x")
+        assert tracemalloc.get_traced_memory()[1] < 3_000_000  # a list of the lines takes 8 MB
+    finally:
+        tracemalloc.stop()

@@ -77,28 +77,49 @@ async def test_the_values_of_a_grade_stay_within_their_budget(either):
     assert len(kept) == 2
 
 
+async def test_short_texts_count_in_the_budget_of_a_grade(either):
+    """80,000 texts of two letters take 4.7 MB and travel as 400 kB."""
+    source = "def f(x): return [chr(97 + n % 26) + chr(97 + n // 26 % 26) for n in range(80_000)]"
+    tests = [CallTest((n,), n) for n in range(8)]
+    verdict = await either.grade(source, tests, "f", limits=Limits(wall_s=60.0, cpu_s=60.0))
+    assert {outcome.kind for outcome in verdict.outcomes} == {OutcomeKind.WRONG}
+    assert len([outcome for outcome in verdict.outcomes if outcome.value is not None]) == 3
+
+
+async def test_a_text_with_an_emoji_counts_four_bytes_a_character():
+    plain, wide = "a" * 1000, "a" * 1000 + "\U0001f600"
+    assert _size(plain).num_bytes < 1100
+    assert _size(wide).num_bytes > 4000
+
+
 async def test_the_budget_of_a_grade_counts_bytes_and_containers():
     budget = MemoryBudget()
     assert budget.take(Size(20 << 20, 0, 0)) and not budget.take(Size(20 << 20, 0, 0))
     assert not MemoryBudget().take(Size(0, (32 << 20) // 128 + 1, 0))
     budget = MemoryBudget()
     assert budget.take(Size(0, 0, 1 << 14)) and not budget.take(Size(0, 0, 1))
+    budget = MemoryBudget()
+    assert budget.take(Size(0, 0, 0, 1 << 19)) and not budget.take(Size(0, 0, 0, 1))
 
 
 @pytest.mark.parametrize(
-    ("value", "lists", "containers"),
+    ("value", "lists", "containers", "quotes"),
     [
-        ([1, 2.5, "x", None], 5, 3),
-        ([[], (), set()], 9, 9),
-        (["[", '["i",'], 5, 5),
-        (list(range(5000)), 5003, 3),
+        ([1, 2.5, "x", None], 5, 3, 6),
+        ([[], (), set()], 9, 9, 10),
+        (["[", '["i",'], 5, 5, 8),
+        (list(range(5000)), 5003, 3, 4),
     ],
 )
-async def test_sizes_count_containers_apart_from_numbers(value, lists, containers):
+async def test_sizes_count_containers_apart_from_numbers(value, lists, containers, quotes):
     frame = codec.pack(["value", codec.encode(value), 1])[4:]
     message, size = unpack(frame)
     assert codec.decode(message[1]) == value
-    assert size == Size(len(frame), lists, containers)
+    assert size == Size(len(frame), lists, containers, quotes)
+
+
+def _size(value):
+    return unpack(codec.pack(["value", codec.encode(value), 1])[4:])[1]
 
 
 async def test_a_long_frame_is_decoded_in_slices_to_the_same_value():

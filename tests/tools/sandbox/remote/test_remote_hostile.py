@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from tools.sandbox import Limits, make_sandbox
+from tools.sandbox import CallTest, Limits, Outcome, OutcomeKind, Verdict, make_sandbox
 from tools.sandbox.remote import hosted as hosted_module
 from tools.sandbox.remote import server as server_module
 from tools.sandbox.remote import wire
@@ -41,6 +41,30 @@ async def http(server):
     async with aiohttp.ClientSession(f"http://{host}:{port}") as session:
         yield session
     await runner.cleanup()
+
+
+async def test_a_verdict_of_many_short_texts_reaches_the_client(server):
+    """A client accepts 600,000 texts: ten answers once made each grade a failure of the sandbox."""
+    source = "def f(x): return [chr(97 + n % 26) + chr(97 + n // 26 % 26) for n in range(98_000)]"
+    limits = Limits(wall_s=60.0, cpu_s=60.0)
+    runner = web.AppRunner(server.application(), handler_cancellation=True, shutdown_timeout=0.2)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0]
+    async with make_sandbox(f"http://{host}:{port}") as client:
+        tests = [CallTest((n,), n) for n in range(10)]
+        verdict = await client.grade(source, tests, "f", limits=limits)
+    await runner.cleanup()
+    assert [outcome.kind for outcome in verdict.outcomes] == [OutcomeKind.WRONG] * 10
+
+
+async def test_a_verdict_keeps_the_values_that_its_client_accepts():
+    texts = ["ab"] * 80_000
+    outcomes = (Outcome(OutcomeKind.WRONG, texts),) * 12
+    verdict = Verdict(False, outcomes, 1.0, "namespaces", "bwrap", "watchdog")
+    read = wire.read_verdict(wire.unpack(wire.pack(wire.write_verdict(verdict))))
+    assert [outcome.value == texts for outcome in read.outcomes] == [True] * 3 + [False] * 9
+    assert {outcome.kind for outcome in read.outcomes} == {OutcomeKind.WRONG}
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,8 @@ class Usage(NamedTuple):
     table of 4 KiB, and another above it."""
     cpu_s: float
     """Processor seconds of the process and of its reaped children."""
+    children_s: float
+    """Processor seconds of its reaped children."""
     nice: int
     running: tuple[int, ...]
     """Threads that run or wait for a processor."""
@@ -64,8 +66,8 @@ def of(pid: int) -> Usage:
     running: tuple[int, ...] = (pid,) if fields[0] == b"R" else ()
     if fields[17] != b"1":
         running = tuple(task for task in tasks(pid) if _runs(pid, task))
-    cpu_s = sum(map(int, fields[11:15])) / _CLOCK
-    return Usage(entry, ending, resident, tables, cpu_s, int(fields[16]), running)
+    cpu_s, children_s = (sum(map(int, fields[start:15])) / _CLOCK for start in (11, 13))
+    return Usage(entry, ending, resident, tables, cpu_s, children_s, int(fields[16]), running)
 
 
 def _bytes(status: bytes, line: bytes) -> int:
