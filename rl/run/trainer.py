@@ -94,7 +94,7 @@ class Trainer:
         self._env = env
         self._most_tokens = config.sampling.max_tokens * config.env.options.max_turns
         self._window = self.collector.context.limits.context_length
-        self._learnt = self.curriculum.state_dict()
+        self._curriculum_state = self.curriculum.state_dict()
         """The curriculum's state after the last update."""
         self._ptx_data: list[Segment] = []
         self._thread = runtime.thread
@@ -168,7 +168,7 @@ class Trainer:
         ptx_data = self._ptx_batch(self.progress.step) if self._ptx_data else []
         async with self.runtime.learning():
             metrics = await self.learner.update(Experience(groups, ptx_data), version + 1)
-        self._learnt = self.curriculum.state_dict()
+        self._curriculum_state = self.curriculum.state_dict()
         return metrics | staleness_metrics(finished, version)
 
     async def publish(self) -> dict[str, float]:
@@ -212,7 +212,7 @@ class Trainer:
         """
         state: dict[str, Any] = {
             "progress": dataclasses.asdict(self.progress),
-            "curriculum": self._learnt,
+            "curriculum": self._curriculum_state,
         }
         if self.stream is not None:
             # The stream's own state holds the tasks that were drawn ahead.
@@ -246,7 +246,7 @@ class Trainer:
         state = await self._load_newest()
         self.progress = Progress(**state["progress"])
         self.curriculum.load_state_dict(state["curriculum"])
-        self._learnt = self.curriculum.state_dict()
+        self._curriculum_state = self.curriculum.state_dict()
         if self.stream is not None:
             self.stream.load_state_dict(state["stream"], self.progress.step)
         await self.runtime.publish()

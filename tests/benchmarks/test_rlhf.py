@@ -104,7 +104,7 @@ def test_the_table_is_over_seeds():
     assert lines["the same, of its target"]["each"] == [1.0, 1.0, 1.0]
 
 
-def test_the_documentation_shows_what_was_measured():
+def test_the_documentation_shows_measured_values():
     results = json.loads((HOME / "benchmarks" / "results" / "rlhf.json").read_text())
     page = (HOME / "docs" / "preferences.md").read_text()
     shown = dict(re.findall(r"^\| (.+?) \| (.+? \[.+?\] \| .+?) \|$", page, flags=re.M))

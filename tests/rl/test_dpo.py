@@ -36,7 +36,7 @@ def probability_of_two(folder):
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
-def test_a_policy_learns_what_is_preferred(toy_model, preferences, tmp_path, capfd, reduction):
+def test_a_policy_learns_the_preferences(toy_model, preferences, tmp_path, capfd, reduction):
     words = [f"model={toy_model}", f"data={preferences}", f"out={tmp_path}/dpo", "steps=20"]
     words += ["optimizer.lr=3e-3", "batch_size=8", "held_out=0.2", f"reduction={reduction}"]
     assert rl.dpo.main(words) == 0

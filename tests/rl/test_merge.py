@@ -101,7 +101,9 @@ def test_the_first_models_type_is_the_results(models, tmp_path, capsys):
         ),
     ],
 )
-def test_what_cannot_be_averaged_is_one_line(models, tmp_path, monkeypatch, capsys, words, line):
+def test_models_that_cannot_be_averaged_are_one_line(
+    models, tmp_path, monkeypatch, capsys, words, line
+):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     filled = [word.format(home=models) for word in words]
     assert rl.merge.main([*filled, f"out={tmp_path}/m"]) == 1

@@ -64,7 +64,7 @@ def last_error(capsys):
     return capsys.readouterr().err.splitlines()[-1]
 
 
-def test_each_stage_takes_what_the_one_before_made(start, tmp_path, capsys):
+def test_each_stage_takes_the_output_of_the_stage_before(start, tmp_path, capsys):
     assert start() == 0
     out = tmp_path / "out"
     made = json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -93,7 +93,7 @@ def test_a_stage_that_stopped_goes_on(start, tmp_path, capsys):
     assert "stage 1/2, cold-start: already done" in capsys.readouterr().err
 
 
-def test_what_an_unfinished_stage_left_goes(start, tmp_path):
+def test_files_of_an_unfinished_stage_are_removed(start, tmp_path):
     """Commands that do not resume begin anew, whatever they had written; others' files stay."""
     out = tmp_path / "out"
     assert start("rl.steps=1") == 0
@@ -110,7 +110,7 @@ def test_what_an_unfinished_stage_left_goes(start, tmp_path):
     assert (out / "1-cold-start/mine").exists()
 
 
-def test_what_was_made_from_a_stage_that_is_gone_is_not_done(start, tmp_path, capsys):
+def test_a_stage_made_from_a_missing_stage_is_refused(start, tmp_path, capsys):
     """Or the second stage would pass for one of the new first stage."""
     out = tmp_path / "out"
     assert start("rl.steps=1") == 0

@@ -79,7 +79,7 @@ def test_a_mistyped_tool_is_named_before_torch_is_loaded(tmp_path):
     assert "Did you mean 'calculator'?" in done.stderr.splitlines()[-1]
 
 
-def test_an_evaluation_says_what_it_plays_before_torch_is_loaded(tmp_path):
+def test_an_evaluation_reports_its_tasks_before_torch_is_loaded(tmp_path):
     rows = [{"question": f"{i} + 1?", "answer": i + 1} for i in range(5)]
     (tmp_path / "five.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     words = ["env=math", "env.tasks=five.jsonl", "model=gpt2", "episodes=2"]
@@ -117,7 +117,7 @@ def test_training_on_a_file_that_is_missing_leaves_no_folder(toy_model, tmp_path
 
 
 @pytest.mark.parametrize("error", [UsageError("x"), DatasetUnavailable("x")])
-def test_a_new_folder_is_discarded_with_what_the_start_wrote(tmp_path, error):
+def test_a_refused_start_removes_its_new_folder(tmp_path, error):
     folder = tmp_path / "runs" / "x"
     with pytest.raises(type(error)), claimed_folder(folder, ("result.json",)):
         (folder / "checkpoints").mkdir()

@@ -40,7 +40,7 @@ def preferences(tmp_path):
     return path
 
 
-def test_a_reward_model_learns_what_is_preferred_and_is_centred(
+def test_a_reward_model_learns_preferences_and_is_centred(
     toy_model, preferences, tmp_path, capfd, monkeypatch
 ):
     demonstrations = tmp_path / "demonstrations.jsonl"
@@ -108,14 +108,14 @@ def test_a_users_mistake_is_one_line(toy_model, preferences, tmp_path, capfd, wo
     assert stderr.splitlines()[-1].startswith(f"error: {line.replace('{data}', str(preferences))}")
 
 
-def test_what_is_missing_is_named(capfd):
+def test_missing_settings_are_named(capfd):
     assert rl.reward_model.main([]) == 1
     error = capfd.readouterr().err
     assert error.startswith("error: ")
     assert "data" in error and "model" in error
 
 
-def test_a_process_model_learns_steps_and_is_told_from_a_reward_model(toy_model, tmp_path, capfd):
+def test_a_process_model_learns_steps_and_is_no_reward_model(toy_model, tmp_path, capfd):
     """A "2" is right, "1" is not, and "0" leads to a right answer three times in four."""
     data = tmp_path / "steps.jsonl"
     rows = []

@@ -143,7 +143,7 @@ def test_to_resume_a_folder_is_enough(run):
     assert RunFolder(run.path, config).changes == []
 
 
-def test_what_a_resumed_run_does_otherwise_is_refused_or_listed(run):
+def test_changed_settings_of_a_resumed_run_are_refused_or_listed(run):
     changed = train("resume=runs/here", "steps=20", "eval.every=3")
     reported = RunFolder(run.path, changed).changes
     assert reported == ["eval.every=3 (before: 10)", "steps=20 (before: 7)"]

@@ -160,7 +160,7 @@ def test_the_folder_is_looked_at_before_the_work(tmp_path, capfd, main):
     assert stderr.startswith(expected)
 
 
-def test_a_result_that_cannot_be_written_is_told_all_the_same(toy_model, tmp_path, capfd):
+def test_a_result_that_cannot_be_written_is_still_printed(toy_model, tmp_path, capfd):
     out = tmp_path / "out"
     (out / "trajectories.jsonl.gz").mkdir(parents=True)
     assert rl.eval.main([*COMMON, f"model={toy_model}", "tasks=4", f"out={out}", "--json"]) == 1

@@ -119,7 +119,7 @@ def test_a_ledger_finds_another_task_and_a_reward_of_a_failure_and_tokens_too_ol
     episodes[9].segments[0].versions[-1] = 0
     write(3, episodes)
     reported = "; ".join(read_ledger(out).wrong)
-    assert f"step 3: task {episodes[0].task} is nobody's turn" in reported
+    assert f"step 3: task {episodes[0].task} is not the next task of any group" in reported
     assert "step 3: an episode that failed was ended or shaped" in reported
     assert "step 3: 1 failures, 0.0 logged" in reported
     assert "step 3 learned from tokens that are 2 updates old" in reported

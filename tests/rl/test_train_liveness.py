@@ -76,7 +76,7 @@ def test_an_episode_that_hangs_once_is_begun_again(hung):
         ("learner", ["learner: step 2, learn for"]),
     ],
 )
-def test_what_never_gets_further_ends_the_run(hung, capsys, what, hints):
+def test_a_run_without_progress_ends(hung, capsys, what, hints):
     code, reported, out = hung(what)
     assert code == 75
     assert [hint for hint in hints if hint not in reported] == [], reported
@@ -86,7 +86,7 @@ def test_what_never_gets_further_ends_the_run(hung, capsys, what, hints):
     assert "no progress for" in capsys.readouterr().out
 
 
-def test_what_always_hangs_fails_its_episodes_and_the_run(hung):
+def test_episodes_that_always_hang_fail_the_run(hung):
     settings = {"stall_s": 2, "env__step_timeout_s": 1}
     code, reported, _ = hung("every completion", group_size=2, prompts=2, **settings)
     assert code == 1
@@ -110,7 +110,7 @@ def test_an_end_that_hangs_has_a_deadline(hung, what, reported_at_the_end):
     assert (out / "curve.png").exists()
 
 
-def test_a_run_tells_how_it_is_while_it_lives_and_when_it_is_dead(words, tmp_path, capsys):
+def test_the_status_of_a_live_and_of_a_dead_run(words, tmp_path, capsys):
     out = tmp_path / "run"
     arguments = command("env awaits", words(out, stall_s=600, group_size=2, prompts=2))
     with subprocess.Popen(arguments, env=environment(), stderr=subprocess.DEVNULL) as process:

@@ -44,7 +44,7 @@ def against(monkeypatch):
 
 
 def test_advantages_see_shaped_rewards(words, tmp_path, against):
-    """Whoever is paid for being wrong learns to be."""
+    """A policy that is rewarded for wrong answers learns wrong answers."""
     rewards = {}
     for name, settings in {"plain": {}, "shaped": {"shaping": "against"}}.items():
         out = tmp_path / name

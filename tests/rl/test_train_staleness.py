@@ -54,6 +54,6 @@ def test_a_stopped_run_goes_on_and_repeats_and_skips_no_task(words, tmp_path):
         ({"staleness": -1}, "staleness (-1) must be >= 0"),
     ],
 )
-def test_what_does_not_go_with_staleness_is_said(words, tmp_path, settings, message, capfd):
+def test_settings_that_exclude_staleness_are_named(words, tmp_path, settings, message, capfd):
     assert main(words(tmp_path / "run", **{"staleness": 1} | settings)) == 1
     assert message in capfd.readouterr().err

@@ -52,14 +52,14 @@ def test_it_learns(words, tmp_path):
     assert rewards[-1] > rewards[0] + 0.1
 
 
-def test_what_values_would_not_contain_is_refused(words, tmp_path, capsys):
+def test_rewards_that_values_would_not_contain_are_refused(words, tmp_path, capsys):
     assert main(words(tmp_path / "run", shaping="kimi_length", **SETTINGS)) == 1
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "shaping (kimi_length) must be empty with algo.advantage=vine" in said
 
 
-def test_what_cannot_be_copied_is_refused_before_anything_is_trained(
+def test_an_environment_without_copies_is_refused_before_training(
     words, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.setattr(envs.env_type("toy-copy-v0"), "forkable", False)

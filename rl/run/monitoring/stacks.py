@@ -19,7 +19,7 @@ _PLUMBING = (
     "base_events.py",
     "runners.py",
 )
-"""Files whose frames do not tell what a thread does; frames of their callers do."""
+"""Files whose frames do not show the work of a thread; the frames of their callers do."""
 _IDLE = ("_worker", "_shutdown")
 """Functions in which a pool's thread waits for work, or the main thread for other threads."""
 

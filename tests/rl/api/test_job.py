@@ -15,7 +15,7 @@ from rl.run.process.interrupt import Interrupt
 from rl.settings.evaluate import EvaluateConfig
 
 
-async def test_what_the_work_returns_or_raises_is_the_callers():
+async def test_the_caller_gets_the_result_or_error_of_the_work():
     async def returns(job):
         await asyncio.sleep(0)
         return threading.current_thread().name
@@ -97,7 +97,7 @@ async def test_work_that_blocks_is_interrupted():
 
 
 @pytest.mark.parametrize(("code", "error"), [(STALLED, RunStalled), (76, Unclosed)])
-def test_what_cannot_be_ended_is_left_behind_with_an_error(code, error):
+def test_work_that_cannot_end_is_abandoned_with_an_error(code, error):
     release = threading.Event()
 
     async def hangs(job):

@@ -366,7 +366,7 @@ def test_importing_rl_loads_nothing_and_names_are_found_when_asked_for():
     assert done.stdout == "[]\nTrue fit UsageError\n"
 
 
-def test_what_type_checkers_see_is_what_there_is():
+def test_type_checkers_see_the_real_names():
     tree = ast.parse((HOME / "rl" / "__init__.py").read_text(encoding="utf-8"))
     (checked,) = [node for node in tree.body if isinstance(node, ast.If)]
     shown = {a.asname: f.module for f in checked.body for a in f.names}
@@ -383,7 +383,7 @@ def test_what_type_checkers_see_is_what_there_is():
         ("__wrapped__", "module 'rl' has no attribute '__wrapped__'"),
     ],
 )
-def test_names_that_there_are_not(name, reported):
+def test_unknown_names_are_named(name, reported):
     with pytest.raises(AttributeError) as said:
         getattr(rl, name)
     assert str(said.value) == reported
@@ -419,7 +419,7 @@ models = "{cold},{cold}"
 """
 
 
-def test_a_pipeline_runs_what_is_not_done(settings, tmp_path, capfd):
+def test_a_pipeline_runs_unfinished_stages(settings, tmp_path, capfd):
     (tmp_path / "stages.toml").write_text(STAGES)
     config = rl.PipelineConfig(
         file=str(tmp_path / "stages.toml"),

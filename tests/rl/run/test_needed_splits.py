@@ -86,7 +86,7 @@ def test_every_row_of_a_benchmark_is_played(tmp_path, words, split, tasks, says)
     assert says in str(played)
 
 
-def test_a_model_that_was_trained_on_such_rows_is_told_of(tmp_path, monkeypatch):
+def test_an_evaluation_on_training_rows_is_noted(tmp_path, monkeypatch):
     run = tmp_path / "run"
     best = run / "checkpoints" / "best"
     best.mkdir(parents=True)

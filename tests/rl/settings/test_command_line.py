@@ -426,7 +426,7 @@ def test_help_lists_the_names_of_choices_and_of_values(capsys):
     assert "One of: files, ipc, nccl." not in reported, "of a policy that was not chosen"
 
 
-def test_help_shows_what_was_chosen_and_where(write, capsys):
+def test_help_shows_chosen_values_and_their_layers(write, capsys):
     with pytest.raises(SystemExit) as end:
         train("env=toy-chatter", "algo=ppo", write("steps = 7"), "prompts=3", "--help")
     assert end.value.code == 0
@@ -481,7 +481,7 @@ COMMANDS = ("train", "eval", "sft", "dpo", "reward_model", "distill", "step_labe
 COMMANDS += ("merge", "pipeline", "replay", "status")
 
 
-def test_no_commands_help_loads_torch_or_what_starts_a_sandbox():
+def test_the_help_of_no_command_loads_torch_or_the_sandbox():
     words = [sys.executable, "-c", EVERY_HELP, *COMMANDS]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr

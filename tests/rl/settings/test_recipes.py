@@ -33,7 +33,7 @@ def test_dapo_is_complete():
     assert (row.kl.coef, row.advantage.std) == (0.0, "unbiased")
 
 
-def test_what_a_recipe_brings_is_the_weakest_layer(tmp_path):
+def test_settings_that_a_recipe_implies_are_the_weakest_layer(tmp_path):
     file = tmp_path / "run.toml"
     file.write_text('env = "toy-copy"\n[algo]\nname = "dapo"\n[curriculum]\nmax_draws = 3\n')
     config = train(f"config={file}", "shaping=")
@@ -95,7 +95,7 @@ def test_the_documentation_names_every_run_file():
     assert {path.name for path in FILES} <= set(re.findall(r"recipes/(\w+\.toml)", page))
 
 
-def test_the_documentation_shows_what_was_measured():
+def test_the_documentation_shows_measured_values():
     results = json.loads((HOME / "benchmarks" / "results" / "algorithms.json").read_text())
     page = (HOME / "docs" / "algorithms.md").read_text()
     section = page.split("## Measured\n")[1].split("\n## ")[0]
@@ -108,7 +108,7 @@ def test_the_documentation_shows_what_was_measured():
     assert shown == measured and len(shown) > 20
 
 
-def test_the_table_of_methods_names_what_there_is():
+def test_the_table_of_methods_names_existing_files():
     page = (HOME / "docs" / "algorithms.md").read_text()
     table = page.split("## Every method\n")[1].split("\n## ")[0]
     words = re.findall(r"`([^`]+)`", table)

@@ -72,7 +72,7 @@ def test_a_sink_gets_every_record_in_order_and_then_the_ending(feed):
     assert feed.said == []
 
 
-def test_a_resumed_run_repeats_no_step_and_adds_what_is_new(feed):
+def test_a_resumed_run_logs_only_new_metrics(feed):
     first = feed(Scripted())
     for step in range(4):
         first.log(step, {"reward": 0.0})

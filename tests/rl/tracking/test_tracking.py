@@ -180,7 +180,7 @@ def test_a_package_that_is_missing_is_named_with_its_extra(fresh, monkeypatch):
     )
 
 
-def test_what_is_no_sink_is_refused(fresh):
+def test_an_object_that_is_no_sink_is_refused(fresh):
     register_sink("five", 5)
     with pytest.raises(UsageError, match="sink 'five' is 5: expected a class derived from Sink"):
         train("log=five")

@@ -78,7 +78,7 @@ def test_the_interval_of_the_reward_stands_beside_it():
     assert "step 1/9  reward 0.250 [0.125, 0.375]  1234 tok/s" in stream.getvalue()
 
 
-def test_steps_without_a_gradient_are_named_and_the_third_in_a_row_says_what_to_try():
+def test_the_third_step_in_a_row_without_a_gradient_shows_what_to_try():
     stream = io.StringIO()
     display = Display("title", 9, stream)
     for step in range(1, 5):

@@ -28,7 +28,7 @@ def activities(clock):
     return Activities(clock)
 
 
-def test_an_instant_is_shared_by_what_runs_in_it():
+def test_running_activities_share_an_instant():
     lane = Lane(0.0)
     lane.change(1.0, None, "generate")  # idle for 1 s
     lane.change(3.0, None, "environment")  # one alone for 2 s
@@ -64,7 +64,7 @@ def test_time_that_turns_out_to_be_of_another_state_is_moved(activities, clock):
     assert taken["time/wall"] == 10.0
 
 
-def test_what_is_moved_never_exceeds_what_is_there(activities, clock):
+def test_reassigned_seconds_never_exceed_the_counted_ones(activities, clock):
     with activities.doing(ROLLOUT, "a", GENERATE) as one:
         clock.now += 8
         activities.take()
@@ -146,7 +146,7 @@ def test_each_lane_adds_up_to_the_time_whatever_happens(activities, clock, seed)
     assert total == pytest.approx(dict.fromkeys(total, clock.now - began), rel=1e-9)
 
 
-def test_what_is_under_way_is_told_the_oldest_first(activities, clock):
+def test_activities_are_listed_the_oldest_first(activities, clock):
     with activities.doing(ROLLOUT, "task 1", GENERATE):
         clock.now += 5
         with activities.doing(LEARNER, "step 2", "learn") as learning:
@@ -160,7 +160,7 @@ def test_what_is_under_way_is_told_the_oldest_first(activities, clock):
     assert activities.waits() == []
 
 
-def test_progress_is_what_was_told_or_seen(activities, clock):
+def test_progress_comes_from_reports_and_sources(activities, clock):
     class Policy:
         tokens = 0
 

@@ -13,8 +13,12 @@ from dataclasses import asdict
 import pytest
 
 from rl.errors import UsageError
+from rl.run.monitoring import state as states
 from rl.run.monitoring.state import RunState, born_at, read_state, write_state
 from rl.status import main as status
+
+MESSAGE = states._FILE_KEYS["message"]
+"""The key of a message in status.json, which earlier versions wrote too."""
 
 
 def moment(**values):
@@ -38,12 +42,12 @@ def test_a_status_file_of_an_earlier_version_is_read(tmp_path):
     keys = "state step steps pid born host began written progress_s progress loop_s waits num_waits"
     write_state(tmp_path, moment(component_status={"vLLM 0": "restarting"}, message="why"))
     record = json.loads((tmp_path / "status.json").read_text())
-    keys += " parts recoveries told exit_code namespace"
+    keys += f" parts recoveries {MESSAGE} exit_code namespace"
     assert set(keys.split()) == set(record)
-    assert (record["parts"], record["told"]) == ({"vLLM 0": "restarting"}, "why")
+    assert (record["parts"], record[MESSAGE]) == ({"vLLM 0": "restarting"}, "why")
 
 
-def test_what_is_written_is_read(tmp_path):
+def test_a_written_status_is_read(tmp_path):
     wait = {"lane": "rollout", "name": "train task 1, member 0", "state": "tool", "seconds": 7.5}
     written = moment(waits=[wait], num_waits=30, component_status={"vLLM 0": "restarting"})
     write_state(tmp_path, written)
@@ -174,7 +178,7 @@ WAIT = {"lane": "rollout", "name": "train task 1", "state": "tool", "seconds": 1
         ({"progress": None}, "progress (None) must be str"),
         ({"exit_code": "1"}, "exit_code ('1') must be int or None"),
         ({"num_waits": True}, "num_waits (True) must be int"),
-        ({"told": 7}, "told (7) must be str"),
+        ({MESSAGE: 7}, f"{MESSAGE} (7) must be str"),
         ({"state": "asleep"}, "state ('asleep') must be one of "),
         ({"waits": {"lane": "rollout"}}, "waits ({'lane': 'rollout'}) must be a list"),
         ({"waits": [WAIT, "a tool"]}, "waits ('a tool') must be lane, name, state and seconds"),

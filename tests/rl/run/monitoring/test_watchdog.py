@@ -105,7 +105,7 @@ def test_a_process_that_was_stopped_during_a_look_goes_on(watched):
     assert process.returncode == 0
 
 
-def test_a_process_ends_though_nobody_reads_why():
+def test_a_process_without_a_reader_of_its_errors_ends():
     program = (
         "import os, sys\n"
         "from rl.run.process.closing import end_process\n"

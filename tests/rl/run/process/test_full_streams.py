@@ -70,7 +70,7 @@ def test_a_run_whose_answer_cannot_be_written_is_done_all_the_same(words, tmp_pa
     assert read_state(out).state == "finished"
 
 
-def test_an_error_that_nobody_can_be_told_is_the_exit_code(tmp_path):
+def test_an_error_that_cannot_be_written_is_the_exit_code(tmp_path):
     assert run(["rl.status", str(tmp_path)], stderr="full").returncode == 1
 
 

@@ -30,7 +30,7 @@ HOME = Path(__file__).resolve().parents[4]
         ("agents", "rl.eval"),
     ],
 )
-def test_somebody_elses_package_is_refused_by_its_path(tmp_path, name, command):
+def test_another_projects_package_is_refused_by_its_path(tmp_path, name, command):
     foreign = tmp_path / name / "__init__.py"
     foreign.parent.mkdir()
     foreign.write_text("")

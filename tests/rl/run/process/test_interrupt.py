@@ -177,7 +177,7 @@ async def test_earlier_handlers_are_restored(reported):
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-def test_sigterm_is_ctrl_c_while_work_lasts_and_nobody_else_wants_it():
+def test_sigterm_acts_like_ctrl_c_during_work_without_another_handler():
     default = signal.getsignal(signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt), terminable():
         os.kill(os.getpid(), signal.SIGTERM)
@@ -191,7 +191,7 @@ def test_sigterm_is_ctrl_c_while_work_lasts_and_nobody_else_wants_it():
         signal.signal(signal.SIGTERM, default)
 
 
-def test_sigterm_closes_what_an_event_loop_has_open():
+def test_sigterm_closes_resources_of_an_event_loop():
     closed = []
 
     async def work():
