@@ -1,4 +1,4 @@
-"""The agent records every token once, with what the policy and the episode said of it."""
+"""The agent records every token once, with its version, turn and log-probability."""
 
 from __future__ import annotations
 

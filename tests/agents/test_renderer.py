@@ -1,4 +1,4 @@
-"""The renderer only appends, and what it appends is what the template would have written."""
+"""The renderer only appends, and appends the tokens that the template would write."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_no_content_becomes_a_special_token(renderers, make_tokenizer, kind):
 
 
 @pytest.mark.parametrize("kind", ["tiny", "chatml", "forgetful", "plain", "metaspace", "swallows"])
-def test_without_special_tokens_it_is_what_the_tokenizer_makes_of_the_template(
+def test_text_without_special_tokens_is_encoded_as_by_the_tokenizer(
     renderers, make_tokenizer, kind
 ):
     if kind not in renderers:
@@ -274,7 +274,7 @@ def test_a_special_token_in_a_text_that_the_template_edits(make_tokenizer):
     assert "user\n<|im_end|><|im_start|><|im_end|>\n" in tokenizer.decode(tokens)
 
 
-def test_a_tokenizer_that_begins_every_text_is_not_let_to(make_tokenizer):
+def test_a_tokenizers_automatic_start_token_is_not_added(make_tokenizer):
     tokenizer = make_tokenizer("tiny")
     backend = tokenizer.backend_tokenizer
     begin = backend.token_to_id("<|system|>")

@@ -1,4 +1,4 @@
-"""The scripted policy answers like any other, only from a script."""
+"""The scripted policy implements the contract of a policy."""
 
 from __future__ import annotations
 

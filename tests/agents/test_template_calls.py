@@ -1,4 +1,4 @@
-"""An assistant's tool calls in the form that the chat template writes."""
+"""An assistant's tool calls in the format of the chat template."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def halves(renderer, segment):
     return [renderer.tokenizer.decode([t for t, m in rows if m == mask]) for mask in (0, 1)]
 
 
-def test_a_conversation_with_tools_is_what_the_template_makes_of_its_messages(renderer):
+def test_a_conversation_with_tools_equals_the_templates_rendering(renderer):
     segment = conversation_of(MESSAGES, tools=(LOOK,)).to_segment(renderer)
     whole = renderer.tokenizer.apply_chat_template(MESSAGES, tools=[LOOK], tokenize=False)
     assert renderer.tokenizer.decode(segment.token_ids) + "\n" == whole

@@ -97,7 +97,7 @@ def test_a_saved_tokenizer_holds_its_settings(make_tokenizer, tmp_path):
         ("mistral", "<think>\n", "<think>\n"),
     ],
 )
-def test_every_answer_begins_with_what_was_prefilled(make_tokenizer, kind, prefill, opening):
+def test_every_answer_begins_with_the_prefill(make_tokenizer, kind, prefill, opening):
     tokenizer = make_tokenizer(kind)
     set_template(tokenizer, prefill=prefill)
     renderer = Renderer(tokenizer)
@@ -171,7 +171,7 @@ def test_imitation_of_an_environments_author_begins_behind_its_prefill(make_toke
 
 
 @pytest.mark.parametrize("text", ["<think>\nso</think>42", "42"])
-def test_what_is_imitated_stands_behind_the_opening(make_tokenizer, text):
+def test_imitated_text_follows_the_opening(make_tokenizer, text):
     renderer = Renderer(make_tokenizer("distill"))
     segment = Conversation((Exchange("6 x 7?", text),)).to_segment(renderer)
     whole = renderer.tokenizer.decode(segment.token_ids)

@@ -1,4 +1,4 @@
-"""Tools through a chat template: listed by it, called in its format, answered in its role."""
+"""Tools in chat templates: their list, their calls, and their results."""
 
 from __future__ import annotations
 

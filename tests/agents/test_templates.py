@@ -1,4 +1,4 @@
-"""Templates in the formats of published models: what they refuse, move or forget."""
+"""Templates in the formats of published models: rejected, moved and dropped messages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def renderers():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_was_sampled_stays_and_the_rest_is_the_templates(renderers, make_tokenizer, kind):
+def test_sampled_tokens_stay_and_the_others_come_from_the_template(renderers, make_tokenizer, kind):
     renderer = renderers.setdefault(kind, Renderer(make_tokenizer(kind)))
     decode = renderer.tokenizer.decode
     added = renderer.tokenizer.added_tokens_decoder
@@ -98,11 +98,11 @@ def test_with_a_system_role_nothing_is_folded(make_tokenizer, kind):
 
 
 @pytest.mark.parametrize("kind", ["distill", "forgetful"])
-def test_a_notice_says_what_a_forgetful_template_costs_and_what_to_do(make_tokenizer, kind):
+def test_a_notice_reports_a_template_that_drops_reasoning_and_the_fix(make_tokenizer, kind):
     assert Renderer(make_tokenizer(kind)).notices == (FORGETS,)
 
 
-def test_a_notice_says_what_another_rewriting_costs(make_tokenizer):
+def test_a_notice_reports_a_template_that_rewrites_turns(make_tokenizer):
     tokenizer = make_tokenizer("chatml")
     tokenizer.chat_template = tokenizer.chat_template.replace(
         "{{ m.content }}", "{{ m.content }}{{ '' if loop.last else '!' }}"

@@ -1,4 +1,4 @@
-"""A policy that writes down what it was asked, and an agent that speaks plain HTTP."""
+"""A policy that logs its requests, and an agent that uses plain HTTP."""
 
 from __future__ import annotations
 

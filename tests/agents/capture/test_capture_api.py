@@ -1,4 +1,4 @@
-"""The endpoint speaks OpenAI's API: tools, streams, refusals, errors, the reward."""
+"""The endpoint implements OpenAI's API: tools, streams, rejections, errors, the reward."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def test_several_results_are_one_message_of_the_template(serve, logging_po
         "</tool_call>",
     ],
 )
-def test_what_is_malformed_stays_content(text):
+def test_malformed_calls_stay_content(text):
     said = read_calls(text)
     assert (said.content, said.calls) == (text, ())
 
@@ -208,7 +208,7 @@ async def test_length_and_stop_strings_are_heeded(serve, logging_policy, exact):
     assert policy.samplings[1].stop == (";",)
 
 
-async def test_training_decides_how_is_sampled_and_says_so_once(serve, logging_policy, caplog):
+async def test_the_run_overrules_sampling_settings_and_warns_once(serve, logging_policy, caplog):
     policy = logging_policy(lambda prompt: "x")
     sampling = SamplingParams(temperature=0.9, max_tokens=5)
     with caplog.at_level(logging.WARNING):
@@ -241,7 +241,7 @@ async def test_training_decides_how_is_sampled_and_says_so_once(serve, logging_p
         ("messages", []),
     ],
 )
-async def test_what_is_not_supported_is_refused_by_name(serve, logging_policy, field, value):
+async def test_an_unsupported_field_is_rejected_by_name(serve, logging_policy, field, value):
     policy = logging_policy(lambda prompt: "x")
     async with serve(policy) as (agent, _, _):
         status, body = await agent.ask(**{"messages": [USER], field: value})
@@ -277,7 +277,7 @@ async def test_messages_that_are_none_are_refused(serve, logging_policy, message
     assert (status, body["error"]["param"]) == (400, where)
 
 
-def test_calls_are_compared_by_what_they_call_not_by_how_it_is_written():
+def test_calls_are_compared_by_name_and_arguments():
     def call(arguments, name="look"):
         function = {"name": name, "arguments": arguments}
         raw = {"role": "assistant", "tool_calls": [{"id": arguments[:2], "function": function}]}
@@ -379,7 +379,7 @@ async def test_who_goes_away_leaves_nothing_behind(serve, logging_policy):
     assert len(capture.turns) == len(policy.log) == 1
 
 
-async def test_an_episode_that_is_closed_drops_what_is_asked(serve, logging_policy):
+async def test_closing_an_episode_cancels_its_requests(serve, logging_policy):
     policy = logging_policy(lambda prompt: "x", delay_s=30)
     async with serve(policy) as (agent, _, server):
         asked = asyncio.create_task(agent.ask([USER]))
@@ -417,7 +417,7 @@ async def test_a_reward_ends_the_episode(serve, logging_policy):
         {"reward": 1, "score": 1},
     ],
 )
-async def test_what_is_no_reward_is_refused(serve, logging_policy, body):
+async def test_an_invalid_reward_is_rejected(serve, logging_policy, body):
     async with serve(logging_policy(lambda prompt: "x")) as (agent, episode, _):
         status, answer = await agent.post("reward", body)
         assert (status, answer["error"]["type"]) == (400, "invalid_request_error")

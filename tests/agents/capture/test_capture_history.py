@@ -1,4 +1,4 @@
-"""Whatever an agent does with its histories, what was sampled is recorded once, as sampled."""
+"""Sampled tokens are recorded once, as sampled, however an agent edits its histories."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_turns_of_a_conversation_are_one_segment(serve, logging_policy, ex
     assert [sampling.seed for sampling in policy.samplings] == [100, 101, 102]
 
 
-async def test_what_sdks_write_in_other_words_is_the_same_message(serve, logging_policy):
+async def test_messages_that_sdks_write_differently_are_equal(serve, logging_policy):
     policy = logging_policy(count_up())
     async with serve(policy) as (agent, _, server):
         said = await agent.say([USER])
@@ -137,7 +137,7 @@ async def test_two_requests_at_once_that_go_on_from_one_answer_fork(serve, loggi
     assert [s.parent for s in capture.segments] == [None, 0]
 
 
-async def test_one_at_a_time_where_the_policy_takes_no_more(serve, logging_policy):
+async def test_requests_run_one_at_a_time_if_the_policy_takes_one(serve, logging_policy):
     policy = logging_policy(count_up(), delay_s=0.05)
     async with serve(policy, at_once=1) as (agent, _, _):
         began = asyncio.get_running_loop().time()

@@ -1,4 +1,4 @@
-"""With a model in this process: the probabilities recorded are those of the tokens recorded."""
+"""Recorded probabilities of a local model are those of the recorded tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ``openai`` package talks to the endpoint as to OpenAI."""
+"""The ``openai`` package works with the endpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scheduler, over a forward that stores tokens instead of keys and values."""
+"""The scheduler, with a forward pass that stores tokens instead of keys and values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The local policy samples from a model with an adapter as transformers computes it."""
+"""The local policy samples from a model with an adapter like transformers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def farthest(model, prompts, completions):
 
 
 @pytest.mark.parametrize(("family", "kind"), [("qwen3", "thin"), ("llama", "thin")])
-async def test_what_is_sampled_and_scored_is_the_adapters(make_policy, make_model, family, kind):
+async def test_samples_and_scores_are_the_adapters(make_policy, make_model, family, kind):
     model = make_model(family)
     add_adapter(model, LoraConfig(rank=4), "somewhere", seed=0)
     policy = make_policy(model, max_slots=2)

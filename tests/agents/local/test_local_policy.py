@@ -102,7 +102,7 @@ async def test_the_families_that_are_fast(make_policy):
     assert kinds == {f: "transformers" if f in slow else "thin" for f in FAMILIES}
 
 
-async def test_the_slow_way_says_so_once(make_policy, caplog):
+async def test_the_slow_forward_pass_warns_once(make_policy, caplog):
     make_policy("gpt2")
     assert [r.levelname for r in caplog.records] == ["WARNING"]
     assert "GPT2LMHeadModel" in caplog.text
@@ -307,7 +307,7 @@ async def test_a_model_that_moved_to_another_dtype_is_followed(make_policy, make
         ([1], SamplingParams(stop=("",)), "empty string"),
     ],
 )
-async def test_wrong_requests_say_what_is_wrong(make_policy, prompt, params, message):
+async def test_a_wrong_request_is_rejected_with_the_reason(make_policy, prompt, params, message):
     with pytest.raises(ValueError, match=message):
         await make_policy().generate(prompt, params)
 
@@ -339,7 +339,7 @@ async def test_stop_tokens_end_a_completion_and_are_kept(make_policy):
     assert halted.token_ids == free.token_ids[: free.token_ids.index(stop) + 1]
 
 
-async def test_one_seed_gives_one_completion_whatever_else_is_in_the_batch(make_policy):
+async def test_a_seed_gives_the_same_completion_in_every_batch(make_policy):
     policy = make_policy(max_slots=8)
     prompt = list(range(20))
     params = SamplingParams(max_tokens=25, seed=11)

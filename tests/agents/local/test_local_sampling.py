@@ -1,4 +1,4 @@
-"""The sampler against the distributions that it should draw from."""
+"""The sampler against the exact distributions."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_top_p_over_a_large_vocabulary_needs_the_full_sort_only_where_mass_is_sp
         *[(3, 0.49, 1), (3, 0.51, 2), (3, 0.8, 2), (3, 0.82, 3), (2, 0.62, 2), (2, 0.61, 1)],
     ],
 )
-def test_top_k_comes_first_and_top_p_looks_at_what_it_left(top_k, top_p, support):
+def test_top_p_applies_after_top_k(top_k, top_p, support):
     order = [3, 0, 5, 1, 4, 2]
     logits = torch.tensor([PROBS[i] for i in order]).log()
     kept = sum(PROBS[:support])
@@ -111,7 +111,7 @@ def test_top_k_of_a_large_vocabulary_is_exact(top_k):
     assert drawn.logprobs[0] == pytest.approx(float(inside), abs=1e-5)
 
 
-def test_what_is_left_of_a_row_is_its_own_affair():
+def test_supports_of_rows_are_independent():
     """Coarse logits have equals at the cut, which the shortlist and the full sort rank in ways of
     their own: a row goes the one that it would go alone."""
     generator = torch.Generator().manual_seed(2)

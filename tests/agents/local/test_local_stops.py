@@ -1,4 +1,4 @@
-"""Stop strings halt at the token that completes them, however their bytes are spread."""
+"""Sampling ends at the token that completes a stop string, across byte-level tokens too."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def ask(session):
     return Request([1], SamplingParams(), session)
 
 
-def test_a_wave_has_the_announced_order_whatever_the_order_of_arrival():
+def test_a_wave_has_the_announced_order():
     gate = Gate(10.0)
     gate.announce(["a", "b", "c"])
     requests = {name: ask(name) for name in "abc"}
@@ -112,7 +112,7 @@ async def test_two_runs_agree_bit_for_bit(make_policy):
     assert other != runs[0][0]
 
 
-async def test_what_was_generated_before_changes_no_bit(make_policy):
+async def test_earlier_generations_change_no_bit(make_policy):
     """A resumed run meets an empty cache where an uninterrupted one has seen a validation."""
     fresh = make_policy(max_slots=4, deterministic=True)
     used = make_policy(max_slots=4, deterministic=True)
@@ -125,7 +125,7 @@ async def test_what_was_generated_before_changes_no_bit(make_policy):
     assert fresh.stats().num_prefill_tokens == 2 * empty, "nothing came from a cache"
 
 
-async def test_an_episode_begun_again_alone_meets_what_the_others_left(make_policy):
+async def test_an_episode_restarted_alone_keeps_the_cache_of_the_others(make_policy):
     policy = make_policy(max_slots=4, deterministic=True)
     prompt = list(range(40))
     policy.begin(["a"])

@@ -76,7 +76,7 @@ async def test_a_fault_in_the_thread_fails_every_call(make_policy, monkeypatch):
     policy.end("anything")
 
 
-async def test_closing_fails_what_runs_and_ends_the_thread(make_policy):
+async def test_closing_fails_running_calls_and_ends_the_thread(make_policy):
     def threads():
         return sum(thread.name == "local-policy" for thread in threading.enumerate())
 

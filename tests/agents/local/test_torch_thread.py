@@ -1,4 +1,4 @@
-"""The thread for parallel work: one job after the other, between the steps of a policy."""
+"""The thread for parallel computation: one job after the other, between a policy's steps."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ async def test_episodes_stay_groups_go_together_and_crowds_are_passed_by():
     assert await place([1, 5, 6], "g1") is other  # 3 run at the first, 1 at the other
 
 
-async def test_who_waits_for_a_crowded_home_goes_on_at_one_that_is_idle():
+async def test_a_request_leaves_a_crowded_server_for_an_idle_one():
     one, two = Server(1), Server(1)
     dispatcher = dispatcher_of(one, two)
     home = await dispatcher.place(dispatcher.request([1], "a"))

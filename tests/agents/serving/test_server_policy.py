@@ -1,4 +1,4 @@
-"""The policy against a server by script: labels, nonsense, faults of one request among many."""
+"""The policy against a scripted server: versions, invalid responses, failing requests."""
 
 from __future__ import annotations
 

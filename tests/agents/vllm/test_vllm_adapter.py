@@ -1,4 +1,4 @@
-"""How an adapter reaches a server by script: what is said to it, and what it may answer."""
+"""LoRA adapters on a scripted server: requests, and possible responses."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ async def test_a_server_without_support_for_the_adapter_is_reported_with_the_fix
         assert script.goes.is_set(), "it was left paused"
 
 
-def test_numbers_are_found_in_what_workers_say():
+def test_adapter_ids_are_read_from_the_workers_responses():
     assert adapter_ids({"results": ["{1, 12}", "{1}"]}) == [1, 12]
     assert adapter_ids({"results": ["set()"]}) == []
     assert adapter_ids({}) == []

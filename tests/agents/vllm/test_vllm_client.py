@@ -1,4 +1,4 @@
-"""A server's verbs over HTTP, against servers that are scripted."""
+"""The client of a server, against scripted servers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agents.vllm.client import VLLMClient
 
 
 @pytest.mark.parametrize(("has_it", "expected"), [(True, "generate"), (False, "completions")])
-async def test_the_endpoint_is_found(has_it, expected):
+async def test_the_endpoint_is_detected(has_it, expected):
     async def models(request):
         return web.json_response({"data": [{"id": "m", "max_model_len": 64}]})
 

@@ -99,7 +99,7 @@ async def test_twenty_updates_arrive_each_within_1e_4(engine):
     assert completion.versions == (engine.version,) * 8
 
 
-async def test_a_running_completion_goes_on_with_the_new_weights_and_says_which(engine):
+async def test_a_running_completion_continues_with_new_weights_and_records_versions(engine):
     sampling = SamplingParams(max_tokens=WINDOW - len(PROMPT), seed=5)
     before, old_version = new_model(), engine.version
     before.load_state_dict(engine.model.state_dict())
@@ -168,7 +168,7 @@ async def test_a_token_that_the_engine_lacks_is_refused_and_harms_nothing(engine
     assert len((await engine.generate(PROMPT, SamplingParams(max_tokens=4))).token_ids) == 4
 
 
-async def test_a_label_ahead_of_its_weights_is_found_out(engine):
+async def test_a_version_label_without_its_weights_is_detected(engine):
     nudge(engine.model, 0.1)
     version = engine.version + 1
     await engine._prober.expect(version)
@@ -256,7 +256,7 @@ async def test_a_wrong_value_is_reported_in_one_line(model_folder):
     await policy.close()
 
 
-async def test_what_is_asked_fails_when_the_policy_is_closed_and_nothing_is_left(engine):
+async def test_requests_fail_when_the_policy_is_closed_and_nothing_is_left(engine):
     # The last test: it closes the engine.
     (core,) = engine._server._runner._trees
     mine = [member.pid for member in core.members()]

@@ -29,7 +29,7 @@ def far(found, expected):
     return max(abs(a - b) for a, b in zip(found, expected, strict=True))
 
 
-async def test_adapters_arrive_alone_and_reach_what_runs(model_folder, tmp_path):
+async def test_adapters_are_transferred_alone_and_reach_running_requests(model_folder, tmp_path):
     model = new_adapted(str(model_folder))
     adapter = adapter_config(model)
     config = EngineConfig(

@@ -1,4 +1,4 @@
-"""Servers that die, hang or lose connections, for real: episodes notice nothing."""
+"""Real servers that die, hang or lose connections, which episodes do not notice."""
 
 from __future__ import annotations
 

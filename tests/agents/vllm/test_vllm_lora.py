@@ -48,7 +48,9 @@ def far(found, expected):
     return max(abs(a - b) for a, b in zip(found, expected, strict=True))
 
 
-async def test_adapters_arrive_alone_reach_what_runs_and_survive_a_restart(policy, tmp_path):
+async def test_adapters_are_transferred_alone_reach_running_requests_and_survive_a_restart(
+    policy, tmp_path
+):
     model, differences = policy.model, []
     for version in range(2, 22):
         nudge(model)

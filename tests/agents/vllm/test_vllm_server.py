@@ -1,4 +1,4 @@
-"""A real server: token ids and log-probabilities, updates that are proved, and traps."""
+"""A real server: token ids, log-probabilities, verified updates, and known faults."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_fifty_updates_arrive_each_within_1e_4(policy):
     assert completion.versions == (51,) * 8
 
 
-async def test_a_running_completion_goes_on_with_the_new_weights_and_says_which(policy):
+async def test_a_running_completion_continues_with_new_weights_and_records_versions(policy):
     sampling = SamplingParams(max_tokens=WINDOW - len(PROMPT), seed=5)
     before = new_model()
     before.load_state_dict(policy.model.state_dict())
@@ -83,7 +83,7 @@ async def test_a_running_completion_goes_on_with_the_new_weights_and_says_which(
     assert spans > 0, "the update fell between completions: nothing was tested"
 
 
-async def test_completions_end_at_stop_tokens_and_strings_and_keep_what_was_sampled(policy):
+async def test_completions_end_at_stop_tokens_and_strings_and_keep_all_tokens(policy):
     plain = await policy.generate(PROMPT, SamplingParams(max_tokens=24, seed=3))
     stopping = SamplingParams(max_tokens=24, seed=3, stop_token_ids=(plain.token_ids[5],))
     at = plain.token_ids.index(plain.token_ids[5]) + 1
@@ -277,7 +277,7 @@ async def test_a_later_version_must_name_the_same_weights(policy):
 
 
 @pytest.mark.parametrize("missing", ["lm_head.weight", "model.layers.0.self_attn.q_proj.weight"])
-async def test_a_checkpoint_without_some_weights_is_found_out(server, open_policy, missing):
+async def test_a_checkpoint_with_missing_weights_is_detected(server, open_policy, missing):
     model = new_model(seed=1)
     policy = await open_policy(
         model, lambda prober: ManagedServer(prober, connect=VLLMClient.at(server.url))
@@ -287,7 +287,7 @@ async def test_a_checkpoint_without_some_weights_is_found_out(server, open_polic
         await policy.load_weights(partial, 1)
 
 
-async def test_a_label_ahead_of_its_weights_is_found_out(policy):
+async def test_a_version_label_without_its_weights_is_detected(policy):
     client = policy._servers[0].client
     nudge(policy.model, 0.1)
     await policy._prober.expect(2)

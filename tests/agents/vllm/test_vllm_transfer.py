@@ -213,7 +213,7 @@ def test_ipc_is_for_a_server_on_this_gpu(url, workers):
         by_ipc(receiver)
 
 
-async def test_what_is_sent_is_what_was_published(plugin):
+async def test_the_sent_weights_are_the_published_ones(plugin):
     """The learner may go on while a server on its way back is given the weights before."""
     receiver = Receiving()
     transfer = Transfer(lambda receiver: plugin.Rendezvous(rank=0), deadline_s=20)
