@@ -1,1 +1,1 @@
-"""Models that judge answers in words: one in this process, labels for pairs, grades as rewards."""
+"""Language models as judges of answers: a local judge, labels of pairs, and grades as rewards."""

@@ -1,4 +1,4 @@
-"""A judge's word on pairs of answers: the pairs it reads, its labels, and how they agree."""
+"""Labels of answer pairs by a judge: reading pairs, labelling them, and agreement metrics."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ FORMAT = '{"prompt": ..., "chosen": ..., "rejected": ...}, each a text or a list
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a judge is asked about a pair."""
+    """Settings of a judge's question about a pair."""
 
     by: Literal["pair", "grade"]
-    """pair: which is better, in both orders; grade: how good each is by itself."""
+    """pair: which answer is better, asked in both orders; grade: a grade of each answer alone."""
     criteria: str
     """What makes an answer good."""
     scale: int
@@ -31,26 +31,26 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A judge's word on a pair."""
+    """A judge's label of a pair."""
 
     probability: float
-    """That the first is the better one."""
-    told: Mapping[str, float]
-    """What that was made of, by name."""
+    """Probability that the first answer is better."""
+    details: Mapping[str, float]
+    """The numbers behind the probability, by name."""
 
 
 def read_pairs(path: str) -> list[dict[str, Any]]:
-    """Pairs of answers as their file has them, whatever else a line holds.
+    """The rows of a file of answer pairs, with all of their keys.
 
     Raises:
-        UsageError: there is no such file, it holds none, or a line is no pair.
+        UsageError: the file does not exist, has no pair, or has a line that is not a pair.
     """
     try:
         rows = read_lines(path, _pair, FORMAT)
     except ValueError as error:
         raise UsageError(str(error)) from error
     if not rows:
-        raise UsageError(f"data ({path}) holds no pair: give it a line for each")
+        raise UsageError(f"data ({path}) has no pair: give a file with one pair per line")
     return rows
 
 
@@ -68,34 +68,34 @@ async def label_pair(chooser: Chooser, row: Mapping[str, Any], question: Questio
     """Ask a judge about a pair.
 
     Raises:
-        ToolFailure: it gives no verdict.
+        ToolFailure: the judge gives no verdict.
     """
     request, first, second = (_shown(row[key]) for key in ("prompt", "chosen", "rejected"))
     if question.by == "pair":
         preference = await prefer(chooser, request, (first, second), question.criteria)
-        told = {"consistent": float(preference.consistent), "place_bias": preference.bias}
-        return Label(preference.probability, told)
+        details = {"consistent": float(preference.consistent), "place_bias": preference.bias}
+        return Label(preference.probability, details)
     both = [
         await grades(chooser, request, answer, question.criteria, question.scale)
         for answer in (first, second)
     ]
-    told = {"chosen_grade": expected_grade(both[0]), "rejected_grade": expected_grade(both[1])}
-    return Label(ahead(*both), told)
+    chosen, rejected = (expected_grade(grade) for grade in both)
+    return Label(ahead(*both), {"chosen_grade": chosen, "rejected_grade": rejected})
 
 
-def _shown(said: Any) -> Any:
-    """What the judge reads of a prompt or an answer: a text, or who said what."""
-    if isinstance(said, str):
-        return said
-    check_roles(said)
+def _shown(answer: Any) -> Any:
+    """The part of a prompt or an answer that the judge reads: a text, or messages."""
+    if isinstance(answer, str):
+        return answer
+    check_roles(answer)
     known = ("role", "content", "tool_calls")
-    messages = [{key: m[key] for key in known if key in m} for m in said]
+    messages = [{key: m[key] for key in known if key in m} for m in answer]
     return messages[0]["content"] if len(messages) == 1 else messages
 
 
 def labelled(row: Mapping[str, Any], label: Label) -> dict[str, Any]:
-    """The pair with the answer first that the judge prefers."""
-    line = {**row, **{k: v for k, v in label.told.items() if k.endswith("_grade")}}
+    """The pair with its label; the answer that the judge prefers is ``chosen``."""
+    line = {**row, **{k: v for k, v in label.details.items() if k.endswith("_grade")}}
     if label.probability < 0.5:
         for key in ("", "_reward", "_grade"):
             pair = f"chosen{key}", f"rejected{key}"
@@ -105,25 +105,25 @@ def labelled(row: Mapping[str, Any], label: Label) -> dict[str, Any]:
 
 
 def summary(judged: Sequence[tuple[Mapping[str, Any], Label]]) -> dict[str, float]:
-    """How sure the judge is, what places do to it, and how often it agrees with known rewards."""
+    """Metrics of a judge: confidence, position bias, and agreement with known rewards."""
     from rl.run.metrics.intervals import pass_rate
 
-    told: dict[str, float] = {
+    metrics: dict[str, float] = {
         "confidence": fmean(max(label.probability, 1 - label.probability) for _, label in judged)
     }
     for name in ("consistent", "place_bias"):
-        if all(name in label.told for _, label in judged):
-            told[name] = fmean(label.told[name] for _, label in judged)
+        if all(name in label.details for _, label in judged):
+            metrics[name] = fmean(label.details[name] for _, label in judged)
     agreements = [a for row, label in judged if (a := _agreement(row, label)) is not None]
-    told["verifiable"] = len(agreements)
+    metrics["verifiable"] = len(agreements)
     if agreements:
         rate = pass_rate(agreements)
-        told |= {"agreement": rate.rate, "agreement_low": rate.low, "agreement_high": rate.high}
-    return told
+        metrics |= {"agreement": rate.rate, "agreement_low": rate.low, "agreement_high": rate.high}
+    return metrics
 
 
 def _agreement(row: Mapping[str, Any], label: Label) -> float | None:
-    """1 where the judge prefers what earned more, 0.5 for a tie of its; None: nobody knows."""
+    """1 if the judge prefers the higher reward, 0.5 for a tie; None: no reward is higher."""
     if not {"chosen_reward", "rejected_reward"} <= row.keys():
         return None
     lead = row["chosen_reward"] - row["rejected_reward"]

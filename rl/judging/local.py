@@ -1,4 +1,4 @@
-"""A model in this process as a judge: a Hugging Face folder that is asked and never generates."""
+"""A local model as a judge, which scores the options of a question and never generates."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from rl.runtime.model import load_tokenizer
 from rl.settings.chat import OWN_TEMPLATE, ChatConfig
 
 _MAX_TOKENS = 65536
-"""Padded tokens of one forward pass; longer conversations go in several."""
+"""Maximum tokens of one forward pass, padding included."""
 
 
 class LocalChooser:
-    """Chooses by the log-probabilities of the options' tokens, softmax over them.
+    """Chooses by a softmax over the log-probabilities of the options' tokens.
 
-    Where one option's tokens begin with another's ("1" and "10"), the end of the message is part
-    of each: the model says "1" and stops, or goes on to "10".
+    If one option's tokens begin with another's ("1" and "10"), every option includes the end of the
+    message: the model answers "1" and stops, or continues to "10".
 
     Args:
-        model: the judge; its weights are used in place.
-        renderer: of its tokenizer.
+        model: the judge's model, which is used in place.
+        renderer: renderer of the judge's tokenizer.
     """
 
     def __init__(self, model: ScoringModel, renderer: Renderer) -> None:
@@ -45,7 +45,7 @@ class LocalChooser:
         """See ``envs.judges.chooser.Chooser``.
 
         Raises:
-            JudgeFailure: the conversation is longer than the model's window.
+            JudgeFailure: the conversation is longer than the model's context window.
         """
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, self._choose, messages, options)
@@ -58,11 +58,11 @@ class LocalChooser:
         longest = len(context) + max(map(len, words))
         if longest > self._window:
             raise JudgeFailure(
-                f"what is to be judged has {longest} tokens, more than the judge's window of "
-                f"{self._window}",
+                f"the conversation to judge has {longest} tokens, more than the judge's context "
+                f"window of {self._window}",
                 retryable=False,
             )
-        batch = Batch.from_segments([_said(context, word) for word in words])
+        batch = Batch.from_segments([_segment(context, word) for word in words])
         logprobs, _ = self._model.score_batch(batch, _MAX_TOKENS)
         totals = torch.zeros(len(words), dtype=torch.float64)
         totals.index_add_(0, batch.episode_ids, logprobs)
@@ -76,23 +76,23 @@ def load_judge(
     dtype: torch.dtype,
     chat: ChatConfig = OWN_TEMPLATE,
 ) -> LocalChooser:
-    """A model as a judge.
+    """A judge from a folder or a hub id.
 
     Args:
         path: a folder in the Hugging Face layout, or a hub id.
-        device: where it runs.
-        dtype: of its weights.
-        chat: how messages become its prompt.
+        device: device of the model.
+        dtype: type of the weights.
+        chat: how messages become the judge's prompt.
 
     Raises:
-        ValueError: there is no model at the path, or the model or its tokenizer is not usable.
+        ValueError: there is no model at the path, or the model or its tokenizer cannot be used.
     """
     transformers_logging.disable_progress_bar()
     model = load_model(path, device=device, dtype=dtype)
     return LocalChooser(ScoringModel(model), Renderer(load_tokenizer(path, chat)))
 
 
-def _said(context: Sequence[int], word: Sequence[int]) -> Segment:
+def _segment(context: Sequence[int], word: Sequence[int]) -> Segment:
     segment = Segment()
     segment.append_context(context, 0)
     segment.append_completion(unsampled(word), 0)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rl.rollout.trajectory import Trajectory
 
 SILENT = -1.0
-"""What an episode is worth in which nothing was said: the worst grade."""
+"""Reward of an episode without an action: the worst grade."""
 
 
 def judge(
@@ -40,22 +40,22 @@ def judge(
     """The expected grade of an episode, from -1 to 1.
 
     Args:
-        model: the judge, a folder or a Hugging Face id; with ``url``, its name there.
-        url: an OpenAI-compatible API; "": the model runs here.
-        key: the environment variable that holds the URL's key; "" for none.
+        model: the judge, a folder or a Hugging Face id; with ``url``, its name at the API.
+        url: an OpenAI-compatible API; "": the model runs in this process.
+        key: the environment variable with the API's key; "": no key.
         criteria: what makes an answer good.
         scale: the best grade; 1 is the worst.
-        timeout_s: seconds of one request.
-        retries: further requests after one that failed in a way that may pass.
-        concurrent: episodes that are judged at once.
+        timeout_s: deadline of a request, in seconds.
+        retries: number of repeated requests after a temporary failure.
+        concurrent: maximum concurrent requests.
 
     Raises:
-        ValueError: a number is out of range, or the key is no environment variable.
+        ValueError: a number is out of range, or the environment variable is not set.
     """
     if scale < 2:
         raise ValueError(f"scale ({scale}) must be >= 2")
     if key and key not in os.environ:
-        raise ValueError(f"key ({key}) is no environment variable here")
+        raise ValueError(f"key ({key}) is not a set environment variable")
     limits = CallLimits(timeout_s=timeout_s, retries=retries, max_concurrent=concurrent)
     grader = _Grader(model, url, os.environ[key] if key else "", limits)
     return Shaping(
@@ -64,26 +64,26 @@ def judge(
 
 
 class _Grader:
-    """Grades episodes; a model in this process is loaded when the first step is shaped."""
+    """Grades episodes; a local model is loaded when the first step is shaped."""
 
     def __init__(self, model: str, url: str, key: str, limits: CallLimits) -> None:
         self._model, self._url, self._key = model, url, key
         self._limits = limits
 
     def judge(self, members: Sequence[Member], criteria: str, scale: int) -> list[float]:
-        """What each episode is worth.
+        """The expected grade of each episode.
 
         Raises:
-            RunFailure: the judge gives no verdict, which is nobody's reward.
+            RunFailure: the judge gives no verdict; a failure is never a reward.
         """
         episodes = [member.episode for member in members]
-        # The caller's thread has a running loop already.
+        # The caller's thread already runs an event loop.
         with ThreadPoolExecutor(1, "turnwise-judge") as thread:
             try:
                 return thread.submit(asyncio.run, self._judge(episodes, criteria, scale)).result()
             except ToolFailure as failure:
                 raise RunFailure(
-                    f"shaping judge: {failure}; go on with resume=auto when it is back"
+                    f"shaping judge: {failure}; continue with resume=auto when the judge is back"
                 ) from failure
 
     async def _judge(
@@ -110,15 +110,15 @@ class _Grader:
 async def _all(
     chooser: Chooser, episodes: Sequence[Trajectory | None], criteria: str, scale: int
 ) -> list[float]:
-    """The grades; the first that cannot be had is the failure of all."""
+    """The grades; the first failure is raised."""
 
     async def one(episode: Trajectory | None) -> float:
         if episode is None:
-            raise ValueError("a judge reads episodes, and was given none")
+            raise ValueError("a judge reads episodes, but this member has none")
         if not episode.turns:
             return SILENT
-        said = await grades(chooser, _request(episode), _answer(episode), criteria, scale)
-        return expected_grade(said)
+        grade = await grades(chooser, _request(episode), _answer(episode), criteria, scale)
+        return expected_grade(grade)
 
     tasks = [asyncio.ensure_future(one(episode)) for episode in episodes]
     try:
@@ -129,7 +129,7 @@ async def _all(
 
 
 def _request(episode: Trajectory) -> Any:
-    """What was asked: the first observation, with the system message where there is one."""
+    """The first observation, with the system message if there is one."""
     if not episode.system:
         return episode.observation
     return [
@@ -139,7 +139,7 @@ def _request(episode: Trajectory) -> Any:
 
 
 def _answer(episode: Trajectory) -> Any:
-    """What was said; with more than one turn, what was read in between as well."""
+    """The action; for several turns, all actions and the observations between them."""
     *before, last = episode.turns
     if not before:
         return last.action

@@ -1,4 +1,4 @@
-"""Shaped rewards: what token counts, budgets and siblings add to what environments pay."""
+"""Shaped rewards, which add rewards of lengths, token budgets and siblings to the environment's."""
 
 from envs.rewards.registration import register
 from rl.credit.shaping.shaping import Member, Shaping, Weighted, make_shapings

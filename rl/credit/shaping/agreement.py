@@ -1,8 +1,8 @@
-"""How far a judge agrees with an outcome that can be verified, and that it never saw.
+"""Agreement of a judge with a verifiable outcome that the judge does not see.
 
-A reward model or a judge that is trained against will be exploited sooner or later: its numbers go
-on rising while the outcome falls (Gao et al., Scaling Laws for Reward Model Overoptimization, arXiv
-2210.10760). Its agreement falls first.
+Training against a reward model or a judge exploits it eventually: its scores rise while the outcome
+falls (Gao et al., Scaling Laws for Reward Model Overoptimization, arXiv 2210.10760). The agreement
+falls first.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def agreement_metrics(
     """``agreement/NAME/pairs`` and ``agreement/NAME/ranks`` of each shaping that judges.
 
     Args:
-        shapings: those in force; their contributions are recorded.
+        shapings: the run's shapings, whose contributions the episodes record.
         groups: a step's episodes.
-        success_score: the score that is the outcome; "": the return is.
+        success_score: name of the score that is the outcome; "": the return.
 
     Returns:
-        Neither where there is nothing to compare: all outcomes, or all judgements, are equal.
+        The metrics; without those of a shaping whose outcomes or judgements are all equal.
     """
     metrics: dict[str, float] = {}
     played = [group.finished for group in groups if group.finished]
@@ -48,16 +48,16 @@ def agreement_metrics(
 
 
 def pair_agreement(judged: Sequence[Numbers], outcomes: Sequence[Numbers]) -> float | None:
-    """The share of pairs of siblings with different outcomes that are judged in their order.
+    """The share of sibling pairs with different outcomes that the judge orders by outcome.
 
     A tie of the judge counts as half.
 
     Args:
-        judged: an array for each group.
-        outcomes: the same, of the same members.
+        judged: the judge's scores, an array for each group.
+        outcomes: the outcomes of the same members.
 
     Returns:
-        None where no two siblings differ in their outcome.
+        None if no two siblings have different outcomes.
     """
     agreed, count = 0.0, 0
     for judgements, facts in zip(judged, outcomes, strict=True):
@@ -72,7 +72,7 @@ def rank_correlation(a: Numbers, b: Numbers) -> float | None:
     """Spearman's correlation of two arrays of numbers, ties at their mean rank; from -1 to 1.
 
     Returns:
-        None where one of them is constant.
+        None if one of them is constant.
     """
     x, y = _ranks(a) - 0.5 * (len(a) + 1), _ranks(b) - 0.5 * (len(b) + 1)
     scale = float(np.sqrt((x @ x) * (y @ y)))

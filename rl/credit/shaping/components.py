@@ -1,7 +1,7 @@
-"""The length rewards as named shapings, checked when they are made.
+"""Length rewards as named shapings, whose options are checked at the start.
 
-Lengths are sampled tokens, over all turns of an episode. ``l1_max`` and ``cosine`` put a length's
-worth in the place of the 1 that a right answer is worth; the others add to it.
+Lengths are sampled tokens, over all turns of an episode. ``l1_max`` and ``cosine`` replace the 1 of
+a right answer by a reward of its length; the others add to it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rl.credit.shaping.shaping import Member, Shaping
 
 
 def kimi_length() -> Shaping:
-    """Shorter answers of a group earn more: ``lengths.kimi_length``."""
+    """Rewards shorter answers of a group: ``lengths.kimi_length``."""
 
     def contribute(members: Sequence[Member]) -> list[float]:
         tokens = [member.num_tokens for member in members]
@@ -25,15 +25,16 @@ def kimi_length() -> Shaping:
 
 
 def overlong(max_length: int = 0, cache: int = 0) -> Shaping:
-    """Answers beyond ``max_length - cache`` tokens cost up to 1: ``lengths.overlong``.
+    """Penalises answers beyond ``max_length - cache`` tokens by up to 1: ``lengths.overlong``.
 
     Args:
-        max_length: tokens; 0: as many as the episode could have sampled, by sampling.max_tokens,
-            env.max_turns and what it had not read of the context window.
-        cache: tokens before it in which the cost grows; 0: a fifth of max_length, DAPO's share.
+        max_length: tokens; 0: the maximum that the episode could sample, by sampling.max_tokens,
+            env.max_turns and the rest of the context window.
+        cache: tokens before max_length in which the penalty grows; 0: a fifth of max_length, as
+            DAPO.
 
     Raises:
-        ValueError: the two are no bounds.
+        ValueError: ``max_length`` is negative, or ``cache`` is out of range.
     """
     if max_length < 0 or not 0 <= cache <= (max_length or cache):
         raise ValueError(f"cache ({cache}) must be from 0 to max_length ({max_length})")
@@ -41,7 +42,7 @@ def overlong(max_length: int = 0, cache: int = 0) -> Shaping:
     def contribute(member: Member) -> float:
         longest = max_length or member.limit
         if longest < 1:
-            raise ValueError("max_length is missing, and nobody says how long an episode can be")
+            raise ValueError("max_length is missing: the maximum length of an episode is unknown")
         return lengths.overlong(
             member.num_tokens, longest, min(longest, cache or ceil(longest / 5))
         )
@@ -50,9 +51,9 @@ def overlong(max_length: int = 0, cache: int = 0) -> Shaping:
 
 
 def l1_exact(alpha: float = 0.0003) -> Shaping:
-    """Tokens beside the budget cost ``alpha`` each: ``lengths.l1_exact``.
+    """Penalises each token above or below the budget by ``alpha``: ``lengths.l1_exact``.
 
-    Needs ``env.token_budget=exact`` or ``both``; prompts that name a maximum are left alone.
+    Needs ``env.token_budget=exact`` or ``both``; prompts with a maximum are not shaped.
 
     Raises:
         ValueError: alpha is negative.
@@ -64,13 +65,13 @@ def l1_exact(alpha: float = 0.0003) -> Shaping:
 def l1_max(
     alpha: float = 0.0003, delta: float = 0.5, rule: Literal["paper", "code"] = "paper"
 ) -> Shaping:
-    """A right answer within the budget is worth up to 1: ``lengths.l1_max``.
+    """Rewards a right answer within the budget by up to 1: ``lengths.l1_max``.
 
-    Needs ``env.token_budget=max`` or ``both``; prompts that name an exact number are left alone.
+    Needs ``env.token_budget=max`` or ``both``; prompts with an exact budget are not shaped.
 
     Args:
         alpha: per token.
-        delta: what a right answer of just the budget is worth (rule paper only).
+        delta: reward of a right answer exactly at the budget (rule paper only).
         rule: "paper" multiplies the 1 of a right answer; "code" adds ``lengths.l1_max_code``.
 
     Raises:
@@ -96,7 +97,7 @@ def cosine(
     wrong_end: float = -0.5,
     clamp: bool = True,
 ) -> Shaping:
-    """Short right answers are worth most, short wrong ones least: ``lengths.cosine``.
+    """Rewards short right answers most, short wrong ones least: ``lengths.cosine``.
 
     ``wrong_start=0.0, wrong_end=-0.5`` are open-rs's scripts, ``clamp=False`` is its code.
 

@@ -1,7 +1,7 @@
-"""What an answer's length is worth: pure functions of lengths in tokens.
+"""Rewards of an answer's length, in tokens: pure functions.
 
-The papers' formulas. Where the authors' code does something else, a switch or a function of its own
-says so.
+The formulas are the papers'. If the authors' code differs, an option or another function computes
+the code's reward.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 
 def kimi_length(lengths: Sequence[int], right: Sequence[bool]) -> list[float]:
-    """From 0.5 for a group's shortest answer down to -0.5 for its longest; wrong ones earn nothing.
+    """From 0.5 for a group's shortest answer to -0.5 for its longest; wrong answers get at most 0.
 
     Kimi k1.5 (arXiv:2501.12599, section 2.3.3): ``0.5 - (len - min) / (max - min)``, at most 0 for
     a wrong answer; all 0 where all are equally long. The paper gives no weight. open-r1 and open-rs
@@ -33,14 +33,14 @@ def overlong(length: int, max_length: int, cache: int) -> float:
 
 
 def l1_exact(length: int, budget: int, alpha: float = 0.0003) -> float:
-    """Minus ``alpha`` for each token too many or too few: L1-Exact (arXiv:2503.04697)."""
+    """Minus ``alpha`` for each token above or below the budget: L1-Exact (arXiv:2503.04697)."""
     return -alpha * abs(budget - length)
 
 
 def l1_max(length: int, budget: int, alpha: float = 0.0003, delta: float = 0.5) -> float:
-    """What a right answer within a budget is worth: L1-Max (arXiv:2503.04697).
+    """Reward of a right answer within a budget: L1-Max (arXiv:2503.04697).
 
-    ``clip(alpha (budget - length) + delta, 0, 1)``; a wrong one is worth 0.
+    ``clip(alpha (budget - length) + delta, 0, 1)``; a wrong answer has reward 0.
     """
     return min(1.0, max(0.0, alpha * (budget - length) + delta))
 

@@ -1,4 +1,4 @@
-"""From the trajectories of a step to what a shaping sees of them, and back into their records."""
+"""Applying shapings to the trajectories of a step."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ def shape(
     reward_weight: float = 1.0,
     context_length: int = 0,
 ) -> None:
-    """Record each shaping's contribution with each finished episode; the others get none.
+    """Record each shaping's contribution in each finished episode.
 
     Args:
-        shapings: what to add, by weight.
+        shapings: the shapings, with weights.
         groups: a step's episodes; siblings are compared within their group.
-        success_score: the score that is 1 where an episode is right; "": its return decides.
-        best_return: the return of a right episode, where no score says it.
-        limit: the most tokens that all turns of an episode may sample; 0: unknown.
-        reward_weight: what the episodes' own returns count for.
-        context_length: the model's window; 0: unknown.
+        success_score: name of the score that is 1 if an episode is right; "": the return decides.
+        best_return: the return of a right episode, without ``success_score``.
+        limit: maximum tokens that all turns of an episode can sample; 0: unknown.
+        reward_weight: weight of the episodes' own returns.
+        context_length: the model's context window; 0: unknown.
 
     Raises:
-        ValueError: a shaping gives anything but one finite number for each episode.
+        ValueError: a shaping does not return one finite number for each episode.
     """
     played = [group.finished for group in groups if group.finished]
     least = (1.0 if success_score else best_return) - ROUNDING
@@ -54,7 +54,7 @@ def shape(
 
 
 def _longest(trajectory: Trajectory, limit: int, context_length: int) -> int:
-    """The most tokens that an episode could have sampled, having read what it did; 0: unknown."""
+    """Maximum tokens that the episode could sample, given its observations; 0: unknown."""
     if not context_length:
         return limit
     room = sum(context_length - segment.loss_mask.count(0) for segment in trajectory.segments)

@@ -1,7 +1,7 @@
-"""Shaping: what a finished group's episodes earn beside their rewards, by name.
+"""Shapings: named rewards that are added to the environment's, for finished groups.
 
-A shaping sees tokens and siblings, which no environment does. What it gives is recorded with each
-episode as a named contribution; ``Trajectory.shaped_reward`` is what advantages see.
+A shaping reads tokens and siblings, which environments cannot. Each episode records its
+contributions by name; advantages use ``Trajectory.shaped_reward``.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """What a shaping knows of one finished episode of a group."""
+    """A finished episode of a group, as the input of a shaping."""
 
     num_tokens: int
     """Sampled tokens, over all turns."""
     right: bool
     """Whether the episode succeeded."""
     reward: float
-    """Its own return."""
+    """The episode's return from the environment."""
     budget: TokenBudget | None = None
-    """What its prompt asked for, where it did."""
+    """Token budget of the prompt; None: the prompt has none."""
     limit: int = 0
-    """The most tokens that the episode could have sampled beside what it read; 0: unknown."""
+    """Maximum tokens that the episode could sample, given its observations; 0: unknown."""
     episode: Trajectory | None = None
-    """Its whole record: what was read and said, as text and as tokens."""
+    """The trajectory, with texts and tokens."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ class Shaping:
     """One named contribution for each member of a group.
 
     Args:
-        name: under which it is recorded.
-        contribute: from a group's finished members to what each earns beside its reward, in order.
-        budget: the kind of token budget that prompts must name for it; "" for none.
-        judges: whether it says how good an episode is: its agreement with the environment's own
-            outcome is then logged.
-        by_group: False gives it the members of all groups of a step at once, for speed.
+        name: name of the recorded contribution.
+        contribute: returns the added reward of each of a group's finished members, in order.
+        budget: the kind of token budget that prompts must have; "": none.
+        judges: whether it judges quality. Its agreement with the environment's outcome is then
+            logged.
+        by_group: False passes the members of all groups of a step at once, for speed.
     """
 
     name: str
@@ -66,10 +66,10 @@ class Weighted:
     shaping: Shaping
 
     def contributions(self, members: Sequence[Member]) -> list[float]:
-        """What each member earns.
+        """The weighted contribution of each member.
 
         Raises:
-            ValueError: the shaping gives another count than there are members, or no finite number.
+            ValueError: the shaping does not return one finite number for each member.
         """
         name = self.shaping.name
         given = [self.weight * float(x) for x in self.shaping.contribute(members)]
@@ -79,17 +79,17 @@ class Weighted:
 
 
 def make_shapings(text: str, key: str = "shaping") -> tuple[Weighted, ...]:
-    """The shapings that a word of the command line asks for; none for an empty one.
+    """The shapings of a setting's value; empty for "".
 
     Args:
-        text: names with weights and options, as ``envs.rewards.spec`` reads them:
+        text: names with weights and options, in the syntax of ``envs.rewards``:
             ``0.5*kimi_length + overlong(max_length=4096, cache=1024)``.
-        key: the setting it is the value of, for messages.
+        key: name of the setting, for messages.
 
     Raises:
-        ValueError: it is no such sum, an option is wrong, or a name stands there twice.
-        UnknownNameError: a name is registered by nobody.
-        PluginImportError: the plug-in that owns a name fails to import.
+        ValueError: the text has a syntax error, an option is wrong, or a name occurs twice.
+        UnknownNameError: a name is not registered.
+        PluginImportError: the plug-in of a name fails to import.
     """
     if not text.strip():
         return ()
@@ -100,7 +100,7 @@ def make_shapings(text: str, key: str = "shaping") -> tuple[Weighted, ...]:
                 raise TypeError(f"{term.name} takes options, as name=value")
             found = build("shaping", term.name, find("shaping", term.name), term.options)
             if not isinstance(found, Shaping):
-                raise TypeError(f"{term.name!r}: its factory made {found!r}, which is no Shaping")
+                raise TypeError(f"{term.name!r}: its factory returned {found!r}, not a Shaping")
             if not math.isfinite(term.weight):
                 raise ValueError(f"the weight ({term.weight}) of {term.name} must be finite")
         except (TypeError, ValueError) as error:
@@ -109,5 +109,5 @@ def make_shapings(text: str, key: str = "shaping") -> tuple[Weighted, ...]:
     names = [weighted.shaping.name for weighted in made]
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"{key} ({text}): {name!r} stands there twice")
+            raise ValueError(f"{key} ({text}): {name!r} occurs twice")
     return tuple(made)

@@ -174,7 +174,7 @@ def test_values_by_trial_with_one_turn_are_a_baseline(make_group):
     torch.testing.assert_close(whitened, (plain - plain.mean()) / plain.std())
 
 
-def test_a_turn_without_a_token_is_the_one_beforehand(make_group):
+def test_a_turn_without_a_token_counts_with_the_turn_before(make_group):
     group = make_group([[(2, 2, 0.0), (1, 1, 0.0), (1, 2, 1.0)]])
     group = valued(group, [0.5, None, 0.75])
     (trajectory,) = group.trajectories
@@ -282,7 +282,7 @@ def test_turn_gae(make_group):
 
 
 @pytest.mark.parametrize("advantage", ["turn-gae", "bilevel-gae"])
-def test_with_one_turn_they_are_what_they_are_made_of(make_group, advantage):
+def test_with_one_turn_estimators_equal_their_parts(make_group, advantage):
     """Bi-level is token GAE; turn GAE is return minus the first token's value."""
     batch = Batch.from_groups([make_group([[(2, 4, 1.0)], [(3, 2, 0.5)]])])
     values = f64([0.2, 0.4, 0.5, 0.8, 0.1, 0.9])

@@ -41,7 +41,7 @@ def test_the_shift_is_made_once():
     assert batch.rewards.tolist() == [1.5]
 
 
-def test_observations_are_trained_where_nothing_masks_them():
+def test_observations_are_trained_without_a_mask():
     """P P A A O A O: the prompt and what follows the last action are still left out."""
     record = episode(
         [segment([3, 4, 7, 8, 9, 5, 6], [0, 0, 1, 1, 0, 1, 0], [0, 0, 0, 0, 1, 1, 2])],
@@ -56,7 +56,7 @@ def test_observations_are_trained_where_nothing_masks_them():
     assert batch.turn_rewards.tolist() == [0.5, 1.0]
 
 
-def test_a_row_ends_where_nothing_is_predicted_any_more():
+def test_a_row_ends_before_its_last_sampled_token():
     record = episode([segment([3, 7, 9, 9, 9], [0, 1, 0, 0, 0])], [(1, 0.0)])
     assert [row.tolist() for row in Batch.from_groups([TrajectoryGroup([record])]).rows] == [[3]]
 
@@ -98,7 +98,7 @@ def test_failed_and_empty_episodes_are_counted():
     assert batch.episode_ids.tolist() == [1]
 
 
-def test_a_turn_without_tokens_is_credited_to_what_came_before():
+def test_rewards_of_a_turn_without_tokens_go_to_the_turn_before():
     record = episode(
         [segment([3, 7, 8, 5], [0, 1, 0, 1], [0, 0, 2, 2])], [(1, 0.5), (0, 0.25), (1, 1.0)]
     )
@@ -107,7 +107,7 @@ def test_a_turn_without_tokens_is_credited_to_what_came_before():
     assert batch.turn_rewards.tolist() == [0.75, 1.0]
 
 
-def test_shaped_rewards_are_earned_at_the_last_turn(groups):
+def test_shaped_rewards_count_at_the_last_turn(groups):
     shaped = [1.5, 0.0, 0.75, 1.0, -0.5]
     finished = [trajectory for group in groups for trajectory in group.finished]
     for trajectory, total in zip(finished, shaped, strict=True):
@@ -118,7 +118,7 @@ def test_shaped_rewards_are_earned_at_the_last_turn(groups):
     assert batch.turn_rewards.tolist() == [0, 1.5, 0, 0.5, 0, 0.25, 1, -0.5]
 
 
-def test_a_first_token_has_nothing_to_predict_it():
+def test_a_sampled_first_token_is_refused():
     with pytest.raises(ValueError, match="start the segment with a prompt token"):
         Batch.from_segments([segment([3, 4], [1, 1])])
 

@@ -78,7 +78,7 @@ def test_nothing_overflows():
         ("geo-mask", [1, 1, 1, 1, 1, 0]),
     ],
 )
-def test_sequences_below_the_lower_bound_and_above_the_upper_one_weigh_nothing(kind, expected):
+def test_sequences_outside_of_the_bounds_have_weight_zero(kind, expected):
     row = ALGORITHMS["grpo"].changed({"correction.kind": kind})
     assert (row.correction.low, row.correction.high) == (0.5, 2.0)  # SkyRL's defaults
     rho, episodes = f64([0.55, 0.9, 0.8, 0.7, 1.2, 3.0]), torch.tensor([0, 0, 1, 1, 2, 3])

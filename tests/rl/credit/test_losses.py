@@ -153,7 +153,7 @@ def test_aggregations(aggregation, expected):
     assert loss.item() == pytest.approx(expected, abs=1e-12)
 
 
-def test_the_constant_is_asked_for():
+def test_a_missing_constant_is_requested():
     with pytest.raises(ValueError, match="max_tokens"):
         token_weights(torch.tensor([0]), "seq-mean-token-sum-norm")
 

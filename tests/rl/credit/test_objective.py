@@ -107,7 +107,7 @@ def test_a_divergence_times_the_ratio_has_its_own_gradient():
             assert (gradient - truth).norm() > 0.01
 
 
-def test_a_sequence_that_was_left_teaches_nothing():
+def test_a_diverged_sequence_has_no_gradient():
     now = torch.tensor([-2.0, -2.0, -1.0], dtype=torch.float64, requires_grad=True)
     old = torch.tensor([-1.0, -1.5, -1.0], dtype=torch.float64)
     row = ALGORITHMS["grpo"].changed({"correction.drop_divergence": 0.5, "surrogate": "reinforce"})
@@ -120,7 +120,7 @@ def test_a_sequence_that_was_left_teaches_nothing():
     assert terms.sums["clip_ratio/diverged_mean"].item() == 2
 
 
-def test_an_advantage_below_0_cannot_dominate_by_what_the_sampler_had_given_up():
+def test_the_dual_clip_bounds_tokens_that_the_sampler_found_unlikely():
     """The recorded probability was e^-20 of the policy's: the loss would be 4.9e8, and is 3."""
     now = torch.tensor([-1.0], dtype=torch.float64, requires_grad=True)
     scores = TokenScores(now, torch.zeros(1, dtype=torch.float64))
@@ -187,7 +187,7 @@ def test_without_old_logprobs_the_ratio_is_one_and_has_a_gradient():
     }
 
 
-def test_corrections_weigh_the_surrogate_alone():
+def test_corrections_weight_only_the_surrogate():
     scores, fixed = tensors(numbers(2))
     weights = torch.full((12,), 0.25, dtype=torch.float64)
     whole = policy_objective(PPO, scores, fixed, weights, 1 / 12, ROWS).loss

@@ -111,7 +111,7 @@ def test_losses(peer_batch, loss_type, row, choices):
         torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-6)
 
 
-def test_a_bound_by_default_is_another(peer_batch):
+def test_the_default_dual_clip_depends_on_old_logprobs(peer_batch):
     """With epsilon_high as for the clip, TRL's weights of cispo are at most 0.28."""
     row = TOKENS.changed(
         {"surrogate": "cispo", "surrogate.clip_low": 1.0, "surrogate.clip_high": 0.28}

@@ -52,7 +52,7 @@ def test_options_are_changed_by_the_keys_of_the_command_line():
     assert replace(row, surrogate=Clip(), kl=GRPO.kl, epochs=1) == GRPO
 
 
-def test_a_plug_in_that_is_named_begins_with_its_own_defaults():
+def test_a_named_plug_in_starts_with_its_own_defaults():
     row = GRPO.changed({"advantage.std": "none", "surrogate.clip_low": 0.5})
     row = row.changed({"surrogate": "gspo", "surrogate.clip_high": 1e-3})
     assert row.surrogate == Gspo(clip_low=3e-4, clip_high=1e-3)
@@ -84,7 +84,7 @@ def test_a_plug_in_that_is_named_begins_with_its_own_defaults():
         ({"advantage": 3}, ValueError, "advantage (3) must be of class Advantage"),
     ],
 )
-def test_a_wrong_change_names_what_there_is(changes, error, message):
+def test_a_wrong_change_names_the_known_options(changes, error, message):
     with pytest.raises(error, match=re.escape(message)):
         GRPO.changed(changes)
 
@@ -242,7 +242,7 @@ def _with_taken_option():
         (_with_taken_option, "Taken must not call an option 'has_ratio'"),
     ],
 )
-def test_what_is_no_plug_in_is_refused(make, message):
+def test_invalid_plug_ins_are_refused(make, message):
     with pytest.raises(TypeError, match=re.escape(message)):
         register(make())
 

@@ -52,7 +52,7 @@ def advantages(trajectories, algorithm, values=None, **choices):
         ("reinforce-pp", [-0.5, -0.5, -0.5]),
     ],
 )
-def test_what_is_paid_before_a_roles_first_words_its_first_turn_earns_once(algorithm, of_b):
+def test_rewards_before_a_roles_first_turn_belong_to_it_once(algorithm, of_b):
     values = [0.0, 0.0, *V_OF_B] if ALGORITHMS[algorithm].uses_values else None
     of_a = [0.9, 0.9] if algorithm == "vineppo" else [1.0, 1.0]
     assert advantages([duel()], algorithm, values) == pytest.approx([*of_a, *of_b])
@@ -66,7 +66,7 @@ def test_what_is_paid_before_a_roles_first_words_its_first_turn_earns_once(algor
         ("gigpo", {}, 1.0),  # Of the episode and of its only turn.
     ],
 )
-def test_groups_compare_returns_that_hold_it(algorithm, choices, of_b):
+def test_groups_compare_returns_that_include_early_rewards(algorithm, choices, of_b):
     """The other member's b earns .5, its a 1 as well: b's returns are -.5 and .5, their mean 0."""
     other = play(("a", 1, {"a/win": 1.0}), ("b", 1, {"b/win": 0.5}))
     got = advantages([duel(), other], algorithm, **choices)
@@ -92,14 +92,14 @@ def test_an_empty_first_completion_splits_no_turn(algorithm):
     assert got == pytest.approx(expected)
 
 
-def test_the_value_of_a_roles_first_turn_holds_what_it_was_paid_before():
+def test_the_value_of_a_roles_first_turn_includes_earlier_rewards():
     """As its return does: what the policy cannot change any more is no advantage."""
     assert return_to_go(duel(), "b", 1, 0.5) == -0.5
     later = play(("b", 1, {"b/x": 4.0}), ("a", 1, {"b/x": 2.0}), ("b", 1, {"b/x": 1.0}))
     assert return_to_go(later, "b", 2, 0.5) == 1.0
 
 
-def test_a_role_that_never_speaks_is_not_paid_for_by_the_speaker():
+def test_rewards_of_a_silent_role_do_not_reach_another_role():
     over = play(("a", 2, {"a/win": 1.0, "b/win": -1.0}))
     assert over.rewards_of("a") == [1.0]
     assert over.rewards_of("b") == [-1.0]

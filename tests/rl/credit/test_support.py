@@ -133,7 +133,7 @@ def test_the_record_survives_its_file_and_its_copy(cut):
     assert len(twin.supports) == len(twin.token_ids) == len(back.segments[0].supports) + 1
 
 
-def test_texts_and_token_rewards_know_no_cut(cut):
+def test_texts_and_token_rewards_use_the_whole_vocabulary(cut):
     segment = cut.trajectory.segments[0]
     assert Batch.from_segments([segment]).support is None
     batch = Batch.from_groups([TrajectoryGroup([cut.trajectory])])
@@ -149,7 +149,7 @@ def completion(tokens, supports):
     return Completion(tokens, logprobs, versions, FinishReason.LENGTH, supports)
 
 
-def test_a_segment_tells_of_a_cut_only_from_where_there_was_one():
+def test_a_segment_has_supports_only_for_cut_distributions():
     segment = Segment()
     segment.append_context([1, 2], 0)
     segment.append_completion(completion((3,), None), 0)

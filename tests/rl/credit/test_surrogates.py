@@ -128,7 +128,7 @@ def test_mirror_descent_pulls_a_whole_sequence_back():
     assert not made.below.any() and not made.above.any()
 
 
-def test_oreal_imitates_what_was_right_and_drives_the_rest_off():
+def test_oreal_imitates_right_episodes_and_makes_others_less_likely():
     """What is wrong has its weight of 0.5 whether or not a model weighs the tokens."""
     for row in (ALGORITHMS["oreal"], ALGORITHMS["oreal"].changed({"token_rewards.kind": "none"})):
         assert one(row, 1.5, 2.0) == pytest.approx((2.0, -2.0, False, False))
@@ -142,7 +142,7 @@ def test_dro_pulls_each_token_back():
     assert (loss, gradient) == pytest.approx((2 + 0.25 * pull**2, -2 + 0.5 * pull))
 
 
-def test_sequences_that_the_policy_has_left():
+def test_diverged_sequences():
     moved = f64([-0.3, -0.1, -0.3, -0.1, 0.4, -0.9])
     rows, signs = torch.tensor([0, 0, 1, 1, 2, 2]), f64([-1, -1, 1, 1, -1, -1])
     # Mean log(old / now): .2, .2 with a positive advantage, .25.
@@ -179,7 +179,7 @@ def test_on_policy_all_have_the_gradient_of_reinforce(name):
 @pytest.mark.parametrize("name", NAMES)
 @settings(deadline=None, max_examples=20)
 @given(seed=st.integers(0, 2**31), cut=st.integers(0, 6))
-def test_a_step_cut_between_sequences_is_the_same_step(name, seed, cut):
+def test_cutting_a_step_between_sequences_changes_nothing(name, seed, cut):
     logprobs, old, advantages, rows = episodes(seed)
     row = GRPO.changed({"surrogate": name})
     whole = surrogate(row, logprobs, old, advantages, rows)

@@ -55,7 +55,7 @@ def expected_slope(setting, per_token):
     return slope
 
 
-def test_the_worlds_own_figures_by_hand():
+def test_the_worlds_figures_by_hand():
     setting = Setting(CHAIN, torch.zeros(CHAIN.num_contexts, 2, dtype=torch.float64), None)
     values = CHAIN.values(setting.logits)
     # Fair coins: end .5, left .25, right after "a" (.5 + .5) / 2, right .15, start after "b".
@@ -79,7 +79,7 @@ def test_the_mean_of_the_others_is_unbiased(world, size):
 @WORLDS
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("advantage", ["group-outcome", "batch-outcome"])
-def test_a_mean_that_has_the_episode_in_it_shrinks_the_gradient(world, size, advantage):
+def test_a_mean_that_includes_the_episode_shrinks_the_gradient(world, size, advantage):
     setting = Setting.on_policy(world)
     row = GROUP_MEAN.changed({"advantage": advantage, "advantage.std": "none"})
     same(expected_gradient(setting, row, size), (size - 1) / size * truth(setting))
@@ -143,7 +143,7 @@ def test_length_adaptive_gae_with_exact_values_is_unbiased_while_lengths_are_equ
 
 @WORLDS
 @pytest.mark.parametrize("row", [GAE, TURN_GAE, BILEVEL], ids=["token", "turn", "bilevel"])
-def test_gae_with_wrong_values_is_unbiased_at_lambda_1_alone(world, row):
+def test_gae_with_wrong_values_is_unbiased_only_at_lambda_1(world, row):
     setting = Setting.on_policy(world)
     wrong = drawn(world, 7, 1.0)[:, 0]
     same(expected_gradient(setting, row.changed({"advantage.lam": 1.0}), 1, wrong), truth(setting))
@@ -188,7 +188,7 @@ def test_dividing_by_each_length_follows_another_objective(world):
 
 
 @pytest.mark.parametrize("aggregation", ["token-mean", "prompt-mean"])
-def test_dividing_by_the_tokens_of_the_step_is_no_constant(aggregation):
+def test_dividing_by_the_tokens_of_the_step_is_biased(aggregation):
     setting = Setting.on_policy(ANSWERS)
     got = expected_gradient(setting, replace(RLOO, aggregation=aggregation), 2)
     scale = (got * truth(setting)).sum() / truth(setting).square().sum()
@@ -316,7 +316,7 @@ def test_sequences_weighted_by_their_whole_ratio_are_unbiased(world):
     ],
     ids=lambda changes: changes.get("correction.kind", changes.get("surrogate")),
 )
-def test_ratios_of_tokens_are_unbiased_for_one_token_alone(changes):
+def test_ratios_of_tokens_are_unbiased_only_for_one_token(changes):
     row = RLOO.changed(changes)
     bandit, chain = off_policy(BANDIT), off_policy(CHAIN)
     same(expected_gradient(bandit, row, 2), truth(bandit))
@@ -337,7 +337,7 @@ def test_ratios_of_tokens_are_unbiased_for_one_token_alone(changes):
         "geo-mask",
     ],
 )
-def test_bounds_leave_advantages_as_they_are(correction):
+def test_bounds_do_not_change_advantages(correction):
     """A bound changes the gradient to the sum over groups of what it leaves of each token's."""
     setting = off_policy(BANDIT)
     row = RLOO.changed(
@@ -361,7 +361,7 @@ def test_bounds_leave_advantages_as_they_are(correction):
     same(expected_gradient(setting, row, 3)[0], drawn_as - p * drawn_as.sum())
 
 
-def test_clipping_drops_what_has_moved_too_far():
+def test_clipping_drops_tokens_beyond_the_bounds():
     setting = off_policy(BANDIT)
     row = RLOO.changed(
         {"surrogate": "clip", "old_logprobs": "sampling", "surrogate.dual_clip": 0.0}
@@ -432,7 +432,7 @@ def test_whitening_of_several_updates_at_once_is_refused():
         gradients(Updates.of(setting, [[(0, 1)], [(1, 2)]]), ALGORITHMS["ppo"])
 
 
-def test_groups_are_all_there_are():
+def test_groups_enumerate_all_outcomes():
     groups, weights = all_groups(Setting.on_policy(CHAIN), 3)
     assert len(groups) == math.comb(8 + 3 - 1, 3) and weights.sum().item() == pytest.approx(1)
 

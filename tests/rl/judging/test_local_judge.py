@@ -44,7 +44,7 @@ def next_logprobs(judge, tokens):
     return logits.double().log_softmax(0)
 
 
-async def test_words_of_one_token_are_weighed_by_their_probability(judge):
+async def test_options_of_one_token_have_their_probability(judge):
     renderer = judge._renderer
     context = renderer.start(ASKED)
     (one,), (two,) = renderer.splice("1"), renderer.splice("2")
@@ -56,7 +56,7 @@ async def test_words_of_one_token_are_weighed_by_their_probability(judge):
     assert await judge(ASKED, ("2", "1")) == pytest.approx(found[::-1])
 
 
-async def test_a_word_that_begins_another_ends_the_message(judge):
+async def test_an_option_that_begins_another_ends_the_message(judge):
     renderer, (end, *_) = judge._renderer, judge._renderer.end_token_ids
     context = renderer.start(ASKED)
     ten = renderer.splice("10")
@@ -74,16 +74,17 @@ async def test_a_word_that_begins_another_ends_the_message(judge):
     assert found == pytest.approx(totals.softmax(0).tolist(), rel=1e-4)
 
 
-async def test_many_ask_at_once_and_get_what_one_gets(judge):
+async def test_concurrent_questions_get_the_same_answers(judge):
     questions = [[{"role": "user", "content": f"{n} or {n + 1}?"}] for n in range(8)]
     alone = [await judge(question, ("1", "2")) for question in questions]
     assert await asyncio.gather(*(judge(q, ("1", "2")) for q in questions)) == alone
     assert len({p for p, _ in alone}) == 8
 
 
-async def test_what_does_not_fit_into_the_window_is_a_failure(judge):
+async def test_a_conversation_beyond_the_context_window_is_a_failure(judge):
     long = [{"role": "user", "content": "1" * 1100}]
-    with pytest.raises(JudgeFailure, match="more than the judge's window of 1024") as failed:
+    message = "more than the judge's context window of 1024"
+    with pytest.raises(JudgeFailure, match=message) as failed:
         await judge(long, ("1", "2"))
     assert not failed.value.retryable
 

@@ -74,7 +74,7 @@ def test_an_interrupted_save_leaves_the_old_one(make_model, tmp_path, monkeypatc
     assert [path.name for path in tmp_path.iterdir()] == ["last"]
 
 
-def test_what_a_dead_process_left_is_removed(make_model, tmp_path):
+def test_leftovers_of_a_dead_process_are_removed(make_model, tmp_path):
     for name in (".last.tmp", ".last.old"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "half.safetensors").write_bytes(b"x")
@@ -105,7 +105,7 @@ def test_a_process_that_dies_between_the_two_renames_loses_nothing(
     assert load_trainer_state(folder) == {"step": 1}, "it is given back before anything else"
 
 
-def test_a_damaged_state_says_which_file(make_model, tmp_path):
+def test_a_damaged_state_names_its_file(make_model, tmp_path):
     save_checkpoint(tmp_path / "last", make_model(), trainer_state={"step": 1})
     path = tmp_path / "last" / "trainer_state.pt"
     whole = path.read_bytes()

@@ -39,7 +39,7 @@ def test_the_critic_has_its_rate_with_the_same_warm_up():
 
 
 @pytest.mark.parametrize("row", [PPO, APART], ids=["head", "model"])
-def test_a_critic_learns_where_the_policy_stands_still(make_model, groups, row):
+def test_a_critic_learns_while_the_policy_does_not_change(make_model, groups, row):
     model = make_model()
     before = copied(model)
     config = OptimizerConfig(lr=0.0, critic_lr=0.01, max_grad_norm=1e9)
@@ -51,7 +51,7 @@ def test_a_critic_learns_where_the_policy_stands_still(make_model, groups, row):
     assert metrics[-1]["value_loss"] < 0.5 * metrics[0]["value_loss"]
 
 
-def test_with_a_trunk_of_its_own_values_do_not_pull_at_the_policy(make_model, groups):
+def test_values_of_a_separate_trunk_do_not_change_the_policy(make_model, groups):
     def trained(row):
         torch.manual_seed(0)
         model = make_model(dtype=torch.float64)
@@ -66,7 +66,7 @@ def test_with_a_trunk_of_its_own_values_do_not_pull_at_the_policy(make_model, gr
         assert any(not torch.equal(one[name], other[name]) for name in one) == pulls
 
 
-def test_a_critic_of_its_own_goes_on_from_its_state(make_model, groups):
+def test_a_separate_critic_resumes_from_its_state(make_model, groups):
     config = OptimizerConfig(lr=1e-3, critic_lr=1e-2)
     learner = Updater(make_model(), APART, config)
     learner.update(groups)
@@ -106,7 +106,7 @@ def test_whitened_rewards_keep_their_mean_and_scale_value_targets(make_group):
         ),
     ],
 )
-def test_what_needs_values_is_refused_without(changes, message):
+def test_options_that_need_values_are_refused_without(changes, message):
     with pytest.raises(ValueError, match=message):
         ALGORITHMS["grpo"].changed(changes)
 

@@ -204,7 +204,7 @@ def test_the_order_of_groups_and_members(name, plan, random):
 @EVERY_ROW
 @settings(deadline=None, max_examples=6)
 @given(plan=plans, seed=st.integers(1, 2**31))
-def test_what_was_observed(name, plan, seed):
+def test_observations_change_nothing(name, plan, seed):
     groups, others = play(plan), play(plan, seed)
     got = gradient(ROWS[name], others)
     same(got, gradient(ROWS[name], groups))
@@ -225,7 +225,7 @@ def in_segments(trajectory):
 @EVERY_ROW
 @settings(deadline=None, max_examples=6)
 @given(plan=plans, max_tokens=st.integers(1, 60))
-def test_in_how_many_segments_an_episode_is(name, plan, max_tokens):
+def test_the_number_of_segments_changes_nothing(name, plan, max_tokens):
     groups = play(plan)
     apart = [TrajectoryGroup([in_segments(t) for t in group.trajectories]) for group in groups]
     got = gradient(ROWS[name], apart, max_tokens)
@@ -235,7 +235,7 @@ def test_in_how_many_segments_an_episode_is(name, plan, max_tokens):
 @EVERY_ROW
 @settings(deadline=None, max_examples=6)
 @given(plan=plans, seed=st.integers(0, 2**31), ranks=st.integers(1, 3))
-def test_parts_that_are_computed_apart(name, plan, seed, ranks):
+def test_parts_computed_separately_add_up(name, plan, seed, ranks):
     """As data parallelism does: weights and advantages are the step's, the parts add up."""
     row, groups = ROWS[name], play(plan)
     batch = Batch.from_groups(groups)

@@ -68,7 +68,7 @@ def test_an_adapter_changes_nothing_at_first_and_is_drawn_from_its_seed_alone(ma
     assert not any("lm_head" in name or "embed" in name for name in first)
 
 
-def test_torch_s_own_generator_is_left_as_it_was(make_model):
+def test_torchs_global_generator_is_unchanged(make_model):
     model = make_model()
     before = torch.get_rng_state()
     add_adapter(model, RANK, "somewhere", seed=1)
@@ -86,7 +86,7 @@ def test_an_update_is_scaled_by_alpha_over_rank(make_model):
 
 
 @pytest.mark.parametrize("row", [GRPO, PPO], ids=["grpo", "ppo"])
-def test_the_adapter_and_the_value_head_alone_are_trained(make_model, groups, row):
+def test_only_the_adapter_and_the_value_head_are_trained(make_model, groups, row):
     model = adapted(make_model())
     before, trained = base_weights(model), {n: w.clone() for n, w in trained_state(model).items()}
     learner = Updater(model, row, FAST)
@@ -114,7 +114,7 @@ def test_the_adapter_is_in_float32_under_a_model_of_bfloat16(make_model, groups)
     assert is_adapted(model)
 
 
-def test_the_reference_is_the_model_beneath_without_a_copy(make_model, groups):
+def test_the_reference_is_the_base_model_without_a_copy(make_model, groups):
     with_kl = GRPO.changed({"kl.coef": 0.1})
     model = adapted(make_model(), moved=0.05)
     learner = Updater(model, with_kl, FAST)
@@ -147,7 +147,7 @@ def test_the_divergence_is_that_from_a_copy_of_the_model(make_model, groups):
     assert losses[0][0] != losses[0][-1]
 
 
-def test_a_learner_goes_on_bit_for_bit_from_what_is_saved(make_model, groups, tmp_path):
+def test_a_learner_resumes_bit_for_bit(make_model, groups, tmp_path):
     model = adapted(make_model())
     whole = Updater(model, PPO, FAST, seed=1)
     whole.update(groups)
@@ -223,12 +223,12 @@ def test_a_model_without_linear_layers_is_refused():
         ({"targets": ("q_proj",)}, r"targets \(q_proj\) does nothing with rank=0"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings, expected):
+def test_invalid_settings_are_refused(settings, expected):
     with pytest.raises(ValueError, match=expected):
         LoraConfig(**settings)
 
 
-def test_without_peft_the_fix_is_said(saved, monkeypatch):
+def test_without_peft_the_fix_is_named(saved, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"lora\.rank \(4\) needs PEFT: pip install 'turnwise\[l"):
         check_lora(RANK, "tiny")
@@ -237,7 +237,7 @@ def test_without_peft_the_fix_is_said(saved, monkeypatch):
         load_model(saved[2])
 
 
-def test_a_base_model_that_is_gone_is_said(saved):
+def test_a_missing_base_model_is_reported(saved):
     base, _, folder = saved
     base.rename(base.with_name("elsewhere"))
     told = rf"model \({folder}\) is an adapter, whose base model \({base}\) is neither a folder nor"

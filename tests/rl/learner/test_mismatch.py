@@ -32,7 +32,7 @@ def test_every_number_of_three_tokens():
     }
 
 
-def test_tokens_of_each_age_are_told_apart_where_some_are_stale():
+def test_stale_tokens_have_metrics_by_age():
     told = mismatch(LOGS, torch.tensor([0, 2, 2]))
     assert {name: value for name, value in told.items() if name.startswith("staleness/")} == {
         "staleness/share/0": pytest.approx(1 / 3),
@@ -51,7 +51,7 @@ def test_ratios_of_a_hundredth_are_no_mismatch_and_huge_ones_are_finite():
     assert effective_share(torch.tensor([800.0, 0.0], dtype=torch.double)) == pytest.approx(0.5)
 
 
-def test_an_update_tells_the_ages_of_its_tokens(make_model, groups):
+def test_an_update_reports_the_ages_of_its_tokens(make_model, groups):
     stale = copy.deepcopy(groups)
     tokens = [0, 0]
     for number, trajectory in enumerate(t for group in stale for t in group.trajectories):

@@ -107,7 +107,7 @@ def test_padding_never_reaches_a_score(make, temperature):
     assert got.std() > 0.3
 
 
-def test_which_models_are_told_of_padding():
+def test_models_that_need_a_mask():
     assert not needs_mask(qwen3())
     assert not needs_mask(qwen3(use_sliding_window=True, sliding_window=4, max_window_layers=1))
     assert not needs_mask(gpt2())
@@ -120,7 +120,7 @@ def test_which_models_are_told_of_padding():
 @pytest.mark.parametrize(
     ("make", "expected"), [(qwen3, None), (mamba, [[1] * 11, [1] * 8 + [0] * 3])]
 )
-def test_they_are_told_of_it(make, expected):
+def test_only_some_models_get_a_mask(make, expected):
     scorer = ScoringModel(built(make))
     masks = []
     scorer.root.trunk.register_forward_pre_hook(
@@ -184,7 +184,7 @@ def test_a_reward_model_is_no_policy(tmp_path):
         load_model(tmp_path)
 
 
-def test_weights_that_are_not_there_are_not_made_up(tmp_path):
+def test_missing_weights_are_refused(tmp_path):
     model = qwen3(tie_word_embeddings=False)
     kept = {k: v for k, v in model.state_dict().items() if k != "lm_head.weight"}
     model.save_pretrained(tmp_path, state_dict=kept)

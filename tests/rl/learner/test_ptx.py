@@ -45,7 +45,7 @@ def test_the_gradient_of_the_texts_is_added_by_its_weight(make_model, groups):
     torch.testing.assert_close(mixed - plain, 0.7 * expected, atol=1e-6, rtol=1e-4)
 
 
-def test_what_it_says(make_model, groups):
+def test_the_loss_of_texts_is_reported(make_model, groups):
     texts = [t.segments[0] for group in groups for t in group.trajectories]
     loss = mean_cross_entropy(make_model(), texts).item()
     told = Updater(make_model(), replace(GRPO, ptx_coef=0.7), FREE).update(groups, texts)

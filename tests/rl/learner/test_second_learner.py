@@ -93,7 +93,7 @@ def test_it_is_chosen_by_its_entry_point(words, tmp_path, plugged):
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def test_an_unknown_name_is_refused_with_those_there_are(words, tmp_path, capfd):
+def test_an_unknown_name_is_refused_with_the_known_names(words, tmp_path, capfd):
     assert main(words(tmp_path, learner="locl")) == 1
     line = capfd.readouterr().err.splitlines()[-1]
     assert line.startswith("error: ")

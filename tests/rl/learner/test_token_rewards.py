@@ -34,7 +34,7 @@ def record_outcomes(groups):
     return [outcome for group in groups for outcome in group.outcomes]
 
 
-def test_belief_in_the_outcome_weighs_tokens(make_group):
+def test_belief_in_the_outcome_weights_tokens(make_group):
     """Of the scores .4, -.2, .7 the cumulative means are .4, .1 and .3."""
     row = OREAL.changed({"kl.coef": 0.0})
     batch = Batch.from_groups([make_group([[(2, 3, 1.0)], [(2, 3, 0.0)]])])
@@ -72,7 +72,7 @@ def test_scores_are_scaled_by_their_largest_sum(make_group):
 
 
 @pytest.mark.parametrize("name", ["oreal", "prime"])
-def test_they_learn_what_makes_an_outcome(make_model, groups, name):
+def test_token_rewards_learn_which_tokens_make_the_outcome(make_model, groups, name):
     record_outcomes(groups)
     batch = Batch.from_groups(groups)
     judge = TokenRewards(make_model(), ALGORITHMS[name], replace(CONFIG, lr=5e-3), 1.0, 4096)
@@ -127,7 +127,7 @@ def test_the_logit_of_an_episode_is_prime_s(make_model, make_group):
 
 
 @pytest.mark.parametrize("name", ["oreal", "prime"])
-def test_a_learner_goes_on_with_them(make_model, groups, name):
+def test_a_learner_resumes_with_token_rewards(make_model, groups, name):
     row = ALGORITHMS[name]
     record_outcomes(groups)
     learner = Updater(make_model(), row, CONFIG)
@@ -159,7 +159,7 @@ def test_right_and_wrong_tokens_have_means_of_their_own(make_model, groups):
     assert token_weights(ids, "outcome-mean").tolist() == [0.5, 0.5, 0.25, 0.25, 0.25, 0.25]
 
 
-def test_outcomes_must_be_given(make_model, groups):
+def test_outcomes_are_required(make_model, groups):
     learner = Updater(make_model(), PRIME, CONFIG)
     with pytest.raises(ValueError, match="an outcome is missing"):
         learner.update(groups)
@@ -168,7 +168,7 @@ def test_outcomes_must_be_given(make_model, groups):
         learner.update(groups)
 
 
-def test_what_cannot_be_learned_from_changes_nothing(make_model, groups):
+def test_a_failed_update_of_token_rewards_changes_nothing(make_model, groups):
     learner = Updater(make_model(), PRIME, CONFIG)
     before = copy.deepcopy(learner.state_dict()["token_rewards"]["model"])
     for group in groups:
@@ -180,7 +180,7 @@ def test_what_cannot_be_learned_from_changes_nothing(make_model, groups):
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-def test_an_update_that_failed_leaves_no_gradient_to_the_next(make_model, groups):
+def test_a_failed_update_leaves_no_gradient(make_model, groups):
     """The outcomes' gradient is taken first; then the policy's loss is no number."""
     record_outcomes(groups)
     learner, other = (Updater(make_model(), PRIME, CONFIG) for _ in range(2))

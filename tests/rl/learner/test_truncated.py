@@ -27,7 +27,7 @@ def group(make_group):
 
 
 @pytest.mark.parametrize("finish_reason", ["length", "context_full"])
-def test_its_tokens_are_left_out_and_its_return_counts(group, finish_reason):
+def test_tokens_of_a_cut_episode_are_dropped_and_its_return_counts(group, finish_reason):
     group.trajectories[2].turns[-1].finish_reason = finish_reason
     batch = Batch.from_groups([group], mask_truncated=True)
     assert (batch.num_masked, batch.num_empty, batch.num_tokens) == (1, 0, 5)
@@ -53,7 +53,7 @@ def test_running_out_of_turns_is_not_running_out_of_tokens(make_trajectory, reas
     assert trajectory.cut_for_length == cut_for_length
 
 
-def test_the_gradient_is_that_of_the_others_with_its_return_in_their_baseline(make_model, group):
+def test_a_truncated_return_counts_in_the_baseline_of_the_others(make_model, group):
     def gradient(groups, row):
         learner = Updater(make_model(dtype=torch.float64), row, OptimizerConfig(max_grad_norm=1e9))
         seen = []
@@ -72,7 +72,7 @@ def test_the_gradient_is_that_of_the_others_with_its_return_in_their_baseline(ma
         torch.testing.assert_close(mine, theirs, atol=1e-12, rtol=1e-9)
 
 
-def test_where_all_were_cut_nothing_is_trained(make_model, group):
+def test_nothing_is_trained_if_all_episodes_were_cut(make_model, group):
     for trajectory in group.trajectories:
         cut(trajectory, "context_full")
     metrics = Updater(make_model(), ROW, OptimizerConfig()).update([group])

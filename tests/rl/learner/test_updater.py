@@ -133,7 +133,7 @@ def test_the_cut_into_micro_batches_changes_nothing(make_model, groups, name, ma
     assert cut_metrics == pytest.approx(metrics, abs=1e-6)
 
 
-def test_a_correction_weighs_by_what_the_sampler_recorded(make_model, groups):
+def test_a_correction_uses_the_recorded_log_probabilities(make_model, groups):
     """Every ratio is e^0.3 then: the gradient is that much longer, or bounded."""
     model = make_model(dtype=torch.float64)
     for trajectory in [t for group in groups for t in group.trajectories]:
@@ -199,7 +199,7 @@ def test_the_reference_is_refreshed(make_model, groups):
     assert [kl == pytest.approx(0, abs=1e-9) for kl in kls] == [True, False, True, False]
 
 
-def test_an_optimizer_that_forgets_takes_its_first_step_again(make_model, groups):
+def test_a_reset_optimizer_repeats_its_first_step(make_model, groups):
     """AdamW's first step has the size of the rate, whatever the gradient's."""
     for forgets in (False, True):
         model = make_model()
@@ -282,7 +282,7 @@ def test_without_a_mask_observations_are_trained_like_actions(make_model, groups
     assert metrics[0][compared] == pytest.approx(metrics[1][compared], rel=1e-6)
 
 
-def test_what_follows_the_last_action_is_not_even_read(make_model, groups):
+def test_text_after_the_last_action_is_not_read(make_model, groups):
     longer = copy.deepcopy(groups)
     for group in longer:
         for trajectory in group.trajectories:
@@ -335,7 +335,7 @@ def test_ratios_to_the_sampler_are_clipped(make_model, groups):
     assert metrics["loss"] == pytest.approx(total, abs=1e-5)
 
 
-def test_one_step_leaves_out_sequences_that_the_sampler_would_not_say_any_more(make_model, groups):
+def test_one_step_drops_sequences_far_from_the_sampler(make_model, groups):
     """With a single optimizer step pi_old is pi; the divergence is the sampler's from it."""
     model = make_model(dtype=torch.float64)
     members = [t for group in groups for t in group.trajectories]
@@ -428,7 +428,7 @@ def test_imitation_is_the_models_own_cross_entropy(make_model, groups):
     assert_gradients(got, torch.autograd.grad(loss, learner.model.parameters()))
 
 
-def test_imitation_learns_a_text_by_heart(make_model, make_trajectory):
+def test_imitation_memorises_a_text(make_model, make_trajectory):
     learner = Updater(make_model(), GRPO, OptimizerConfig(lr=1e-2))
     segment = make_trajectory([(4, 10, 0.0)]).segments[0]
     losses = [learner.supervised_update([segment])["loss"] for _ in range(40)]
@@ -461,7 +461,7 @@ def test_episodes_without_an_advantage_cost_no_forward_pass(make_model, groups, 
     assert (metrics["num_tokens"], metrics["unscored_tokens"]) == (NUM_TOKENS + 8, 8)
 
 
-def test_a_step_without_an_advantage_is_one_with_a_gradient_of_zero(make_model, groups):
+def test_a_step_without_an_advantage_has_a_gradient_of_zero(make_model, groups):
     """No pass of the learner's; the optimizer's averages decay as with any gradient of 0."""
     row = replace(GRPO, epochs=1)
     learner = Updater(make_model(), row, OptimizerConfig(lr=1e-3, weight_decay=0.0))
@@ -520,9 +520,7 @@ def test_a_stale_sampler_is_seen_where_no_episode_has_a_gradient(make_model, mak
     ],
     ids=["entropy", "divergence", "values"],
 )
-def test_what_else_is_in_the_loss_reaches_episodes_without_an_advantage(
-    make_model, groups, make_group, row
-):
+def test_other_losses_train_episodes_without_an_advantage(make_model, groups, make_group, row):
     nothing = make_group([[(3, 6, 0.0)], [(3, 2, 0.0)]], seed=5)
     learner = Updater(make_model(), row, FREE)
     trained = []

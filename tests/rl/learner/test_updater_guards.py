@@ -39,7 +39,7 @@ def test_a_gradient_that_is_not_finite_stops_before_the_step(make_model, groups)
     assert learner.optimizer.num_steps == 0
 
 
-def test_broken_weights_that_no_forward_pass_reads_stop_it_too(make_model, groups, make_group):
+def test_unused_weights_that_break_stop_the_update_too(make_model, groups, make_group):
     """A token that only an episode with advantage 0 reads has an embedding of NaN."""
     constant = make_group([[(3, 6, 1.0)], [(3, 2, 1.0)]], seed=5)
     read = {t for g in groups for e in g.trajectories for t in e.segments[0].token_ids}
@@ -61,7 +61,7 @@ def states(learner):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("updates_before", [0, 2])
 @pytest.mark.parametrize("name", ["grpo", "ppo"])
-def test_an_update_of_several_steps_is_made_wholly_or_not_at_all(
+def test_an_update_of_several_steps_happens_completely_or_not_at_all(
     make_model, groups, monkeypatch, dtype, updates_before, name
 ):
     """The loss of its third optimizer step is nan: the two before it are undone."""
@@ -89,9 +89,7 @@ def test_an_update_of_several_steps_is_made_wholly_or_not_at_all(
 
 
 @pytest.mark.parametrize(("epochs", "undone"), [(1, False), (2, True)])
-def test_weights_that_a_step_breaks_are_noticed_at_once(
-    make_model, groups, monkeypatch, epochs, undone
-):
+def test_broken_weights_are_detected_at_once(make_model, groups, monkeypatch, epochs, undone):
     model = make_model()
     before = copy.deepcopy(model.state_dict())
     learner = Updater(model, replace(GRPO, epochs=epochs), FREE)
@@ -102,7 +100,7 @@ def test_weights_that_a_step_breaks_are_noticed_at_once(
     assert undone == all(torch.equal(w, before[name]) for name, w in model.state_dict().items())
 
 
-def test_a_step_in_which_nothing_is_live_has_a_gradient_of_zero(make_model, groups):
+def test_a_step_without_a_trained_episode_has_a_gradient_of_zero(make_model, groups):
     learner = Updater(make_model(), GRPO, FREE)
     learner.update(groups)
     state = learner.optimizer.state_dict()["adamw"]["state"]

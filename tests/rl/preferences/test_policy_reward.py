@@ -62,7 +62,7 @@ def direct(model, reference, comparison, reduction):
 
 @pytest.mark.parametrize("max_tokens", [1, 25, 4096])
 @pytest.mark.parametrize("reduction", ["sum", "mean", "turn-mean"])
-def test_a_step_is_that_of_a_direct_implementation(make_model, comparisons, reduction, max_tokens):
+def test_a_step_equals_a_direct_implementation(make_model, comparisons, reduction, max_tokens):
     model, reference = make_model(0, torch.float64), make_model(0, torch.float64)
     learner = PreferenceUpdater(PolicyReward(model, 0.3, reduction), OPTIMIZER, max_tokens)
     anchored = learner.anchored(comparisons)

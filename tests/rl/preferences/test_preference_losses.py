@@ -97,7 +97,7 @@ def test_nothing_to_rank_is_refused(rewards, ranking):
 
 @given(st.lists(st.tuples(numbers, st.integers(0, 3)), min_size=2, max_size=6), st.randoms())
 @settings(max_examples=60, deadline=None)
-def test_a_ranking_knows_no_order_of_its_answers(answers, random):
+def test_a_ranking_does_not_depend_on_the_order_of_answers(answers, random):
     shuffled = random.sample(answers, len(answers))
     one, other = (
         ranking_loss(f64([reward for reward, _ in some]), [grade for _, grade in some])

@@ -94,7 +94,7 @@ def test_micro_batches_and_order_change_nothing(rewarder, comparisons, max_token
             torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
 
 
-def test_an_answers_reward_is_its_last_tokens_alone_and_in_company(rewarder, comparisons):
+def test_an_answers_reward_is_its_last_tokens_alone_and_in_a_batch(rewarder, comparisons):
     segments = [s for c in comparisons for s in c.segments]
     together = PreferenceUpdater(rewarder, OPTIMIZER, 30).rewards(segments)
     for segment, reward in zip(segments, together, strict=True):
@@ -104,7 +104,7 @@ def test_an_answers_reward_is_its_last_tokens_alone_and_in_company(rewarder, com
         assert reward == pytest.approx((rewarder.head.weight[0] @ hidden).item(), abs=1e-10)
 
 
-def test_what_follows_an_answers_last_word_is_not_read(rewarder, comparisons):
+def test_text_after_an_answer_is_not_read(rewarder, comparisons):
     segment = comparisons[0].segments[0]
     longer = copy.deepcopy(segment)
     longer.append_context([7, 8, 9], 1)
@@ -116,7 +116,7 @@ def test_what_follows_an_answers_last_word_is_not_read(rewarder, comparisons):
         rewarder.score([Segment([3, 4], [0, 0], [0.0, 0.0], [-1, -1], [0, 0])])
 
 
-def test_rewards_counted_from_where_they_are_begin_at_log_2(rewarder, comparisons):
+def test_rewards_relative_to_the_reference_start_at_log_2(rewarder, comparisons):
     plain = [comparisons[i] for i in (0, 1, 3)]
     learner = PreferenceUpdater(rewarder, OPTIMIZER)
     anchored = learner.anchored(plain)
@@ -127,7 +127,7 @@ def test_rewards_counted_from_where_they_are_begin_at_log_2(rewarder, comparison
     assert learner.update(anchored)["loss"] < told["loss"]
 
 
-def test_a_new_head_gives_nothing_and_learns(make_model, comparisons):
+def test_a_new_head_scores_zero_and_learns(make_model, comparisons):
     rewarder = RewardModel.from_causal(make_model(dtype=torch.float64))
     learner = PreferenceUpdater(rewarder, OPTIMIZER)
     assert learner.rewards(comparisons[1].segments) == [0, 0, 0]

@@ -47,7 +47,7 @@ def rewarder(make_model):
     return rewarder
 
 
-def test_where_turns_end(solutions):
+def test_ends_of_turns(solutions):
     assert solutions[0].ends == (6, 11, 19)
     assert solutions[2].ends == (3, 12)
 

@@ -84,7 +84,7 @@ def test_a_saved_reward_model_loads_again_here_and_in_transformers(make, tmp_pat
     assert logits.item() == pytest.approx(plain[0].item(), abs=1e-6)
 
 
-def test_what_is_no_reward_model_is_refused(tmp_path):
+def test_a_model_that_is_not_a_reward_model_is_refused(tmp_path):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         causal = qwen3()

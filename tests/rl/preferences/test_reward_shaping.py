@@ -92,14 +92,14 @@ def test_it_reads_an_episodes_tokens_and_takes_a_weight(judge, renderer):
     assert contributions(judge, *played[:2]) == pytest.approx([given[0], given[2]], abs=1e-5)
 
 
-def test_an_episode_without_a_word_gets_nothing(judge, renderer):
+def test_an_episode_without_an_action_has_reward_zero(judge, renderer):
     silent = episode(renderer, "0", "2")
     silent.segments[0].loss_mask = [0] * len(silent.segments[0])
     given = contributions(judge, silent, episode(renderer, "0", "2"))
     assert given[0] == 0 != given[1]
 
 
-def test_what_it_cannot_read_is_refused(judge, renderer):
+def test_unreadable_episodes_are_refused(judge, renderer):
     with pytest.raises(ValueError, match="reads '2' where the policy said 'hello'"):
         contributions(judge, episode(renderer, "0", "2", action="hello"))
     two = episode(renderer, "0", "2")
@@ -148,14 +148,14 @@ def test_a_run_on_a_reward_model_alone_follows_it_and_shows_that_it_is_hacked(
         ({"shaping": "reward_model(path='/')"}, "path (/) has no config.json"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_runs(settings, says):
+def test_mistakes_are_reported_before_anything_runs(settings, says):
     words = [f"{key}={value}" for key, value in {"env": "search-qa", **settings}.items()]
     with pytest.raises(UsageError) as error:
         parse(TrainConfig, words, command="x", presets=PRESETS)
     assert says in str(error.value)
 
 
-def test_what_is_no_reward_model_ends_the_run_in_one_line(words, toy_model, tmp_path, capsys):
+def test_another_model_ends_the_run_in_one_line(words, toy_model, tmp_path, capsys):
     settings = {"shaping": f"reward_model(path={str(toy_model)!r})"}
     assert main(words(tmp_path / "run", **settings)) == 1
     error = capsys.readouterr().err.splitlines()[-1]

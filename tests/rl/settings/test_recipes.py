@@ -56,7 +56,7 @@ def test_overlong_knows_the_longest_episode_of_the_run():
     (weighted,) = make_shapings("overlong")
     members = [Member(n, False, 0.0, limit=20480) for n in (16384, 17408, 18432, 20480)]
     assert weighted.contributions(members) == [0, -0.25, -0.5, -1]
-    with pytest.raises(ValueError, match="nobody says how long an episode can be"):
+    with pytest.raises(ValueError, match="the maximum length of an episode is unknown"):
         weighted.contributions([Member(5, False, 0.0)])
 
 

@@ -54,7 +54,7 @@ def episode(judged, right, failure=None):
     return Trajectory("x", {}, 0, 0, 0, turns=[turn], shaping={"rm": judged}, failure=failure)
 
 
-def test_metrics_are_of_those_that_judge_and_of_episodes_that_finished():
+def test_metrics_cover_judging_shapings_and_finished_episodes():
     failed = episode(0.0, 1.0, failure="away")
     groups = [
         TrajectoryGroup([episode(2.0, 1.0), failed, episode(1.0, 0.0)]),

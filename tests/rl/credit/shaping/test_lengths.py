@@ -75,7 +75,7 @@ def test_l1_max_in_its_authors_code_has_half_the_slope():
         (0.0, -0.5, {0: 0, 250: -0.0732233, 500: -0.25, 1000: -0.5, 2000: 0}),
     ],
 )
-def test_cosine_and_its_original_that_turns_back(start, end, values):
+def test_cosine_and_the_unclamped_original(start, end, values):
     for length, value in values.items():
         assert cosine(length, 1000, start, end, clamp=False) == pytest.approx(value)
         clamped = value if length <= 1000 else end
@@ -99,7 +99,7 @@ def test_longer_is_never_worth_more(one, other, budget):
 
 
 @given(st.lists(st.tuples(LENGTHS, st.booleans()), min_size=1, max_size=9))
-def test_kimi_stays_within_a_half_and_pays_wrong_answers_nothing(members):
+def test_kimi_stays_within_a_half_and_rewards_no_wrong_answer(members):
     lengths, right = zip(*members, strict=True)
     for reward, is_right in zip(kimi_length(lengths, right), right, strict=True):
         assert -0.5 <= reward <= (0.5 if is_right else 0.0)

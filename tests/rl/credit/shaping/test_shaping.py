@@ -56,7 +56,7 @@ def test_kimi_compares_siblings_and_takes_a_weight():
     assert contributions("0.2*kimi_length", group) == pytest.approx([0.1, 0.0, 0.0, -0.1])
 
 
-def test_what_stands_in_the_place_of_a_right_answers_one():
+def test_rewards_that_replace_the_one_of_a_right_answer():
     """With the 1 of a right answer these are the papers' rewards."""
     exact, most = TokenBudget("exact", 1000), TokenBudget("max", 1000)
     both = [member(1500, True, exact), member(1200, False, exact), member(500, True, most)]
@@ -78,7 +78,7 @@ def test_overlong_needs_its_bounds():
     assert contributions(text, [member(18432), member(1, False)]) == [-0.5, 0.0]
 
 
-def test_overlong_prefers_the_length_that_it_is_given_and_costs_nothing_at_first():
+def test_overlong_prefers_its_own_length_and_shrinks_its_cache():
     def cost(text, num_tokens, limit):
         return contributions(text, [Member(num_tokens, True, 1.0, limit=limit)])
 
@@ -98,24 +98,24 @@ def test_overlong_prefers_the_length_that_it_is_given_and_costs_nothing_at_first
         ("l1_exact(alpha=-1.0)", "must be >= 0"),
         ("l1_max(rule='repo')", "must be one of paper, code"),
         ("kimi_length(l1_max)", "takes options, as name=value"),
-        ("kimi_length + 2*kimi_length", "'kimi_length' stands there twice"),
+        ("kimi_length + 2*kimi_length", "'kimi_length' occurs twice"),
         ("1e999*kimi_length", "must be finite"),
         ("f1", "'f1' is a rubric: it belongs in rubric=..., not in shaping=..."),
         ("kimi_length +", "must be a sum such as"),
     ],
 )
-def test_what_is_wrong_is_said_with_the_setting(text, says):
+def test_mistakes_are_reported_with_the_setting(text, says):
     with pytest.raises(ValueError, match=says) as error:
         make_shapings(text)
     assert str(error.value).startswith(f"shaping ({text})")
 
 
-def test_an_unknown_name_gets_what_was_meant():
+def test_an_unknown_name_gets_a_suggestion():
     with pytest.raises(UnknownNameError, match="Did you mean 'kimi_length'"):
         make_shapings("kimi_lenght")
 
 
-def test_a_step_is_shaped_by_group_and_failed_episodes_are_left_out():
+def test_a_step_is_shaped_by_group_without_failed_episodes():
     groups = [
         TrajectoryGroup([episode(2, 1.0), episode(9, 0.0, failure="away"), episode(6, 1.0)]),
         TrajectoryGroup([episode(6, 0.0)]),
@@ -143,7 +143,7 @@ def test_a_step_is_shaped_by_group_and_failed_episodes_are_left_out():
     assert Trajectory.from_json(record).shaping == {}, "a record of before has none"
 
 
-def test_overlong_begins_where_the_context_window_of_the_episode_ends():
+def test_overlong_starts_at_the_end_of_the_context_window():
     """It read 2 tokens of a window of 12: 10 were left, of which the last fifth costs."""
     lengths = (5, 8, 9, 10)
     groups = [TrajectoryGroup([episode(length, 0.0) for length in lengths])]
@@ -154,7 +154,7 @@ def test_overlong_begins_where_the_context_window_of_the_episode_ends():
     assert [t.shaping["overlong"] for t in groups[0].trajectories] == [0] * 4
 
 
-def test_the_environments_own_reward_may_count_for_less():
+def test_reward_weight_scales_the_environments_reward():
     groups = [TrajectoryGroup([episode(6, 1.0), episode(2, 0.5)])]
     shape(make_shapings("overlong(max_length=8, cache=4)"), groups, "right", 1.0, 0, 0.25)
     first, second = groups[0].trajectories
@@ -212,12 +212,12 @@ def test_success_is_the_score_or_the_best_return(score, best, right):
 
 
 @pytest.mark.parametrize("given", [[], [1.0], [0.0, float("nan")], [0.0, float("inf")]])
-def test_a_shaping_that_gives_nonsense_is_named(monkeypatch, given):
+def test_a_shaping_with_an_invalid_result_is_named(monkeypatch, given):
     fresh = Registry("reward", "turnwise.rewards", registration._NAME)
     monkeypatch.setattr(registration, "_registry", fresh)
     register("shaping", "odd", lambda: Shaping("odd", lambda members: given))
     register("shaping", "none", lambda: 3)
     with pytest.raises(ValueError, match=r"shaping 'odd' gave .* for 2 episodes"):
         contributions("odd", [member(1), member(2)])
-    with pytest.raises(ValueError, match="its factory made 3, which is no Shaping"):
+    with pytest.raises(ValueError, match="its factory returned 3, not a Shaping"):
         make_shapings("none")
