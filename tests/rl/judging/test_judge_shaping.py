@@ -95,7 +95,7 @@ async def test_a_model_in_this_process_grades_while_a_loop_runs(tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [("scale=1", r"scale \(1\) must be >= 2"), ("key='NO_KEY'", "no environment variable here")],
+    [("scale=1", r"scale \(1\) must be >= 2"), ("key='NO_KEY'", "not a set environment variable")],
 )
 def test_a_mistake_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
