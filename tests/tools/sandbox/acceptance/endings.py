@@ -137,7 +137,7 @@ TIMES: list[Program] = [
         limits=Limits(wall_s=60.0, cpu_s=1.0),
     ),
     stopped(
-        "processor time of children that nobody waits for counts",
+        "processor time of unreaped children counts",
         "step()\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
         "def burn():\n    while time.process_time() < 0.5: pass\n"
         "for _ in range(8):\n    forks(burn)\n    try: os.wait()\n"

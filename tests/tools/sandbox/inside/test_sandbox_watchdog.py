@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -57,3 +58,47 @@ def test_the_first_check_does_not_wait_for_a_program_that_computes(checks):
 
 def test_the_first_check_does_not_wait_for_a_program_with_children(checks):
     assert checks((21, 1, 2)) == [21]
+
+
+PARENT, CHILD = 2**22 + 1, 2**22 + 2  # above every process id of Linux
+
+
+def usage_of(cpu_s, children_s=0.0):
+    return watchdog.usage.Usage(0, False, 0, 0, cpu_s, children_s, 0, ())
+
+
+def test_a_child_that_its_parent_reaps_counts_once():
+    unreaped = watchdog._UnreapedTime()
+    assert unreaped.update({PARENT: usage_of(0.1), CHILD: usage_of(0.5)}, 0.0) == 0
+    assert unreaped.update({PARENT: usage_of(0.7, 0.6)}, 0.0) == 0
+    assert unreaped.update({PARENT: usage_of(0.7, 0.6)}, 0.0) == 0
+
+
+def test_a_child_that_is_reaped_after_its_parent_was_measured_counts_once():
+    unreaped = watchdog._UnreapedTime()
+    unreaped.update({PARENT: usage_of(0.1), CHILD: usage_of(0.5)}, 0.0)
+    assert unreaped.update({PARENT: usage_of(0.1)}, 0.0) == 0
+    assert unreaped.update({PARENT: usage_of(0.7, 0.6)}, 0.0) == 0
+
+
+def test_a_child_that_the_supervisor_reaps_counts_once():
+    unreaped = watchdog._UnreapedTime()
+    unreaped.update({PARENT: usage_of(0.1), CHILD: usage_of(0.5)}, 0.0)
+    assert unreaped.update({PARENT: usage_of(0.1)}, 0.6) == 0
+    assert unreaped.update({PARENT: usage_of(0.1)}, 0.6) == 0
+
+
+def test_a_child_that_no_process_reaps_counts_from_the_second_check_after_its_end():
+    unreaped = watchdog._UnreapedTime()
+    unreaped.update({PARENT: usage_of(0.1), CHILD: usage_of(0.5)}, 0.0)
+    assert unreaped.update({PARENT: usage_of(0.1)}, 0.0) == 0
+    assert unreaped.update({PARENT: usage_of(0.1)}, 0.0) == 0.5
+    assert unreaped.update({PARENT: usage_of(0.1)}, 0.0) == 0.5
+
+
+def test_a_process_that_a_list_missed_is_not_taken_for_ended():
+    unreaped, here = watchdog._UnreapedTime(), os.getpid()
+    unreaped.update({here: usage_of(0.5)}, 0.0)
+    for _ in range(3):
+        assert unreaped.update({}, 0.0) == 0
+    assert unreaped.update({here: usage_of(0.6)}, 0.0) == 0
