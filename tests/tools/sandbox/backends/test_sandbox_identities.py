@@ -17,7 +17,7 @@ from tools.sandbox.backends import interpreter
 from tools.sandbox.backends.docker import image
 
 REPOSITORY = Path(__file__).resolve().parents[4]
-NOBODY = 54_321
+OTHER_USER = 54_321
 DOCTOR = ("-m", "tools.sandbox", "doctor")
 FREE = ["seccomp=unconfined", "systempaths=unconfined"]
 
@@ -53,8 +53,8 @@ def test_a_normal_user_has_the_same_backends(package, python):
         text=True,
         env={"PYTHONPATH": package, "PATH": "/usr/bin:/bin"},
         cwd="/",
-        user=NOBODY,
-        group=NOBODY,
+        user=OTHER_USER,
+        group=OTHER_USER,
         extra_groups=[],
         timeout=120,
         check=False,
@@ -77,7 +77,7 @@ def test_a_normal_user_has_the_same_backends(package, python):
     ("user", "security", "dropped", "expected"),
     [
         (user, security, dropped, expected)
-        for user in ("0:0", f"{NOBODY}:{NOBODY}")
+        for user in ("0:0", f"{OTHER_USER}:{OTHER_USER}")
         for security, dropped, expected in [
             (
                 [],
@@ -94,7 +94,7 @@ def test_a_normal_user_has_the_same_backends(package, python):
     ]
     + [
         ("0:0", [], ["ALL"], {"bwrap": "another user than root", "auto": "refuses: one of the"}),
-        (f"{NOBODY}:{NOBODY}", [], ["ALL"], {"landlock": "works; a run"}),
+        (f"{OTHER_USER}:{OTHER_USER}", [], ["ALL"], {"landlock": "works; a run"}),
     ],
 )
 def test_in_a_container(engine_client, package, python, user, security, dropped, expected):

@@ -35,7 +35,7 @@ def test_folders_of_dead_processes_are_removed_and_no_others(tmp_path, gone):
         held.path,
         folder_of(tmp_path, os.getppid()),
         folder_of(tmp_path, "nobody"),
-        tmp_path / "somebody-elses",
+        tmp_path / "another-name",
     ]
     kept[-1].mkdir()
     dead = [folder_of(tmp_path, gone, name) for name in "ab"]

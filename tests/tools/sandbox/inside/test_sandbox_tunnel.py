@@ -164,12 +164,12 @@ def test_a_tunnel_ends_with_its_byte_streams():
 def test_silence_ends_the_far_end(monkeypatch):
     monkeypatch.setattr(tunnel, "_HEARTBEAT_S", 0.05)
     monkeypatch.setattr(tunnel, "_SILENCE_S", 0.3)
-    (source, told), (heard, sink) = os.pipe(), os.pipe()
+    (source, far_sink), (far_source, sink) = os.pipe(), os.pipe()
     control, mine = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     started = time.monotonic()
     tunnel.Tunnel(control, source, sink, first=1).serve()
     assert 0.3 <= time.monotonic() - started < 2
-    for fd in (source, told, heard, sink):
+    for fd in (source, far_sink, far_source, sink):
         os.close(fd)
     control.close()
     mine.close()

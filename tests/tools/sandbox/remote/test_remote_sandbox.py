@@ -166,12 +166,12 @@ async def test_values_beyond_the_limit_are_dropped_but_not_their_outcomes(remote
 
 
 async def test_a_request_without_the_token_is_refused(url):
-    for token, told in (
+    for token, message in (
         (None, "asks for a token, and none is set: set TURNWISE_SANDBOX_TOKEN"),
         ("another-token-of-length", "refuses the token: set TURNWISE_SANDBOX_TOKEN"),
         (TOKEN + "x", "refuses the token"),
     ):
-        with pytest.raises(SandboxUnavailable, match=told):
+        with pytest.raises(SandboxUnavailable, match=message):
             async with make_sandbox(url, token=token):
                 pass
     async with aiohttp.ClientSession() as http:

@@ -124,13 +124,13 @@ async def test_exiting_with_code_0_is_no_error(session):
 
 
 async def test_future_imports_apply_to_later_cells_and_the_sandboxs_do_not(session):
-    assert (await session.run("def f(x: nobody): pass")).error.endswith(
-        "NameError: name 'nobody' is not defined"
+    assert (await session.run("def f(x: unknown): pass")).error.endswith(
+        "NameError: name 'unknown' is not defined"
     )
     await session.run("from __future__ import annotations")
     assert (
-        await session.run("def f(x: nobody): pass\nf.__annotations__")
-    ).value == "{'x': 'nobody'}"
+        await session.run("def f(x: unknown): pass\nf.__annotations__")
+    ).value == "{'x': 'unknown'}"
 
 
 async def test_output_of_child_processes_and_descriptors_is_shown_in_order(session):

@@ -105,7 +105,7 @@ class Branch:
             os.killpg(self.child.pid, signal.SIGINT)
 
     def run(self, code: bytes) -> None:
-        """Tell the interpreter to run ``code``. Raises as ``send``."""
+        """Ask the interpreter to run ``code``. Raises as ``send``."""
         self.send(frames.RUN, frames.INTERRUPTS.pack(self.interrupts) + code)
 
     def send(self, operation: int, body: bytes, fds: tuple[int, ...] = ()) -> None:
@@ -238,7 +238,7 @@ def first(child: Child, now: float, deadline: float) -> Branch:
 
 
 def copy_of(branch: Branch, number: int, now: float, deadline: float) -> Branch:
-    """Tell ``branch`` to copy itself; the copy's process is unknown until it reports.
+    """Ask ``branch`` to copy itself; the copy's process is unknown until it reports.
 
     Raises:
         MisuseError: as ``send``.
