@@ -51,7 +51,6 @@ UNFINISHED: tuple[str, ...] = (
     "agents/serving",
     "envs/search",
     "rl/credit",
-    "rl/judging",
     "tests/agents/capture",
     "tests/agents/local",
     "tests/agents/vllm",
@@ -61,7 +60,6 @@ UNFINISHED: tuple[str, ...] = (
     "tests/rl/learner",
     "tests/rl/preferences",
     "tests/rl/rollout",
-    "tests/rl/settings",
     "tests/tools",
     "tools/sandbox/inside",
 )
