@@ -18,7 +18,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from agents.encoder import Encoder
+from agents.plain_text import Encoder
 from agents.template import ChatTemplate, tool_message
 from agents.template_settings import prefill_of
 from envs.episode import ToolResults

@@ -13,7 +13,7 @@ from typing import Any
 from jinja2.exceptions import TemplateError
 from transformers import PreTrainedTokenizerBase
 
-from agents.encoder import Encoder
+from agents.plain_text import Encoder
 
 PLAIN_TEMPLATE = (
     "{% for m in messages %}{{ m.content }}{% if not loop.last %}{{ '\n' }}{% endif %}{% endfor %}"

@@ -229,7 +229,7 @@ class ToolEnv(TextEnv[TaskT, StateT]):
     # ---- copies ----------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """As the base class's, with the calls that a restore repeats."""
+        """The base class's snapshot, and the tool calls that a restored episode repeats."""
         inner = super().snapshot()
         return Snapshot(inner.env_id, pickle.dumps((inner.payload, self._calls)))
 

@@ -17,7 +17,7 @@ import aiohttp
 
 from agents.serving.client import EngineClient
 from agents.serving.errors import ServerGone
-from agents.serving.guard import KILL_S, Guard, group_exists, kill_group
+from agents.serving.orphans import KILL_S, Guard, group_exists, kill_group
 
 logger = logging.getLogger(__name__)
 _GATE = 'read -r go && exec "$@" </dev/null'

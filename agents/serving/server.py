@@ -43,7 +43,7 @@ class ManagedServer:
 
     Args:
         prober: verifies the server's weights.
-        connect: makes the client of a server that somebody else runs.
+        connect: makes the client of a server that the user runs.
         runner: starts the server here; exactly one of ``connect`` and ``runner`` is given.
         start_s: deadline of a start, in seconds.
         load_s: deadline of loading weights.

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agents.serving.client import UnfitWeights
-from agents.serving.guard import SHARED_MEMORY, Guard
+from agents.serving.orphans import SHARED_MEMORY, Guard
 
 if TYPE_CHECKING:
     import torch

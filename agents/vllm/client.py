@@ -264,7 +264,10 @@ class VLLMClient:
             return None
 
     async def _describe_scheduler(self) -> None:
-        """Query how the server was started, which servers in development mode report."""
+        """Query the settings with which the server was started.
+
+        Only a server in development mode reports them; for any other server, log a warning.
+        """
         try:
             info = await self._call("GET", "/server_info?config_format=json", self._short_s)
             scheduler = info["vllm_config"]["scheduler_config"]

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from agents.serving import process_tree
 from agents.serving.errors import ServerGone
-from agents.serving.guard import Used, shared_memory
+from agents.serving.orphans import Used, shared_memory
 from agents.serving.process_tree import Tree
 from agents.vllm.arguments import StartConfig
 from agents.vllm.environment import child_environment

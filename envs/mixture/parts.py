@@ -64,11 +64,11 @@ class MixOptions(EnvOptions):
         super().__post_init__()
 
     def parts(self) -> tuple[Part, ...]:
-        """The parts, with the split and seed of the mixture.
+        """The environments that the option ``of`` lists, with the mixture's split and seed.
 
         Raises:
-            ValueError: ``of`` names no part or one part twice, or has invalid options.
-            UnknownNameError: there is no environment of that name.
+            ValueError: ``of`` lists no part, lists a part twice, or gives a part invalid options.
+            UnknownNameError: ``of`` names an unknown environment.
         """
         return _parse(self.of, self.split, self.seed, self.token_budget)
 

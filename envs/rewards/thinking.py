@@ -36,6 +36,6 @@ def one_think_end(text: str) -> float:
 
 
 def thoughts(text: str) -> str:
-    """The content of all think tags; the whole text without think tags."""
+    """The contents of all think elements; if there are none, the whole text."""
     found = _THOUGHT.findall(text)
     return "\n".join(found) if found else text

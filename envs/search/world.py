@@ -108,7 +108,7 @@ class World:
         for split, size in SPLIT_SIZES.items():
             self.people[split] = tuple(names[start : start + size])
             start += size
-            self._tell(self.people[split], rng)
+            self._write_facts(self.people[split], rng)
         for people in self.people.values():
             for person in people:
                 if years:
@@ -129,7 +129,7 @@ class World:
         """All values of an attribute."""
         return self.towns if attribute == "home" else INVENTORIES[attribute]
 
-    def _tell(self, people: tuple[str, ...], rng: np.random.Generator) -> None:
+    def _write_facts(self, people: tuple[str, ...], rng: np.random.Generator) -> None:
         """Draw all facts about ``people``."""
         count = len(people)
         for number, person in enumerate(people):

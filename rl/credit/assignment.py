@@ -63,7 +63,7 @@ class CreditInputs:
         singletons, groups = grouped.num_singletons, grouped.num_groups
         if singletons:
             logger.warning(
-                "%d of %d groups have one finished %s: its advantage is 0, nothing is learnt from "
+                "%d of %d groups have one finished %s: its advantage is 0, nothing is learned from "
                 "it",
                 singletons,
                 groups,

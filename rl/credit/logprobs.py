@@ -21,7 +21,9 @@ FAR_BELOW = -1e30
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """The sampling support of n tokens; no entries mean the whole vocabulary.
+    """The token ids from which each of n tokens was sampled.
+
+    A token without ids was sampled from the whole vocabulary.
 
     The sampler renormalises over the support, so the learner must too: a ratio of probabilities is
     biased if only one of the two distributions is cut.

@@ -90,15 +90,15 @@ def from_turn(segment: Segment, first: int) -> Segment:
 
 
 def read_comparisons(path: str) -> list[Comparison]:
-    """Read comparisons from JSON lines, in TRL's conversational format or ranked.
+    """Read comparisons from JSON lines: pairs in TRL's conversational format, or ranked answers.
 
     A line is either ``{"prompt", "chosen", "rejected"}``, optionally with ``"margin"`` and
     ``"label"`` (the probability that chosen is better), or ``{"prompt", "completions", "scores"}``
     with K answers, where a greater score is better and equal scores are ties. A prompt is a list of
     messages, or a text of the user. An answer is a list of messages, or a text of the assistant.
-    Without ``"prompt"``, the prompt is the messages with which all answers start. For further keys
-    of a message see :func:`rl.data.conversations.to_messages`. ``"tokenizer"`` and ``"tools"`` are
-    keys of the line.
+    In a line without ``"prompt"``, the messages with which all answers start are the prompt. For
+    further keys of a message see :func:`rl.data.conversations.to_messages`. A line may also have
+    ``"tools"`` (JSON schemas) and ``"tokenizer"`` (the tokenizer of its token ids).
 
     Raises:
         ValueError: a line is not a comparison; names the file and the line.

@@ -24,13 +24,15 @@ class Snapshot:
 class Optimizer:
     """AdamW over ``parameters``, which change in place.
 
-    A bfloat16 weight has 8 bits, so rounding would lose a step of 1e-6. Parameters narrower than
-    float32 therefore have a float32 copy: the copy is stepped, then rounded into the parameter.
+    A bfloat16 weight has 8 significant bits, so rounding would lose a step of 1e-6. Parameters
+    narrower than float32 therefore have a float32 copy: the copy is stepped, then rounded into the
+    parameter.
 
     Args:
         parameters: all trained parameters.
         config: the settings.
-        critic: the parameters whose rate is ``config.critic_lr``, if it is above 0.
+        critic: those of ``parameters`` that are trained at ``config.critic_lr``, or at
+            ``config.lr`` if ``config.critic_lr`` is 0.
 
     Raises:
         ValueError: ``config.critic_lr`` is above 0, but there is no critic.

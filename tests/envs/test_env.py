@@ -322,7 +322,7 @@ def test_a_synchronous_call_inside_an_asynchronous_turn_is_refused_not_hung():
 
 
 @pytest.mark.parametrize("leaves", [SystemExit, KeyboardInterrupt])
-def test_an_exit_inside_an_asynchronous_turn_is_the_callers_and_harms_nobody_else(leaves):
+def test_an_exit_inside_an_asynchronous_turn_is_the_callers_and_harms_no_other_episode(leaves):
     class Leaving(DiceEnv):
         async def turn(self, action: Action) -> Reply:  # type: ignore[override]
             raise leaves(3)
@@ -376,7 +376,7 @@ class BlockingDice(DiceEnv):
         return super().turn(action)
 
 
-async def test_a_blocking_environment_stalls_nobody_else():
+async def test_a_blocking_environment_stalls_no_other_episode():
     BlockingDice.threads.clear()
     BlockingDice.release.clear()
     slow, quick = BlockingDice(DiceOptions()), dice(max_turns=50)

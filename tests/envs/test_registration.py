@@ -155,7 +155,7 @@ class Faulty(envs.TextEnv):
         (Faulty, r"^object of type 'int' has no len\(\)$"),
     ],
 )
-def test_an_environment_that_is_built_otherwise_is_told_how(fresh, kind, says):
+def test_an_environment_that_is_built_otherwise_gets_the_right_call(fresh, kind, says):
     envs.register("odd-v0", kind)
     with pytest.raises(TypeError, match=says):
         envs.make("odd")

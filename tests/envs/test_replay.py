@@ -116,7 +116,7 @@ def test_the_record_is_a_story_that_stands_for_itself(searched):
     assert first["tools"]["search"]["parameters"]["required"] == ["query"]
 
 
-def test_tools_are_answered_from_the_record_and_nobody_else_is_asked(searched, capsys):
+def test_tools_are_answered_from_the_record_alone(searched, capsys):
     lines = lines_of(searched)
     for line in lines:
         # The index does not exist: opening it would fail.

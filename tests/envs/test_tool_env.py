@@ -320,7 +320,7 @@ def test_a_snapshot_of_another_environment_is_refused():
         ("<sleepy></sleepy>", "Error: sleepy: seconds: Input should be a valid number"),
     ],
 )
-def test_mistakes_are_told_to_the_agent(call, says):
+def test_mistakes_are_reported_to_the_agent(call, says):
     env = envs.make("search-qa", tools="test-tally, test-sleepy")
     env.reset(seed=0)
     step = env.step(call)
@@ -331,7 +331,7 @@ def test_mistakes_are_told_to_the_agent(call, says):
     env.close()
 
 
-def test_an_unknown_tool_is_told_those_that_there_are():
+def test_an_unknown_tool_is_answered_with_the_known_ones():
     env = envs.make("search-qa", tools="calculator", syntax="json")
     env.reset(seed=0)
     step = env.step(call_of("json", "shout", ""))
@@ -416,7 +416,7 @@ def test_a_tool_called_like_something_else_is_refused(env_id, options, name, say
         envs.make(env_id, tools=registered, max_turns=2, **options)
 
 
-def test_a_tool_that_cannot_be_made_is_told_in_one_line():
+def test_a_tool_that_cannot_be_made_is_reported_in_one_line():
     with pytest.raises(ValueError, match=r"tools \(mcp\(.*does not start") as raised:
         envs.make("math", tools="mcp(command='/no/such/server')", max_turns=2)
     assert "\n" not in str(raised.value)

@@ -86,7 +86,7 @@ def test_calls_of_every_format(text, calls):
         "<|python_tag|>print(3)",
     ],
 )
-def test_a_malformed_call_is_told_and_not_dropped(text):
+def test_a_malformed_call_is_reported_and_not_dropped(text):
     (call,) = chat_calls(text)
     assert call.error is not None
     assert call.tool == ""

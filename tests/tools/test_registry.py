@@ -64,7 +64,7 @@ def test_a_broken_plugin_is_named_and_breaks_nothing_else(install, registry):
     assert registry.get("good") == 3
 
 
-def test_a_plugin_that_exits_when_imported_ends_nobody_else(install, registry):
+def test_a_plugin_that_exits_when_imported_ends_no_other_plugin(install, registry):
     install("exit-things", {"exit": "exit_things:THING"}, "raise SystemExit(3)")
     with pytest.raises(PluginImportError, match=r"'exit', advertised by exit-things .* SystemExit"):
         registry.get("exit")

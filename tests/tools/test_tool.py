@@ -64,7 +64,7 @@ async def test_call_answers_in_text_and_data():
         ({"a": 1, "mode": "x"}, "mode: Input should be 'plain' or 'loud'"),
     ],
 )
-async def test_bad_arguments_are_told_to_the_model(arguments, says):
+async def test_bad_arguments_are_reported_to_the_model(arguments, says):
     result = await add(arguments)
     assert result.error is not None and says in result.error
     assert result.text == f"Error: {result.error}"

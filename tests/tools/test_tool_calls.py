@@ -111,7 +111,7 @@ def test_in_a_fenced_block():
     assert call is not None and call.error is not None and "convert, echo" in call.error
 
 
-def test_python_in_a_fenced_block_is_told_how():
+def test_python_in_a_fenced_block_gets_the_right_form():
     python = tools.make("python")
     assert tool_rules(FENCED, {"python": python}).startswith(
         "To call python, write ```python\ncode"

@@ -184,7 +184,7 @@ class Dense:
         return len(self._vectors)
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        """The ``k`` most similar passages for each query, best first, however unlike they are.
+        """The ``k`` most similar passages for each query, best first; no similarity is too low.
 
         Raises:
             ValueError: ``k`` is less than 1.

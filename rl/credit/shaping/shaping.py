@@ -79,7 +79,7 @@ class Weighted:
 
 
 def make_shapings(text: str, key: str = "shaping") -> tuple[Weighted, ...]:
-    """The shapings of a setting's value; empty for "".
+    """Parse a setting's value into shapings with weights; an empty text has none.
 
     Args:
         text: names with weights and options, in the syntax of ``envs.rewards``:

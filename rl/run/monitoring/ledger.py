@@ -45,7 +45,7 @@ class Lane:
         self._seconds[after] += moved
 
     def take(self, now: float) -> dict[str, float]:
-        """Seconds by state since the last call, including ``idle``; they add up to the time."""
+        """Seconds in each state since the last call; with ``idle``, they sum to the time passed."""
         self._pass(now)
         taken = {IDLE: 0.0, **self._seconds}
         self._seconds.clear()

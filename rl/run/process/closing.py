@@ -1,8 +1,9 @@
 """Deadlines for closing a run's components, and for the end of its process.
 
-Three things may hang at the end of a run. :class:`InTime` cancels a component that does not close.
-The watchdog ends the process if a component cannot be cancelled, or blocks the event loop.
-:func:`run_in_time` and :func:`exit_process` end a process whose event loop or threads do not end.
+:class:`InTime` cancels a component that does not close in time. If the component cannot be
+cancelled, or blocks the event loop, the watchdog (``rl.run.monitoring.watchdog``) ends the process.
+:func:`run_in_time` and :func:`exit_process` end the process if its event loop or a thread does not
+finish.
 """
 
 from __future__ import annotations

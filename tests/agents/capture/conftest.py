@@ -149,12 +149,12 @@ def exact():
             assert tuple(sampled) == turn.completion.token_ids
             assert tuple(segment.token_ids[: places[0]]) == asked[id(turn.completion)]
         assert trained == sum(len(completion.token_ids) for _, completion in log)
-        told = [
+        numbers = [
             turn
             for segment in capture.segments
             for turn, mask in zip(segment.turn_ids, segment.loss_mask, strict=True)
             if mask
         ]
-        assert told == sorted(told)
+        assert numbers == sorted(numbers)
 
     return exact

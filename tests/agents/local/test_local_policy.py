@@ -224,7 +224,7 @@ async def test_weights_that_do_not_fit_are_refused_whole(make_policy, make_model
 async def test_an_update_while_generating_is_refused(make_policy, make_model):
     model = make_model("qwen3")
     policy = make_policy(model)
-    # So many that they are not finished when this thread comes to its turn on a busy machine.
+    # Enough requests that some are unfinished when this thread runs, on a busy machine as well.
     calls = [
         asyncio.create_task(policy.generate([i], SamplingParams(max_tokens=250))) for i in range(64)
     ]

@@ -56,7 +56,7 @@ def test_a_cancelled_request_leaves_its_episode_announced():
     assert gate.take_wave() == [second]
 
 
-def test_the_deadline_runs_only_while_somebody_is_held_up():
+def test_the_deadline_runs_only_while_a_request_waits():
     gate = Gate(0.05)
     gate.announce(["a", "b", "c"])
     assert gate.remaining_s() is None

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from agents.serving.guard import SHARED_MEMORY, Used, shared_memory
+from agents.serving.orphans import SHARED_MEMORY, Used, shared_memory
 from agents.serving.weight_folders import WeightFolders
 from agents.vllm.server_process import ServerConfig, VLLMServerProcess, command_line
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="needs /dev/s
 HELD = """
 import multiprocessing
 from multiprocessing import shared_memory
-from agents.serving.guard import SHARED_MEMORY, orphaned
+from agents.serving.orphans import SHARED_MEMORY, orphaned
 
 before = set(SHARED_MEMORY.iterdir())
 block = shared_memory.SharedMemory(create=True, size=4096)

@@ -20,7 +20,7 @@ from tiny_served import WINDOW, new_model, nudge, prober_of
 from agents.completion import FinishReason, SamplingParams
 from agents.policy import PolicyFailure
 from agents.serving import Timeouts, WeightFolders, WeightsDiffer
-from agents.serving.guard import SHARED_MEMORY
+from agents.serving.orphans import SHARED_MEMORY
 from agents.vllm import EngineConfig, VLLMEnginePolicy, VLLMEngineProcess
 from rl.learner.model import score_tokens
 

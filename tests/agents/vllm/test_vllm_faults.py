@@ -13,7 +13,7 @@ from tiny_served import WINDOW, new_model, nudge
 from agents.completion import SamplingParams
 from agents.policy import PolicyFailure
 from agents.serving import ManagedServer
-from agents.serving.guard import SHARED_MEMORY
+from agents.serving.orphans import SHARED_MEMORY
 from agents.vllm import VLLMClient, VLLMServerProcess
 
 PROMPT = list(range(20, 60))

@@ -172,15 +172,15 @@ async def test_a_servers_error_is_reported_while_the_sender_waits(plugin, monkey
                 raise Unreachable("it has no room for them")
 
     def send_weights(self) -> None:
-        threading.Thread(target=self.tell, daemon=True).start()
+        threading.Thread(target=self.report, daemon=True).start()
         waits.wait(20)
 
-    def tell(self) -> None:
+    def report(self) -> None:
         with contextlib.suppress(Unreachable):
             self.client.update_weights({"path": ""})
 
     monkeypatch.setattr(plugin.Sending, "send_weights", send_weights)
-    monkeypatch.setattr(plugin.Sending, "tell", tell, raising=False)
+    monkeypatch.setattr(plugin.Sending, "report", report, raising=False)
     transfer = Transfer(lambda receiver: plugin.Rendezvous(rank=0), deadline_s=20)
     try:
         async with asyncio.timeout(10):

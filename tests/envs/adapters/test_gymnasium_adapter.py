@@ -104,7 +104,7 @@ def test_an_end_that_is_truncated_is_cut_and_the_foreign_one_is_closed():
     assert Echo.closed == before + 1
 
 
-def test_an_action_outside_the_space_is_told_and_the_third_in_a_row_ends_it():
+def test_an_action_outside_the_space_is_reported_and_the_third_in_a_row_ends_it():
     env = make(EchoEnv)
     first, _ = env.reset(seed=0)
     result = env.step("what?")

@@ -54,7 +54,7 @@ async def test_it_is_named_while_it_still_blocks(monkeypatch, caplog):
     assert len(said_by_then) == 1
 
 
-async def test_a_blocking_author_blocks_nobody_and_has_a_deadline(monkeypatch, caplog):
+async def test_a_blocking_author_blocks_no_other_episode_and_has_a_deadline(monkeypatch, caplog):
     monkeypatch.setattr(author_calls, "block_watch", BlockWatch(0.05))
     with caplog.at_level(logging.WARNING):
         began = time.monotonic()

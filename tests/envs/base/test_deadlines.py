@@ -57,7 +57,7 @@ async def test_a_wait_that_ends_in_time_is_left_alone_afterwards():
     assert task is not None and task.cancelling() == 0
 
 
-async def test_somebody_elses_cancellation_stays_a_cancellation():
+async def test_a_cancellation_by_the_caller_stays_a_cancellation():
     task = asyncio.create_task(bounded(sleeps(30), "slow", 5.0))
     await asyncio.sleep(0.01)
     task.cancel()

@@ -530,7 +530,7 @@ class Stuck(DoorEnv):
         return super().turn(action)
 
 
-def test_a_thread_that_never_ends_is_told_and_not_waited_for():
+def test_a_thread_that_never_ends_is_reported_and_not_waited_for():
     env = Stuck(DoorOptions(step_timeout_s=0.3))
     began = time.monotonic()
     probe = envs.checks.probe.Probe(env, (0,), 0)

@@ -58,7 +58,7 @@ def test_a_right_program_ends_the_episode_with_the_whole_reward(env):
     assert result.observation == ""
 
 
-def test_a_wrong_program_is_told_the_first_public_test_and_may_be_repaired(env):
+def test_a_wrong_program_is_shown_the_first_public_test_and_may_be_repaired(env):
     task = GeneratedTasks("train")[5]
     env.reset(options={"task": 5})
     result = env.step("def f(xs): return 'nonsense'")
@@ -95,7 +95,7 @@ def test_an_unusable_program_gets_a_message(env, program, message):
     assert message in env.step(program).observation
 
 
-def test_a_program_that_takes_too_long_is_told_so():
+def test_a_program_that_takes_too_long_gets_a_message():
     env = envs.make("code-sandbox-v0", max_turns=2, wall_s=0.5)
     env.reset(options={"task": 1})
     assert "ran out of time" in env.step("def f(xs):\n    while True: pass").observation
@@ -304,7 +304,7 @@ def test_an_unknown_backend_is_refused_when_the_sandbox_is_opened():
         env.step(RIGHT)
 
 
-async def test_a_program_that_counts_its_calls_is_told_apart_by_a_fresh_process_for_each_test():
+async def test_a_program_that_counts_its_calls_is_found_by_a_fresh_process_for_each_test():
     source = "count = 0\ndef f(x):\n    global count\n    count += 1\n    return x * (count == 1)"
     tests = tuple(CallTest((n,), n) for n in (1, 2, 3))
     for fresh, passed in ((False, 1), (True, 3)):

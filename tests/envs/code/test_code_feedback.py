@@ -70,7 +70,7 @@ def test_assertions_and_programs():
     )
 
 
-def test_a_program_that_fails_as_a_whole_is_told_so():
+def test_a_program_that_fails_as_a_whole_gets_a_message():
     text = "the process ended badly: killed"
     assert said(CALLS, PASSED, PASSED, PASSED, detail=text) == text
 
@@ -80,7 +80,7 @@ def test_long_values_are_cut():
     assert text == f"f([0]) returned '{'a' * 199}..., expected 4"
 
 
-def test_values_that_cannot_be_printed_are_told_all_the_same():
+def test_values_that_cannot_be_printed_are_described():
     text = said(CALLS, outcome("wrong", [10**5000]), PASSED, PASSED)
     assert text == "f([0]) returned a number too long to show, expected 4"
     text = said(CALLS, outcome("error", None, "ValueError", "bad \ud800"), PASSED, PASSED)

@@ -59,7 +59,7 @@ def test_a_folder_is_its_files_in_order(tmp_path):
         ("training", None),
     ],
 )
-def test_a_files_name_tells_the_split(tmp_path, name, split):
+def test_a_files_name_determines_the_split(tmp_path, name, split):
     (row,) = load_rows(write(tmp_path / f"{name}.jsonl", '{"id": 1}\n'))
     assert row.get("split") == split
 

@@ -103,7 +103,7 @@ def test_a_gold_answer_that_cannot_be_verified_is_an_error(verifier, gold):
             verifier.check(gold, answer)
 
 
-def test_a_process_that_somebody_kills_costs_no_verdict(verifier):
+def test_a_killed_process_costs_no_verdict(verifier):
     assert verifier.check(*HALF) is RIGHT
     for pid in processes(verifier):
         os.kill(pid, signal.SIGKILL)

@@ -119,7 +119,7 @@ def test_search_r1s_oracles(actions, plain, formatted):
     assert reward(env, *actions) == pytest.approx(formatted)
 
 
-def test_search_r1_is_told_what_an_action_is_and_tries_again():
+def test_search_r1_explains_the_actions_after_a_mistake():
     env = make("Paris", syntax="search-r1", max_turns=3)
     env.reset(seed=0)
     step = env.step("I do not know")
@@ -213,7 +213,7 @@ def test_passages_without_titles_are_shown_without():
         ("r1-searcher", "<|end_of_query|>", "the query is empty"),
     ],
 )
-def test_a_mistake_is_told_and_recorded_and_the_episode_goes_on(syntax, call, says):
+def test_a_mistake_is_reported_and_recorded_and_the_episode_goes_on(syntax, call, says):
     env = envs.make("search-qa", syntax=syntax)
     env.reset(seed=0)
     step = env.step(call)

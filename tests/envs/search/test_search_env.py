@@ -139,7 +139,7 @@ def test_the_last_turn_cannot_be_a_search():
     assert step.info["scores"] == {"em": 0.0, "f1": 0.0, "format": 0.0, "num_searches": 1.0}
 
 
-def test_an_empty_query_is_told_to_the_model():
+def test_an_empty_query_is_reported_to_the_model():
     env = envs.make("search-qa")
     env.reset(seed=0)
     step = env.step("<search> </search>")

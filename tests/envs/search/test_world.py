@@ -76,7 +76,7 @@ def test_names_are_unique_and_are_not_words(world):
     assert all(tokenize(name) == [name.lower()] and len(name) == 4 for name in names)
 
 
-def test_nobody_is_their_own_friend_or_teacher(world):
+def test_no_person_is_their_own_friend_or_teacher(world):
     for split in SPLITS:
         members = set(world.people[split])
         for person in members:

@@ -174,7 +174,7 @@ def table(heading):
     return PAGE.split(heading)[1].split("\n\n")[0].splitlines()[2:]
 
 
-def told(name):
+def documented(name):
     """What the page says of a row: of grpo all, of others what is not grpo's.
 
     Where a plug-in is another, its options that are not its own defaults.
@@ -192,7 +192,7 @@ def told(name):
 
 def test_the_documentation_shows_the_table():
     expected = {
-        name: {key: shown(value) for key, value in told(name).items()} for name in ALGORITHMS
+        name: {key: shown(value) for key, value in documented(name).items()} for name in ALGORITHMS
     }
     found = {}
     for line in table("| `algo=` | its choices;"):

@@ -105,8 +105,8 @@ def anchored(make_group):
             [(2, 3, 0.0), (1, 1, 10.0)],
         ]
     )
-    told = [["s1", "s2", "over"], ["s1", "s3", "over"], ["s4", "over"]]
-    for trajectory, observations in zip(group.trajectories, told, strict=True):
+    observed = [["s1", "s2", "over"], ["s1", "s3", "over"], ["s4", "over"]]
+    for trajectory, observations in zip(group.trajectories, observed, strict=True):
         for turn, observation in zip(trajectory.turns, observations, strict=True):
             turn.observation = observation
     return group

@@ -44,9 +44,9 @@ def test_weights(kind, low, high, expected, bounded):
         {"correction.kind": kind, "correction.low": low, "correction.high": high}
     )
     sampling = f64([-1, -2, -3, -0.5, -4])
-    weights, told = correction_weights(row, sampling + f64(RHO).log(), sampling, EPISODES)
+    weights, metrics = correction_weights(row, sampling + f64(RHO).log(), sampling, EPISODES)
     torch.testing.assert_close(weights, f64(expected))
-    assert told == pytest.approx(
+    assert metrics == pytest.approx(
         {
             "correction/ratio_mean": 7.6 / 5,
             "correction/ratio_max": 4.0,
@@ -59,9 +59,9 @@ def test_weights(kind, low, high, expected, bounded):
 def test_nothing_overflows():
     row = ALGORITHMS["grpo"].changed({"correction.kind": "seq-tis", "correction.high": 5.0})
     old, sampling = torch.zeros(600, dtype=torch.float64), f64([-800.0] * 600)
-    weights, told = correction_weights(row, old, sampling, torch.zeros(600, dtype=torch.int64))
+    weights, metrics = correction_weights(row, old, sampling, torch.zeros(600, dtype=torch.int64))
     assert weights.tolist() == [5.0] * 600
-    assert all(torch.tensor(value).isfinite() for value in told.values())
+    assert all(torch.tensor(value).isfinite() for value in metrics.values())
 
 
 @pytest.mark.parametrize(
@@ -82,6 +82,6 @@ def test_sequences_outside_of_the_bounds_have_weight_zero(kind, expected):
     row = ALGORITHMS["grpo"].changed({"correction.kind": kind})
     assert (row.correction.low, row.correction.high) == (0.5, 2.0)  # SkyRL's defaults
     rho, episodes = f64([0.55, 0.9, 0.8, 0.7, 1.2, 3.0]), torch.tensor([0, 0, 1, 1, 2, 3])
-    weights, told = correction_weights(row, rho.log() - 1, f64([-1] * 6), episodes)
+    weights, metrics = correction_weights(row, rho.log() - 1, f64([-1] * 6), episodes)
     torch.testing.assert_close(weights, f64(expected))
-    assert told["correction/bounded"] == pytest.approx(expected.count(0) / 6)
+    assert metrics["correction/bounded"] == pytest.approx(expected.count(0) / 6)

@@ -38,8 +38,8 @@ def duel():
 def advantages(trajectories, algorithm, values=None, **choices):
     row = ALGORITHMS[algorithm].changed({"whiten": False, **choices})
     batch = Batch.from_groups([TrajectoryGroup(trajectories)])
-    told = None if values is None else torch.tensor(values, dtype=torch.float64)
-    return assign_credit(row, batch, told).advantages.tolist()
+    critic = None if values is None else torch.tensor(values, dtype=torch.float64)
+    return assign_credit(row, batch, critic).advantages.tolist()
 
 
 @pytest.mark.parametrize(

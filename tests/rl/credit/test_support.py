@@ -124,8 +124,8 @@ def test_the_learner_renormalises_over_what_the_sampler_could_choose(cut):
 
 
 def test_the_record_survives_its_file_and_its_copy(cut):
-    told = json.loads(json.dumps(cut.trajectory.to_json()))
-    back = Trajectory.from_json(told)
+    stored = json.loads(json.dumps(cut.trajectory.to_json()))
+    back = Trajectory.from_json(stored)
     back.check()
     assert back.segments == cut.trajectory.segments
     twin = back.segments[0].copy()

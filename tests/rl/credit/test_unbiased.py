@@ -125,7 +125,7 @@ def test_gae_with_exact_values_is_unbiased(world, row, lam):
 @pytest.mark.parametrize("lam", [0.0, 0.7, 1.0])
 def test_bilevel_gae_with_exact_values_is_unbiased_while_lengths_of_turns_are_given(lam):
     """Below lambda 1 it reads values at last tokens. Where the policy itself ends its turns, that
-    a token is the last tells what was sampled there, and the value before it is not the mean."""
+    a token is the last reveals what was sampled there, and the value before it is not the mean."""
     row = BILEVEL.changed({"advantage.lam": lam})
     even, uneven = Setting.on_policy(EVEN), Setting.on_policy(CHAIN)
     same(expected_gradient(even, row, 1), truth(even))

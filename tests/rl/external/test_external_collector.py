@@ -126,7 +126,7 @@ async def test_a_command_plays_with_its_input_and_its_environment(play, loops):
     began = time.monotonic()
     (group,) = await play(f"{sys.executable} {loops}", echo, tasks=(2,), group_size=2)
     assert [(t.failure, t.reward) for t in group.trajectories] == [(None, 1.0)] * 2
-    assert time.monotonic() - began < 50  # Nobody waits for what it left behind.
+    assert time.monotonic() - began < 50  # Not the time of the processes left behind.
 
 
 async def test_a_failed_command_reports_its_last_output(play, loops):

@@ -159,8 +159,8 @@ def play(plan, seed=0):
             segment, turns = Segment(), []
             for index, (count, reward, answer) in enumerate(planned):
                 length = int(torch.randint(1, 7, (), generator=generator))
-                told = torch.randint(0, FIRST, (length,), generator=generator).tolist()
-                segment.append_context(told, index)
+                observed = torch.randint(0, FIRST, (length,), generator=generator).tolist()
+                segment.append_context(observed, index)
                 ids = tuple(range(sampled, sampled + count))
                 logprobs = tuple(SAMPLING[list(ids)].tolist())
                 reason = FinishReason.STOP_TOKEN

@@ -123,18 +123,18 @@ def test_the_reference_is_the_base_model_without_a_copy(make_model, groups):
     batch = Batch.from_groups(groups)
     expected, _ = ScoringModel(make_model()).score_batch(batch, 4096)
     learner.update(groups)
-    told, _ = learner.reference.score_batch(batch, 4096)
-    assert torch.equal(told, expected)
+    scored, _ = learner.reference.score_batch(batch, 4096)
+    assert torch.equal(scored, expected)
     ours, _ = learner.model.score_batch(batch, 4096)
     assert not torch.equal(ours, expected)
     assert all(w.requires_grad for n, w in model.named_parameters() if ".lora_" in n)
     # One that is renewed is a copy, with the adapter as it was then.
     renewed = Updater(model, with_kl.changed({"kl.ref_every": 1}), FAST)
     renewed.update(groups)
-    told, _ = renewed.reference.score_batch(batch, 4096)
+    scored, _ = renewed.reference.score_batch(batch, 4096)
     ours, _ = renewed.model.score_batch(batch, 4096)
     assert renewed.reference.model is not model
-    assert torch.equal(told, ours)
+    assert torch.equal(scored, ours)
 
 
 def test_the_divergence_is_that_from_a_copy_of_the_model(make_model, groups):
@@ -240,8 +240,10 @@ def test_without_peft_the_fix_is_named(saved, monkeypatch):
 def test_a_missing_base_model_is_reported(saved):
     base, _, folder = saved
     base.rename(base.with_name("elsewhere"))
-    told = rf"model \({folder}\) is an adapter, whose base model \({base}\) is neither a folder nor"
-    with pytest.raises(ValueError, match=told):
+    message = (
+        rf"model \({folder}\) is an adapter, whose base model \({base}\) is neither a folder nor"
+    )
+    with pytest.raises(ValueError, match=message):
         load_model(folder)
 
 

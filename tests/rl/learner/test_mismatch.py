@@ -18,8 +18,8 @@ LOGS = torch.tensor([0.0, math.log(1.2), math.log(0.5)])
 
 
 def test_every_number_of_three_tokens():
-    told = mismatch(LOGS, torch.zeros(3, dtype=torch.long))
-    assert told == {
+    results = mismatch(LOGS, torch.zeros(3, dtype=torch.long))
+    assert results == {
         # ln 1.2 = 0.182322, ln 2 = 0.693147
         "sampling/logp_difference_mean": pytest.approx((0.182322 + 0.693147) / 3, rel=1e-5),
         "sampling/logp_difference_max": pytest.approx(0.693147, rel=1e-5),
@@ -33,8 +33,8 @@ def test_every_number_of_three_tokens():
 
 
 def test_stale_tokens_have_metrics_by_age():
-    told = mismatch(LOGS, torch.tensor([0, 2, 2]))
-    assert {name: value for name, value in told.items() if name.startswith("staleness/")} == {
+    results = mismatch(LOGS, torch.tensor([0, 2, 2]))
+    assert {name: value for name, value in results.items() if name.startswith("staleness/")} == {
         "staleness/share/0": pytest.approx(1 / 3),
         "staleness/ratio_mean/0": pytest.approx(1.0),
         "staleness/effective_share/0": pytest.approx(1.0),
@@ -60,10 +60,10 @@ def test_an_update_reports_the_ages_of_its_tokens(make_model, groups):
             segment.versions = [5 - old if mask else -1 for mask in segment.loss_mask]
             tokens[old] += sum(segment.loss_mask)
     free = OptimizerConfig(lr=1e-3, max_grad_norm=1e9)
-    told = Updater(make_model(), GRPO, free).update(stale, version=7)
+    results = Updater(make_model(), GRPO, free).update(stale, version=7)
     share = tokens[0] / sum(tokens)
-    assert told["staleness/share/2"] == pytest.approx(share)
-    assert told["staleness/share/3"] == pytest.approx(1 - share)
+    assert results["staleness/share/2"] == pytest.approx(share)
+    assert results["staleness/share/3"] == pytest.approx(1 - share)
     fresh = Updater(make_model(), GRPO, free).update(groups)
     assert not any(name.startswith("staleness/") for name in fresh)
     assert fresh["sampling/k3"] > 0

@@ -48,12 +48,12 @@ def test_the_gradient_of_the_texts_is_added_by_its_weight(make_model, groups):
 def test_the_loss_of_texts_is_reported(make_model, groups):
     texts = [t.segments[0] for group in groups for t in group.trajectories]
     loss = mean_cross_entropy(make_model(), texts).item()
-    told = Updater(make_model(), replace(GRPO, ptx_coef=0.7), FREE).update(groups, texts)
-    assert told["ptx_loss"] == pytest.approx(loss, rel=1e-5)
+    results = Updater(make_model(), replace(GRPO, ptx_coef=0.7), FREE).update(groups, texts)
+    assert results["ptx_loss"] == pytest.approx(loss, rel=1e-5)
     without = Updater(make_model(), GRPO, FREE).update(groups)
     # InstructGPT's objective: the weighted log-likelihood of the texts beside the reward.
-    assert told["loss"] - without["loss"] == pytest.approx(0.7 * loss, rel=1e-5)
-    assert told["num_tokens"] == without["num_tokens"]
+    assert results["loss"] - without["loss"] == pytest.approx(0.7 * loss, rel=1e-5)
+    assert results["num_tokens"] == without["num_tokens"]
     assert "ptx_loss" not in without
 
 

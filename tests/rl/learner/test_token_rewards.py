@@ -76,13 +76,13 @@ def test_token_rewards_learn_which_tokens_make_the_outcome(make_model, groups, n
     record_outcomes(groups)
     batch = Batch.from_groups(groups)
     judge = TokenRewards(make_model(), ALGORITHMS[name], replace(CONFIG, lr=5e-3), 1.0, 4096)
-    told = []
+    metrics = []
     for _ in range(30):
-        told.append(judge.accumulate(batch, judge.scores(batch)))
+        metrics.append(judge.accumulate(batch, judge.scores(batch)))
         judge.step()
-    assert told[0]["token_rewards/loss"] == pytest.approx(math.log(2), abs=1e-6)
-    assert told[-1]["token_rewards/loss"] < 0.2
-    assert told[-1]["token_rewards/accuracy"] == 1.0
+    assert metrics[0]["token_rewards/loss"] == pytest.approx(math.log(2), abs=1e-6)
+    assert metrics[-1]["token_rewards/loss"] < 0.2
+    assert metrics[-1]["token_rewards/accuracy"] == 1.0
 
 
 @pytest.mark.parametrize("name", ["oreal", "prime"])
@@ -122,8 +122,8 @@ def test_the_logit_of_an_episode_is_prime_s(make_model, make_group):
         group.trajectories[0].outcome = right
         batch = Batch.from_groups([group])
         judge = TokenRewards(make_model(), PRIME, CONFIG, 1.0, 4096)
-        told = judge.accumulate(batch, f64([0.4, -0.2, 1.0]))
-        assert told["token_rewards/loss"] == pytest.approx(loss, abs=1e-7)
+        metrics = judge.accumulate(batch, f64([0.4, -0.2, 1.0]))
+        assert metrics["token_rewards/loss"] == pytest.approx(loss, abs=1e-7)
 
 
 @pytest.mark.parametrize("name", ["oreal", "prime"])

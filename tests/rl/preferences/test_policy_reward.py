@@ -72,10 +72,10 @@ def test_a_step_equals_a_direct_implementation(make_model, comparisons, reductio
     plain = copy.deepcopy(model)
     kept = []
     learner.optimizer.step = lambda: kept.extend(p.grad.clone() for p in model.parameters())
-    told = learner.update(anchored)
+    metrics = learner.update(anchored)
     loss = sum(direct(plain, reference, c, reduction) for c in comparisons) / len(comparisons)
     loss.backward()
-    assert told["loss"] == pytest.approx(loss.item(), abs=1e-10)
+    assert metrics["loss"] == pytest.approx(loss.item(), abs=1e-10)
     for parameter, gradient in zip(plain.parameters(), kept, strict=True):
         torch.testing.assert_close(gradient, parameter.grad, rtol=1e-8, atol=1e-10)
 

@@ -62,12 +62,12 @@ def gradients(rewarder, comparisons, max_tokens):
     learner = PreferenceUpdater(rewarder, OPTIMIZER, max_tokens)
     kept = []
     learner.optimizer.step = lambda: kept.extend(p.grad.clone() for p in rewarder.parameters())
-    told = learner.update(comparisons)
-    return told, kept
+    metrics = learner.update(comparisons)
+    return metrics, kept
 
 
 def test_the_loss_of_a_step_is_the_mean_of_its_prompts(rewarder, comparisons):
-    told, _ = gradients(rewarder, comparisons, 4096)
+    metrics, _ = gradients(rewarder, comparisons, 4096)
     with torch.no_grad():
         scores = [rewarder.score(c.segments) for c in comparisons]
     by_hand = [
@@ -76,20 +76,20 @@ def test_the_loss_of_a_step_is_the_mean_of_its_prompts(rewarder, comparisons):
         bradley_terry(scores[2][1], scores[2][0], margin=0.5, label=0.8),
         ranking_loss(scores[3], [0, 1, 0]),
     ]
-    assert told["loss"] == pytest.approx(sum(by_hand).item() / 4, abs=1e-12)
+    assert metrics["loss"] == pytest.approx(sum(by_hand).item() / 4, abs=1e-12)
     ahead = [
         s[p.better] - s[p.worse] for s, c in zip(scores, comparisons, strict=True) for p in c.pairs
     ]
-    assert told["margin"] == pytest.approx(sum(ahead).item() / 7, abs=1e-12)
-    assert told["accuracy"] == pytest.approx(sum(a.item() > 0 for a in ahead) / 7)
+    assert metrics["margin"] == pytest.approx(sum(ahead).item() / 7, abs=1e-12)
+    assert metrics["accuracy"] == pytest.approx(sum(a.item() > 0 for a in ahead) / 7)
 
 
 @pytest.mark.parametrize("max_tokens", [1, 20, 45])
 def test_micro_batches_and_order_change_nothing(rewarder, comparisons, max_tokens):
-    told, whole = gradients(rewarder, comparisons, 4096)
+    metrics, whole = gradients(rewarder, comparisons, 4096)
     for some in (comparisons, comparisons[::-1]):
         cut_up, parts = gradients(rewarder, some, max_tokens)
-        assert cut_up == pytest.approx(told, abs=1e-10)
+        assert cut_up == pytest.approx(metrics, abs=1e-10)
         for one, other in zip(whole, parts, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
 
@@ -120,11 +120,11 @@ def test_rewards_relative_to_the_reference_start_at_log_2(rewarder, comparisons)
     plain = [comparisons[i] for i in (0, 1, 3)]
     learner = PreferenceUpdater(rewarder, OPTIMIZER)
     anchored = learner.anchored(plain)
-    told = learner.update(anchored)
-    assert told["margin"] == pytest.approx(0, abs=1e-12)
+    metrics = learner.update(anchored)
+    assert metrics["margin"] == pytest.approx(0, abs=1e-12)
     # The second prompt's tie leaves two pairs of three.
-    assert told["loss"] == pytest.approx((2 + 2 / 3) / 3 * math.log(2), abs=1e-12)
-    assert learner.update(anchored)["loss"] < told["loss"]
+    assert metrics["loss"] == pytest.approx((2 + 2 / 3) / 3 * math.log(2), abs=1e-12)
+    assert learner.update(anchored)["loss"] < metrics["loss"]
 
 
 def test_a_new_head_scores_zero_and_learns(make_model, comparisons):
@@ -132,9 +132,9 @@ def test_a_new_head_scores_zero_and_learns(make_model, comparisons):
     learner = PreferenceUpdater(rewarder, OPTIMIZER)
     assert learner.rewards(comparisons[1].segments) == [0, 0, 0]
     plain = comparisons[:2]
-    told = [learner.update(plain) for _ in range(40)]
-    assert told[0]["loss"] == pytest.approx(math.log(2))
-    assert told[-1]["loss"] < 0.1
+    metrics = [learner.update(plain) for _ in range(40)]
+    assert metrics[0]["loss"] == pytest.approx(math.log(2))
+    assert metrics[-1]["loss"] < 0.1
     assert learner.agreements(plain) == [1] * 4
     reversed_label = TokenComparison(plain[0].segments, (Pair(1, 0, label=0.1), Pair(0, 1, 0, 0.5)))
     assert learner.agreements([reversed_label]) == [1], "a toss-up is not counted"

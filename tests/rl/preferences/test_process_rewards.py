@@ -68,8 +68,8 @@ def test_the_loss_is_the_mean_cross_entropy_of_steps_however_it_is_cut(
     learner = ProcessUpdater(rewarder, OPTIMIZER, max_tokens)
     kept = []
     learner.optimizer.step = lambda: kept.extend(p.grad.clone() for p in rewarder.parameters())
-    told = learner.update(solutions)
-    assert told["loss"] == pytest.approx(by_hand.item(), abs=1e-10)
+    metrics = learner.update(solutions)
+    assert metrics["loss"] == pytest.approx(by_hand.item(), abs=1e-10)
     expected = [p.grad for p in plain.parameters() if p.requires_grad]
     for one, other in zip(kept, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-10)
@@ -78,8 +78,8 @@ def test_the_loss_is_the_mean_cross_entropy_of_steps_however_it_is_cut(
 def test_steps_are_learned_and_scored(make_model, solutions):
     rewarder = RewardModel.from_causal(make_model(dtype=torch.float64))
     learner = ProcessUpdater(rewarder, OPTIMIZER)
-    told = [learner.update(solutions) for _ in range(60)]
-    assert told[0]["loss"] == pytest.approx(math.log(2)), "the head begins at 0"
+    metrics = [learner.update(solutions) for _ in range(60)]
+    assert metrics[0]["loss"] == pytest.approx(math.log(2)), "the head begins at 0"
     segments, ends = [s.segment for s in solutions], [s.ends for s in solutions]
     scores = step_scores(rewarder, segments, ends, max_tokens=20)
     assert [len(s) for s in scores] == [3, 1, 2]

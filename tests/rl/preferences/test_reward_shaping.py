@@ -47,8 +47,8 @@ def judge(toy_model, renderer, tmp_path_factory):
         for shown in "012"
     ]
     for _ in range(60):
-        told = learner.update(prefers)
-    assert told["accuracy"] == 1
+        results = learner.update(prefers)
+    assert results["accuracy"] == 1
     folder = tmp_path_factory.mktemp("judge") / "model"
     save_checkpoint(folder, rewarder.model, AutoTokenizer.from_pretrained(toy_model))
     return folder

@@ -290,7 +290,7 @@ async def test_a_group_that_is_done_in_the_moment_of_closing_is_no_error(complai
 
     def note_and_close(task, group):
         note(task, group)
-        # It closes before the loop tells whoever waits that this group is done.
+        # It closes before the loop wakes the waiters of this group.
         closing.append(asyncio.create_task(world.stream.close()))
 
     world.stream._finished = note_and_close

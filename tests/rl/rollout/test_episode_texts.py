@@ -65,7 +65,7 @@ async def search(renderer, *said):
 
 
 async def test_a_result_inside_the_agents_own_message_stays_there(renderer):
-    first = renderer.splice("<think> </think> <search> nobody </search> and")
+    first = renderer.splice("<think> </think> <search> Nemo </search> and")
     last = [*renderer.splice("<answer> \\boxed{x} </answer>"), renderer.end_token_ids[0]]
     episode = await search(renderer, first, last)
     conversation = through_json(conversation_of_episode(episode, renderer))
@@ -81,7 +81,7 @@ async def test_a_result_inside_the_agents_own_message_stays_there(renderer):
 
 
 async def test_texts_alone_render_to_the_tokens_of_an_agent_that_writes_as_the_tokenizer(renderer):
-    first = renderer.splice("<think> </think> <search> nobody </search>")
+    first = renderer.splice("<think> </think> <search> Nemo </search>")
     last = [*renderer.splice("<answer> \\boxed{x} </answer>"), renderer.end_token_ids[0]]
     episode = await search(renderer, first, last)
     conversation = conversation_of_episode(episode, renderer)

@@ -313,7 +313,7 @@ async def test_what_failed_counts_in_no_value(collector_of, renderer, caplog):
 
 
 async def test_an_episode_with_a_turn_without_a_value_fails(collector_of, renderer):
-    """All trials from the second turn of member 1 fail: it is no 0, and nobody else's matter."""
+    """All trials from the second turn of member 1 fail: no other member changes."""
 
     def fails(session):
         mine = number_of(session) is not None and turn_of(session) == 1
@@ -403,7 +403,7 @@ async def test_roles_have_values_of_their_own(collector_of, renderer):
 
 
 async def test_interpreters_are_copied_with_their_variables(renderer):
-    """Each turn of math's python tool counts on; nobody feels what continuations did."""
+    """Each turn of math's python tool counts on, whatever continuations did."""
     code = "<code>\ntry:\n    x += 1\nexcept NameError:\n    x = 1\nx\n</code>"
     options = envs.env_type("math-v0").Options(tools="python", max_turns=4)
     words = [*renderer.splice(code), renderer.end_token_ids[0]]

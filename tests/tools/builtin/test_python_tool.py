@@ -86,7 +86,7 @@ async def test_a_long_result_loses_its_middle(sandbox):
         PythonTool(sandbox, idle_s=0)
 
 
-async def test_a_crash_is_told_and_the_next_call_starts_anew(python):
+async def test_a_crash_is_reported_and_the_next_call_starts_anew(python):
     await text(python, "x = 1")
     result = await python({"code": "print('bye')\nimport os; os._exit(3)"}, ONE)
     assert result.text == (
@@ -97,7 +97,7 @@ async def test_a_crash_is_told_and_the_next_call_starts_anew(python):
     assert "NameError" in await text(python, "x")
 
 
-async def test_an_interrupt_is_told_and_variables_are_kept():
+async def test_an_interrupt_is_reported_and_variables_are_kept():
     async with make_sandbox("auto", Limits(wall_s=0.5)) as sandbox:
         python = PythonTool(sandbox)
         await text(python, "x = 1")

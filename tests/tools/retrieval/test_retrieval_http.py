@@ -150,7 +150,7 @@ async def test_a_server_that_never_answers_is_a_failure_at_the_deadline():
         assert failure.value.retryable
 
 
-async def test_nobody_there():
+async def test_a_server_that_does_not_answer():
     async with HttpRetriever("http://127.0.0.1:9", timeout_s=0.4) as remote:
         with pytest.raises(ToolFailure, match="Cannot connect") as failure:
             await remote.search(["fox"], 3)

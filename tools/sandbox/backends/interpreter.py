@@ -33,7 +33,7 @@ class Interpreter:
 
 @functools.cache
 def find(python: str | None) -> Interpreter:
-    """The interpreter at ``python``; None: the one that runs this process.
+    """The interpreter at ``python``, or the one that runs this process if ``python`` is None.
 
     Raises:
         SandboxUnavailable: the interpreter does not run, or is older than 3.11.

@@ -15,8 +15,8 @@ def receive(sock: socket, size: int, most: int) -> tuple[bytes, list[int]]:
 
     Args:
         sock: a unix socket.
-        size: most bytes to receive.
-        most: most descriptors to receive.
+        size: maximum bytes to receive.
+        most: maximum number of descriptors to receive.
     """
     data, notes, _, _ = sock.recvmsg(size, CMSG_SPACE(4 * most))
     fds: list[int] = []

@@ -16,7 +16,7 @@ class Admission:
     """Refuses requests if the server has too many of them, or too many bytes.
 
     Args:
-        max_requests: most requests that wait or run.
+        max_requests: maximum number of requests that wait or run.
     """
 
     def __init__(self, max_requests: int) -> None:

@@ -41,7 +41,7 @@ class Server:
     Args:
         sandbox: a running sandbox.
         token: token that each request must send; None: no token is needed.
-        max_waiting: most waiting requests; further ones are answered with 429.
+        max_waiting: maximum number of waiting requests; further ones are answered with 429.
     """
 
     def __init__(self, sandbox: Sandbox, token: str | None, max_waiting: int) -> None:

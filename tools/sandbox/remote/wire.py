@@ -52,7 +52,7 @@ def unpack(body: bytes, most: int = MAX_VALUES) -> Data:
 
     Args:
         body: the received bytes.
-        most: most values of the message.
+        most: maximum number of values of the message.
 
     Raises:
         WireError: the body is malformed, or has too many values.

@@ -108,7 +108,7 @@ def test_leaves_and_what_joins_them():
     assert (leaves(OTHERS[0]), joins(OTHERS[0])) == ([OTHERS[0]], [])
 
 
-def test_names_are_nobody_elses():
+def test_names_are_unique():
     names = [name for known in NAMES for name in known]
     assert len(set(names)) == len(names) and len(NAMES) == MAX_PEOPLE
 

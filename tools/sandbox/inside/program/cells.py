@@ -50,7 +50,7 @@ class Interpreter:
     Args:
         link: socket to the supervisor.
         folder: the working directory.
-        cap: most characters of a value or traceback that are sent.
+        cap: maximum characters of a value or traceback that are sent.
         own_group: whether a copy creates its process group itself; else the supervisor does.
     """
 

@@ -145,12 +145,13 @@ class Branch:
         """Kind and text of the interpreter's message; None while it is incomplete.
 
         Args:
-            cap: most bytes of a text.
-            others: processes of the other branches, none of which can be a new copy.
+            cap: maximum bytes of a text.
+            others: process ids of the other branches. The first message of any other process
+                identifies the process of this branch.
 
         Raises:
             EOFError: the socket is closed.
-            MisuseError: the message is not from the interpreter.
+            MisuseError: the message is malformed, too long or not expected.
         """
         link = self.child.link
         try:
