@@ -50,8 +50,9 @@ def group_of(policy) -> list[int]:
         except OSError:
             continue
         if int(fields[2]) == front and fields[0] != "Z":
-            found.append(int(status.parent.name))
-    return sorted(found)
+            found.append((int(fields[19]), int(status.parent.name)))
+    # By their start: the kernel gives out small process ids again when it has used the largest.
+    return [pid for _, pid in sorted(found, key=lambda one: (one[1] != front, one))]
 
 
 async def sampled(policy, count: int) -> None:
