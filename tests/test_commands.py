@@ -28,6 +28,7 @@ ELSEWHERE = {
     "rank-learning": "the package of the page on plug-ins; test_algorithm_plugin.py installs it",
     "=squared": "the same package",
     "learner=far": "a package of a user; test_second_learner.py has a learner from outside",
+    "policy=copied": "a package of a user; test_policy_plugin.py has an engine from outside",
     "$": "a shell's or a template's variable",
     "--help": "a help text; test_cli.py has it",
     "=value": "the form of a command",

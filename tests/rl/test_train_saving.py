@@ -109,7 +109,7 @@ def test_a_validation_counts_although_a_stop_is_requested_during_its_save(
         await record_validation(self, success + self.progress.step)
 
     monkeypatch.setattr(rl.learner.local, "save_checkpoint", interrupted)
-    monkeypatch.setattr(rl.run.trainer.Trainer, "judged", better)
+    monkeypatch.setattr(rl.run.trainer.Trainer, "record_validation", better)
     out = tmp_path / "run"
     assert main(words(out, steps=3, eval__every=1)) == 130
     records = {r["step"]: r for r in read_jsonl(out / "metrics.jsonl")}
