@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ class Optimizer:
 
     A bfloat16 weight has 8 significant bits, so rounding would lose a step of 1e-6. Parameters
     narrower than float32 therefore have a float32 copy: the copy is stepped, then rounded into the
-    parameter.
+    parameter. For the same reason, :meth:`backward` sums the gradients of micro-batches in float32.
 
     Args:
         parameters: all trained parameters.
@@ -84,18 +85,33 @@ class Optimizer:
             return warmed
         return warmed * max(0.0, 1 - (step - 1) / config.decay_steps)
 
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradient of ``loss`` to the step's gradient.
+
+        The gradient of a parameter narrower than float32 moves into the ``grad`` of its float32
+        copy as soon as it is complete, so at most one narrow gradient is in memory. The result
+        therefore does not depend on the number of micro-batches.
+        """
+        handles = [
+            parameter.register_post_accumulate_grad_hook(partial(_move_gradient, stepped))
+            for parameter, stepped in self._with_copies()
+        ]
+        try:
+            torch.autograd.backward(loss)
+        finally:
+            for handle in handles:
+                handle.remove()
+
     def add_zero_gradient(self) -> None:
         """Set missing gradients to 0, so that the next step still decays the averages."""
-        for parameter in self._parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
+        for stepped in self._stepped:
+            if stepped.grad is None:
+                stepped.grad = torch.zeros_like(stepped)
 
     def clip_gradients(self) -> Tensor:
         """Scale the gradient down to ``max_grad_norm``; returns its norm before."""
-        for parameter, stepped in zip(self._parameters, self._stepped, strict=True):
-            if stepped is not parameter and parameter.grad is not None:
-                stepped.grad = parameter.grad.to(stepped.dtype)
-                parameter.grad = None
+        for parameter, stepped in self._with_copies():
+            _move_gradient(stepped, parameter)
         return nn.utils.clip_grad_norm_(self._stepped, self.config.max_grad_norm)
 
     @torch.no_grad()
@@ -104,9 +120,8 @@ class Optimizer:
         for group, rate in zip(self._adamw.param_groups, self._rates, strict=True):
             group["lr"] = rate * self._schedule
         self._adamw.step()
-        for parameter, stepped in zip(self._parameters, self._stepped, strict=True):
-            if stepped is not parameter:
-                parameter.copy_(stepped)
+        for parameter, stepped in self._with_copies():
+            parameter.copy_(stepped)
         self.num_steps += 1
         self.zero_grad()
 
@@ -118,6 +133,12 @@ class Optimizer:
         """Drop the gradient."""
         for parameter in (*self._parameters, *self._stepped):
             parameter.grad = None
+
+    def _with_copies(self) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
+        """The parameters that have a float32 copy, each with its copy."""
+        for parameter, stepped in zip(self._parameters, self._stepped, strict=True):
+            if stepped is not parameter:
+                yield parameter, stepped
 
     def weights_are_finite(self) -> bool:
         """Whether all weights are finite."""
@@ -172,6 +193,17 @@ class Optimizer:
 
 def _copy(x: Tensor) -> Tensor:
     return x.detach().to("cpu", copy=True)
+
+
+def _move_gradient(stepped: nn.Parameter, parameter: nn.Parameter) -> None:
+    """Add the gradient of ``parameter`` to that of its float32 copy, and free it."""
+    if parameter.grad is None:
+        return
+    if stepped.grad is None:
+        stepped.grad = parameter.grad.to(stepped.dtype)
+    else:
+        stepped.grad += parameter.grad
+    parameter.grad = None
 
 
 def _full_precision(parameter: nn.Parameter) -> nn.Parameter:

@@ -99,7 +99,7 @@ class TokenRewards:
             scored = self.model.score(micro.to(self.model.device))
             trained = scored.logprobs if scored.values is None else scored.values
             slope = slopes[batch.episode_ids[micro.tokens]].to(trained.device, trained.dtype)
-            (trained * slope).sum().backward()
+            self.optimizer.backward((trained * slope).sum())
         norm = self.optimizer.clip_gradients().item()
         if not (math.isfinite(loss) and math.isfinite(norm)):
             self.optimizer.zero_grad()

@@ -185,7 +185,7 @@ class Updater:
                     value_weight=1 / num_tokens,
                     rows=owners[micro.tokens],
                 )
-                terms.loss.backward()
+                self.optimizer.backward(terms.loss)
                 if self.optimizer.num_steps == steps_before:
                     mine = sampled[micro.tokens]
                     own = micro.tokens[mine]
@@ -222,7 +222,7 @@ class Updater:
             terms = imitation_objective(
                 self.model.score(micro), self.algorithm.ptx_coef * weights[micro.tokens]
             )
-            terms.loss.backward()
+            self.optimizer.backward(terms.loss)
             metrics.add_imitation(terms, self.algorithm.ptx_coef)
 
     def supervised_update(self, segments: Sequence[Segment]) -> dict[str, float]:
@@ -247,7 +247,7 @@ class Updater:
         weights, _ = self._weights(batch, all_episodes, "token-mean")
         for micro in self._micro_batches(batch, all_episodes):
             terms = imitation_objective(self.model.score(micro), weights[micro.tokens])
-            terms.loss.backward()
+            self.optimizer.backward(terms.loss)
             metrics.add(terms, micro.num_tokens)
         self._step(metrics)
         return self._finish(batch, metrics)

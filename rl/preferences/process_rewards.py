@@ -62,7 +62,7 @@ class ProcessUpdater:
             logits = self.rewarder.score_steps([s.segment for s in part], [s.ends for s in part])
             labels = torch.tensor([x for s in part for x in s.labels], dtype=torch.float64)
             loss = binary_cross_entropy_with_logits(logits, labels, reduction="sum") / count
-            loss.backward()
+            self.optimizer.backward(loss)
             total += loss.item()
             right += ((logits > 0) == (labels > 0.5)).sum().item()
         rate = self.optimizer.learning_rate

@@ -96,7 +96,7 @@ class PreferenceUpdater:
         loss, agreements, margins = 0.0, list[float](), list[float]()
         for part in self._parts(comparisons):
             pairs = self._compare(part)
-            (pairs.loss / len(comparisons)).backward()
+            self.optimizer.backward(pairs.loss / len(comparisons))
             loss += pairs.loss.item() / len(comparisons)
             agreements += pairs.agreements
             margins += pairs.differences.tolist()
