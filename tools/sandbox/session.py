@@ -224,7 +224,7 @@ class Session:
 
         After ``wall_s`` seconds, or when the caller is cancelled, the sandbox interrupts the call
         as by Ctrl-C, and the variables survive. If the code still runs a second later, the sandbox
-        kills the session.
+        kills the session; if its process got no processor time, five seconds later.
 
         Args:
             code: any Python text; a last line that is an expression gives the call's value.

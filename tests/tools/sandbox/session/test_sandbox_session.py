@@ -225,6 +225,18 @@ async def test_an_interrupt_that_is_ignored_ends_the_session(session):
         await session.run("1")
 
 
+@pytest.mark.parametrize(("rest_s", "over"), [(2.0, False), (60.0, True)])
+async def test_a_process_without_processor_time_gets_five_seconds_to_stop(session, rest_s, over):
+    started = time.monotonic()
+    result = await session.run(
+        f"import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep({rest_s})",
+        wall_s=0.3,
+    )
+    assert (result.status, result.over) == (Status.TIMEOUT, over)
+    least_s = 5.3 if over else 2.0
+    assert least_s <= time.monotonic() - started < least_s + 2
+
+
 async def test_a_program_that_ignores_sigint_can_be_interrupted_in_its_next_call(session):
     await session.run("import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nx = 1")
     assert not (await session.run("while True: pass", wall_s=0.3)).over

@@ -14,11 +14,15 @@ from dataclasses import dataclass, field
 
 from tools.sandbox.inside import fd_passing, frames
 from tools.sandbox.inside.supervisor import process_tree, watchdog
-from tools.sandbox.inside.supervisor.processes import Child, Stream
+from tools.sandbox.inside.supervisor.processes import Child, Stream, processor_s
 
 _SLACK = 1 << 12
 """Bytes by which a refusal's text may exceed the cap."""
 _CREDENTIALS = struct.Struct("3i")
+_REACTION_S = 0.1
+"""Processor time in which a process can react to an interrupt."""
+_PATIENCE_S = 5.0
+"""Longest wait for a process that does not get this time."""
 STARTING, IDLE, CALLING, FORKING = "starting", "idle", "calling", "forking"
 _ALL_SENT = memoryview(b"")
 _UNREAD = "the program answered calls in place of the interpreter"
@@ -42,6 +46,8 @@ class Branch:
     """Latest end of the state."""
     state: str = STARTING
     interrupted: bool = False
+    interrupted_at: tuple[float, float] = (0.0, 0.0)
+    """Time of the last interrupt, and the processor time of the process then, in seconds."""
     interrupts: int = 0
     """Number of interrupts sent so far."""
     stopped: bool = False
@@ -100,9 +106,19 @@ class Branch:
     def interrupt(self, deadline: float) -> None:
         """Interrupt the process group, as Ctrl-C in a terminal does."""
         self.interrupted, self.deadline = True, deadline
+        self.interrupted_at = time.monotonic(), processor_s(self.child.pid)
         self.interrupts += 1
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.child.pid, signal.SIGINT)
+
+    def waits_for_processor(self, now: float) -> bool:
+        """Whether a process that was interrupted may not have had the time to react.
+
+        On a busy machine, or on one that was paused itself, a second may pass without the process.
+        """
+        then, computed_s = self.interrupted_at
+        hardly_ran = processor_s(self.child.pid) - computed_s < _REACTION_S
+        return hardly_ran and now < then + _PATIENCE_S
 
     def run(self, code: bytes) -> None:
         """Ask the interpreter to run ``code``. Raises as ``send``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import _socket
 import contextlib
 import itertools
+import math
 import os
 import signal
 import struct
@@ -16,6 +17,9 @@ from tools.sandbox.inside import codec
 from tools.sandbox.inside.config import Config
 from tools.sandbox.inside.supervisor import process_tree
 
+_SCHEDULED = 2
+"""The clock of a process that counts the time that the scheduler gave it; see
+clock_getcpuclockid(3)."""
 _PIPE_CHUNK = 1 << 16
 _MAX_REAPED = 64
 _MAX_CHUNKS = 32
@@ -72,6 +76,14 @@ class Child:
     """Wait status of the process, once it is reaped."""
     cpu_s: float = 0.0
     max_rss_kb: int = 0
+
+
+def processor_s(pid: int) -> float:
+    """Seconds of processor time that the threads of a process have used; infinite if it ended."""
+    try:
+        return time.clock_gettime(~pid << 3 | _SCHEDULED)
+    except OSError:
+        return math.inf
 
 
 def reap(child: Child, options: int) -> None:

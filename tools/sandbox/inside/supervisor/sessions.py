@@ -46,7 +46,7 @@ _TICK_S = 0.025
 _CHECK_S = 0.25
 """Seconds between checks of a stopped branch, which its own timers may resume."""
 _INTERRUPT_S = 1.0
-"""Seconds from the interrupt of a call until the branch is killed."""
+"""Seconds from the interrupt of a call until the branch is killed, if it could react."""
 _START_S = 10.0
 """Seconds for the start of an interpreter or of a copy."""
 
@@ -151,6 +151,8 @@ class _Session:
         elif branch.state == FORKING:
             self.end(branch, "killed", "the interpreter does not answer")
         elif branch.interrupted:
+            if branch.waits_for_processor(now):
+                return
             self.end(branch, "timeout", "the call continued after its interrupt")
         else:
             branch.interrupt(now + _INTERRUPT_S)

@@ -15,7 +15,7 @@ from typing import Any
 
 from tools.sandbox.inside.config import Config
 from tools.sandbox.inside.supervisor import mappings, process_tree, usage
-from tools.sandbox.inside.supervisor.processes import Child
+from tools.sandbox.inside.supervisor.processes import Child, processor_s
 from tools.sandbox.inside.workdir import MAX_FILES, WorkDir
 
 _FIRST_S = 0.02
@@ -29,9 +29,6 @@ _BYTES_PER_S = 4 << 30
 _WEIGHT_OF_NICE = 1.25
 """Factor by which one step of niceness divides a thread's share of a processor."""
 _MAX_NICE = 19
-_SCHEDULED = 2
-"""The clock of a process that counts the time that the scheduler gave it; see
-clock_getcpuclockid(3)."""
 _NO_PRIORITY = os.sched_param(0)
 _PROCESSORS = os.cpu_count() or 1
 
@@ -76,7 +73,7 @@ class Watchdog:
         self._kills = self._group_kills()
         self._held: dict[int, tuple[int, int]] = {}
         """Process -> resident bytes at its first and at its last check."""
-        self._started_s = _processor_s(child.pid)
+        self._started_s = processor_s(child.pid)
         self._unreaped = _UnreapedTime()
         self._next = time.monotonic() + _FIRST_S
         self._pause_s = MOST_S
@@ -110,7 +107,7 @@ class Watchdog:
         if started_s == math.inf or self._members() != [self._child.pid]:
             return False
         self._next = time.monotonic() + _FIRST_S
-        return _processor_s(self._child.pid) - started_s < _FIRST_S / 2
+        return processor_s(self._child.pid) - started_s < _FIRST_S / 2
 
     def out_of_memory(self) -> bool:
         """Whether the kernel has killed a process of the cgroup for lack of memory."""
@@ -265,14 +262,6 @@ class _UnreapedTime:
 
 def _exists(pid: int) -> bool:
     return os.path.exists(f"/proc/{pid}")
-
-
-def _processor_s(pid: int) -> float:
-    """Seconds of processor time that the threads of a process have used; infinite if it ended."""
-    try:
-        return time.clock_gettime(~pid << 3 | _SCHEDULED)
-    except OSError:
-        return math.inf
 
 
 def _disk_use(folder: str) -> tuple[int, int]:
