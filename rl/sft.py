@@ -56,7 +56,7 @@ async def _finetune(
     check_splits(config)
     _check_data(config.data)
     # Imports torch: a wrong setting is reported before that.
-    from rl.imitation.training import imitate
+    from rl.imitation.training import imitate, supervised
     from rl.learner.local import LocalLearner
     from rl.runtime import open_runtime
     from rl.runtime.text_segments import text_segments
@@ -79,9 +79,8 @@ async def _finetune(
             return not 0 < config.max_seconds <= time.monotonic() - started
 
         losses = await imitate(
-            learner.model,
+            supervised(learner.model, config.optimizer, config.memory),
             segments,
-            config.optimizer,
             steps=config.steps,
             batch_size=config.batch_size,
             seed=config.seed,

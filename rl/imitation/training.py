@@ -11,15 +11,30 @@ from agents.local import TorchThread
 from agents.segment import Segment
 from rl.credit.algorithms import ALGORITHMS
 from rl.errors import UsageError
-from rl.learner.settings import OptimizerConfig
+from rl.learner.settings import DEFAULT_MEMORY, MemoryConfig, OptimizerConfig
 from rl.learner.updater import Updater
 from rl.rollout.task_order import TaskOrder
 
 
+def supervised(
+    model: PreTrainedModel, optimizer: OptimizerConfig, memory: MemoryConfig = DEFAULT_MEMORY
+) -> Updater:
+    """A learner of texts, which trains ``model`` in place.
+
+    Args:
+        model: a causal language model.
+        optimizer: settings of the optimizer.
+        memory: what is kept in memory. Results do not depend on it.
+
+    Raises:
+        ValueError: the learner cannot score this kind of model.
+    """
+    return Updater(model, ALGORITHMS["grpo"], optimizer, memory=memory)
+
+
 async def imitate(
-    model: PreTrainedModel,
+    learner: Updater,
     segments: Sequence[Segment],
-    optimizer: OptimizerConfig,
     *,
     steps: int,
     batch_size: int,
@@ -27,14 +42,13 @@ async def imitate(
     on_step: Callable[[int, float], bool] | None = None,
     thread: TorchThread | None = None,
 ) -> list[float]:
-    """Train ``model`` in place on the tokens of ``segments`` with loss_mask 1.
+    """Train the model of ``learner`` in place on the tokens of ``segments`` with loss_mask 1.
 
     If the call is cancelled, the step in progress completes.
 
     Args:
-        model: a causal language model.
+        learner: makes the steps; :func:`supervised`.
         segments: conversations as tokens.
-        optimizer: settings of the optimizer.
         steps: optimizer steps.
         batch_size: conversations per step; each comes once per pass, in a new order per pass.
         seed: seed of the order.
@@ -51,8 +65,7 @@ async def imitate(
     """
     if not segments:
         raise ValueError("there is no conversation to imitate")
-    check_lengths(model.config.max_position_embeddings, segments)
-    learner = Updater(model, ALGORITHMS["grpo"], optimizer)
+    check_lengths(learner.model.context_window, segments)
     order = TaskOrder(len(segments), seed)
     losses: list[float] = []
     async with AsyncExitStack() as stack:

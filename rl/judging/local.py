@@ -16,6 +16,7 @@ from rl.credit.batch import Batch
 from rl.data.conversations import unsampled
 from rl.learner.model import load_model
 from rl.learner.scoring import ScoringModel
+from rl.learner.settings import NO_TRAINING
 from rl.runtime.model import load_tokenizer
 from rl.settings.chat import OWN_TEMPLATE, ChatConfig
 
@@ -89,7 +90,9 @@ def load_judge(
     """
     transformers_logging.disable_progress_bar()
     model = load_model(path, device=device, dtype=dtype)
-    return LocalChooser(ScoringModel(model), Renderer(load_tokenizer(path, chat)))
+    return LocalChooser(
+        ScoringModel(model, memory=NO_TRAINING), Renderer(load_tokenizer(path, chat))
+    )
 
 
 def _segment(context: Sequence[int], word: Sequence[int]) -> Segment:

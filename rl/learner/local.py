@@ -76,6 +76,7 @@ class LocalLearner:
                 temperature=spec.training.temperature,
                 max_tokens_per_micro_batch=spec.training.micro_batch_tokens,
                 seed=spec.seed,
+                memory=spec.training.memory,
             )
             self._updater.report_progress(host.on_progress)
 

@@ -20,6 +20,8 @@ from rl.credit.batch import Batch, MicroBatch
 from rl.credit.logprobs import token_head
 from rl.credit.losses import TokenScores
 from rl.learner.lora import is_adapted, without_adapter
+from rl.learner.memory.activations import check_layers, checkpointed_layers
+from rl.learner.settings import DEFAULT_MEMORY, MemoryConfig
 
 PLAIN_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
 """Layer types in which a position reads only positions to its left, with or without padding."""
@@ -44,13 +46,21 @@ class ScoringModule(nn.Module):
         with_values: whether there is a value head: a linear layer on the last hidden state with
             zero weights, in float32 (float64 for a float64 model).
         own_trunk: whether values come from a separately trained copy of the model's trunk.
+        memory: activation checkpointing of every trunk.
     """
 
     def __init__(
-        self, model: PreTrainedModel, *, with_values: bool = False, own_trunk: bool = False
+        self,
+        model: PreTrainedModel,
+        *,
+        with_values: bool = False,
+        own_trunk: bool = False,
+        memory: MemoryConfig = DEFAULT_MEMORY,
     ) -> None:
         super().__init__()
         self.model = model
+        self.memory = memory
+        check_layers(self.trunk, memory)
         head = model.get_output_embeddings()
         assert isinstance(head, nn.Linear), "a causal language model ends in a linear layer"
         self.value_head: nn.Linear | None = None
@@ -120,7 +130,8 @@ class ScoringModule(nn.Module):
         if lengths is not None:
             positions = torch.arange(input_ids.shape[1], device=input_ids.device)
             mask = (positions < lengths[:, None]).long()
-        output = trunk(input_ids=input_ids, attention_mask=mask, use_cache=False)
+        with checkpointed_layers(trunk, self.memory):
+            output = trunk(input_ids=input_ids, attention_mask=mask, use_cache=False)
         hidden: Tensor = output.last_hidden_state
         return hidden
 
@@ -147,10 +158,11 @@ class ScoringModel:
         temperature: sampling temperature; 0 (greedy) scores at 1, as policies do.
         own_trunk: whether values come from a separately trained copy of the model's trunk.
         with_values: whether there is a value head.
+        memory: activation checkpointing.
 
     Raises:
         ValueError: the model changes its logits after the last linear layer (capping, scaling),
-            which :func:`rl.credit.logprobs.token_head` does not.
+            which :func:`rl.credit.logprobs.token_head` does not, or has no layers to checkpoint.
     """
 
     value_trunk: nn.Module | None = None
@@ -163,12 +175,15 @@ class ScoringModel:
         own_trunk: bool = False,
         *,
         with_values: bool = False,
+        memory: MemoryConfig = DEFAULT_MEMORY,
     ) -> None:
         if temperature < 0:
             raise ValueError(f"temperature ({temperature}) must be >= 0")
         self.model = model
         self.temperature = temperature or 1.0
-        self.root = ScoringModule(model, with_values=with_values, own_trunk=own_trunk)
+        self.root = ScoringModule(
+            model, with_values=with_values, own_trunk=own_trunk, memory=memory
+        )
         """All forward passes go through this module."""
         self.value_head = self.root.value_head
         self.value_trunk = self.root.value_trunk
@@ -256,7 +271,10 @@ class BaseModel(ScoringModel):
 
 
 def make_reference(
-    model: PreTrainedModel, algorithm: Algorithm, temperature: float
+    model: PreTrainedModel,
+    algorithm: Algorithm,
+    temperature: float,
+    memory: MemoryConfig = DEFAULT_MEMORY,
 ) -> ScoringModel | None:
     """A reference with the model's current weights; None: the algorithm has no divergence.
 
@@ -266,8 +284,9 @@ def make_reference(
     if algorithm.kl.coef <= 0:
         return None
     if is_adapted(model) and not algorithm.kl.ref_every:
-        return BaseModel(model, temperature)
-    return ScoringModel(copy.deepcopy(model).requires_grad_(False), temperature)
+        return BaseModel(model, temperature, memory=memory)
+    frozen = copy.deepcopy(model).requires_grad_(False)
+    return ScoringModel(frozen, temperature, memory=memory)
 
 
 def copied(reference: ScoringModel | None) -> PreTrainedModel | None:

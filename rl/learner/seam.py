@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from rl.credit.algorithm import Algorithm
 from rl.errors import RunFailure
-from rl.learner.settings import OptimizerConfig
+from rl.learner.settings import DEFAULT_MEMORY, MemoryConfig, OptimizerConfig
 from rl.settings.lora import LoraConfig
 
 if TYPE_CHECKING:
@@ -80,6 +80,8 @@ class TrainingSpec:
     """Episodes are sampled at it."""
     micro_batch_tokens: int
     """Maximum tokens, padding counted, of one forward pass. Results do not depend on it."""
+    memory: MemoryConfig = DEFAULT_MEMORY
+    """What the learner keeps in memory. Results do not depend on it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,12 @@
-"""The optimizer's settings, which the command line reads without torch."""
+"""The learner's settings, which the command line reads without torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+Checkpointing = Literal["off", "on", "offload"]
+"""Activation checkpointing; :mod:`rl.learner.memory.activations`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,3 +46,34 @@ class OptimizerConfig:
         ):
             if not fine:
                 raise ValueError(f"{key} ({value}) must be {expected}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryConfig:
+    """What the learner keeps in the device's memory; rounding aside, results do not depend on it.
+
+    Raises:
+        ValueError: a value is out of range.
+    """
+
+    activation_checkpointing: Literal["auto", "off", "on", "offload"] = "auto"
+    """on: between forward and backward pass each decoder layer keeps its input only, and the
+    backward pass computes the layer again. offload: the inputs wait in the host's memory. auto: on
+    for a GPU, off for a CPU."""
+
+    def __post_init__(self) -> None:
+        known = ("auto", "off", "on", "offload")
+        if (mode := self.activation_checkpointing) not in known:
+            raise ValueError(f"activation_checkpointing ({mode}) must be one of {', '.join(known)}")
+
+    def checkpointing_on(self, device_type: str) -> Checkpointing:
+        """The effective mode on a type of device."""
+        if self.activation_checkpointing == "auto":
+            return "off" if device_type == "cpu" else "on"
+        return self.activation_checkpointing
+
+
+DEFAULT_MEMORY = MemoryConfig()
+"""The default of every command."""
+NO_TRAINING = MemoryConfig(activation_checkpointing="off")
+"""For models that only score."""

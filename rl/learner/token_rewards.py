@@ -23,7 +23,7 @@ from rl.credit.batch import Batch
 from rl.errors import RunFailure
 from rl.learner.optimizer import Optimizer
 from rl.learner.scoring import ScoringModel
-from rl.learner.settings import OptimizerConfig
+from rl.learner.settings import DEFAULT_MEMORY, MemoryConfig, OptimizerConfig
 
 
 class TokenRewards:
@@ -35,6 +35,7 @@ class TokenRewards:
         optimizer: the policy's optimizer settings; phi's rate is ``lr_ratio`` times the policy's.
         temperature: sampling temperature of the episodes.
         max_tokens: maximum tokens of one forward pass, padding included.
+        memory: activation checkpointing of phi.
     """
 
     def __init__(
@@ -44,13 +45,16 @@ class TokenRewards:
         optimizer: OptimizerConfig,
         temperature: float,
         max_tokens: int,
+        memory: MemoryConfig = DEFAULT_MEMORY,
     ) -> None:
         self._algorithm = algorithm
         self._max_tokens = max_tokens
         implicit = algorithm.token_rewards.kind == "implicit"
-        self.model = ScoringModel(copy.deepcopy(model), temperature, with_values=not implicit)
+        self.model = ScoringModel(
+            copy.deepcopy(model), temperature, with_values=not implicit, memory=memory
+        )
         self._initial = (
-            ScoringModel(copy.deepcopy(model).requires_grad_(False), temperature)
+            ScoringModel(copy.deepcopy(model).requires_grad_(False), temperature, memory=memory)
             if implicit
             else None
         )

@@ -30,7 +30,7 @@ from rl.learner.metrics import UpdateMetrics, compare_few
 from rl.learner.optimizer import Optimizer
 from rl.learner.scoring import ScoringModel, copied, make_reference
 from rl.learner.seam import BrokenWeights, NonFiniteLoss
-from rl.learner.settings import OptimizerConfig
+from rl.learner.settings import DEFAULT_MEMORY, MemoryConfig, OptimizerConfig
 from rl.learner.token_rewards import TokenRewards
 from rl.rollout.trajectory import Segment, TrajectoryGroup
 
@@ -49,6 +49,7 @@ class Updater:
         max_tokens_per_micro_batch: maximum tokens of one forward pass, padding included. Results do
             not depend on it.
         seed: seed of the order of episodes, if an update has several minibatches.
+        memory: what is kept in memory. Results do not depend on it.
 
     Raises:
         ValueError: a number is out of range, or the learner cannot score this kind of model.
@@ -63,6 +64,7 @@ class Updater:
         temperature: float = 1.0,
         max_tokens_per_micro_batch: int = 4096,
         seed: int = 0,
+        memory: MemoryConfig = DEFAULT_MEMORY,
     ) -> None:
         if max_tokens_per_micro_batch < 1:
             raise ValueError(
@@ -77,15 +79,17 @@ class Updater:
         self.credit: tuple[Tensor, Tensor] | None = None
         """The episode and the advantage of each token of the last update; None: it had none."""
         own = algorithm.value.critic == "model"
-        self.model = ScoringModel(model, temperature, own, with_values=algorithm.uses_values)
-        self.reference = make_reference(model, algorithm, temperature)
+        self.model = ScoringModel(
+            model, temperature, own, with_values=algorithm.uses_values, memory=memory
+        )
+        self.reference = make_reference(model, algorithm, temperature, memory)
         """The initial model, or the model at the last refresh; None: the algorithm has no
         divergence."""
         self.token_rewards: TokenRewards | None = None
         """The token reward model; None: the algorithm has none."""
         if algorithm.token_rewards.kind != "none":
             self.token_rewards = TokenRewards(
-                model, algorithm, optimizer, temperature, max_tokens_per_micro_batch
+                model, algorithm, optimizer, temperature, max_tokens_per_micro_batch, memory
             )
         trained, critic = self.model.parameters(), self.model.critic_parameters()
         self.optimizer = Optimizer(trained, optimizer, critic)

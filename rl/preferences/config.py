@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rl.credit.options import Reduction
-from rl.learner.settings import OptimizerConfig
+from rl.learner.settings import MemoryConfig, OptimizerConfig
 from rl.settings.chat import ChatConfig
 from rl.settings.groups import at_least
 from rl.settings.parsing.from_python import from_python
@@ -30,6 +30,8 @@ class PreferenceConfig(TrackingConfig, ModelConfig):
     """Comparisons per step; all answers of one are in the same step."""
     micro_batch_tokens: int = 4096
     """Padded tokens per forward pass; results do not depend on it."""
+    memory: MemoryConfig = field(default_factory=left_out)
+    """What the learner keeps in the device's memory."""
     max_seconds: float = 0.0
     """Stop after this many seconds of training; 0 for no limit."""
 

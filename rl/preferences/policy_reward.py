@@ -13,6 +13,7 @@ from agents.segment import Segment
 from rl.credit.batch import Batch
 from rl.credit.options import Reduction
 from rl.learner.scoring import ScoringModel
+from rl.learner.settings import DEFAULT_MEMORY, MemoryConfig
 from rl.preferences.losses import answer_log_ratios
 
 
@@ -28,13 +29,20 @@ class PolicyReward:
         beta: how strongly the policy is kept near the reference.
         reduction: how token log-ratios become an answer's;
             :func:`rl.preferences.losses.answer_log_ratios`.
+        memory: what is kept in memory. Results do not depend on it.
 
     Raises:
         ValueError: the learner cannot score this kind of model.
     """
 
-    def __init__(self, model: PreTrainedModel, beta: float, reduction: Reduction = "sum") -> None:
-        self.model = ScoringModel(model)
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        beta: float,
+        reduction: Reduction = "sum",
+        memory: MemoryConfig = DEFAULT_MEMORY,
+    ) -> None:
+        self.model = ScoringModel(model, memory=memory)
         self.beta = beta
         self.reduction = reduction
 

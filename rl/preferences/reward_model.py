@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel
 
 from agents.segment import Segment
+from rl.learner.memory.activations import check_layers, checkpointed_layers
 from rl.learner.scoring import needs_mask
+from rl.learner.settings import DEFAULT_MEMORY, NO_TRAINING, MemoryConfig
 
 BIAS = "reward_bias"
 """Key in the model's configuration: a constant that is added to every score."""
@@ -29,24 +31,27 @@ class RewardModel:
 
     Args:
         model: a sequence classifier with one label, which is used in place.
+        memory: what training keeps in memory. Results do not depend on it.
 
     Raises:
         ValueError: the model has another number of labels, or a head that is not a linear layer.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, memory: MemoryConfig = DEFAULT_MEMORY) -> None:
         if model.config.num_labels != 1:
             raise ValueError(
                 f"a reward model gives one number, this one {model.config.num_labels}: train one "
                 f"with python -m rl.reward_model"
             )
         self.model = model
+        self.memory = memory
         self.trunk = model.base_model
+        check_layers(self.trunk, memory)
         self.head = _head(model)
         self._needs_mask = needs_mask(model)
 
     @classmethod
-    def from_causal(cls, causal: PreTrainedModel) -> Self:
+    def from_causal(cls, causal: PreTrainedModel, memory: MemoryConfig = DEFAULT_MEMORY) -> Self:
         """A reward model from a language model's body, used in place, and a new head of zeros.
 
         Raises:
@@ -66,7 +71,7 @@ class RewardModel:
         new = nn.Linear(_head(model).in_features, 1, bias=False)
         nn.init.zeros_(new.weight)
         model.set_submodule("score", new.to(device=causal.device, dtype=causal.dtype))
-        return cls(model.eval())
+        return cls(model.eval(), memory)
 
     @classmethod
     def load(cls, path: str | Path, device: torch.device | str = "cpu") -> Self:
@@ -88,7 +93,7 @@ class RewardModel:
                 f"reward model ({path}) cannot be loaded ({str(error).splitlines()[0]}): give a "
                 f"folder that python -m rl.reward_model saved"
             ) from error
-        return cls(model.to(device).eval())
+        return cls(model.to(device).eval(), NO_TRAINING)
 
     @property
     def bias(self) -> float:
@@ -138,13 +143,14 @@ class RewardModel:
         # In a causal model, padding on the right cannot change a position to its left.
         mask = (torch.arange(width) < lengths[:, None]).long() if self._needs_mask else None
         device = self.head.weight.device
-        hidden = self.trunk(
-            input_ids=input_ids.to(device),
-            attention_mask=None if mask is None else mask.to(device),
-            use_cache=False,
-        ).last_hidden_state
+        with checkpointed_layers(self.trunk, self.memory):
+            output = self.trunk(
+                input_ids=input_ids.to(device),
+                attention_mask=None if mask is None else mask.to(device),
+                use_cache=False,
+            )
         flat = [row * width + end for row, positions in enumerate(ends) for end in positions]
-        hidden = hidden.flatten(0, 1)[torch.tensor(flat, device=device)]
+        hidden = output.last_hidden_state.flatten(0, 1)[torch.tensor(flat, device=device)]
         precise = torch.promote_types(hidden.dtype, torch.float32)
         scores = nn.functional.linear(hidden.to(precise), self.head.weight.to(precise))[:, 0]
         return scores.cpu().double() + self.bias

@@ -300,6 +300,7 @@ def _spec(config: RunConfig, path: str, device: torch.device, lora: LoraConfig) 
             optimizer=config.effective_optimizer,
             temperature=config.sampling.temperature,
             micro_batch_tokens=config.micro_batch_tokens,
+            memory=config.memory,
         )
     return LearnerSpec(
         model=path,

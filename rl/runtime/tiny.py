@@ -37,7 +37,7 @@ from envs.mixture.parts import MixOptions
 from envs.user_files import short_name, source_files
 from rl.data.conversations import Conversation
 from rl.imitation.demonstrations import demonstrate
-from rl.imitation.training import imitate
+from rl.imitation.training import imitate, supervised
 from rl.learner.settings import OptimizerConfig
 from rl.run.files import writing
 from rl.run.monitoring.activity import Count
@@ -93,10 +93,12 @@ async def make_tiny(
     tokenizer = train_tokenizer(conversations, recipe.vocab_size)
 
     model = new_model(tokenizer, recipe, seed)
+    optimizer = OptimizerConfig(
+        lr=recipe.lr, warmup_steps=recipe.warmup_steps, decay_steps=recipe.steps
+    )
     losses = await imitate(
-        model,
+        supervised(model, optimizer),
         _to_learn(conversations, Renderer(tokenizer)),
-        OptimizerConfig(lr=recipe.lr, warmup_steps=recipe.warmup_steps, decay_steps=recipe.steps),
         steps=recipe.steps,
         batch_size=recipe.batch_size,
         seed=seed,

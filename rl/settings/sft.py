@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rl.learner.settings import OptimizerConfig
+from rl.learner.settings import MemoryConfig, OptimizerConfig
 from rl.settings.groups import at_least
 from rl.settings.lora import LoraConfig
 from rl.settings.parsing.from_python import from_python
@@ -32,6 +32,8 @@ class SFTConfig(TrackingConfig, RunConfig):
     """The learner's optimizer."""
     lora: LoraConfig = field(default_factory=left_out)
     """An adapter that is trained instead of the model's own weights."""
+    memory: MemoryConfig = field(default_factory=left_out)
+    """What the learner keeps in the device's memory."""
     test_tasks: int = 512
     """Number of test tasks, played before and after the training; 0: none."""
     out: str = "runs/{env}-sft-{seed}"

@@ -14,7 +14,7 @@ from rl.credit.corrections import correction_kinds
 from rl.credit.options import require
 from rl.credit.shaping import make_shapings
 from rl.learner.registration import check_learner
-from rl.learner.settings import OptimizerConfig
+from rl.learner.settings import MemoryConfig, OptimizerConfig
 from rl.rollout.curriculum import CurriculumConfig
 from rl.settings.groups import EvalConfig, TextsConfig, at_least
 from rl.settings.lora import LoraConfig
@@ -117,6 +117,8 @@ class TrainConfig(TrackingConfig, RunConfig):
     """The learner, which computes updates: local is this process; plug-ins add other names."""
     micro_batch_tokens: int = 4096
     """Padded tokens of a forward pass of the learner; the loss does not depend on it."""
+    memory: MemoryConfig = field(default_factory=left_out)
+    """What the learner keeps in the device's memory."""
     eval: EvalConfig = field(default_factory=left_out)
     """Evaluation on held-out tasks."""
     out: str = "runs/{env}-{algo}-{seed}"

@@ -29,7 +29,7 @@ def toy_model(tmp_path_factory) -> Path:
     """A folder with a Qwen3 of one layer that copies a digit of 0, 1, 2 a little too seldom."""
     from agents.renderer import Renderer
     from rl.imitation.demonstrations import demonstrate
-    from rl.imitation.training import imitate
+    from rl.imitation.training import imitate, supervised
     from rl.learner.checkpoint import save_checkpoint
     from rl.learner.settings import OptimizerConfig
     from rl.runtime.tiny import new_model, train_tokenizer
@@ -49,9 +49,8 @@ def toy_model(tmp_path_factory) -> Path:
         model = new_model(tokenizer, recipe, seed=0)
         renderer = Renderer(tokenizer)
         await imitate(
-            model,
+            supervised(model, OptimizerConfig(lr=5e-3, warmup_steps=10)),
             [d.to_segment(renderer) for d in demonstrations],
-            OptimizerConfig(lr=5e-3, warmup_steps=10),
             steps=80,
             batch_size=16,
             seed=0,

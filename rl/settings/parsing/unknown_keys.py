@@ -11,6 +11,7 @@ from tools.registry import closest
 
 ELSEWHERE = {
     "learning_rate": "optimizer.lr",
+    "gradient_checkpointing": "memory.activation_checkpointing",
     "num_generations": "group_size",
     "batch_size": "prompts",
     "per_device_train_batch_size": "prompts",

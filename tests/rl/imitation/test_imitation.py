@@ -10,7 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from agents.completion import Completion, FinishReason
 from agents.segment import Segment
-from rl.imitation.training import imitate
+from rl.imitation.training import imitate, supervised
 from rl.learner.settings import OptimizerConfig
 
 
@@ -47,7 +47,7 @@ OPTIMIZER = OptimizerConfig(lr=1e-2)
 
 
 async def test_the_loss_falls_and_the_words_are_learned(model):
-    losses = await imitate(model, SEGMENTS, OPTIMIZER, steps=60, batch_size=5, seed=0)
+    losses = await imitate(supervised(model, OPTIMIZER), SEGMENTS, steps=60, batch_size=5, seed=0)
     assert len(losses) == 60
     assert losses[0] == pytest.approx(torch.log(torch.tensor(11.0)).item(), abs=0.2)
     assert losses[-1] < 0.1
@@ -61,7 +61,9 @@ async def test_the_seed_decides_the_order_and_with_it_the_losses(model):
 
     async def losses(seed):
         model.load_state_dict(state)
-        return await imitate(model, SEGMENTS, OPTIMIZER, steps=4, batch_size=2, seed=seed)
+        return await imitate(
+            supervised(model, OPTIMIZER), SEGMENTS, steps=4, batch_size=2, seed=seed
+        )
 
     first = await losses(0)
     assert first == await losses(0)
@@ -76,7 +78,7 @@ async def test_training_stops_when_on_step_returns_false(model):
         return step < 3
 
     losses = await imitate(
-        model, SEGMENTS, OPTIMIZER, steps=50, batch_size=2, seed=0, on_step=on_step
+        supervised(model, OPTIMIZER), SEGMENTS, steps=50, batch_size=2, seed=0, on_step=on_step
     )
     assert seen == list(enumerate(losses, start=1))
     assert len(losses) == 3
@@ -90,7 +92,14 @@ async def test_cancelling_makes_no_other_step(model):
         return True
 
     running = asyncio.create_task(
-        imitate(model, SEGMENTS, OPTIMIZER, steps=9_999, batch_size=1, seed=0, on_step=on_step)
+        imitate(
+            supervised(model, OPTIMIZER),
+            SEGMENTS,
+            steps=9_999,
+            batch_size=1,
+            seed=0,
+            on_step=on_step,
+        )
     )
     while len(steps) < 3:
         await asyncio.sleep(0.001)
@@ -104,4 +113,4 @@ async def test_cancelling_makes_no_other_step(model):
 
 async def test_nothing_to_imitate_is_refused(model):
     with pytest.raises(ValueError, match="no conversation to imitate"):
-        await imitate(model, [], OPTIMIZER, steps=1, batch_size=1, seed=0)
+        await imitate(supervised(model, OPTIMIZER), [], steps=1, batch_size=1, seed=0)

@@ -105,7 +105,7 @@ class Beliefs:
         pass
 
 
-def reference(model, algorithm, temperature):
+def reference(model, algorithm, temperature, memory):
     """What divergences are measured from, where any is."""
     return TableModel(REFERENCE, False) if algorithm.kl.coef > 0 else None
 
@@ -114,7 +114,7 @@ def make_learner(row, max_tokens=10_000):
     home = "rl.learner.updater."
     with (
         mock.patch(
-            home + "ScoringModel", lambda *_, with_values: TableModel(LOGPROBS, with_values)
+            home + "ScoringModel", lambda *_, with_values, memory: TableModel(LOGPROBS, with_values)
         ),
         mock.patch(home + "make_reference", reference),
         mock.patch(home + "TokenRewards", lambda *_: Beliefs()),

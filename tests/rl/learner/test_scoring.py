@@ -18,6 +18,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from agents.segment import Segment
 from rl.credit.batch import Batch
 from rl.learner.scoring import ScoringModule
+from rl.learner.settings import MemoryConfig
 
 dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=0, world_size=1)
 torch.manual_seed(0)
@@ -28,6 +29,7 @@ config = Qwen3Config(
 whole = ScoringModule(Qwen3ForCausalLM(config).eval(), with_values=True, own_trunk=True)
 torch.nn.init.normal_(whole.value_head.weight)
 sharded = copy.deepcopy(whole)
+sharded.memory = MemoryConfig(activation_checkpointing="on")
 mesh = init_device_mesh("cpu", (1,))
 for trunk in (sharded.trunk, sharded.value_trunk):
     for layer in trunk.layers:
@@ -55,7 +57,7 @@ dist.destroy_process_group()
 """
 
 
-def test_sharded_scores_and_gradients_are_those_of_the_whole_module(tmp_path):
+def test_sharded_and_checkpointed_gradients_are_those_of_the_whole_module(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path / "meeting")],
         capture_output=True,
