@@ -147,6 +147,7 @@ def test_mistakes_are_reported_in_one_line(installed, words, line):
     assert line in said
 
 
+@pytest.mark.quick
 def test_help_shows_its_options(installed):
     done = run(installed, "-m", "rl.train", "algo=rank-learning", "--help")
     said = " ".join(done.stdout.split())

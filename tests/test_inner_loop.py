@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from inner_loop import DURATIONS, key_of_fixture, key_of_test
+from inner_loop import DURATIONS, SlowTests, key_of_fixture, key_of_test
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = """
@@ -33,9 +33,12 @@ def test_with_parameters(n): time.sleep(0.15)
 def test_of_the_model(needs_model): pass
 @pytest.mark.slow
 def test_marked(): pass
+@pytest.mark.quick
+def test_kept(): pass
 def test_skipped(): pytest.skip("no engine")
 """
-EVERY = {"quick", "recorded_as_slow", "with_parameters", "of_the_model", "marked"}
+SLOW = ("test_one.py::model", "test_one.py::test_kept", "test_one.py::test_recorded_as_slow")
+EVERY = {"quick", "recorded_as_slow", "with_parameters", "of_the_model", "marked", "kept"}
 
 
 @pytest.fixture
@@ -48,7 +51,7 @@ def project(tmp_path):
     shutil.copy(ROOT / "tests" / "conftest.py", tmp_path / "tests")
     shutil.copy(ROOT / "tests" / "helpers" / "inner_loop.py", helpers)
     (suite / "test_one.py").write_text(TESTS)
-    record(tmp_path, {"test_one.py::test_recorded_as_slow": 5.0, "test_one.py::model": 3.0})
+    record(tmp_path, dict.fromkeys(SLOW, 3.0))
     return tmp_path
 
 
@@ -73,7 +76,7 @@ def run(project: Path, *words: str) -> tuple[set[str], str]:
 
 def test_pytest_leaves_out_marked_and_recorded_tests(project):
     passed, output = run(project)
-    assert passed == {"quick", "with_parameters"}
+    assert passed == {"quick", "with_parameters", "kept"}
     assert "Slow tests were left out: pytest --whole runs all tests." in output
 
 
@@ -112,6 +115,12 @@ def test_a_path_updates_its_own_durations(project):
     found = json.loads((project / "tests" / "durations.json").read_text())
     assert found["test_other.py::test_long"] == 9.0
     assert "test_one.py::test_quick" not in found
+
+
+def test_a_fixture_that_many_tests_share_may_take_longer():
+    names = {"test_one.py::test_a": 0.3, "test_one.py::test_b": 0.2}
+    names |= {"rl::toy_model": 0.9, "test_one.py::model": 1.0}
+    assert SlowTests(names, True).slow == {"test_one.py::test_a", "test_one.py::model"}
 
 
 def test_a_moved_file_keeps_its_durations():

@@ -5,7 +5,8 @@ path, ``-k`` or ``-m``: every test that these select.
 
 A test is slow if it has the marker ``slow``, or if ``tests/durations.json`` says that the test or
 one of its fixtures takes long. ``pytest --whole --record-durations`` on a quiet machine writes the
-file. A test that is not in the file is quick.
+file. A test that is not in the file is quick. The marker ``quick`` keeps a slow test in the quick
+set: of an area whose tests are all slow, one test has it.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from pathlib import Path
 import pytest
 
 DURATIONS = Path(__file__).resolve().parents[1] / "durations.json"
-SLOW_S = 0.5
-"""Limit for one test function with all its parameters, and for one fixture of a wider scope."""
+SLOW_S = 0.3
+"""Limit for one test function with all its parameters."""
+SLOW_FIXTURE_S = 1.0
+"""Limit for one fixture of a wider scope: many tests share its time."""
 KEPT_S = 0.2
 """Shorter durations are not recorded."""
 WORKERS = 2
@@ -35,6 +38,11 @@ def key_of_test(nodeid: str) -> str:
 def key_of_fixture(file: str, name: str) -> str:
     """Name of a fixture: the file (of a conftest the folder) that defines it, and its name."""
     return f"{file.rsplit('/', 1)[-1]}::{name}"
+
+
+def limit_of(key: str) -> float:
+    """Seconds from which a test or a fixture is slow."""
+    return SLOW_S if key.partition("::")[2].startswith("test_") else SLOW_FIXTURE_S
 
 
 def has_path(config: pytest.Config) -> bool:
@@ -52,11 +60,13 @@ class SlowTests:
     """Marks slow tests, and deselects them if ``leave_out`` is set."""
 
     def __init__(self, durations: dict[str, float], leave_out: bool) -> None:
-        self.slow = {key for key, seconds in durations.items() if seconds >= SLOW_S}
+        self.slow = {key for key, seconds in durations.items() if seconds >= limit_of(key)}
         self.leave_out = leave_out
 
     def is_slow(self, item: pytest.Item) -> bool:
         """Whether the test has the marker, is recorded as slow, or needs a slow fixture."""
+        if item.get_closest_marker("quick"):
+            return False
         if item.get_closest_marker("slow") or key_of_test(item.nodeid) in self.slow:
             return True
         if not isinstance(item, pytest.Function):

@@ -16,6 +16,7 @@ from rl.run.folder import read_jsonl
 from rl.train import main
 
 
+@pytest.mark.quick
 def test_texts_stand_beside_the_numbers_of_their_training(words, toy_model, tmp_path):
     assert main(words(tmp_path, steps=1, shaping="0.5*kimi_length")) == 0
     (step,) = (r for r in read_jsonl(tmp_path / "metrics.jsonl") if "loss" in r)

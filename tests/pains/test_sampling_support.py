@@ -5,10 +5,13 @@ TRL#6789, #7269 (mean ratio 0.895; 52% of the tokens off by more than 0.1).
 
 from __future__ import annotations
 
+import pytest
+
 from rl.run.folder import read_jsonl, read_trajectories
 from rl.train import main
 
 
+@pytest.mark.quick
 def test_a_run_that_samples_with_top_p_has_ratios_of_one(words, tmp_path):
     assert main([*words(tmp_path), "sampling.top_p=0.9", "sampling.top_k=20"]) == 0
     steps = [r for r in read_jsonl(tmp_path / "metrics.jsonl") if "loss" in r]

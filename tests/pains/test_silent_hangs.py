@@ -63,6 +63,7 @@ async def test_a_tool_that_never_answers_fails_its_episode_within_the_deadline(p
     assert [t.failure for t in others] == [None] * 7
 
 
+@pytest.mark.quick
 async def test_a_policy_that_never_answers_fails_its_episode_and_is_named(play):
     class Mute(ScriptedPolicy):
         async def generate(self, prompt_ids, sampling, session=None):

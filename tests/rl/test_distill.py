@@ -28,6 +28,7 @@ def rows(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.quick
 def test_right_answers_are_written_and_a_student_learns_them(toy_model, tmp_path, capfd):
     out = tmp_path / "right"
     words = [*COMMON, f"model={toy_model}", "tasks=24", "episodes=6", "prompts=7"]

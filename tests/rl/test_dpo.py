@@ -35,6 +35,7 @@ def probability_of_two(folder):
     return probabilities[renderer.splice("2")[0]].item()
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 def test_a_policy_learns_the_preferences(toy_model, preferences, tmp_path, capfd, reduction):
     words = [f"model={toy_model}", f"data={preferences}", f"out={tmp_path}/dpo", "steps=20"]

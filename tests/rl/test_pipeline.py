@@ -64,6 +64,7 @@ def last_error(capsys):
     return capsys.readouterr().err.splitlines()[-1]
 
 
+@pytest.mark.quick
 def test_each_stage_takes_the_output_of_the_stage_before(start, tmp_path, capsys):
     assert start() == 0
     out = tmp_path / "out"

@@ -48,6 +48,7 @@ def test_episodes_of_earlier_versions_without_outcomes_make_the_same_weights(
     assert json.loads(capfd.readouterr().out)["equal"] is True
 
 
+@pytest.mark.quick
 def test_other_episodes_make_other_weights_and_another_exit_code(words, tmp_path, capfd):
     run = tmp_path / "run"
     assert train(words(run, steps=3)) == 0

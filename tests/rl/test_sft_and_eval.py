@@ -27,6 +27,7 @@ def test_pass_at_k_counts_episodes_with_the_best_return(best, expected):
     assert [reported["pass@1"], reported["pass@2"]] == pytest.approx(expected)
 
 
+@pytest.mark.quick
 def test_supervised_learning_on_a_file_and_evaluation_of_its_result(toy_model, tmp_path, capfd):
     data = tmp_path / "data.jsonl"
     lines = [

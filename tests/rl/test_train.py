@@ -114,6 +114,7 @@ def test_reward_rises_and_the_run_leaves_its_files(words, tmp_path, capfd, turns
     assert len(list((out / "trajectories").iterdir())) == 10
 
 
+@pytest.mark.quick
 def test_deterministic_runs_are_equal_bit_for_bit(words, tmp_path):
     outs = [tmp_path / "a", tmp_path / "b"]
     for out in outs:

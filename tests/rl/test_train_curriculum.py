@@ -102,6 +102,7 @@ def test_tasks_come_from_easy_to_hard_and_those_that_fail_come_more_often(words,
     assert often > seldom
 
 
+@pytest.mark.quick
 def test_dynamic_sampling_learns_from_full_batches_and_counts_what_it_left_out(words, tmp_path):
     out = tmp_path / "out"
     assert main(words(out, curriculum__max_draws=20)) == 0
@@ -141,6 +142,7 @@ def test_each_part_of_a_mixture_is_measured_and_replayed_by_itself(words, tmp_pa
     assert "24 as recorded, 0 not" in capfd.readouterr().out
 
 
+@pytest.mark.quick
 def test_a_folder_keeps_the_episodes_of_the_newest_steps(words, tmp_path):
     out = tmp_path / "out"
     assert main(words(out, steps=4, keep_episodes=2)) == 0

@@ -62,6 +62,7 @@ def test_answers_that_are_cut_are_the_cause_that_is_named(words, tmp_path, monke
     assert "sampling.max_tokens" in result["what_to_try"]
 
 
+@pytest.mark.quick
 def test_the_result_of_a_run_that_learns(words, tmp_path, capfd):
     out = tmp_path / "run"
     assert main(words(out, steps=2, env__max_turns=1, eval__test_tasks=6)) == 0

@@ -54,6 +54,7 @@ def test_a_resumed_run_and_a_replay_make_the_same_adapter(words, tmp_path, toy_m
     assert json.loads(capfd.readouterr().out)["equal"] is True
 
 
+@pytest.mark.quick
 def test_the_seed_draws_the_adapter(words, tmp_path, toy_model):
     out = tmp_path / "run"
     assert main(words(out, **LORA | {"optimizer__lr": 1e-12}, steps=1, seed=3)) == 0

@@ -91,6 +91,7 @@ def test_a_checkpoint_is_of_the_moment_at_which_it_was_begun(words, tmp_path, mo
     assert seen == [0]
 
 
+@pytest.mark.quick
 def test_a_validation_counts_although_a_stop_is_requested_during_its_save(
     words, tmp_path, monkeypatch, loops
 ):

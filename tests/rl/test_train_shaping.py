@@ -56,6 +56,7 @@ def test_advantages_see_shaped_rewards(words, tmp_path, against):
     assert rewards["shaped"][-1] < rewards["shaped"][0] - 0.1
 
 
+@pytest.mark.quick
 def test_a_run_records_contributions_beside_rewards_that_stay_whole(words, tmp_path, capsys):
     out = tmp_path / "run"
     shaping = "0.5*overlong(max_length=3, cache=2) + kimi_length"

@@ -22,6 +22,7 @@ def tasks_learned(out) -> list[int]:
     return [t.task for t in played if t.member == 0]
 
 
+@pytest.mark.quick
 def test_no_token_is_older_than_the_bound_and_each_task_is_learned_once(words, tmp_path):
     out = tmp_path / "run"
     assert main(words(out, staleness=2, steps=8)) == 0

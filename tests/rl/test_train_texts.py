@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from rl.run.folder import read_jsonl
 from rl.train import main
 
@@ -20,6 +22,7 @@ def test_a_run_imitates_texts_beside_its_episodes(words, tmp_path):
     assert len(losses) == 12 and losses[-1] < 0.5 * losses[0]
 
 
+@pytest.mark.quick
 def test_rewards_below_zero_are_no_share_of_successes(words, tmp_path, capfd):
     out = tmp_path / "run"
     code = main(words(out, algo="maxrl", shaping="overlong(max_length=2, cache=1)"))

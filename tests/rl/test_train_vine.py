@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 
+import pytest
+
 import envs
 from rl.run.folder import read_jsonl
 from rl.train import main
@@ -17,6 +19,7 @@ def steps(out):
     return [r for r in read_jsonl(out / "metrics.jsonl") if "reward" in r]
 
 
+@pytest.mark.quick
 def test_a_run_records_values_and_what_they_cost(words, tmp_path):
     out = tmp_path / "run"
     assert main(words(out, **SETTINGS)) == 0

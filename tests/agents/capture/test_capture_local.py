@@ -21,6 +21,7 @@ def model(renderer):
     return Qwen3ForCausalLM(config).eval()
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("deterministic", [False, True])
 async def test_logprobs_are_those_of_the_recorded_tokens(serve, renderer, model, deterministic):
     policy = LocalPolicy(model, renderer.tokenizer, deterministic=deterministic)

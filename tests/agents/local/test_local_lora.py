@@ -24,6 +24,7 @@ def farthest(model, prompts, completions):
     return max(abs(a - b) for a, b in zip(found, itertools.chain(*scored), strict=True))
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(("family", "kind"), [("qwen3", "thin"), ("llama", "thin")])
 async def test_samples_and_scores_are_the_adapters(make_policy, make_model, family, kind):
     model = make_model(family)

@@ -20,6 +20,7 @@ def agent(words, loops):
     return agent
 
 
+@pytest.mark.quick
 def test_a_run_learns_from_what_the_loop_pays(agent, tmp_path, capsys):
     assert main(agent(tmp_path / "run")) == 0
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()

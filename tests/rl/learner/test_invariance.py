@@ -265,6 +265,7 @@ def test_parts_computed_separately_add_up(name, plan, seed, ranks):
     same((loss, slopes), gradient(row, groups))
 
 
+@pytest.mark.quick
 @EVERY_ROW
 def test_a_group_without_a_token_is_counted_and_changes_nothing(name):
     plan = [[[(2, 1.0, "x"), (1, 0.0, "y")], [(3, 0.0, "x")]], [[(1, 0.25, "y")], [(2, 1.0, "x")]]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import envs
 from agents.completion import SamplingParams
 from agents.scripted import ScriptedPolicy
@@ -52,6 +54,7 @@ async def collect(sandbox, renderer):
     return owners, fullness, await metrics.take(), await metrics.take()
 
 
+@pytest.mark.quick
 async def test_episodes_own_their_grades_and_wait_while_the_queue_is_full(renderer):
     async with make_sandbox("bwrap", workers=1) as sandbox:
         sandbox.executor.permits.max_waiting = 6

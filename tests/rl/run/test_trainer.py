@@ -158,6 +158,7 @@ def test_where_every_checkpoint_is_damaged_nothing_is_touched(words, tmp_path, c
 # ---- damaged run files -----------------------------------------------------------------------
 
 
+@pytest.mark.quick
 def test_a_torn_last_line_and_stray_files_do_not_stop_a_resumed_run(words, tmp_path):
     out = tmp_path / "run"
     assert main(words(out, steps=2, save_every=1)) == 0

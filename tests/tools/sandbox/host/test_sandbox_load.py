@@ -30,6 +30,7 @@ async def two():
     await sandbox.close()
 
 
+@pytest.mark.quick
 async def test_one_greedy_episode_delays_another_by_a_turn(two):
     """120 runs of 50 ms wait; another episode's single run finishes after about one of them."""
     with acting_for("greedy"):

@@ -7,6 +7,7 @@ import pytest
 from tools.sandbox import Limits, SessionOver, Status, make_sandbox
 
 
+@pytest.mark.quick
 async def test_calls_interrupts_copies_and_ends():
     with pytest.warns(UserWarning, match="unconfined"):
         sandbox = make_sandbox("unsafe-local", Limits(wall_s=5.0))
