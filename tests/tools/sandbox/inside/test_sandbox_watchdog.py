@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -30,10 +29,11 @@ def checks(monkeypatch):
         at = SimpleNamespace(now=0, computed=0, members=[process.pid])
         clock = SimpleNamespace(
             monotonic=lambda: at.now / 1000,
-            clock_gettime=lambda _: at.computed / 1000,
-            thread_time=time.thread_time,
+            # A check costs nothing here; a slow one would delay the next one.
+            thread_time=lambda: 0.0,
         )
         monkeypatch.setattr(watchdog, "time", clock)
+        monkeypatch.setattr(watchdog, "processor_s", lambda pid: at.computed / 1000)
         child = SimpleNamespace(pid=process.pid, cpu_s=0.0)
         guard = watchdog.Watchdog(CONFIG, WORKDIR, REQUEST, child, lambda: at.members)
         seen = []
