@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rl.distillation.selection import Keep, Pairs, parse_conditions
 from rl.errors import RunFailure, UsageError
-from rl.run.files import claimed_folder, replace_text
+from rl.files import claimed_folder, replace_text
 from rl.run.process.command import answer, report, run_command
 from rl.run.splits import check_splits
 from rl.settings.groups import at_least

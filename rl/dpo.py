@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rl.errors import UsageError
+from rl.files import claimed_folder
 from rl.preferences.config import DPOConfig
-from rl.run.display.screen import Screen
-from rl.run.files import claimed_folder
 from rl.run.process.command import answer, run_command
+from rl.run.screen import Screen
 from rl.settings.run import run_path
 
 if TYPE_CHECKING:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from agents.policy import PolicyFailure
+from envs.datasets import DatasetUnavailable
+from envs.episode import EnvFailure
+from tools.sandbox.errors import SandboxUnavailable
+
 FAILED, STALLED, UNCLOSED = 1, 75, 76
 """Exit codes of a run that failed, that made no progress, and whose components did not close."""
 
@@ -26,3 +31,9 @@ class Unclosed(RunFailure):
     """Raised when a component of a run did not close in time."""
 
     exit_code = UNCLOSED
+
+
+REFUSED_INPUTS = (UsageError, DatasetUnavailable, SandboxUnavailable)
+"""Wrong settings, a model or data that cannot be loaded, and an unavailable sandbox."""
+EXPECTED_ERRORS = (*REFUSED_INPUTS, RunFailure, EnvFailure, PolicyFailure)
+"""Errors that end a command with one line; any other error is a bug and shows its traceback."""

@@ -10,11 +10,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rl.run.display.evaluation_table import table_text
-from rl.run.display.screen import Screen
-from rl.run.files import discard_if_refused, make_folder, replace_text, write_stdout, writing
-from rl.run.monitoring.activity import Activities
+from rl.files import discard_if_refused, make_folder, replace_text, write_stdout, writing
+from rl.run.evaluation_table import table_text
+from rl.run.process.activity import Activities
 from rl.run.process.command import answer, run_command
+from rl.run.screen import Screen
 from rl.run.splits import tasks_to_play
 from rl.settings.evaluate import EvaluateConfig
 from rl.settings.parsing.files import as_values

@@ -18,8 +18,8 @@ from typing import Any, Literal
 from envs.judges.chooser import Chooser
 from envs.judges.verdicts import CRITERIA
 from rl.errors import RunFailure, UsageError
-from rl.judging.labels import Label, Question, label_pair, labelled, read_pairs, summary
-from rl.run.files import claimed_folder, replace_text
+from rl.files import claimed_folder, replace_text
+from rl.preferences.judge_labels import Label, Question, label_pair, labelled, read_pairs, summary
 from rl.run.process.command import answer, report, run_command
 from rl.settings.chat import OWN_TEMPLATE, ChatConfig
 from rl.settings.groups import at_least
@@ -127,7 +127,7 @@ async def _open(config: JudgeConfig) -> AsyncIterator[Chooser]:
         return
     import torch
 
-    from rl.judging.local import load_judge
+    from rl.preferences.judge_model import load_judge
     from rl.runtime.model import device_of, dtype_of
 
     torch.set_num_threads(config.num_threads)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rl.errors import UsageError
-from rl.run.files import claimed_folder
+from rl.files import claimed_folder
 from rl.run.process.command import answer, run_command
 from rl.settings.lora import is_adapter
 from rl.settings.models import find_model

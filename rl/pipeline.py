@@ -35,12 +35,12 @@ from pathlib import Path
 from typing import Any
 
 from rl.distill import CONVERSATIONS, DistillConfig
-from rl.errors import FAILED, UsageError
+from rl.errors import EXPECTED_ERRORS, FAILED, UsageError
+from rl.files import make_folder, replace_text, write_stdout
 from rl.judge import JUDGED, JudgeConfig
 from rl.merge import MergeConfig
 from rl.preferences.config import DPOConfig, RewardModelConfig
-from rl.run.files import make_folder, replace_text, write_stdout
-from rl.run.process.command import EXPECTED_ERRORS, INTERRUPTED, answer, last_words, report
+from rl.run.process.command import INTERRUPTED, answer, last_words, report
 from rl.run.process.interrupt import terminable
 from rl.settings.parsing.command_line import parse
 from rl.settings.parsing.files import read_toml, table_words

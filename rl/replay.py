@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl.errors import UsageError
+from rl.policies.engine import PolicyChoice
 from rl.policies.local import Local
 from rl.run.process.command import answer, report, run_command
 from rl.settings.parsing.command_line import parse
 from rl.settings.parsing.files import read_run
 from rl.settings.parsing.from_python import from_python
-from rl.settings.policy import PolicyChoice
 from rl.settings.train import PRESETS, TrainConfig
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rl.errors import UsageError
+from rl.files import claimed_folder
 from rl.preferences.config import RewardModelConfig
-from rl.run.display.screen import Screen
-from rl.run.files import claimed_folder
 from rl.run.process.command import answer, run_command
+from rl.run.screen import Screen
 from rl.settings.run import run_path
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _save(folder: Path, material: Material[T], rewarder: RewardModel) -> str:
 def _centred_on(config: RewardModelConfig, material: Material[TokenComparison]) -> list[Segment]:
     """The answers whose mean reward is shifted to 0."""
     from rl.data.conversations import read_conversations
-    from rl.imitation.training import check_lengths
+    from rl.runtime.imitation import check_lengths
 
     if not config.center:
         return [segment for c in material.learned for segment in c.segments]

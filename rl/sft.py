@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from rl.data.json_lines import find_file
 from rl.data.roles import FORMAT
 from rl.errors import UsageError
-from rl.run.display.screen import Screen
-from rl.run.files import claimed_folder
-from rl.run.monitoring.activity import Activities
+from rl.files import claimed_folder
+from rl.run.process.activity import Activities
 from rl.run.process.command import answer, run_command
+from rl.run.screen import Screen
 from rl.run.splits import check_splits
 from rl.run.training_log import TrainingLog
 from rl.settings.run import run_path
@@ -56,9 +56,9 @@ async def _finetune(
     check_splits(config)
     _check_data(config.data)
     # Imports torch: a wrong setting is reported before that.
-    from rl.imitation.training import imitate, supervised
     from rl.learner.local import LocalLearner
     from rl.runtime import open_runtime
+    from rl.runtime.imitation import imitate, supervised
     from rl.runtime.text_segments import text_segments
 
     activities, saved = Activities(on_count=screen.count), folder / "checkpoints" / "last"

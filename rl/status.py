@@ -21,10 +21,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from rl.run.files import write_stdout
-from rl.run.monitoring import state as states
-from rl.run.monitoring.state import RunState, read_state
+from rl.files import write_stdout
+from rl.run.process import state as states
 from rl.run.process.command import run_command
+from rl.run.process.state import RunState, read_state
 from rl.settings.parsing.from_python import from_python
 
 EXIT_CODES = {

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from rl.errors import UsageError
-from rl.run.files import discard_if_refused, make_folder, replace_text, writing
+from rl.files import discard_if_refused, make_folder, replace_text, writing
 from rl.run.process.command import answer, report, run_command
 from rl.run.splits import check_splits
 from rl.settings.environment import ENV, EnvChoice

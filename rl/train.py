@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl.errors import RunFailure
-from rl.run.files import discard_if_refused, write_stdout
+from rl.files import discard_if_refused, write_stdout
 from rl.run.folder import RunFolder
-from rl.run.monitoring.activity import LEARNER, OPEN, Activities
+from rl.run.process.activity import LEARNER, OPEN, Activities
 from rl.run.process.closing import exit_process, run_in_time
 from rl.run.process.command import INTERRUPTED, run_command
 from rl.run.process.host import COMMAND, Host
@@ -31,10 +31,10 @@ from rl.settings.train import PRESETS, TrainConfig
 
 if TYPE_CHECKING:
     from rl.rollout.trajectory import TrajectoryGroup
-    from rl.run.display.screen import Display
     from rl.run.metrics.intervals import PassRate
     from rl.run.metrics.no_gradient import NoGradient
     from rl.run.process.interrupt import Interrupt
+    from rl.run.screen import Display
     from rl.run.trainer import Trainer
     from rl.tracking.callback import Callback
     from rl.tracking.tracker import Tracker
@@ -70,7 +70,7 @@ async def train(
         NonFiniteLoss, BrokenWeights: the last update failed; earlier weights are saved.
         RolloutFailure: too many episodes failed for reasons other than the policy.
     """
-    from rl.run.display.screen import Display
+    from rl.run.screen import Display
 
     title = f"{config.env.env_id}, {config.algo.name}, model {config.model}, seed {config.seed}"
     folder = RunFolder(run_path(config.out, config, config.algo.name), config)
@@ -79,8 +79,8 @@ async def train(
         check_splits(config)
         tracker = _tracker(config, folder, display, callbacks)
         # These load torch; `--help`, a mistyped key and the first line do not wait for it.
-        from rl.run.monitoring.watchdog import Watchdog
         from rl.run.process.interrupt import Interrupt
+        from rl.run.process.watchdog import Watchdog
         from rl.run.trainer import Trainer
         from rl.runtime import open_runtime
 
@@ -125,9 +125,9 @@ def _tracker(
     config: TrainConfig, folder: RunFolder, display: Display, callbacks: Sequence[Callback]
 ) -> Tracker:
     """The tracker with metrics.jsonl, the screen, and the sinks and callbacks of ``config``."""
+    from rl.run.screen import OnScreen
     from rl.tracking.json_lines import JsonLines
     from rl.tracking.mark import FOLDER
-    from rl.tracking.screen import OnScreen
     from rl.tracking.sink import RunInfo
     from rl.tracking.tracker import Tracker
 
@@ -253,8 +253,8 @@ async def _end(
     tracker: Tracker,
 ) -> None:
     """Test the best weights of a finished run, or save a stopped run; write the result."""
-    from rl.run.display.curve import draw_curve
-    from rl.run.display.ledger_chart import draw_ledger
+    from rl.run.curve import draw_curve
+    from rl.run.ledger_chart import draw_ledger
     from rl.run.metrics.no_gradient import causes_in, no_gradient_of
 
     outcome.step = step = trainer.progress.step

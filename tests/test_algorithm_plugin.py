@@ -28,7 +28,8 @@ SHORT = """
 BY_HAND = """
 import torch
 from rl.credit.algorithms import find_algorithm
-from rl.credit.assignment import CreditInputs, assign_credit
+from rl.credit.advantages.inputs import CreditInputs
+from rl.credit.assignment import assign_credit
 from rl.credit.batch import Batch
 from rl.credit.losses import surrogate
 from tests.helpers.small_learner import build_group

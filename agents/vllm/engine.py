@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,7 +11,6 @@ from agents.completion import Completion, SamplingParams
 from agents.serving.client import FIRST, PublishedWeights
 from agents.serving.errors import Broken, Refused, Unreachable
 from agents.vllm.adapter import ADAPTER, is_adapter
-from agents.vllm.engine_process import VLLMEngineProcess
 from agents.vllm.protocol import Verb, transfer_body
 from agents.vllm.sampling import (
     UNBOUNDED,
@@ -33,7 +32,7 @@ class Engine:
     """Sends requests to the engine; the counterpart of :class:`~agents.vllm.client.VLLMClient`.
 
     Args:
-        process: starts and holds the engine.
+        llm: returns the AsyncLLM; None before it is ready and after it ended.
         short_s: deadline of calls that generate nothing, in seconds.
         load_s: deadline of loading weights.
     """
@@ -42,8 +41,8 @@ class Engine:
     endpoint = "AsyncLLM"
     reports_versions = True
 
-    def __init__(self, process: VLLMEngineProcess, *, short_s: float, load_s: float) -> None:
-        self._process = process
+    def __init__(self, llm: Callable[[], Any], *, short_s: float, load_s: float) -> None:
+        self._current = llm
         self._short_s = short_s
         self._load_s = load_s
         self.context_window = 0
@@ -185,7 +184,7 @@ class Engine:
         await self._do("wake up", self._llm().wake_up(), self._load_s)
 
     def _llm(self) -> Any:
-        llm = self._process.llm
+        llm = self._current()
         if llm is None or llm.errored:
             raise Unreachable(f"{self.url} is not running")
         return llm

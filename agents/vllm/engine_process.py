@@ -27,12 +27,11 @@ from agents.serving.errors import ServerGone
 from agents.serving.orphans import Used, shared_memory
 from agents.serving.process_tree import Tree
 from agents.vllm.arguments import StartConfig
+from agents.vllm.engine import Engine
 from agents.vllm.environment import child_environment
 
 if TYPE_CHECKING:
     import aiohttp
-
-    from agents.vllm.engine import Engine
 
 logger = logging.getLogger(__name__)
 NOT_INSTALLED = (
@@ -125,9 +124,7 @@ class VLLMEngineProcess:
 
     def client(self, session: aiohttp.ClientSession, *, short_s: float, load_s: float) -> Engine:
         """A client of the engine; it needs no ``session``."""
-        from agents.vllm.engine import Engine
-
-        return Engine(self, short_s=short_s, load_s=load_s)
+        return Engine(lambda: self.llm, short_s=short_s, load_s=load_s)
 
     async def stop(self) -> None:
         """Kill the engine's processes, and remove the shared memory that they left.

@@ -18,7 +18,7 @@ import torch
 import envs
 from benchmarks.studies.tables import interval
 from benchmarks.train_runs import finished_run
-from rl.credit.advantage_math import group_advantages
+from rl.credit.advantages.math import group_advantages
 from rl.credit.options import Std
 from rl.rollout.trajectory import Trajectory
 from rl.run.folder import read_trajectories

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from envs.datasets import SPLITS
+from envs.datasets.generated import NUM_TASKS
 from envs.env import EnvOptions
-from envs.logic.tasks import NUM_TASKS
 from tools.registry import PluginImportError
 
 

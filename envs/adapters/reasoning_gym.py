@@ -14,10 +14,10 @@ from functools import cache, lru_cache
 from typing import Any, ClassVar, cast
 
 from envs.adapters import reasoning_gym_tasks as gym
+from envs.datasets.generated import NUM_TASKS, task_rng
 from envs.env import TextEnv
 from envs.episode import Action, Reply, finish
 from envs.logic.answers import only_answer
-from envs.logic.tasks import NUM_TASKS, task_rng
 
 _MOST_DRAWS, _MOST_CHARACTERS, _DRAWING = 500, 10_000, threading.Lock()
 

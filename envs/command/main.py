@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from envs.checks.checker import CheckFailed
+from envs import CheckFailed
 from envs.command.check import check
 from envs.command.info import info
 from envs.command.listing import listing, markdown

@@ -10,7 +10,7 @@ import re
 
 import numpy as np
 
-from envs.logic.tasks import DrawnTasks
+from envs.datasets.generated import DrawnTasks
 from envs.reference.task import ReferenceTask
 
 

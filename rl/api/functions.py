@@ -17,12 +17,12 @@ from rl.api.caller import blocking, wait_for, while_awaited
 from rl.api.job import Job
 from rl.api.results import Evaluation, Result, Run, read_run
 from rl.distill import DistillConfig
+from rl.files import discard_if_refused
 from rl.judge import JudgeConfig
 from rl.merge import MergeConfig
 from rl.pipeline import PipelineConfig, read_stages, unfinished
 from rl.preferences.config import DPOConfig, RewardModelConfig
 from rl.replay import ReplayConfig
-from rl.run.files import discard_if_refused
 from rl.run.metrics.intervals import PassRate
 from rl.run.process.command import with_model_folder
 from rl.settings.evaluate import EvaluateConfig

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from rl.errors import STALLED, RunStalled, Unclosed
-from rl.run.monitoring.stacks import stacks_of_threads
+from rl.run.process.stacks import stacks_of_threads
 
 T = TypeVar("T")
 POLL_EVERY_S = 0.5

@@ -243,7 +243,7 @@ class Algorithm:
             require("value.coef", coef, coef > 0, f"above 0 for advantage={advantage.name}")
             if not type(advantage).__module__.startswith("rl.credit."):
                 # This imports torch, which the built-in advantages do not need for parsing.
-                from rl.credit.assignment import check_values
+                from rl.credit.advantages.check import check_values
 
                 check_values(advantage)
             return

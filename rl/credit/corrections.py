@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rl.credit.plugin import CORRECTIONS, CorrectionRule, register
+from rl.credit.ratios import SamplerRatios
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from rl.credit.assignment import SamplerRatios
 
 
 def correction_kinds() -> list[str]:

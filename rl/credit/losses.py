@@ -21,52 +21,8 @@ from torch import Tensor
 
 from rl.credit.algorithm import Algorithm
 from rl.credit.options import Aggregation, KLEstimator
-from rl.credit.plugin import SurrogateLoss
+from rl.credit.ratios import Ratios, log_ratio, row_means
 from rl.errors import RunFailure
-
-MAX_LOG_RATIO = 20.0
-"""Log-ratios are clamped to plus or minus this value: e^20 is finite and outside of any clip."""
-
-
-def log_ratio(logprobs: Tensor, other: Tensor) -> Tensor:
-    """``log(pi / other)``, clamped so that its exponential stays finite. ``[N]``."""
-    return (logprobs - other).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-
-
-def clipped_surrogate(
-    ratio: Tensor,
-    advantages: Tensor,
-    clip_low: float,
-    clip_high: float,
-    dual_clip: float | None = None,
-) -> Tensor:
-    """``-min(ratio A, clip(ratio, 1 - clip_low, 1 + clip_high) A)``, per token.
-
-    PPO (Schulman et al. 2017, equation 7); unequal bounds are DAPO's clip-higher (section 3.1).
-    With ``dual_clip`` c, where A < 0 the loss is at most ``-c A`` (Ye et al. 2020, equation 5).
-
-    Args:
-        ratio: ``[N]``, pi / pi_old.
-        advantages: ``[N]``.
-        clip_low: lower bound of the ratio, as a distance from 1.
-        clip_high: upper bound of the ratio, as a distance from 1.
-        dual_clip: c > 1, or None for plain clipping.
-    """
-    plain = -advantages * ratio
-    clipped = -advantages * ratio.clamp(1 - clip_low, 1 + clip_high)
-    loss = torch.maximum(plain, clipped)
-    if dual_clip is None:
-        return loss
-    return torch.where(advantages < 0, torch.minimum(loss, -dual_clip * advantages), loss)
-
-
-def clip_regions(
-    ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float
-) -> tuple[Tensor, Tensor]:
-    """Where the clip stops the gradient: below with A < 0, above with A > 0. ``[N]`` booleans."""
-    low = (ratio < 1 - clip_low) & (advantages < 0)
-    high = (ratio > 1 + clip_high) & (advantages > 0)
-    return low, high
 
 
 def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, clip: float | None) -> Tensor:
@@ -171,52 +127,6 @@ def token_weights(
 def weighted_sum(per_token: Tensor, weights: Tensor) -> Tensor:
     """``sum(per_token * weights)``: a scalar part of the step's loss; the parts add up."""
     return (per_token * weights).sum()
-
-
-@dataclass(frozen=True, slots=True)
-class Ratios:
-    """The n sampled tokens of a micro-batch under two policies."""
-
-    logprobs: Tensor
-    """``[n]``, log pi; the gradient goes here."""
-    old: Tensor
-    """``[n]``, log pi_old."""
-    advantages: Tensor
-    """``[n]``."""
-    rows: Tensor
-    """``[n]`` integers >= 0; equal ones are tokens of one sequence (an episode, or a role's part of
-    it). With ``by_sequence`` all tokens of a sequence are here."""
-    of_sampler: bool = False
-    """Whether pi_old is the sampler's recorded log-probability (``old_logprobs=sampling``)."""
-
-    def log_ratio(self) -> Tensor:
-        """``log(pi / pi_old)``, clamped so that its exponential stays finite. ``[n]``."""
-        return log_ratio(self.logprobs, self.old)
-
-    def sums(self, x: Tensor) -> Tensor:
-        """At each token, the sum of ``x`` over the tokens of its sequence. ``[n]``."""
-        return row_sums(x, self.rows)
-
-    def means(self, x: Tensor) -> Tensor:
-        """At each token, the mean of ``x`` over the tokens of its sequence. ``[n]``."""
-        return row_means(x, self.rows)
-
-    def clipped(self, ratio: Tensor, low: float, high: float, dual: float | None) -> SurrogateLoss:
-        """PPO's clip of a ratio; :func:`rl.credit.losses.clipped_surrogate`."""
-        loss = clipped_surrogate(ratio, self.advantages, low, high, dual)
-        return SurrogateLoss(loss, *clip_regions(ratio.detach(), self.advantages, low, high))
-
-
-def row_sums(x: Tensor, rows: Tensor) -> Tensor:
-    """At each token, the sum of ``x`` over the tokens of its sequence. ``[n]``."""
-    index = rows.unique(return_inverse=True)[1]
-    sums = x.new_zeros(int(index.max()) + 1 if len(index) else 0)
-    return sums.index_add(0, index, x)[index]
-
-
-def row_means(x: Tensor, rows: Tensor) -> Tensor:
-    """At each token, the mean of ``x`` over the tokens of its sequence. ``[n]``."""
-    return row_sums(x, rows) / row_sums(torch.ones_like(x), rows)
 
 
 def diverged(log_ratios: Tensor, advantages: Tensor, rows: Tensor, limit: float) -> Tensor:

@@ -16,7 +16,7 @@ or 1."""
 TurnStd = Literal["unbiased", "biased", "none"]
 """Divisor of centred turn rewards, whose mean may be below 0."""
 Baseline = Literal["mean", "leave-one-out", "length-weighted"]
-"""Baseline of a group's rewards; :func:`rl.credit.advantage_math.group_advantages`."""
+"""Baseline of a group's rewards; :func:`rl.credit.advantages.math.group_advantages`."""
 KLEstimator = Literal["k1", "k2", "k3", "k3+"]
 """Estimators of the divergence from the reference (Schulman, Approximating KL Divergence, 2020)."""
 KLPlace = Literal["loss", "reward"]

@@ -16,14 +16,15 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 from rl.credit.options import Aggregation, TokenRewardsKind, check_fields
+from rl.credit.ratios import Ratios, SamplerRatios
+from rl.credit.ratios import SurrogateLoss as SurrogateLoss
 from rl.settings.parsing.choice import Choice
 from tools.registry import PluginImportError, Registry
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rl.credit.assignment import CreditInputs, SamplerRatios
-    from rl.credit.losses import Ratios
+    from rl.credit.advantages.inputs import CreditInputs
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
@@ -38,19 +39,6 @@ class Credit:
     """``[N]``, targets of the values; None without values."""
     metrics: dict[str, float] = field(default_factory=dict)
     """Metrics of the step, by name."""
-
-
-@dataclass(frozen=True, slots=True)
-class SurrogateLoss:
-    """The policy's loss at each token, and the tokens that a bound changed."""
-
-    loss: Tensor
-    """``[n]``, minimised."""
-    below: Tensor | None = None
-    """``[n]`` booleans: where the lower bound stops the gradient (``cispo``: bounds it); None:
-    nowhere."""
-    above: Tensor | None = None
-    """``[n]`` booleans: the same for the upper bound."""
 
 
 class PlugIn:

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rl.credit.options import require
-from rl.credit.plugin import Surrogate, SurrogateLoss, register
+from rl.credit.plugin import Surrogate, register
+from rl.credit.ratios import Ratios, SurrogateLoss
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rl.credit.losses import Ratios
 
 SAMPLING_DUAL_CLIP = 3.0
 """Default dual clip with old_logprobs=sampling, where a ratio can be as large as e^20."""
@@ -71,7 +71,7 @@ class Clip(_Clipped):
     name = "clip"
 
     def loss(self, ratios: Ratios) -> SurrogateLoss:
-        """:func:`rl.credit.losses.clipped_surrogate`."""
+        """:func:`rl.credit.ratios.clipped_surrogate`."""
         return self._clip(ratios, ratios.log_ratio().exp())
 
 

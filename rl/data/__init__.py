@@ -1,1 +1,1 @@
-"""Training data beside episodes: files of conversations, comparisons and labelled steps."""
+"""Training data beside episodes: conversations, demonstrations, comparisons and labelled steps."""

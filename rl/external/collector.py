@@ -23,7 +23,7 @@ from rl.rollout.context import EpisodeContext
 from rl.rollout.episode import Episode, EpisodeTimeout, outcome_of
 from rl.rollout.trajectory import Trajectory, Turn
 from rl.rollout.vine import VineConfig
-from rl.run.monitoring.activity import ENVIRONMENT, QUEUE
+from rl.run.process.activity import ENVIRONMENT, QUEUE
 
 
 def make_collector(context: EpisodeContext, vine: VineConfig | None = None) -> Collector:

@@ -12,24 +12,77 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 if TYPE_CHECKING:
     import torch
 
+    from agents.completion import SamplingParams
     from agents.local import TorchThread
     from agents.policy import Policy
     from rl.learner.seam import Learner, LearnerSpec
+    from rl.settings.groups import SamplingConfig
     from rl.settings.lora import LoraConfig
-    from rl.settings.run import RunConfig
+
+
+@dataclass(frozen=True)
+class PolicyChoice:
+    """A chosen policy: its name, and its settings."""
+
+    name: str
+    settings: PolicyEngine
+
+
+class RunSettings(Protocol):
+    """The settings of a run that a policy engine reads; :class:`rl.settings.run.RunConfig`."""
+
+    @property
+    def seed(self) -> int:
+        """Seeds tasks, sampling and initial values."""
+        ...
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether two runs must agree bit for bit."""
+        ...
+
+    @property
+    def num_threads(self) -> int:
+        """CPU threads of torch."""
+        ...
+
+    @property
+    def context_length(self) -> int:
+        """Maximum tokens of an episode; 0: the model's own window."""
+        ...
+
+    @property
+    def episode_timeout_s(self) -> float:
+        """Maximum seconds of an episode."""
+        ...
+
+    @property
+    def sampling(self) -> SamplingConfig:
+        """Sampling by the policy."""
+        ...
+
+    @property
+    def sampling_params(self) -> SamplingParams:
+        """The sampling parameters of the run's requests."""
+        ...
+
+    @property
+    def policy(self) -> PolicyChoice:
+        """The chosen policy."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyContext:
     """What a run offers to a policy engine."""
 
-    config: RunConfig
-    """All settings of the run."""
+    config: RunSettings
+    """Settings of the run."""
     learner: Learner
     """The source of the weights, and of the scores that verify them."""
     spec: LearnerSpec
@@ -75,7 +128,7 @@ class PolicyEngine(ABC):
         """
         return
 
-    def check(self, config: RunConfig, device: torch.device, lora: LoraConfig) -> None:
+    def check(self, config: RunSettings, device: torch.device, lora: LoraConfig) -> None:
         """Called before the model is loaded, to reject settings that are impossible here.
 
         Raises:

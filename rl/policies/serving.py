@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rl.errors import UsageError
-from rl.policies.engine import PolicyContext, PolicyEngine
+from rl.policies.engine import PolicyContext, PolicyEngine, RunSettings
 
 if TYPE_CHECKING:
     import torch
 
     from agents.serving import Prober, ServerPolicy, Timeouts, WeightPublisher
     from rl.settings.lora import LoraConfig
-    from rl.settings.run import RunConfig
 
 _DEADLINES = ("start_s", "load_s", "stall_s")
 
@@ -53,7 +52,7 @@ class ServerEngine(PolicyEngine):
         """Deadlines of a start, of loading weights, and of a token."""
         return {name: getattr(self, name) for name in _DEADLINES}
 
-    def check(self, config: RunConfig, device: torch.device, lora: LoraConfig) -> None:
+    def check(self, config: RunSettings, device: torch.device, lora: LoraConfig) -> None:
         """Reject a context that the probe of the weights does not fit into.
 
         Raises:
@@ -88,7 +87,7 @@ class ServerEngine(PolicyEngine):
         parent = Path(self.weights) if self.weights else None
         return WeightFolders(parent, context.learner.facts.adapter if self.loads_adapters else None)
 
-    def timeouts(self, config: RunConfig) -> Timeouts:
+    def timeouts(self, config: RunSettings) -> Timeouts:
         """Deadlines of the policy."""
         from agents.serving import Timeouts
 

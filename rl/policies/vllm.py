@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from rl.errors import UsageError
-from rl.policies.engine import PolicyContext
+from rl.policies.engine import PolicyContext, RunSettings
 from rl.policies.serving import ServerEngine
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from agents.vllm import ServerConfig, VLLMEnginePolicy, VLLMServerPolicy
     from agents.vllm.arguments import StartConfig
     from rl.settings.lora import LoraConfig
-    from rl.settings.run import RunConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +39,7 @@ class VLLM(ServerEngine):
         """URLs of running servers."""
         return []
 
-    def check(self, config: RunConfig, device: torch.device, lora: LoraConfig) -> None:
+    def check(self, config: RunSettings, device: torch.device, lora: LoraConfig) -> None:
         """Reject settings that vLLM does not support on this machine.
 
         Raises:
@@ -85,7 +84,7 @@ class VLLM(ServerEngine):
             transfer="" if self.transfer == "files" else self.transfer,
         )
 
-    def _check_transfer(self, config: RunConfig, device: torch.device, lora: LoraConfig) -> None:
+    def _check_transfer(self, config: RunSettings, device: torch.device, lora: LoraConfig) -> None:
         """Reject a run for which vLLM's own transfer of weights is impossible."""
         from rl.settings.train import TrainConfig
 
@@ -123,7 +122,7 @@ class VLLM(ServerEngine):
             )
 
 
-def _check_support(config: RunConfig, device: torch.device) -> None:
+def _check_support(config: RunSettings, device: torch.device) -> None:
     """Reject truncated sampling if vLLM cannot report the sampling support that training needs."""
     from rl.settings.train import TrainConfig
 
@@ -250,7 +249,7 @@ class VLLMInProcess(VLLM):
                 "the learner learns"
             )
 
-    def check(self, config: RunConfig, device: torch.device, lora: LoraConfig) -> None:
+    def check(self, config: RunSettings, device: torch.device, lora: LoraConfig) -> None:
         """Reject settings that the engine does not support on this machine.
 
         Raises:

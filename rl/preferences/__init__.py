@@ -1,1 +1,1 @@
-"""Learning from preferences and labelled steps, and what is learned as a reward."""
+"""Learning from preferences and labelled steps; reward models and judges as rewards."""

@@ -16,13 +16,13 @@ from agents.segment import Segment
 from rl.data.comparisons import TokenComparison, read_comparisons
 from rl.data.split import Prompted, split_by_prompt
 from rl.errors import UsageError
-from rl.imitation.training import check_lengths
 from rl.learner.model import load_model
 from rl.preferences.config import PreferenceConfig
 from rl.rollout.task_order import TaskOrder
-from rl.run.display.screen import Screen
 from rl.run.metrics.intervals import PassRate, pass_rate
+from rl.run.screen import Screen
 from rl.run.training_log import TrainingLog
+from rl.runtime.imitation import check_lengths
 from rl.runtime.model import device_of, dtype_of, load_tokenizer
 
 STEPS_PER_LINE = 50

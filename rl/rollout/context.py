@@ -12,7 +12,7 @@ from agents.completion import SamplingParams
 from agents.policy import Policy
 from agents.renderer import Renderer
 from envs.env import EnvOptions, TextEnv
-from rl.run.monitoring.activity import Activities
+from rl.run.process.activity import Activities
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from rl.rollout.attempt import Attempt
 from rl.rollout.context import EpisodeContext
 from rl.rollout.trajectory import Trajectory, Turn
 from rl.run.metrics.episodes import share_of_success
-from rl.run.monitoring.activity import ENVIRONMENT, GENERATE, POLICY, QUEUE, ROLLOUT, TOOL, Activity
+from rl.run.process.activity import ENVIRONMENT, GENERATE, POLICY, QUEUE, ROLLOUT, TOOL, Activity
 from tools.owner import acting_for
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from envs.episode import NotForkable
-from rl.credit.algorithm import Algorithm
 from rl.errors import UsageError
 from rl.rollout.attempt import Attempt
 from rl.rollout.context import EpisodeContext
@@ -37,14 +36,6 @@ class VineConfig:
     """Continuations from each state."""
     gamma_turn: float = 1.0
     """Discount per turn."""
-
-
-def vine_config(algorithm: Algorithm) -> VineConfig | None:
-    """The settings of an algorithm's Monte Carlo values; None: it uses none."""
-    advantage = algorithm.advantage
-    if not advantage.turn_rollouts:
-        return None
-    return VineConfig(rollouts=advantage.turn_rollouts, gamma_turn=advantage.turn_discount)
 
 
 class Continuation(Episode):

@@ -32,8 +32,8 @@ from pathlib import Path
 from typing import Any
 
 from rl.errors import RunFailure, UsageError
+from rl.files import make_folder, replace_text, writing
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup
-from rl.run.files import make_folder, replace_text, writing
 from rl.run.metrics.intervals import PassRate
 from rl.settings.parsing.files import flatten
 from rl.settings.parsing.plain import to_plain

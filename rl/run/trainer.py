@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from agents.segment import Segment
+from rl.credit.algorithm import Algorithm
 from rl.credit.shaping import make_shapings
 from rl.credit.shaping.agreement import agreement_metrics
 from rl.credit.shaping.record import shape
@@ -26,7 +27,7 @@ from rl.rollout.dynamic_sampling import drop_uninformative, fill
 from rl.rollout.episode import outcome_of
 from rl.rollout.task_order import TaskOrder
 from rl.rollout.trajectory import TrajectoryGroup
-from rl.rollout.vine import require_copies, vine_config
+from rl.rollout.vine import VineConfig, require_copies
 from rl.run.folder import RunFolder
 from rl.run.metrics.episodes import part_metrics, staleness_metrics
 from rl.run.metrics.intervals import PassRate
@@ -358,3 +359,11 @@ class Trainer:
         """The complete checkpoints of this run, oldest first."""
         folders = sorted(self.folder.checkpoints.glob("step-*"))
         return [path for path in folders if (path / TRAINER_STATE).is_file()]
+
+
+def vine_config(algorithm: Algorithm) -> VineConfig | None:
+    """The settings of an algorithm's Monte Carlo values; None: it uses none."""
+    advantage = algorithm.advantage
+    if not advantage.turn_rollouts:
+        return None
+    return VineConfig(rollouts=advantage.turn_rollouts, gamma_turn=advantage.turn_discount)

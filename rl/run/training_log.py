@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from rl.run.display.curve import draw_losses
-from rl.run.files import replace_text
+from rl.files import replace_text
+from rl.run.curve import draw_losses
 from rl.settings.parsing.files import as_values
 from rl.settings.parsing.plain import to_plain
 from rl.settings.tracking import TrackingConfig

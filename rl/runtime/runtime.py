@@ -19,9 +19,9 @@ from agents.local import TorchThread
 from agents.policy import Observable, Policy, Serving, Sleeper
 from agents.published_templates import TEMPLATES
 from agents.renderer import Renderer
+from rl.data.demonstrations import NoDemonstrations
 from rl.errors import UsageError
 from rl.external.collector import make_collector
-from rl.imitation.demonstrations import NoDemonstrations
 from rl.learner.lora import check_lora
 from rl.learner.model import check_model
 from rl.learner.registration import open_of
@@ -34,7 +34,7 @@ from rl.rollout.vine import VineConfig
 from rl.run.metrics.episodes import success_of
 from rl.run.metrics.intervals import PassRate, pass_rate_of_tasks
 from rl.run.metrics.service_metrics import ServiceMetrics
-from rl.run.monitoring.activity import LEARNER, OPEN, POLICY, Activities
+from rl.run.process.activity import LEARNER, OPEN, POLICY, Activities
 from rl.run.process.closing import InTime, at_end
 from rl.runtime.model import cores_of_learner, device_of, dtype_of, load_tokenizer
 from rl.runtime.tiny import make_tiny

@@ -6,9 +6,9 @@ import logging
 
 from agents.segment import Segment
 from rl.data.conversations import read_conversations
+from rl.data.demonstrations import NoDemonstrations, demonstrate
 from rl.errors import UsageError
-from rl.imitation.demonstrations import NoDemonstrations, demonstrate
-from rl.imitation.training import check_lengths
+from rl.runtime.imitation import check_lengths
 from rl.runtime.runtime import Runtime
 from rl.settings.train import TrainConfig
 

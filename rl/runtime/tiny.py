@@ -36,11 +36,11 @@ from envs.env import EnvOptions
 from envs.mixture.parts import MixOptions
 from envs.user_files import short_name, source_files
 from rl.data.conversations import Conversation
-from rl.imitation.demonstrations import demonstrate
-from rl.imitation.training import imitate, supervised
+from rl.data.demonstrations import demonstrate
+from rl.files import writing
 from rl.learner.settings import OptimizerConfig
-from rl.run.files import writing
-from rl.run.monitoring.activity import Count
+from rl.run.process.activity import Count
+from rl.runtime.imitation import imitate, supervised
 from rl.settings.groups import TinyRecipe
 from tools.references import source_of
 

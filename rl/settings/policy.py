@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from rl.policies.engine import PolicyEngine
+from rl.policies.engine import PolicyChoice
 from rl.policies.registration import find_policy, policy_names
 from rl.settings.parsing.choice import Build, Choice
 from rl.settings.parsing.unknown_keys import unknown
-
-
-@dataclass(frozen=True)
-class PolicyChoice:
-    """A chosen policy: its name, and its settings."""
-
-    name: str
-    settings: PolicyEngine
 
 
 def _resolve(name: str) -> tuple[type[Any], Mapping[str, Any], Build]:

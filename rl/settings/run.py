@@ -9,6 +9,7 @@ from typing import Literal
 from agents.completion import SamplingParams
 from envs.user_files import short_name
 from rl.errors import UsageError
+from rl.policies.engine import PolicyChoice
 from rl.run.process.cores import usable_cores
 from rl.settings.chat import ChatConfig
 from rl.settings.environment import ENV, EnvChoice
@@ -16,7 +17,7 @@ from rl.settings.groups import SamplingConfig, TinyRecipe, at_least
 from rl.settings.parsing.files import as_words
 from rl.settings.parsing.left_out import left_out
 from rl.settings.parsing.plain import to_plain
-from rl.settings.policy import POLICY, PolicyChoice
+from rl.settings.policy import POLICY
 
 MAX_THREADS = 1024
 """Above the number of processors of any machine; with many more the system ends the process."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rl.run.files import writing
+from rl.files import writing
 from rl.tracking.sink import RunInfo, Sink, SinkOptions
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rl.errors import RunFailure
-from rl.run.files import make_folder, replace_text
+from rl.files import make_folder, replace_text
 
 FOLDER = "tracking"
 """The folder of these files within the run's folder, one file per sink."""

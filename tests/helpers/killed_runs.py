@@ -21,8 +21,8 @@ import toy_envs
 import transformers.models.auto.tokenization_auto
 import transformers.models.qwen3.modeling_qwen3
 
-import rl.run.display.curve
-import rl.run.display.screen
+import rl.run.curve
+import rl.run.screen
 import rl.run.trainer
 from rl.train import main
 

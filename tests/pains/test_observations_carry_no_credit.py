@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import envs
-from rl.credit.advantage_math import gae
+from rl.credit.advantages.math import gae
 from rl.credit.algorithms import ALGORITHMS
 from rl.learner.settings import OptimizerConfig
 from rl.learner.updater import Updater

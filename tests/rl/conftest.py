@@ -28,10 +28,10 @@ def chatter():
 def toy_model(tmp_path_factory) -> Path:
     """A folder with a Qwen3 of one layer that copies a digit of 0, 1, 2 a little too seldom."""
     from agents.renderer import Renderer
-    from rl.imitation.demonstrations import demonstrate
-    from rl.imitation.training import imitate, supervised
+    from rl.data.demonstrations import demonstrate
     from rl.learner.checkpoint import save_checkpoint
     from rl.learner.settings import OptimizerConfig
+    from rl.runtime.imitation import imitate, supervised
     from rl.runtime.tiny import new_model, train_tokenizer
     from rl.settings.groups import TinyRecipe
 

@@ -15,7 +15,7 @@ import rl.sft
 import rl.train
 from envs.datasets import DatasetUnavailable
 from rl.errors import RunFailure, UsageError
-from rl.run.files import claimed_folder, discard_if_refused
+from rl.files import claimed_folder, discard_if_refused
 
 HOME = Path(__file__).resolve().parents[2]
 

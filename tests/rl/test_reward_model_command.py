@@ -19,7 +19,7 @@ from rl.learner.settings import OptimizerConfig
 from rl.preferences.reward_model import RewardModel
 from rl.preferences.updater import PreferenceUpdater
 from rl.rollout.trajectory import Trajectory, Turn
-from rl.run.display.screen import Screen
+from rl.run.screen import Screen
 
 
 def chat(prompt, said):

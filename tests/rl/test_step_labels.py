@@ -17,7 +17,7 @@ from agents.renderer import Renderer
 from envs.math.env import MathOptions
 from envs.math.verification.verifier import MathVerifier
 from rl.data.steps import read_solutions, read_steps
-from rl.run.monitoring.activity import Activities
+from rl.run.process.activity import Activities
 
 ROWS = [
     {"prompt": "2 + 3?", "completions": ["Add.", "So it is", r"\boxed{5}"], "answer": 5},

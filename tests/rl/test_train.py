@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 import envs
-from rl.imitation.demonstrations import demonstrate
+from rl.data.demonstrations import demonstrate
 from rl.learner.checkpoint import load_trainer_state, save_checkpoint
 from rl.rollout.trajectory import Trajectory
 from rl.run.folder import read_jsonl

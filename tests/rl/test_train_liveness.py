@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from processes import alive
 
-from rl.run.monitoring.state import read_state
+from rl.run.process.state import read_state
 from rl.status import main as status
 
 HOME = Path(__file__).resolve().parents[2]

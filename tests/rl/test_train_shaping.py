@@ -10,8 +10,8 @@ import pytest
 from envs.env import EnvOptions
 from envs.rewards import register, registration
 from rl.credit.shaping import Shaping
+from rl.data.demonstrations import demonstrate
 from rl.errors import UsageError
-from rl.imitation.demonstrations import demonstrate
 from rl.rollout.trajectory import Trajectory
 from rl.run.folder import read_jsonl
 from rl.settings.parsing.command_line import parse

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations
 
-from envs.logic.tasks import DrawnTasks
+from envs.datasets.generated import DrawnTasks
 
 MAX_LENGTH = 200
 """Maximum characters of an expression."""

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
+from envs.datasets.generated import DrawnTasks
 from envs.logic.knights.statements import (
     ROLES,
     Statement,
@@ -16,7 +17,6 @@ from envs.logic.knights.statements import (
     to_text,
     truth,
 )
-from envs.logic.tasks import DrawnTasks
 
 # Names of the first speaker, the second speaker, and so on. As with A, B and C in books, a name
 # identifies the position, so that a small model need not search the text. The names are short and

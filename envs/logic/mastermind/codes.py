@@ -11,7 +11,7 @@ from itertools import product
 import numpy as np
 import numpy.typing as npt
 
-from envs.logic.tasks import DrawnTasks
+from envs.datasets.generated import DrawnTasks
 
 Codes = npt.NDArray[np.int64]
 """Sorted indices in ``Game.codes``."""

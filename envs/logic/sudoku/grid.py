@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from envs.logic.tasks import NUM_TASKS, check_index, split_of, task_rng
+from envs.datasets.generated import NUM_TASKS, check_index, split_of, task_rng
 
 Grid = tuple[int, ...]
 """Digits row by row; 0 is an empty cell."""

@@ -7,6 +7,6 @@ __all__ = ["Member", "Shaping", "Weighted", "make_shapings"]
 
 for _name in ("kimi_length", "overlong", "l1_exact", "l1_max", "cosine"):
     register("shaping", _name, f"rl.credit.shaping.components:{_name}")
-register("shaping", "judge", "rl.judging.shaping:judge")
+register("shaping", "judge", "rl.preferences.judge_shaping:judge")
 for _name in ("reward_model", "process_model"):
     register("shaping", _name, f"rl.preferences.shaping:{_name}")

@@ -1,0 +1,1 @@
+"""The process of a run: its start and its end, its activities, and what watches them."""

@@ -1,7 +1,7 @@
 """Deadlines for closing a run's components, and for the end of its process.
 
 :class:`InTime` cancels a component that does not close in time. If the component cannot be
-cancelled, or blocks the event loop, the watchdog (``rl.run.monitoring.watchdog``) ends the process.
+cancelled, or blocks the event loop, the watchdog (``rl.run.process.watchdog``) ends the process.
 :func:`run_in_time` and :func:`exit_process` end the process if its event loop or a thread does not
 finish.
 """
@@ -19,8 +19,8 @@ from types import TracebackType
 from typing import Any, Generic, NoReturn, TypeVar
 
 from rl.errors import FAILED, UNCLOSED, RunFailure, Unclosed
-from rl.run.monitoring.activity import CLOSE, Activities
-from rl.run.monitoring.stacks import awaited_by, stacks_of_threads
+from rl.run.process.activity import CLOSE, Activities
+from rl.run.process.stacks import awaited_by, stacks_of_threads
 
 T = TypeVar("T")
 _SHOWN = 4

@@ -10,30 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, TextIO, TypeVar
 
-from agents.policy import PolicyFailure
-from envs.datasets import DatasetUnavailable
-from envs.episode import EnvFailure
-from rl.errors import FAILED, RunFailure, UsageError
-from rl.run.files import write_stderr, write_stdout
+from rl.errors import EXPECTED_ERRORS, FAILED, RunFailure
+from rl.files import write_stderr, write_stdout
 from rl.run.process.cores import bound_spinning
 from rl.run.process.interrupt import terminable
 from rl.settings.models import find_model
 from rl.settings.parsing.command_line import parse
 from rl.settings.run import ModelConfig, as_lines
 from rl.settings.tracking import TrackingConfig
-from tools.sandbox.errors import SandboxUnavailable
 
 INTERRUPTED = 130
 """Exit code of a command that a user stopped."""
-EXPECTED_ERRORS = (
-    UsageError,
-    RunFailure,
-    SandboxUnavailable,
-    DatasetUnavailable,
-    EnvFailure,
-    PolicyFailure,
-)
-"""Errors that end a command with one line; any other error is a bug and shows its traceback."""
 
 
 class Runnable(Protocol):

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
-from rl.run.monitoring.activity import CLOSE, Activities
+from rl.run.process.activity import CLOSE, Activities
 from rl.run.process.host import COMMAND, Host
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from scripted_vllm import POISON, ScriptedServer, opened
 
 from agents.completion import SamplingParams
 from agents.policy import PolicyFailure
-from rl.run.monitoring.activity import Activities
+from rl.run.process.activity import Activities
 
 ONE = SamplingParams(max_tokens=1, seed=1)
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rl.credit.advantage_math import gae, group_advantages, suffix_sums, whiten
+from rl.credit.advantages.math import gae, group_advantages, suffix_sums, whiten
 
 NAN = float("nan")
 

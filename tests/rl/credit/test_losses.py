@@ -7,14 +7,12 @@ from hypothesis import strategies as st
 
 from rl.credit.losses import (
     adapted_kl_coef,
-    clip_regions,
-    clipped_surrogate,
     kl_penalty,
-    log_ratio,
     token_weights,
     value_loss,
     weighted_sum,
 )
+from rl.credit.ratios import clip_regions, clipped_surrogate, log_ratio
 
 AGGREGATIONS = ["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rl.credit.advantage_math import group_advantages
+from rl.credit.advantages.math import group_advantages
 from rl.credit.algorithm import Algorithm
 
 trl = pytest.importorskip("trl")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl.credit.advantage_math import gae, group_advantages, suffix_sums, whiten
+from rl.credit.advantages.math import gae, group_advantages, suffix_sums, whiten
 from rl.credit.algorithm import Algorithm
 from rl.credit.assignment import correction_weights
 from rl.credit.losses import kl_penalty, token_weights, value_loss, weighted_sum

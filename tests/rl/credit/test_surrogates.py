@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rl.credit.algorithms import ALGORITHMS
-from rl.credit.losses import diverged, row_means, surrogate, token_weights
+from rl.credit.losses import diverged, surrogate, token_weights
 from rl.credit.plugin import SURROGATES
+from rl.credit.ratios import row_means
 
 NAMES = [n for n in SURROGATES.names() if SURROGATES.find(n).__module__ == "rl.credit.surrogates"]
 GRPO = ALGORITHMS["grpo"]

@@ -8,10 +8,10 @@ import pytest
 
 import envs
 from envs.episode import EnvFailure
+from rl.data.demonstrations import NoDemonstrations, demonstrate
 from rl.errors import UsageError
 from rl.external.env import AgentEnv, AgentOptions
 from rl.external.program import open_program
-from rl.imitation.demonstrations import NoDemonstrations, demonstrate
 from rl.runtime.tiny import _data_hashes
 from rl.settings.parsing.command_line import parse
 from rl.settings.train import PRESETS, TrainConfig

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rl.credit.advantage_math import dense_advantages, suffix_sums
+from rl.credit.advantages.math import dense_advantages, suffix_sums
 from rl.credit.algorithms import ALGORITHMS
 from rl.credit.assignment import assign_credit
 from rl.credit.batch import Batch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rl.credit.advantage_math import group_advantages
+from rl.credit.advantages.math import group_advantages
 from rl.rollout.trajectory import Segment, Trajectory, TrajectoryGroup, Turn
 
 

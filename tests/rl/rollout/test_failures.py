@@ -19,8 +19,8 @@ from agents.scripted import ScriptedPolicy
 from envs.code.env import CodeSandboxEnv
 from rl.rollout.collector import Collector, RolloutFailure
 from rl.rollout.context import EpisodeContext, EpisodeLimits
-from rl.run.display.screen import failures
 from rl.run.metrics.episodes import rollout_metrics
+from rl.run.screen import failures
 from tools.sandbox import SandboxFailure
 
 SEARCH = "<think> </think> <search> sport of Bako </search>"

@@ -16,7 +16,7 @@ from envs.replay import main as replay
 from rl.credit.algorithms import ALGORITHMS
 from rl.credit.assignment import assign_credit
 from rl.credit.batch import Batch
-from rl.imitation.demonstrations import demonstrate
+from rl.data.demonstrations import demonstrate
 from rl.rollout.collector import Collector
 from rl.rollout.context import EpisodeContext, EpisodeLimits
 from rl.rollout.trajectory import Trajectory

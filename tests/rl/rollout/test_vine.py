@@ -23,8 +23,9 @@ from rl.errors import UsageError
 from rl.rollout.collector import Collector, RolloutFailure
 from rl.rollout.context import EpisodeContext, EpisodeLimits
 from rl.rollout.trajectory import Continuations, Segment, Trajectory, Turn
-from rl.rollout.vine import VineConfig, require_copies, return_to_go, vine_config
+from rl.rollout.vine import VineConfig, require_copies, return_to_go
 from rl.run.metrics.episodes import rollout_metrics
+from rl.run.trainer import vine_config
 from tools.sandbox import SandboxUnavailable
 
 VINE = VineConfig(rollouts=4)

@@ -20,7 +20,7 @@ import rl.run.trainer
 import rl.runtime
 from rl.learner.checkpoint import load_trainer_state
 from rl.run.folder import read_jsonl
-from rl.run.monitoring.state import read_state
+from rl.run.process.state import read_state
 from rl.train import main
 
 DETERMINISTIC = {"deterministic": "true", "env__max_turns": 2, "save_every": 1, "eval__every": 1}

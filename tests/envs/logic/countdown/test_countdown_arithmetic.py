@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import pytest
 
+from envs.datasets.generated import NUM_TASKS
 from envs.logic.countdown.arithmetic import (
     BadExpression,
     CountdownTasks,
@@ -15,7 +16,6 @@ from envs.logic.countdown.arithmetic import (
     find,
     made_of,
 )
-from envs.logic.tasks import NUM_TASKS
 
 
 @pytest.mark.parametrize(

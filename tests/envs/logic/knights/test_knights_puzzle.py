@@ -7,6 +7,7 @@ from itertools import permutations, product
 
 import pytest
 
+from envs.datasets.generated import NUM_TASKS
 from envs.logic.knights.puzzle import MAX_PEOPLE, NAMES, KnightsTasks, Puzzle, draw, key, read
 from envs.logic.knights.statements import (
     from_text,
@@ -17,7 +18,6 @@ from envs.logic.knights.statements import (
     to_text,
     truth,
 )
-from envs.logic.tasks import NUM_TASKS
 
 PEOPLE = ("Zoey", "Oliver", "Liam")
 OTHERS = (("knave", 2), ("knight", 0))

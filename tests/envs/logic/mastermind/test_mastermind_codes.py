@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from envs.datasets.generated import NUM_TASKS
 from envs.logic.mastermind.codes import (
     CodeTasks,
     Feedback,
@@ -14,7 +15,6 @@ from envs.logic.mastermind.codes import (
     num_codes,
     parse_guess,
 )
-from envs.logic.tasks import NUM_TASKS
 
 
 @pytest.mark.parametrize(

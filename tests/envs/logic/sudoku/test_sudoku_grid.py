@@ -7,8 +7,8 @@ from itertools import product
 
 import pytest
 
+from envs.datasets.generated import NUM_TASKS
 from envs.logic.sudoku.grid import MAX_HOLES, SudokuTasks, dig, mistake, solve, units
-from envs.logic.tasks import NUM_TASKS
 
 FULL = (1, 2, 3, 4, 3, 4, 1, 2, 2, 1, 4, 3, 4, 3, 2, 1)
 

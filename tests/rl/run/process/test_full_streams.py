@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from rl.errors import RunFailure
-from rl.run.display.screen import Display
-from rl.run.monitoring.state import RunState, read_state, write_state
 from rl.run.process.command import _Log
+from rl.run.process.state import RunState, read_state, write_state
+from rl.run.screen import Display
 from rl.status import main as status
 
 HOME = Path(__file__).resolve().parents[4]

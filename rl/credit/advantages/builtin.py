@@ -1,6 +1,6 @@
 """Built-in advantages: one plug-in for each value of ``advantage``.
 
-:mod:`rl.credit.advantage_math` has the formulas; :class:`rl.credit.assignment.CreditInputs` has the
+:mod:`rl.credit.advantages.math` has the formulas; :class:`CreditInputs` has the
 inputs. This module does not import torch, because command lines are parsed without it.
 """
 
@@ -16,7 +16,7 @@ from rl.credit.plugin import Advantage, Credit, register
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rl.credit.assignment import CreditInputs
+    from rl.credit.advantages.inputs import CreditInputs
 
 
 @register

@@ -8,7 +8,7 @@ import rl.eval
 import rl.sft
 import rl.train
 from envs.env import EnvOptions
-from rl.imitation.demonstrations import NoDemonstrations, demonstrate
+from rl.data.demonstrations import NoDemonstrations, demonstrate
 
 
 async def test_demonstrations_depend_on_their_seed_alone():

@@ -13,8 +13,8 @@ from envs.judges.chooser import JudgeFailure
 from envs.judges.verdicts import reference_messages
 from envs.reference.judges import ChooserJudge
 from rl.data.conversations import Conversation, Exchange
-from rl.judging.local import LocalChooser
 from rl.learner.scoring import ScoringModel
+from rl.preferences.judge_model import LocalChooser
 from rl.runtime.tiny import new_model, train_tokenizer
 from rl.settings.groups import TinyRecipe
 

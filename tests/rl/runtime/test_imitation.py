@@ -10,8 +10,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from agents.completion import Completion, FinishReason
 from agents.segment import Segment
-from rl.imitation.training import imitate, supervised
 from rl.learner.settings import OptimizerConfig
+from rl.runtime.imitation import imitate, supervised
 
 
 @pytest.fixture

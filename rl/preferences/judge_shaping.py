@@ -101,7 +101,7 @@ class _Grader:
     def _local(self) -> Chooser:
         import torch
 
-        from rl.judging.local import load_judge
+        from rl.preferences.judge_model import load_judge
 
         here = "cuda" if torch.cuda.is_available() else "cpu"
         return load_judge(self._model, here, torch.float32 if here == "cpu" else torch.bfloat16)

@@ -7,15 +7,16 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TextIO
+from typing import Any, Self, TextIO
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from rl.run.files import writing
+from rl.files import writing
 from rl.run.metrics.no_gradient import REASONS, cause_in, no_gradient_of
+from rl.tracking.sink import RunInfo, Sink, SinkOptions
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 PLAIN_EVERY_S = 10.0
@@ -198,3 +199,24 @@ def _seconds(metrics: Mapping[str, float]) -> str:
         if key.startswith("time/learner/") and seconds >= 0.005
     ]
     return ", ".join(f"{name} {seconds:.2f}" for name, seconds in parts)
+
+
+class OnScreen(Sink):
+    """Shows the steps of a run; the run calls it directly.
+
+    Args:
+        display: the screen.
+    """
+
+    def __init__(self, display: Display) -> None:
+        super().__init__(SinkOptions())
+        self._display = display
+
+    def open(self, run: RunInfo, id: str) -> str:
+        """Do nothing, as the display is already open."""
+        return ""
+
+    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Show a step; evaluations between steps are reported as lines."""
+        if "step_time" in metrics:
+            self._display.step(step, metrics)

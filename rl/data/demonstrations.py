@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -13,7 +13,6 @@ import envs
 from envs.env import EnvOptions
 from envs.token_budget import without_budget
 from rl.data.conversations import Conversation, Exchange
-from rl.run.monitoring.activity import Count
 
 
 class NoDemonstrations(ValueError):
@@ -36,7 +35,7 @@ async def demonstrate(
     tasks: Sequence[int],
     seed: int,
     concurrency: int = 32,
-    count: Count = lambda *_: None,
+    count: Callable[[str, int, int], None] = lambda *_: None,
 ) -> list[Conversation]:
     """Play one episode of each task with the environment's demonstrator, which makes some errors.
 
@@ -49,7 +48,7 @@ async def demonstrate(
         tasks: indices into the options' split.
         seed: seed of the demonstrator's errors.
         concurrency: largest number of concurrent episodes.
-        count: called at the end of each episode.
+        count: called with ("demonstrations", ended, all) at the end of each episode.
 
     Raises:
         NoDemonstrations: the environment has no demonstrator.

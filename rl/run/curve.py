@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rl.run.files import writing
+from rl.files import writing
 from rl.run.metrics.no_gradient import cause_in
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from rl.run.monitoring.activity import GENERATE, LEARNER, POLICY, QUEUE, ROLLOUT, Activities
-from rl.run.monitoring.ledger import Lane
+from rl.run.process.activity import GENERATE, LEARNER, POLICY, QUEUE, ROLLOUT, Activities
+from rl.run.process.ledger import Lane
 
 
 class Clock:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from agents.policy import Busy, Observable
-from rl.run.monitoring.ledger import Lane
+from rl.run.process.ledger import Lane
 
 ROLLOUT, LEARNER, POLICY, CLOSE = "rollout", "learner", "policy", "close"
 """Lanes. ``CLOSE`` holds what is being closed, and counts no seconds."""
@@ -119,7 +119,7 @@ class Activities:
 
         Args:
             name: the lane's name.
-            precedence: see :class:`~rl.run.monitoring.ledger.Lane`.
+            precedence: see :class:`~rl.run.process.ledger.Lane`.
 
         Returns:
             A context manager's function: ``with busy(state)`` counts its seconds in the lane.

@@ -23,12 +23,12 @@ from typing import Self
 
 from rl.errors import STALLED as STALLED_CODE
 from rl.errors import UNCLOSED, RunFailure, RunStalled
-from rl.run.monitoring import state as states
-from rl.run.monitoring.activity import CLOSE, Activities
-from rl.run.monitoring.ledger import IDLE
-from rl.run.monitoring.stacks import position_of, stack_report
-from rl.run.monitoring.state import RunState, born_at, namespace, write_state
+from rl.run.process import state as states
+from rl.run.process.activity import CLOSE, Activities
 from rl.run.process.host import COMMAND, Host
+from rl.run.process.ledger import IDLE
+from rl.run.process.stacks import position_of, stack_report
+from rl.run.process.state import RunState, born_at, namespace, write_state
 from rl.settings.train import TrainConfig
 
 logger = logging.getLogger(__name__)

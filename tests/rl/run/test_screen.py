@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from rl.run.display.screen import Display, Screen, sparkline
+from rl.run.screen import Display, Screen, sparkline
 
 METRICS = {
     "reward": 0.25,

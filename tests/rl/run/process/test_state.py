@@ -13,8 +13,8 @@ from dataclasses import asdict
 import pytest
 
 from rl.errors import UsageError
-from rl.run.monitoring import state as states
-from rl.run.monitoring.state import RunState, born_at, read_state, write_state
+from rl.run.process import state as states
+from rl.run.process.state import RunState, born_at, read_state, write_state
 from rl.status import main as status
 
 MESSAGE = states._FILE_KEYS["message"]

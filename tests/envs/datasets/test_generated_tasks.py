@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from envs.logic.tasks import NUM_TASKS, DrawnTasks, split_of
+from envs.datasets.generated import NUM_TASKS, DrawnTasks, split_of
 
 
 def numbers(split: str, seed: int = 0, family: str = "numbers") -> DrawnTasks[int]:

@@ -14,9 +14,7 @@ from typing import TextIO
 
 from safetensors import SafetensorError
 
-from envs.datasets import DatasetUnavailable
-from rl.errors import RunFailure, UsageError
-from tools.sandbox.errors import SandboxUnavailable
+from rl.errors import REFUSED_INPUTS, RunFailure, UsageError
 
 
 def make_folder(path: Path) -> None:
@@ -63,7 +61,7 @@ def discard_if_refused(path: Path) -> Iterator[None]:
     is_new = not path.exists()
     try:
         yield
-    except (UsageError, DatasetUnavailable, SandboxUnavailable):
+    except REFUSED_INPUTS:
         if is_new and not _has_results(path):
             shutil.rmtree(path, ignore_errors=True)
         raise

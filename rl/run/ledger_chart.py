@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rl.run.files import writing
+from rl.files import writing
 
 _COLOURS = {
     "generate": "#1f5673",

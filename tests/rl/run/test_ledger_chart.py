@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rl.run.display.ledger_chart import draw_ledger, lanes_of
+from rl.run.ledger_chart import draw_ledger, lanes_of
 
 RECORDS = [
     {"step": 0, "eval/success": 0.5},

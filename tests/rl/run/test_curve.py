@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rl.run.display.curve import curve, draw_curve
+from rl.run.curve import curve, draw_curve
 from rl.run.metrics.intervals import pass_rate
 
 

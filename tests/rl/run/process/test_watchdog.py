@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 from rl.settings.parsing.command_line import parse
 from rl.settings.train import TrainConfig
-from rl.run.monitoring import watchdog
-from rl.run.monitoring.activity import Activities
+from rl.run.process import watchdog
+from rl.run.process.activity import Activities
 
 watchdog.STOPPED_S = 1.0
 words = ["env=code-sandbox", "env.step_timeout_s=1", "stall_s=3", "close_s=3"]

@@ -14,8 +14,8 @@ from envs.judges.verdicts import expected_grade, grades
 from rl.credit.shaping import Member, make_shapings
 from rl.data.conversations import Conversation, Exchange
 from rl.errors import RunFailure
-from rl.judging.local import load_judge
 from rl.learner.checkpoint import save_checkpoint
+from rl.preferences.judge_model import load_judge
 from rl.rollout.trajectory import Trajectory, Turn
 from rl.runtime.tiny import new_model, train_tokenizer
 from rl.settings.groups import TinyRecipe

@@ -1,0 +1,27 @@
+"""Advantages: the built-in ones, their inputs and their formulas."""
+
+from rl.credit.advantages.builtin import (
+    BatchOutcome,
+    BilevelGae,
+    Gae,
+    GroupDense,
+    GroupInGroup,
+    GroupOutcome,
+    GroupProcess,
+    RewardToGo,
+    TurnGae,
+    Vine,
+)
+
+__all__ = [
+    "BatchOutcome",
+    "BilevelGae",
+    "Gae",
+    "GroupDense",
+    "GroupInGroup",
+    "GroupOutcome",
+    "GroupProcess",
+    "RewardToGo",
+    "TurnGae",
+    "Vine",
+]

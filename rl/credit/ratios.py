@@ -1,0 +1,150 @@
+"""Ratios of two policies at sampled tokens: what surrogates and corrections compute with.
+
+Shapes: ``[N]`` is the sampled tokens of an update, ``[n]`` those of one micro-batch.
+This module does not import torch, because command lines are parsed without it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MAX_LOG_RATIO = 20.0
+"""Log-ratios are clamped to plus or minus this value: e^20 is finite and outside of any clip."""
+
+
+def log_ratio(logprobs: Tensor, other: Tensor) -> Tensor:
+    """``log(pi / other)``, clamped so that its exponential stays finite. ``[N]``."""
+    return (logprobs - other).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+
+
+def clipped_surrogate(
+    ratio: Tensor,
+    advantages: Tensor,
+    clip_low: float,
+    clip_high: float,
+    dual_clip: float | None = None,
+) -> Tensor:
+    """``-min(ratio A, clip(ratio, 1 - clip_low, 1 + clip_high) A)``, per token.
+
+    PPO (Schulman et al. 2017, equation 7); unequal bounds are DAPO's clip-higher (section 3.1).
+    With ``dual_clip`` c, where A < 0 the loss is at most ``-c A`` (Ye et al. 2020, equation 5).
+
+    Args:
+        ratio: ``[N]``, pi / pi_old.
+        advantages: ``[N]``.
+        clip_low: lower bound of the ratio, as a distance from 1.
+        clip_high: upper bound of the ratio, as a distance from 1.
+        dual_clip: c > 1, or None for plain clipping.
+    """
+    plain = -advantages * ratio
+    clipped = -advantages * ratio.clamp(1 - clip_low, 1 + clip_high)
+    loss = plain.maximum(clipped)
+    if dual_clip is None:
+        return loss
+    return loss.minimum(-dual_clip * advantages).where(advantages < 0, loss)
+
+
+def clip_regions(
+    ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float
+) -> tuple[Tensor, Tensor]:
+    """Where the clip stops the gradient: below with A < 0, above with A > 0. ``[N]`` booleans."""
+    low = (ratio < 1 - clip_low) & (advantages < 0)
+    high = (ratio > 1 + clip_high) & (advantages > 0)
+    return low, high
+
+
+def row_sums(x: Tensor, rows: Tensor) -> Tensor:
+    """At each token, the sum of ``x`` over the tokens of its sequence. ``[n]``."""
+    index = rows.unique(return_inverse=True)[1]
+    sums = x.new_zeros(int(index.max()) + 1 if len(index) else 0)
+    return sums.index_add(0, index, x)[index]
+
+
+def row_means(x: Tensor, rows: Tensor) -> Tensor:
+    """At each token, the mean of ``x`` over the tokens of its sequence. ``[n]``."""
+    return row_sums(x, rows) / row_sums(x.new_ones(x.shape), rows)
+
+
+@dataclass(frozen=True, slots=True)
+class SurrogateLoss:
+    """The policy's loss at each token, and the tokens that a bound changed."""
+
+    loss: Tensor
+    """``[n]``, minimised."""
+    below: Tensor | None = None
+    """``[n]`` booleans: where the lower bound stops the gradient (``cispo``: bounds it); None:
+    nowhere."""
+    above: Tensor | None = None
+    """``[n]`` booleans: the same for the upper bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ratios:
+    """The n sampled tokens of a micro-batch under two policies."""
+
+    logprobs: Tensor
+    """``[n]``, log pi; the gradient goes here."""
+    old: Tensor
+    """``[n]``, log pi_old."""
+    advantages: Tensor
+    """``[n]``."""
+    rows: Tensor
+    """``[n]`` integers >= 0; equal ones are tokens of one sequence (an episode, or a role's part of
+    it). With ``by_sequence`` all tokens of a sequence are here."""
+    of_sampler: bool = False
+    """Whether pi_old is the sampler's recorded log-probability (``old_logprobs=sampling``)."""
+
+    def log_ratio(self) -> Tensor:
+        """``log(pi / pi_old)``, clamped so that its exponential stays finite. ``[n]``."""
+        return log_ratio(self.logprobs, self.old)
+
+    def sums(self, x: Tensor) -> Tensor:
+        """At each token, the sum of ``x`` over the tokens of its sequence. ``[n]``."""
+        return row_sums(x, self.rows)
+
+    def means(self, x: Tensor) -> Tensor:
+        """At each token, the mean of ``x`` over the tokens of its sequence. ``[n]``."""
+        return row_means(x, self.rows)
+
+    def clipped(self, ratio: Tensor, low: float, high: float, dual: float | None) -> SurrogateLoss:
+        """PPO's clip of a ratio; :func:`clipped_surrogate`."""
+        loss = clipped_surrogate(ratio, self.advantages, low, high, dual)
+        return SurrogateLoss(loss, *clip_regions(ratio.detach(), self.advantages, low, high))
+
+
+class SamplerRatios:
+    """Ratios rho = pi_old / pi_sampler of N sampled tokens, and of their episodes.
+
+    Args:
+        old: ``[N]``, log-probabilities under the policy at the start of the update.
+        sampling: ``[N]``, the sampler's recorded log-probabilities.
+        episode_ids: ``[N]`` integers >= 0.
+    """
+
+    def __init__(self, old: Tensor, sampling: Tensor, episode_ids: Tensor) -> None:
+        log_rho = log_ratio(old, sampling)
+        self.rho = log_rho.exp()
+        """``[N]``."""
+        _, self._index, counts = episode_ids.unique(return_inverse=True, return_counts=True)
+        self._zeros = log_rho.new_zeros(len(counts))
+        total = self._zeros.index_add(0, self._index, log_rho)
+        self.product = total.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()[self._index]
+        """``[N]``, product of rho over the token's episode."""
+        self.geometric_mean = (total / counts).exp()[self._index]
+        """``[N]``, geometric mean of rho over the token's episode."""
+
+    def anywhere(self, chosen: Tensor) -> Tensor:
+        """Whether any token of each token's episode is ``chosen``; both ``[N]`` booleans."""
+        counts = self._zeros.index_add(0, self._index, chosen.to(self._zeros.dtype))
+        return counts[self._index] > 0
+
+    def inside(
+        self, weights: Tensor | float, ratios: Tensor, low: float, high: float
+    ) -> tuple[Tensor, Tensor]:
+        """``weights`` where ``ratios`` are from low to high, else 0; and where they are not."""
+        outside = (ratios < low) | (ratios > high)
+        return (ratios.new_ones(ratios.shape) * weights).masked_fill(outside, 0.0), outside

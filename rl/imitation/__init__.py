@@ -1,1 +1,0 @@
-"""Demonstrations of environments, and supervised training on conversations."""
