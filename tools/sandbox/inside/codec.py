@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import _socket
 import json
+import operator
 import socket
 import struct
 from collections.abc import Callable
@@ -19,6 +20,14 @@ MAX_DEPTH = 40
 MAX_FRAME = 1 << 20
 """Most bytes of one frame, without its length prefix."""
 _MAX_EQUAL_HASHES = 100
+_FEW_KEYS = 4096
+"""Number of keys up to which colliding ones are harmless."""
+_SLOTS_PER_KEY = 16
+"""Further slots that a table may try for a key, on average; fractions and large powers need 8."""
+_WORD = (1 << 64) - 1
+# Slots that a table tries one after another, growth of a full table, and the part of it that fills.
+_DICT = 1, 2, 2 / 3
+_SET = 10, 4, 3 / 5
 # Made once: `json.dumps` and `json.loads` do more work in each forked process.
 encode_json = json.JSONEncoder(separators=(",", ":")).encode
 _decode_json = json.JSONDecoder().raw_decode
@@ -93,7 +102,7 @@ def _decode(data: Any, depth: int) -> Any:
     if tag == "d":
         if any(type(pair) is not list or len(pair) != 2 for pair in body):
             raise CodecError("a dict is pairs")
-        keys = _distinct([_decode(pair[0], depth + 1) for pair in body])
+        keys = _distinct([_decode(pair[0], depth + 1) for pair in body], *_DICT)
         return dict(zip(keys, [_decode(pair[1], depth + 1) for pair in body], strict=True))
     if tag == "c" and len(body) == 2 and all(type(part) is str for part in body):
         return complex(float.fromhex(body[0]), float.fromhex(body[1]))
@@ -103,9 +112,9 @@ def _decode(data: Any, depth: int) -> Any:
     if tag == "t":
         return tuple(items)
     if tag == "s":
-        return set(_distinct(items))
+        return set(_distinct(items, *_SET))
     if tag == "z":
-        return frozenset(_distinct(items))
+        return frozenset(_distinct(items, *_SET))
     raise CodecError(f"unknown tag {tag[:8]!r}")
 
 
@@ -116,11 +125,42 @@ _DECODE_TEXT: dict[str, Callable[[str], Any]] = {
 }
 
 
-def _distinct(keys: list[Any]) -> list[Any]:
-    # A hash table of keys with equal hashes takes quadratic time: refuse it before it is built.
-    if len(keys) - len({hash(key) for key in keys}) > _MAX_EQUAL_HASHES:
+def _distinct(keys: list[Any], linear: int, growth: int, load: float) -> list[Any]:
+    """``keys``, if a hash table of them is fast to build.
+
+    The parameters describe the table: see ``_DICT``.
+    """
+    hashes = sorted(map(hash, keys))
+    if sum(map(operator.eq, hashes, hashes[1:])) > _MAX_EQUAL_HASHES:
         raise CodecError("too many keys have equal hashes")
+    if len(keys) > _FEW_KEYS and hashes[-1] - hashes[0] > len(keys):
+        _check_slots([hash(key) for key in keys], linear, growth, load)
     return keys
+
+
+def _check_slots(hashes: list[int], linear: int, growth: int, load: float) -> None:
+    """Simulate CPython's hash tables: keys may collide although no two hashes are equal.
+
+    Keys that fill a part of the order in which a table tries its slots, and others that come to its
+    start, take quadratic time in one step of the interpreter, which stops all threads.
+    """
+    size = 1 << 13
+    while True:
+        held = hashes[: int(size * load)]
+        taken = bytearray(size)
+        steps = _SLOTS_PER_KEY * len(held)
+        for number in held:
+            slot, rest = number & (size - 1), number & _WORD
+            while (free := taken.find(0, slot, slot + linear)) < 0:
+                rest >>= 5
+                slot = (5 * slot + rest + 1) & (size - 1)
+                steps -= 1
+            taken[free] = 1
+            if steps < 0:
+                raise CodecError("too many keys collide")
+        if len(held) == len(hashes):
+            return
+        size *= growth
 
 
 def pack(message: Any) -> bytes:

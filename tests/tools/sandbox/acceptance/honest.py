@@ -51,6 +51,16 @@ HONEST: list[Program] = [
         "late\n",
     ),
     honest(
+        "a program that closes its output at the end",
+        "import sys\nprint('done')\nsys.stdout.close()",
+        "done\n",
+    ),
+    honest(
+        "a program that drops its output at the end",
+        "import sys\nprint('done', flush=True)\nsys.stdout = None",
+        "done\n",
+    ),
+    honest(
         "a daemon thread",
         "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), "
         "daemon=True).start()\nprint('done')",

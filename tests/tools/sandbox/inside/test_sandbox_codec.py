@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import socket
 import threading
 import time
@@ -177,6 +178,42 @@ def test_colliding_keys_are_refused_at_once():
     with pytest.raises(CodecError, match="equal hashes"):
         decode(["d", [[key, None] for key in wire[1]]])
     assert time.thread_time() - started < 1
+
+
+def walking(bits, filled, count):
+    """Integers with different hashes: the first fill a part of the order in which a table of
+    2**bits slots tries them, and the others come to its start."""
+    mask = (1 << bits) - 1
+    path = [1]
+    while len(path) < filled:
+        path.append((5 * path[-1] + 1) & mask)
+    place = {slot: index for index, slot in enumerate(path)}
+    numbers, found = random.Random(0), set()
+    while len(found) < count:
+        number = numbers.randrange(mask, 1 << 2 * bits)
+        slot, rest = number & mask, number
+        while slot in place and rest:
+            rest >>= 5
+            slot = (5 * slot + rest + 1) & mask
+        if place.get(slot, filled) < filled / 2:
+            found.add(number)
+    return [*path, *found]
+
+
+def test_keys_that_walk_through_the_table_are_refused():
+    keys = walking(13, filled=4000, count=1000)
+    with pytest.raises(CodecError, match="collide"):
+        decode(["d", [[["i", format(key, "x")], None] for key in keys]])
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [range(20_000), [n * 4096 for n in range(20_000)], [n / 20_000 for n in range(20_000)]],
+    ids=["numbers in a row", "multiples", "fractions"],
+)
+def test_many_keys_that_spread_are_accepted(keys):
+    assert decode(encode(dict.fromkeys(keys))) == dict.fromkeys(keys)
+    assert decode(encode(set(keys))) == set(keys)
 
 
 def test_an_enormous_integer_takes_linear_time():

@@ -282,8 +282,9 @@ def _exit(code: int) -> NoReturn:
         main_module = sys.modules.get("__main__")
         if main_module is not None:
             main_module.__dict__.clear()  # runs destructors of globals, which may still print
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None and not getattr(stream, "closed", False):
+                stream.flush()
     except BaseException:
         traceback.print_exc()
         code = code or 120
