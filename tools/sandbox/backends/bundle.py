@@ -27,6 +27,7 @@ _MODULES = (
     "config",
     "kernel",
     "fd_passing",
+    "procfs",
     "codec",
     "workdir",
     "namespaces",

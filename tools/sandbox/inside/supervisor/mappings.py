@@ -6,13 +6,14 @@ with its largest possible size.
 """
 
 # Plain os calls: this code runs every 25 ms beside each program.
-# ruff: noqa: PTH116, PTH123
+# ruff: noqa: PTH116
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
 
+from tools.sandbox.inside import procfs
 from tools.sandbox.inside.supervisor import usage
 
 SHARED_PIECE = 8 << 20
@@ -46,8 +47,7 @@ def read(members: Iterable[int], processes: int) -> dict[int, bytes]:
     texts: dict[int, bytes] = {}
     for pid in members:
         try:
-            with open(f"/proc/{pid}/maps", "rb") as file:
-                texts[pid] = file.read(room)
+            texts[pid] = procfs.read(f"/proc/{pid}/maps", room)
         except PermissionError:
             if usage.has_memory(pid):
                 raise usage.HiddenError from None

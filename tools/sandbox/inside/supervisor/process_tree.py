@@ -1,11 +1,13 @@
 """Lists processes from /proc: children, descendants, and all of a namespace."""
 
 # Plain os calls: this code runs every 25 ms beside each program.
-# ruff: noqa: PTH123, PTH208
+# ruff: noqa: PTH208
 
 from __future__ import annotations
 
 import os
+
+from tools.sandbox.inside import procfs
 
 
 def namespace_members() -> list[int]:
@@ -29,8 +31,7 @@ def children(pid: int) -> list[int]:
     found: list[int] = []
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{task}/children", "rb") as file:
-                found += [int(child) for child in file.read().split()]
+            found += map(int, procfs.read(f"/proc/{pid}/task/{task}/children").split())
     except (FileNotFoundError, ProcessLookupError):
         pass
     return found

@@ -1,7 +1,7 @@
 """Reads the usage of processes from /proc."""
 
 # Plain os calls: this code runs every 25 ms beside each program.
-# ruff: noqa: PTH115, PTH116, PTH123, PTH208
+# ruff: noqa: PTH115, PTH116, PTH208
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import os
 import socket
 from collections.abc import Iterable
 from typing import NamedTuple
+
+from tools.sandbox.inside import procfs
 
 _PAGE = os.sysconf("SC_PAGESIZE")
 _CLOCK = os.sysconf("SC_CLK_TCK")
@@ -58,8 +60,7 @@ def of(pid: int) -> Usage:
     if fields[0] == b"Z" and fields[17] != b"1":
         entry = next((task for task in tasks(pid) if _state(pid, task) not in _DEAD), pid)
         fields = _stat(f"/proc/{entry}/stat")
-    with open(f"/proc/{entry}/status", "rb") as file:
-        status = file.read()
+    status = procfs.read(f"/proc/{entry}/status")
     ending = fields[0] not in _DEAD and b"\nVmPTE:" not in status
     resident = int(fields[21]) * _PAGE + _bytes(status, b"\nVmSwap:")
     tables = _bytes(status, b"\nVmPTE:")
@@ -101,8 +102,8 @@ def progress(pid: int) -> dict[int, tuple[int, int]]:
         with contextlib.suppress(OSError):  # the thread has ended
             fields = _stat(f"/proc/{pid}/task/{task}/stat")
             if fields[0] in (b"R", b"S"):
-                with open(f"/proc/{pid}/task/{task}/status", "rb") as file:
-                    lines = [line for line in file if line.startswith(_SWITCHES)]
+                status = procfs.read(f"/proc/{pid}/task/{task}/status")
+                lines = [line for line in status.splitlines() if line.startswith(_SWITCHES)]
                 switches = sum(int(line.split()[1]) for line in lines)
                 found[task] = int(fields[11]) + int(fields[12]), switches
     return found
@@ -121,8 +122,7 @@ def _state(pid: int, task: int) -> bytes:
 
 def _stat(path: str) -> list[bytes]:
     """The fields from the third on; the second is a name that the program chooses."""
-    with open(path, "rb") as file:
-        data = file.read()
+    data = procfs.read(path)
     return data[data.rindex(b")") + 2 :].split()
 
 
@@ -133,10 +133,10 @@ def proportional(pid: int) -> int:
         OSError: the process has ended.
     """
     try:
-        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
-            lines = [line for line in file if line.startswith((b"Pss:", b"SwapPss:"))]
+        text = procfs.read(f"/proc/{pid}/smaps_rollup")
     except PermissionError:
         return of(pid).resident  # unreadable: the resident size counts in full
+    lines = [line for line in text.splitlines() if line.startswith((b"Pss:", b"SwapPss:"))]
     return sum(int(line.split()[1]) for line in lines) * 1024
 
 

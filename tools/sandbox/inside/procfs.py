@@ -1,0 +1,27 @@
+"""Reads files of /proc."""
+
+from __future__ import annotations
+
+import os
+
+_CHUNK = 1 << 13
+
+
+def read(path: str, most: int = 1 << 30) -> bytes:
+    """The first ``most`` bytes of a file.
+
+    A watchdog reads files of every run, so this takes plain system calls, a third of the time of
+    ``open``.
+
+    Raises:
+        OSError: there is no such file, this process may not read it, or its process has ended.
+    """
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        data = chunk = os.read(fd, min(_CHUNK, most))
+        while chunk and len(data) < most:
+            chunk = os.read(fd, min(_CHUNK, most - len(data)))
+            data += chunk
+        return data
+    finally:
+        os.close(fd)
