@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 from tools.sandbox.grading.channel import Channel, ChannelClosed
 from tools.sandbox.host.executor import Executor
 from tools.sandbox.host.job import Reply, Request
-from tools.sandbox.host.reading import Clock, Size, unpack
+from tools.sandbox.host.reading import Clock, unpack
 from tools.sandbox.inside.codec import CodecError, decode, pack
 from tools.sandbox.results import Outcome, OutcomeKind, RunResult, Status
 
@@ -83,12 +83,12 @@ class Conversation:
             self.result = self.executor.result(await self._reply, self.request.limits)
         return self.result
 
-    async def message(self, read: Callable[[Any, Size], Any] | None = None) -> Any:
+    async def message(self, read: Callable[[bytes], Any] = unpack) -> Any:
         """The next message.
 
         Args:
-            read: converts the plain data of the message, given their size, perhaps in another
-                thread; may raise ``CodecError``. None: return the plain data.
+            read: decodes the frame of the message, perhaps in another thread; may raise
+                ``CodecError``.
 
         Raises:
             CandidateFault: the process ended, or sent an invalid message.
@@ -97,16 +97,10 @@ class Conversation:
         try:
             frame = await self.channel.receive()
             self._clock.charge(time.monotonic() - self.channel.last_received)
-            return await self._reading(frame, read)
+            act = functools.partial(read, frame)
+            return await self.executor.reader.read(len(frame), act, self._clock)
         except (ChannelClosed, CodecError) as error:
             raise await self.fault(error) from None
-
-    async def _reading(self, frame: bytes, read: Callable[[Any, Size], Any] | None) -> Any:
-        def act() -> Any:
-            message, size = unpack(frame)
-            return message if read is None else read(message, size)
-
-        return await self.executor.reader.read(len(frame), act, self._clock)
 
     async def send(self, message: Any) -> None:
         """Send a message.
@@ -165,7 +159,7 @@ class Candidate(Conversation):
         raise await self._invalid()
 
     async def call(
-        self, name: str, arguments: Any, keywords: Any, use: Callable[[Any, Size], Any]
+        self, name: str, arguments: Any, keywords: Any, use: Callable[[Any, bytes], Any]
     ) -> Outcome:
         """Call one function with encoded arguments.
 
@@ -173,8 +167,8 @@ class Candidate(Conversation):
             name: name of the function.
             arguments: encoded positional arguments.
             keywords: encoded keyword arguments.
-            use: converts the decoded value, given its size, perhaps in another thread; should not
-                keep a large value; may raise ``CodecError``.
+            use: converts the decoded value, given its frame, perhaps in another thread; should
+                not keep a large value; may raise ``CodecError``.
 
         Returns:
             ``PASSED`` with the result of ``use``, or ``ERROR``; the value is not yet compared.
@@ -209,10 +203,11 @@ class _Used:
     result: Any
 
 
-def _read_answer(use: Callable[[Any, Size], Any], answer: Any, size: Size) -> Any:
+def _read_answer(use: Callable[[Any, bytes], Any], frame: bytes) -> Any:
+    answer = unpack(frame)
     match answer:
         case ["value", encoded, number]:
-            return ["value", _Used(use(decode(encoded), size)), number]
+            return ["value", _Used(use(decode(encoded), frame)), number]
     return answer
 
 

@@ -29,7 +29,7 @@ from tools.sandbox.grading.compare import equal, same_output
 from tools.sandbox.grading.literal import Call, call_of
 from tools.sandbox.host.executor import Executor
 from tools.sandbox.host.job import Request
-from tools.sandbox.host.reading import MemoryBudget, Size
+from tools.sandbox.host.reading import MemoryBudget, size_of
 from tools.sandbox.host.zygotes import LostError
 from tools.sandbox.inside.codec import CodecError, encode, pack
 from tools.sandbox.limits import Limits
@@ -271,10 +271,10 @@ async def _grade_calls(
     _close(sheet, candidate)
 
 
-def _compared(budget: MemoryBudget, call: Call, value: Any, size: Size) -> Outcome:
+def _compared(budget: MemoryBudget, call: Call, value: Any, frame: bytes) -> Outcome:
     right = equal(value, call.expected, call.tolerance)
     kind = OutcomeKind.PASSED if right else OutcomeKind.WRONG
-    return Outcome(kind, value if budget.take(size) else None)
+    return Outcome(kind, value if budget.take(size_of(frame)) else None)
 
 
 def _enter_fault(sheet: _Sheet, current: int | None, fault: CandidateFault) -> None:
@@ -354,7 +354,7 @@ async def _examine(
         return fault.outcome, False
 
 
-def _repacked(value: Any, _: Size) -> bytes:
+def _repacked(value: Any, _: bytes) -> bytes:
     return pack(["value", encode(value)])
 
 

@@ -70,20 +70,28 @@ def _without_texts(body: bytes) -> bytes:
     return b"".join(body.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2])
 
 
-def unpack(body: bytes) -> tuple[Any, Size]:
-    """The message of a frame, and its size.
+def unpack(body: bytes) -> Any:
+    """The message of a frame.
 
     Raises:
         CodecError: the frame is malformed or has too many values.
+    """
+    if len(body) <= _LISTS_AT_ONCE or num_lists(body) <= _LISTS_AT_ONCE:
+        return codec.unpack(body)
+    return codec.unpack(body, _read_in_slices)
+
+
+def size_of(body: bytes) -> Size:
+    """The size of a frame.
+
+    Raises:
+        CodecError: the frame has too many values.
     """
     lists = num_lists(body)
     numbers = body.count(b'["i","') + body.count(b'["f","')
     quotes = max(0, body.count(b'"') - body.count(b'\\"') - 4 * numbers)
     wide = b"\\u" in body or not body.isascii()
-    size = Size(len(body) * (_WIDEST if wide else 1), lists, lists - numbers, quotes)
-    if lists <= _LISTS_AT_ONCE:
-        return codec.unpack(body), size
-    return codec.unpack(body, _read_in_slices), size
+    return Size(len(body) * (_WIDEST if wide else 1), lists, lists - numbers, quotes)
 
 
 class Size(NamedTuple):
