@@ -13,8 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-CHUNK_ELEMENTS = 2**24
-"""Maximum logits in memory: 64 MiB in float32, 110 positions of a vocabulary of 152k."""
+HEAD_BYTES = 2**27
+"""Default size of the head's buffers: 128 MiB, 110 positions of a vocabulary of 152k."""
+BUFFERS = 2
+"""Numbers that the head holds at a time for each logit, in the precision of its softmax."""
 FAR_BELOW = -1e30
 """Logit of a token outside of the support: its probability is 0, and 0 times the logit is 0."""
 
@@ -81,6 +83,7 @@ def token_head(
     targets: Tensor,
     temperature: float,
     support: Support | None = None,
+    max_bytes: int = HEAD_BYTES,
 ) -> tuple[Tensor, Tensor]:
     """Log-probability of each target and entropy of its distribution, under the temperature.
 
@@ -95,12 +98,13 @@ def token_head(
         temperature: logits are divided by it.
         support: sampling support of the targets, which the distribution is over. None: the
             vocabulary.
+        max_bytes: size of the buffers of one chunk; a chunk has at least one position.
 
     Returns:
         ``logprobs`` and ``entropy``, both ``[n]``; both are differentiable.
     """
     apply: Callable[..., tuple[Tensor, Tensor]] = _TokenHead.apply
-    return apply(hidden, weight, bias, targets, temperature, support)
+    return apply(hidden, weight, bias, targets, temperature, support, max_bytes)
 
 
 def _log_p(
@@ -111,7 +115,9 @@ def _log_p(
     outside: Tensor | None,
 ) -> Tensor:
     logits = torch.nn.functional.linear(hidden, weight, bias)
-    logits = logits.to(_precision(logits.dtype)).div_(temperature)
+    logits = logits.to(_precision(logits.dtype))
+    if temperature != 1:
+        logits.div_(temperature)
     if outside is not None:
         logits.masked_fill_(outside, FAR_BELOW)
     return logits.log_softmax(-1)
@@ -131,15 +137,18 @@ class _TokenHead(torch.autograd.Function):
         targets: Tensor,
         temperature: float,
         support: Support | None,
+        max_bytes: int,
     ) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
         ctx.temperature, ctx.support = temperature, support
-        ctx.rows = max(1, CHUNK_ELEMENTS // weight.shape[0])
+        ctx.rows = _rows(weight, max_bytes)
         logprobs, entropy = [], []
         for part in _parts(len(hidden), ctx.rows):
             log_p = _log_p(hidden[part], weight, bias, temperature, _outside(support, part, weight))
             logprobs.append(log_p.gather(1, targets[part, None])[:, 0])
             entropy.append(log_p.exp().mul_(log_p).sum(-1).neg_())
+            # The next chunk's buffers take the place of this one's.
+            del log_p
         out = torch.cat(logprobs), torch.cat(entropy)
         ctx.save_for_backward(hidden, weight, bias, targets, out[1])
         return out
@@ -165,7 +174,10 @@ class _TokenHead(torch.autograd.Function):
                 None if grad_logprobs is None else grad_logprobs[part],
                 None if grad_entropy is None else grad_entropy[part],
             )
-            grad = grad.div_(ctx.temperature).to(hidden.dtype)
+            del log_p, outside
+            if ctx.temperature != 1:
+                grad.div_(ctx.temperature)
+            grad = grad.to(hidden.dtype)
             if grad_hidden is not None:
                 grad_hidden[part] = grad @ weight
             if grad_weight is not None:
@@ -179,7 +191,14 @@ class _TokenHead(torch.autograd.Function):
             None,
             None,
             None,
+            None,
         )
+
+
+def _rows(weight: Tensor, max_bytes: int) -> int:
+    """Positions of a chunk."""
+    of_position = weight.shape[0] * BUFFERS * _precision(weight.dtype).itemsize
+    return max(1, max_bytes // of_position)
 
 
 def _parts(count: int, rows: int) -> list[slice]:
@@ -194,9 +213,11 @@ def _outside(support: Support | None, part: slice, weight: Tensor) -> Tensor | N
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """``total += a @ b``; without a temporary matrix if the types are equal."""
+    """``total += a @ b``; without a temporary matrix if the device can add to another type."""
     if total.dtype == a.dtype:
         total.addmm_(a, b)
+    elif total.is_cuda:
+        torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
     else:
         total += a @ b
 
@@ -213,10 +234,10 @@ def _grad_logits(
     The result overwrites ``log_p``.
     """
     slope = torch.zeros_like(entropy)[:, None]
-    if grad_logprobs is not None:
-        slope = slope - grad_logprobs[:, None]
     if grad_entropy is not None:
-        slope = slope - grad_entropy[:, None] * (log_p + entropy[:, None])
+        slope = (log_p + entropy[:, None]).mul_(-grad_entropy[:, None])
+    if grad_logprobs is not None:
+        slope = slope.sub_(grad_logprobs[:, None])
     grad = log_p.exp_().mul_(slope)
     if grad_logprobs is not None:
         grad.scatter_add_(1, targets[:, None], grad_logprobs[:, None])

@@ -46,7 +46,7 @@ class ScoringModule(nn.Module):
         with_values: whether there is a value head: a linear layer on the last hidden state with
             zero weights, in float32 (float64 for a float64 model).
         own_trunk: whether values come from a separately trained copy of the model's trunk.
-        memory: activation checkpointing of every trunk.
+        memory: activation checkpointing of every trunk, and buffers of the head.
     """
 
     def __init__(
@@ -105,7 +105,13 @@ class ScoringModule(nn.Module):
         hidden = self._sources(micro, self.trunk)
         head = self.head
         logprobs, entropy = token_head(
-            hidden, head.weight, head.bias, micro.targets, temperature, micro.support
+            hidden,
+            head.weight,
+            head.bias,
+            micro.targets,
+            temperature,
+            micro.support,
+            self.memory.head_bytes(hidden.device.type),
         )
         values = None
         if self.value_head is not None:
@@ -158,7 +164,7 @@ class ScoringModel:
         temperature: sampling temperature; 0 (greedy) scores at 1, as policies do.
         own_trunk: whether values come from a separately trained copy of the model's trunk.
         with_values: whether there is a value head.
-        memory: activation checkpointing.
+        memory: activation checkpointing, and buffers of the head.
 
     Raises:
         ValueError: the model changes its logits after the last linear layer (capping, scaling),

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_learner import build_model
 
-import rl.credit.logprobs
 from agents.completion import Completion, FinishReason, SamplingParams
 from agents.local import LocalPolicy
 from rl.credit.batch import Batch
@@ -45,9 +44,8 @@ def test_spans_without_a_support_lie_between_those_that_have_one():
     assert shapes == [[0, 1, 2], [2], [0, 1, 2], [0, 1, 2], [0, 1], [0, 1, 2]]
 
 
-@pytest.mark.parametrize("chunk", [1, 40, 10**6], ids=["row by row", "two rows", "at once"])
-def test_the_head_over_a_support_is_the_softmax_of_its_logits_alone(chunk, monkeypatch):
-    monkeypatch.setattr(rl.credit.logprobs, "CHUNK_ELEMENTS", chunk)
+@pytest.mark.parametrize("max_bytes", [1, 600, 10**6], ids=["row by row", "two rows", "at once"])
+def test_the_head_over_a_support_is_the_softmax_of_its_logits_alone(max_bytes):
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(7, 6, generator=generator, dtype=torch.float64).requires_grad_()
     weight = torch.randn(17, 6, generator=generator, dtype=torch.float64).requires_grad_()
@@ -66,7 +64,7 @@ def test_the_head_over_a_support_is_the_softmax_of_its_logits_alone(chunk, monke
         return torch.stack(logprobs), torch.stack(entropies)
 
     def ours(h, w):
-        return token_head(h, w, None, targets, 0.7, Support.of([(0, supports)], 7))
+        return token_head(h, w, None, targets, 0.7, Support.of([(0, supports)], 7), max_bytes)
 
     results = []
     for function in (alone, ours):

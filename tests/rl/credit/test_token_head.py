@@ -1,8 +1,17 @@
+import weakref
+from functools import partial
+
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-import rl.credit.logprobs
-from rl.credit.logprobs import token_head
+import rl.learner.scoring
+from rl.credit.batch import Batch
+from rl.credit.logprobs import HEAD_BYTES, token_head
+from rl.learner.scoring import ScoringModel
+from rl.learner.settings import MemoryConfig
+from rl.rollout.trajectory import Segment
+from tests.helpers.small_learner import build_model
 
 
 def naive(hidden, weight, bias, targets, temperature):
@@ -23,16 +32,12 @@ def inputs(dtype, n=11, width=6, vocabulary=17):
     return hidden, weight, bias, targets
 
 
-@pytest.fixture(params=[1, 40, 10**6], ids=["row by row", "two rows", "at once"])
-def chunks(request, monkeypatch):
-    monkeypatch.setattr(rl.credit.logprobs, "CHUNK_ELEMENTS", request.param)
-
-
+@pytest.mark.parametrize("max_bytes", [1, 600, 10**6], ids=["row by row", "two rows", "at once"])
 @pytest.mark.parametrize("parts", ["logprobs", "entropy", "both"])
-def test_the_head_is_the_naive_one(chunks, parts):
+def test_the_head_is_the_naive_one(max_bytes, parts):
     hidden, weight, bias, targets = inputs(torch.float64)
     results = []
-    for function in (naive, token_head):
+    for function in (naive, partial(token_head, max_bytes=max_bytes)):
         logprobs, entropy = function(hidden, weight, bias, targets, 0.7)
         slopes = torch.arange(1.0, 12.0, dtype=torch.float64)
         loss = torch.zeros((), dtype=torch.float64)
@@ -97,3 +102,67 @@ def test_logits_of_a_large_vocabulary_are_never_whole():
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
         token_head(hidden, weight, None, torch.zeros(512, dtype=torch.long), 1.0)
     assert sum(saved) == hidden.numel() + weight.numel() + 512 + 512
+
+
+class Peak(TorchDispatchMode):
+    """Largest sum of bytes of the tensors that are alive at a time."""
+
+    def __init__(self):
+        super().__init__()
+        self.alive, self.bytes = {}, 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, tuple | list) else [result]:
+            if not isinstance(tensor, torch.Tensor):
+                continue
+            storage = tensor.untyped_storage()
+            key = storage._cdata
+            if key not in self.alive:
+                self.alive[key] = storage.nbytes()
+                weakref.finalize(storage, self.alive.pop, key, None)
+        self.bytes = max(self.bytes, sum(self.alive.values()))
+        return result
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("vocabulary", [2000, 20_000])
+def test_the_buffers_keep_to_their_size_whatever_the_vocabulary(vocabulary, dtype):
+    """64 positions: half of their logits fit into the buffers, or a twentieth."""
+    max_bytes = 64 * 2000 * 2 * 4 // 2
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(64, 2, generator=generator).to(dtype).requires_grad_()
+    weight = torch.randn(vocabulary, 2, generator=generator).to(dtype).requires_grad_()
+    targets = torch.randint(vocabulary, (64,), generator=generator)
+    with Peak() as forward:
+        scores = token_head(hidden, weight, None, targets, 0.7, max_bytes=max_bytes)
+    with Peak() as backward:
+        torch.autograd.grad(sum(score.sum() for score in scores), (hidden, weight))
+    # Beside the buffers: the weights, their gradient in float32 and in their type, and scores.
+    assert 0.9 * max_bytes < forward.bytes < max_bytes + weight.nbytes + 4000
+    gradients = weight.numel() * (4 + 2 * (dtype == torch.bfloat16))
+    assert 0.7 * max_bytes < backward.bytes < max_bytes + weight.nbytes + gradients + 4000
+
+
+def test_the_default_buffers_do_not_depend_on_the_vocabulary():
+    memory = MemoryConfig()
+    assert memory.head_bytes("cpu") == HEAD_BYTES == 128 * 2**20
+    assert memory.head_bytes("cuda") == 1024 * 2**20
+    assert MemoryConfig(head_mib=300).head_bytes("cuda") == 300 * 2**20
+    with pytest.raises(ValueError, match=r"head_mib \(-1\) must be >= 0"):
+        MemoryConfig(head_mib=-1)
+
+
+def test_a_scored_micro_batch_uses_the_buffers_of_its_setting(monkeypatch):
+    sizes = []
+
+    def head(*given):
+        sizes.append(given[-1])
+        return token_head(*given)
+
+    monkeypatch.setattr(rl.learner.scoring, "token_head", head)
+    segment = Segment([1, 2, 3], [0, 1, 1], [0.0] * 3, [0] * 3, [0] * 3)
+    batch = Batch.from_segments([segment])
+    for memory in (MemoryConfig(), MemoryConfig(head_mib=5)):
+        ScoringModel(build_model(), memory=memory).score_batch(batch, 100)
+    assert sizes == [128 * 2**20, 5 * 2**20]
