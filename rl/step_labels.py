@@ -82,7 +82,7 @@ async def label(config: StepLabelsConfig) -> dict[str, object]:
     check_splits(config)
     # Imports torch: a wrong setting is reported before that.
     from rl.data.steps import read_solutions
-    from rl.distillation.step_labels import StepRollouts
+    from rl.preferences.step_labels import StepRollouts
     from rl.runtime import open_runtime
 
     folder = run_path(config.out, config)

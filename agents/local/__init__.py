@@ -2,6 +2,6 @@
 
 from agents.local.engine import Stats
 from agents.local.policy import Limits, LocalPolicy
-from agents.local.thread import TorchThread
+from agents.torch_thread import TorchThread
 
 __all__ = ["Limits", "LocalPolicy", "Stats", "TorchThread"]

@@ -18,11 +18,11 @@ from agents.local.fallback import TransformersForward
 from agents.local.forward import Forward, ThinForward, thin_obstacle
 from agents.local.request import Request
 from agents.local.stops import StopStringTable
-from agents.local.thread import TorchThread
 from agents.local.waves import Gate
 from agents.local.weights import check_weights, copy_weights
 from agents.local.worker import Worker
 from agents.policy import PolicyFailure
+from agents.torch_thread import TorchThread
 
 _log = logging.getLogger(__name__)
 _PARALLEL_FROM = 2_000_000

@@ -16,9 +16,9 @@ import torch
 from agents.completion import Completion
 from agents.local.engine import Engine
 from agents.local.request import Request
-from agents.local.thread import TorchThread
 from agents.local.waves import Gate
 from agents.policy import PolicyFailure
+from agents.torch_thread import TorchThread
 
 _T = TypeVar("_T")
 _Outcome = Completion | Exception

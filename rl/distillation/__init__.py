@@ -1,1 +1,1 @@
-"""Selection of played episodes as training data for other models; step labels by trial."""
+"""Selection of played episodes as training data for other models."""

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
-    from agents.local import TorchThread
     from agents.segment import Segment
+    from agents.torch_thread import TorchThread
     from rl.rollout.trajectory import TrajectoryGroup
 
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import torch
 
     from agents.completion import SamplingParams
-    from agents.local import TorchThread
     from agents.policy import Policy
+    from agents.torch_thread import TorchThread
     from rl.learner.seam import Learner, LearnerSpec
     from rl.settings.groups import SamplingConfig
     from rl.settings.lora import LoraConfig

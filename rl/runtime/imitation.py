@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack
 
 from transformers import PreTrainedModel
 
-from agents.local import TorchThread
 from agents.segment import Segment
+from agents.torch_thread import TorchThread
 from rl.credit.algorithms import ALGORITHMS
 from rl.errors import UsageError
 from rl.learner.settings import DEFAULT_MEMORY, MemoryConfig, OptimizerConfig

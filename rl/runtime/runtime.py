@@ -15,10 +15,10 @@ from transformers.utils import logging as transformers_logging
 
 import envs
 from agents.completion import SamplingParams
-from agents.local import TorchThread
 from agents.policy import Observable, Policy, Serving, Sleeper
 from agents.published_templates import TEMPLATES
 from agents.renderer import Renderer
+from agents.torch_thread import TorchThread
 from rl.data.demonstrations import NoDemonstrations
 from rl.errors import UsageError
 from rl.external.collector import make_collector

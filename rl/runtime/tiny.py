@@ -28,9 +28,9 @@ from transformers import (
 )
 
 import envs
-from agents.local import TorchThread
 from agents.renderer import Renderer
 from agents.segment import NOT_SAMPLED, Segment
+from agents.torch_thread import TorchThread
 from envs.datasets import SUFFIXES, name_of
 from envs.env import EnvOptions
 from envs.mixture.parts import MixOptions

@@ -12,7 +12,7 @@ from functools import partial
 
 import torch
 
-from agents.local import TorchThread
+from agents.torch_thread import TorchThread
 from rl.learner.local import open_local
 from rl.learner.seam import Host, LearnerLost
 

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
 import rl.run.trainer
-from agents.local import TorchThread
+from agents.torch_thread import TorchThread
 from rl.credit.algorithms import ALGORITHMS
 from rl.errors import UsageError
 from rl.learner.checkpoint import load_trainer_state
