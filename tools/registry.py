@@ -33,8 +33,13 @@ class PluginImportError(ImportError):
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """The known name most similar to ``name``; None if none is similar."""
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.55)
+    """The known name that ``name`` may stand for; None if none is similar.
+
+    A name may be short for a known one: ``vllm`` for ``vllm-server``.
+    """
+    known = list(known)
+    longer = [k for k in known if len(name) > 2 and k.startswith(f"{name}-")]
+    found = longer or difflib.get_close_matches(name, known, n=1, cutoff=0.55)
     return found[0] if found else None
 
 

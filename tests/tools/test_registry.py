@@ -203,6 +203,16 @@ def test_closest_needs_some_likeness():
     assert closest("qqqq", ["search"]) is None
 
 
+def test_a_short_name_means_the_longer_one():
+    # By letters alone, "valley" is more similar.
+    assert closest("vll", ["valley", "vll-a-long-name"]) == "vll-a-long-name"
+    assert closest("v", ["v-a-long-name"]) is None
+    learners = Registry("learner", "turnwise.test_learners")
+    learners.register("far-away-in-a-process", object())
+    with pytest.raises(UnknownNameError, match="Did you mean 'far-away-in-a-process'"):
+        learners.get("far")
+
+
 def test_tools_by_name_find_plugins_and_check_options(install, monkeypatch):
     import tools.registration as registration
 

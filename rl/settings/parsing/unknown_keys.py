@@ -37,9 +37,7 @@ def unknown(kind: str, name: str, known: Sequence[str] | Mapping[str, Any]) -> U
     # `lr` means the run's key, not the warm start's.
     same_leaf.sort(key=lambda k: k.startswith("tiny."))
     ours = [k for k in known if k == ELSEWHERE.get(name)]
-    # A name may be short for a known one: vllm for vllm-server.
-    longer = [k for k in known if len(name) > 2 and k.startswith(f"{name}-")]
-    hint = next(iter(ours + same_leaf + longer), None) or closest(name, known)
+    hint = next(iter(ours + same_leaf), None) or closest(name, known)
     known_names = "--help=all lists them all." if kind == "key" else f"One of: {', '.join(known)}."
     return UsageError(f"unknown {kind} {name!r}.{_meant(hint)} {known_names}")
 
