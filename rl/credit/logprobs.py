@@ -184,6 +184,7 @@ class _TokenHead(torch.autograd.Function):
                 _add_product(grad_weight, grad.T, h)
             if grad_bias is not None:
                 grad_bias += grad.sum(0, dtype=sums)
+            del grad
         return (
             grad_hidden,
             None if grad_weight is None else grad_weight.to(weight.dtype),
