@@ -2,7 +2,7 @@
 
 Each episode is played once and then again on a copy. At every turn of the second, a fork takes the
 actions that follow and must live the same rest; another takes other actions and must leave the
-episode alone. ``benchmarks/environments/properties.py`` plays 10,000 of them.
+episode alone. ``pytest`` plays 500 of them, ``pytest --whole`` 10,000.
 """
 
 from __future__ import annotations
@@ -53,9 +53,24 @@ async def live(name: str, options: dict, count: int) -> list[PropertyReport]:
         return lived
 
 
+def runs_programs(name: str, options: dict) -> bool:
+    """Whether episodes run programs, which takes long."""
+    return name == "code-sandbox" or "python" in options.get("tools", "")
+
+
+@pytest.mark.quick
 @pytest.mark.parametrize(("name", "options"), ENVIRONMENTS, ids=NAMES)
-def test_episodes_live_again(name, options):
-    count = 4 if name == "code-sandbox" or "python" in options.get("tools", "") else 24
+def test_five_hundred_episodes_live_again(name, options):
+    check_episodes(name, options, 10 if runs_programs(name, options) else 30)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "options"), ENVIRONMENTS, ids=NAMES)
+def test_ten_thousand_episodes_live_again(name, options):
+    check_episodes(name, options, 40 if runs_programs(name, options) else 620)
+
+
+def check_episodes(name: str, options: dict, count: int) -> None:
     lived = loop_thread.run(live(name, options, count))
     assert [found for one in lived for found in one.violations] == []
     turns = [one.num_turns for one in lived]

@@ -40,11 +40,19 @@ def recount(trajectory, said):
     ]
 
 
+@pytest.mark.quick
+async def test_five_hundred_random_episodes(make_collector, random_policy):
+    await check_episodes(make_collector(), random_policy, num_tasks=125, parts=1)
+
+
 async def test_ten_thousand_random_episodes(make_collector, random_policy):
-    collector = make_collector()
+    await check_episodes(make_collector(), random_policy, num_tasks=625, parts=4)
+
+
+async def check_episodes(collector, random_policy, *, num_tasks: int, parts: int) -> None:
     endings = set()
-    for part in range(4):
-        groups = await collector.collect(range(625), 4, (7, part))
+    for part in range(parts):
+        groups = await collector.collect(range(num_tasks), 4, (7, part))
         for position, group in enumerate(groups):
             for member, trajectory in enumerate(group.trajectories):
                 trajectory.check()
