@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from rl.errors import UsageError
 from rl.learner.checkpoint import load_trainer_state, read_trained_state, save_checkpoint
 from rl.learner.lora import adapter_config, add_adapter, load_trained_state, trained_state
+from rl.learner.memory.offloading import Offloader
 from rl.learner.model import load_model, score_tokens, tolerance_of
 from rl.learner.seam import Experience, Host, LearnerSpec, ModelFacts
 from rl.learner.updater import Updater
@@ -68,6 +69,7 @@ class LocalLearner:
         self._metrics: dict[str, float] | None = None
         """Metrics of the update that made the current version; None: no update made it."""
         self._updater: Updater | None = None
+        self._offloader: Offloader | None = None
         if spec.training is not None:
             self._updater = Updater(
                 self.model,
@@ -79,6 +81,7 @@ class LocalLearner:
                 memory=spec.training.memory,
             )
             self._updater.report_progress(host.on_progress)
+            self._offloader = Offloader(self._updater)
 
     async def update(self, experience: Experience, version: int) -> dict[str, float]:
         """See ``seam.Learner.update``."""
@@ -111,16 +114,18 @@ class LocalLearner:
         return await self._thread.do(self._load, folder, version)
 
     async def offload(self) -> None:
-        """Free the memory that torch caches for the next forward passes.
+        """Move the state that only updates need to the host, and free torch's cached memory.
 
-        The weights stay, because the policy's weights are verified against them; the optimizer's
-        state stays too.
+        The weights stay, because the policy's weights are verified against them. A learner on a CPU
+        does nothing.
         """
         if self.model.device.type == "cuda":
-            await self._thread.do(torch.cuda.empty_cache)
+            await self._thread.do(self._offload)
 
     async def onload(self) -> None:
-        """No-op: the next forward pass allocates its memory."""
+        """Move the state back to the device."""
+        if self.model.device.type == "cuda" and self._offloader is not None:
+            await self._thread.do(self._offloader.onload)
 
     async def close(self) -> None:
         """Wait until running calls are done; the host owns the thread."""
@@ -148,6 +153,11 @@ class LocalLearner:
         note_advantages(experience.groups, self._trained.credit)
         self.version, self._metrics = version, metrics
         return dict(metrics)
+
+    def _offload(self) -> None:
+        if self._offloader is not None:
+            self._offloader.offload()
+        torch.cuda.empty_cache()
 
     def _save(self, folder: Path, state: Mapping[str, Any] | None, resumable: bool) -> None:
         if resumable:

@@ -11,15 +11,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rl.learner.memory.host import HostBuffers, Key, bring_back
 from rl.learner.settings import OptimizerConfig
+
+WEIGHT, COPY = "weight", "copy"
+"""Names of weights and of float32 copies in a snapshot; other names are AdamW's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A copy of the weights and the optimizer's state, in the host's memory."""
+    """A copy of the weights and the optimizer's state, in the host's memory.
 
-    weights: list[Tensor]
-    state: dict[str, Any]
+    The next snapshot of a GPU's weights overwrites it.
+    """
+
+    tensors: dict[Key, Tensor]
+    num_steps: int
 
 
 class Optimizer:
@@ -52,6 +59,7 @@ class Optimizer:
             )
         self.config = config
         self.num_steps = 0
+        self._host = HostBuffers()
         self._parameters = list(parameters)
         self._stepped = [_full_precision(p) for p in self._parameters]
         apart = {id(p) for p in critic} if config.critic_lr else set()
@@ -148,38 +156,57 @@ class Optimizer:
 
     def snapshot(self) -> Snapshot:
         """Copies of everything that a step changes, for :meth:`restore`."""
-        state = self.state_dict()
-        moments = {
-            i: {name: _copy(value) for name, value in of_one.items()}
-            for i, of_one in state["adamw"]["state"].items()
+        weights: dict[Key, Tensor] = {
+            (WEIGHT, i): parameter.detach() for i, parameter in enumerate(self._parameters)
         }
-        return Snapshot(
-            weights=[_copy(parameter) for parameter in self._parameters],
-            state={
-                "adamw": {**state["adamw"], "state": moments},
-                "num_steps": state["num_steps"],
-                "copies": {i: _copy(copy) for i, copy in state["copies"].items()},
-            },
-        )
+        return Snapshot(self._host.copies(weights | self._state()), self.num_steps)
 
     @torch.no_grad()
     def restore(self, snapshot: Snapshot) -> None:
-        """Undo every step since ``snapshot``, which cannot be used again, and drop the gradient."""
-        for parameter, weights in zip(self._parameters, snapshot.weights, strict=True):
-            parameter.copy_(weights)
-        self.load_state_dict(snapshot.state)
+        """Undo every step since ``snapshot``, and drop the gradient."""
+        self.forget()
+        for (name, i), saved in snapshot.tensors.items():
+            stepped = self._stepped[i]
+            if name == WEIGHT:
+                self._parameters[i].copy_(saved)
+            elif name == COPY:
+                stepped.copy_(saved)
+            else:
+                self._adamw.state[stepped][name] = saved.to(stepped.device, copy=True)
+        self.num_steps = snapshot.num_steps
         self.zero_grad()
+
+    def offload(self) -> int:
+        """Move the float32 copies and the moments to the host's memory, until :meth:`onload`.
+
+        Returns:
+            The bytes that the device gets free.
+        """
+        return self._host.take(self._state())
+
+    def onload(self) -> None:
+        """Move them back to the device of the weights."""
+        for (_, i), tensor in self._state().items():
+            bring_back([tensor], self._parameters[i].device)
+
+    def _state(self) -> dict[Key, Tensor]:
+        """What a step changes beside the weights, by name and position of the parameter."""
+        return {
+            (COPY, i): stepped
+            for i, (p, stepped) in enumerate(zip(self._parameters, self._stepped, strict=True))
+            if stepped is not p
+        } | {
+            (name, i): average
+            for i, stepped in enumerate(self._stepped)
+            for name, average in self._adamw.state.get(stepped, {}).items()
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """Moments, number of steps, and the float32 copies by position, if there are any."""
         return {
             "adamw": self._adamw.state_dict(),
             "num_steps": self.num_steps,
-            "copies": {
-                i: stepped.detach()
-                for i, (p, stepped) in enumerate(zip(self._parameters, self._stepped, strict=True))
-                if stepped is not p
-            },
+            "copies": {i: x.detach() for (name, i), x in self._state().items() if name == COPY},
         }
 
     @torch.no_grad()
@@ -189,10 +216,6 @@ class Optimizer:
         self.num_steps = state["num_steps"]
         for i, copy in state["copies"].items():
             self._stepped[i].copy_(copy)
-
-
-def _copy(x: Tensor) -> Tensor:
-    return x.detach().to("cpu", copy=True)
 
 
 def _move_gradient(stepped: nn.Parameter, parameter: nn.Parameter) -> None:

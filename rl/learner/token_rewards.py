@@ -118,6 +118,11 @@ class TokenRewards:
         """Make one optimizer step with the gradient of :meth:`accumulate`."""
         self.optimizer.step()
 
+    def models(self) -> list[PreTrainedModel]:
+        """The models that only updates use."""
+        both = (self.model, self._initial)
+        return [scoring.model for scoring in both if scoring is not None]
+
     def drop_gradient(self) -> None:
         """Undo :meth:`accumulate`, after a failed update."""
         self.optimizer.zero_grad()

@@ -1,0 +1,53 @@
+"""Tensors of a device that are copied, or move, to the host's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+Key = tuple[str, int]
+"""Name of a tensor among those that share buffers."""
+
+
+class HostBuffers:
+    """Buffers in the host's memory, which copies of a GPU's tensors reuse.
+
+    The buffers are pinned: a GPU copies to pinned memory at the bus's full speed, but pinning takes
+    longer than a copy. Copies of a CPU's tensors are plain tensors, freed after use.
+    """
+
+    def __init__(self) -> None:
+        self._pinned: dict[Key, Tensor] = {}
+
+    @torch.no_grad()
+    def copies(self, tensors: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
+        """A copy of each tensor; the next copy of a GPU's tensor with its key overwrites it."""
+        copies = {
+            key: self._buffer(key, x).copy_(x, non_blocking=True) for key, x in tensors.items()
+        }
+        if any(x.is_cuda for x in tensors.values()):
+            torch.cuda.synchronize()
+        return copies
+
+    def take(self, tensors: Mapping[Key, Tensor]) -> int:
+        """Move the tensors to the host in place; returns the bytes that the device gets free."""
+        for key, copied in self.copies(tensors).items():
+            tensors[key].data = copied
+        return sum(x.nbytes for x in tensors.values())
+
+    def _buffer(self, key: Key, x: Tensor) -> Tensor:
+        if not x.is_cuda:
+            return torch.empty_like(x, requires_grad=False)
+        buffer = self._pinned.get(key)
+        if buffer is None or (buffer.shape, buffer.dtype) != (x.shape, x.dtype):
+            buffer = torch.empty_like(x, device="cpu", pin_memory=True, requires_grad=False)
+            self._pinned[key] = buffer
+        return buffer
+
+
+def bring_back(tensors: Iterable[Tensor], device: torch.device) -> None:
+    """Move the tensors to ``device`` in place; the inverse of :meth:`HostBuffers.take`."""
+    for x in tensors:
+        x.data = x.detach().to(device, non_blocking=True)
