@@ -15,6 +15,14 @@ from tools.sandbox import Limits
 
 _HALF = Limits(wall_s=40.0, memory_mb=128)
 """Half of the sandbox's limit, to spare the machine."""
+_WRITE = """
+def write(folder):
+    for i in range(12):
+        with open(f"f{i}", "wb", opener=lambda *a: os.open(*a, dir_fd=folder)) as file:
+            for _ in range(15): file.write(bytes(4 << 20))
+    print("ESCAPED")
+"""
+"""Writes ten times what files may have, in several files."""
 
 RESOURCES: list[Program] = [
     Program(
@@ -142,6 +150,28 @@ RESOURCES: list[Program] = [
         "step()\nfor i in range(40):\n    with open(f'f{i}', 'wb') as f: f.write(bytes(4 << 20))\n"
         "time.sleep(3)\nprint('ESCAPED')",
         (ERROR, KILLED),
+    ),
+    Program(
+        "files count in folders that are renamed all the time",
+        _WRITE + "os.makedirs('d' + '/e' * 300)\nlow = os.open('d' + '/e' * 300, os.O_RDONLY)\n"
+        "def spin():\n    while True:\n        libc.rename(b'd', b'c'); libc.rename(b'c', b'd')\n"
+        "step()\nforks(spin)\nwrite(low)",
+        (ERROR, KILLED),
+        limits=Limits(wall_s=60.0),
+    ),
+    Program(
+        "files count among thousands of folders, which take long to measure",
+        _WRITE + "for i in range(3900): os.mkdir(f'd{i}')\nstep()\n"
+        "write(os.open('.', os.O_RDONLY))",
+        (ERROR, KILLED),
+        limits=Limits(wall_s=60.0),
+    ),
+    Program(
+        "files count below thousands of folders inside each other",
+        _WRITE + "for i in range(3900): os.mkdir('d'); os.chdir('d')\nstep()\n"
+        "write(os.open('.', os.O_RDONLY))",
+        (ERROR, KILLED),
+        limits=Limits(wall_s=60.0),
     ),
     Program(
         "files that are deleted and still open count",

@@ -60,6 +60,73 @@ def test_the_first_check_does_not_wait_for_a_program_with_children(checks):
     assert checks((21, 1, 2)) == [21]
 
 
+RENAMER = """
+import os, sys
+os.chdir(sys.argv[1])
+print(flush=True)
+while True:
+    os.rename("a", "b"); os.rename("b", "a")
+"""
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Function that makes a measurement of the files in a folder with 2 MiB, of which 1 may be."""
+    folder = tmp_path / "run"
+    deep = folder.joinpath("a", *["x"] * 40)
+    deep.mkdir(parents=True)
+    (deep / "big").write_bytes(bytes(2 << 20))
+
+    def made(members=()):
+        return watchdog._Files(str(folder), 1 << 20, 16, lambda: list(members))
+
+    return made
+
+
+def test_files_in_a_folder_that_is_renamed_all_the_time_are_found(files, tmp_path):
+    with subprocess.Popen(
+        [sys.executable, "-c", RENAMER, str(tmp_path / "run")], stdout=subprocess.PIPE
+    ) as renamer:
+        renamer.stdout.readline()
+        try:
+            for _ in range(20):
+                assert files([renamer.pid]).trouble([], {}, stopped=False) == "files exceed 1 MiB"
+            assert renamer.poll() is None, "it continues"
+        finally:
+            renamer.kill()
+
+
+def test_files_are_measured_early_if_the_file_system_fills(files, monkeypatch):
+    free = SimpleNamespace(bytes=10 << 20)
+    clock = SimpleNamespace(
+        now=0.0, thread_time=iter(range(1000)).__next__, time_ns=lambda: 1 << 62
+    )
+    clock.monotonic = lambda: clock.now
+    monkeypatch.setattr(watchdog, "time", clock)
+    monkeypatch.setattr(watchdog, "_free_bytes", lambda folder: free.bytes)
+    guard = files()
+    used = SimpleNamespace(bytes=400 << 10, measured=0)
+
+    def measure(entries, maps):
+        used.measured += 1
+        return used.bytes, 1, True
+
+    monkeypatch.setattr(guard, "_measure", measure)
+    assert guard.trouble([], {}, stopped=False) == ""
+    assert (used.measured, guard.left) == (1, 624 << 10)
+    free.bytes -= 624 << 10
+    assert guard.trouble([], {}, stopped=False) == ""
+    assert used.measured == 1, "a measurement took a second: the next one waits"
+    free.bytes -= 1
+    used.bytes = 2 << 20
+    assert guard.trouble([], {}, stopped=False) == "files exceed 1 MiB"
+    assert used.measured == 2
+    clock.now = 100.0
+    used.bytes = 0
+    assert guard.trouble([], {}, stopped=False) == ""
+    assert used.measured == 3
+
+
 PARENT, CHILD = 2**22 + 1, 2**22 + 2  # above every process id of Linux
 
 

@@ -10,12 +10,13 @@ import os
 import signal
 import struct
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from tools.sandbox.inside import codec
 from tools.sandbox.inside.config import Config
-from tools.sandbox.inside.supervisor import process_tree
+from tools.sandbox.inside.supervisor import process_tree, usage
 
 _SCHEDULED = 2
 """The clock of a process that counts the time that the scheduler gave it; see
@@ -106,6 +107,27 @@ def send_signal(pid: int, number: signal.Signals) -> None:
     """Send a signal to a process that may be gone."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
+
+
+@contextlib.contextmanager
+def paused(members: Callable[[], list[int]]) -> Iterator[list[int]]:
+    """Stop the processes that run or wait until the context ends; gives all processes.
+
+    A thread finishes at most the system call that it is in.
+    """
+    done: set[int] = set()
+    resumed = []
+    try:
+        while new := set(members()) - done:
+            for pid in new:
+                if not usage.is_stopped(pid):
+                    send_signal(pid, signal.SIGSTOP)
+                    resumed.append(pid)
+            done |= new
+        yield list(done)
+    finally:
+        for pid in resumed:
+            send_signal(pid, signal.SIGCONT)
 
 
 def kill_everything(config: Config, child: Child) -> None:

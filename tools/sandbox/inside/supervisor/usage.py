@@ -71,6 +71,15 @@ def of(pid: int) -> Usage:
     return Usage(entry, ending, resident, tables, cpu_s, children_s, int(fields[16]), running)
 
 
+def entries(members: Iterable[int]) -> list[int]:
+    """The entries in /proc of those processes that have not ended."""
+    found = []
+    for pid in members:
+        with contextlib.suppress(OSError):
+            found.append(of(pid).entry)
+    return found
+
+
 def _bytes(status: bytes, line: bytes) -> int:
     """A size in /proc/PID/status; 0 for a process without memory."""
     at = status.find(line)
@@ -107,6 +116,11 @@ def progress(pid: int) -> dict[int, tuple[int, int]]:
                 switches = sum(int(line.split()[1]) for line in lines)
                 found[task] = int(fields[11]) + int(fields[12]), switches
     return found
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process was stopped by a signal."""
+    return _state(pid, pid) == b"T"
 
 
 def _runs(pid: int, task: int) -> bool:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import math
 import os
 import time
@@ -14,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tools.sandbox.inside.config import Config
-from tools.sandbox.inside.supervisor import mappings, process_tree, usage
+from tools.sandbox.inside.supervisor import mappings, process_tree, processes, usage
 from tools.sandbox.inside.supervisor.processes import Child, processor_s
 from tools.sandbox.inside.workdir import MAX_FILES, WorkDir
 
@@ -29,6 +28,11 @@ _BYTES_PER_S = 4 << 30
 _WEIGHT_OF_NICE = 1.25
 """Factor by which one step of niceness divides a thread's share of a processor."""
 _MAX_NICE = 19
+_COARSE_NS = 20_000_000
+"""Nanoseconds by which a file's time may lag behind the clock."""
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_MAX_OPENED = 100
+"""Most folders inside each other that have further folders beside them."""
 _NO_PRIORITY = os.sched_param(0)
 _PROCESSORS = os.cpu_count() or 1
 
@@ -59,12 +63,15 @@ class Watchdog:
             else process_tree.descendants
         )
         self._members = members or everything
-        self._workdir = workdir
         self._child = child
         self._memory = request["memory_mb"] << 20
-        self._disk = request["disk_mb"] << 20
         self._cpu_s = request["total_cpu_s"]
         self._processes = request["processes"]
+        self._files = (
+            None
+            if workdir.private
+            else _Files(workdir.folder, request["disk_mb"] << 20, self._processes, self._members)
+        )
         self._first_nice: int | None = None
         self._nice = -math.inf
         self._running = 0
@@ -77,6 +84,8 @@ class Watchdog:
         self._unreaped = _UnreapedTime()
         self._next = time.monotonic() + _FIRST_S
         self._pause_s = MOST_S
+        self._stopped = False
+        """Whether the caller has stopped the run's processes."""
 
     @property
     def next_check_s(self) -> float:
@@ -87,14 +96,15 @@ class Watchdog:
         """Check the run if a check is due; the status with which to end it, or "".
 
         Args:
-            now: check even if no check is due.
+            now: check everything even if no check is due; the caller stopped the processes.
         """
         if not now and (time.monotonic() < self._next or self._starts_slowly()):
             return ""
         before = time.thread_time()  # on a busy machine, a cheap check may take long
+        self._stopped = now
         verdict = self._check()
-        spent_s = (time.thread_time() - before) * (_SHARE - 1)
-        self._next = time.monotonic() + max(self._pause_s, spent_s)
+        spent_s = time.thread_time() - before - (self._files.spent_s if self._files else 0.0)
+        self._next = time.monotonic() + max(self._pause_s, spent_s * (_SHARE - 1))
         return verdict
 
     def _starts_slowly(self) -> bool:
@@ -186,20 +196,11 @@ class Watchdog:
         return total
 
     def _disk_trouble(self, entries: list[int], maps: dict[int, bytes]) -> str:
-        if self._workdir.private:
+        if self._files is None:
             return ""
-        size, count = _disk_use(self._workdir.folder)
-        unnamed = mappings.deleted(maps, self._workdir.folder, self._disk)
-        unnamed |= usage.deleted_files(entries, self._workdir.folder)
-        size += sum(unnamed.values())
-        self._check_before(self._disk - size)
-        if size > self._disk:
-            self.reason = f"files exceed {self._disk >> 20} MiB"
-            return "killed"
-        if count > MAX_FILES:
-            self.reason = f"more than {MAX_FILES} files"
-            return "killed"
-        return ""
+        self.reason = self._files.trouble(entries, maps, stopped=self._stopped)
+        self._check_before(self._files.left)
+        return "killed" if self.reason else ""
 
     def _adjust_priority(self, used: dict[int, usage.Usage]) -> None:
         """Raise the niceness of a run's threads, so that all together weigh as much as one thread.
@@ -264,19 +265,131 @@ def _exists(pid: int) -> bool:
     return os.path.exists(f"/proc/{pid}")
 
 
-def _disk_use(folder: str) -> tuple[int, int]:
-    """Bytes on disk and entries below ``folder``; stops counting beyond ``MAX_FILES``."""
+class _Files:
+    """Measures the files of a run that has no file system of its own.
+
+    Args:
+        folder: the run's folder.
+        limit: bytes that the files may have on disk.
+        processes: the run's limit of processes.
+        members: lists the run's processes.
+    """
+
+    def __init__(
+        self, folder: str, limit: int, processes: int, members: Callable[[], list[int]]
+    ) -> None:
+        self.left = limit
+        """Bytes that the run had left at the last measurement."""
+        self.spent_s = 0.0
+        """Seconds of the last call of ``trouble``."""
+        self._folder = folder
+        self._limit = limit
+        self._processes = processes
+        self._members = members
+        self._next = 0.0
+        self._free = 0
+        """Free bytes of the file system at the last measurement."""
+        self._slow = False
+
+    def trouble(self, entries: list[int], maps: dict[int, bytes], *, stopped: bool) -> str:
+        """Measure the files if that is due; the limit that they exceed, in words, or "".
+
+        A folder may have so many files that they can be measured only rarely. Meanwhile, the room
+        that the file system loses shows how much the run has written at most.
+
+        Args:
+            entries: the run's processes.
+            maps: the result of ``mappings.read``.
+            stopped: whether the processes are stopped.
+        """
+        self.spent_s = 0.0
+        if time.monotonic() < self._next and not stopped and self._lost_room() <= self.left:
+            return ""
+        before = time.thread_time()
+        self._free = _free_bytes(self._folder)
+        size, count, certain = 0, 0, stopped
+        if stopped or not self._slow:
+            size, count, certain = self._measure(entries, maps)
+        if not certain and not stopped:
+            with processes.paused(self._members) as members:
+                entries = usage.entries(members)
+                maps = mappings.read(entries, self._processes)
+                size, count, _ = self._measure(entries, maps)
+        self.left = self._limit - size
+        self.spent_s = time.thread_time() - before
+        self._slow = self.spent_s > _LEAST_S
+        self._next = time.monotonic() + self.spent_s * (_SHARE - 1)
+        if size > self._limit:
+            return f"files exceed {self._limit >> 20} MiB"
+        return f"more than {MAX_FILES} files" if count > MAX_FILES else ""
+
+    def _lost_room(self) -> int:
+        return self._free - _free_bytes(self._folder)
+
+    def _measure(self, entries: list[int], maps: dict[int, bytes]) -> tuple[int, int, bool]:
+        """Bytes and number of the files, and whether no process can have hidden any meanwhile."""
+        size, count, certain = _disk_use(self._folder)
+        unnamed = mappings.deleted(maps, self._folder, self._limit)
+        unnamed |= usage.deleted_files(entries, self._folder)
+        return size + sum(unnamed.values()), count, certain and not unnamed
+
+
+def _free_bytes(folder: str) -> int:
+    status = os.statvfs(folder)
+    return status.f_bfree * status.f_frsize
+
+
+def _disk_use(folder: str) -> tuple[int, int, bool]:
+    """Bytes on disk and entries below ``folder``; stops counting beyond ``MAX_FILES``.
+
+    Also whether the numbers are certain: no folder was changed meanwhile. A file that is renamed
+    all the time may be in none of the lists.
+    """
+    before_ns = time.time_ns() - _COARSE_NS
+    size, count, names, unread = _listed(top := os.open(folder, _FOLDER), before_ns)
+    certain = not unread
+    opened = [(top, names)]
+    try:
+        while opened and count <= MAX_FILES and len(opened) < _MAX_OPENED:
+            here, names = opened[-1]
+            if not names:
+                os.close(opened.pop()[0])
+                continue
+            try:
+                inner = os.open(names.pop(), _FOLDER, dir_fd=here)
+            except PermissionError:
+                return size, MAX_FILES + 1, True  # the folder cannot be measured
+            except OSError:
+                certain = False  # it was renamed
+                continue
+            if not names:  # a deep tree needs few descriptors
+                os.close(opened.pop()[0])
+            opened.append((inner, []))
+            more, number, names, unread = _listed(inner, before_ns)
+            opened[-1] = inner, names
+            size, count, certain = size + more, count + number, certain and not unread
+        return size, MAX_FILES + 1 if opened else count, certain
+    finally:
+        for fd, _ in opened:
+            os.close(fd)
+
+
+def _listed(folder: int, before_ns: int) -> tuple[int, int, list[str], bool]:
+    """Bytes, number of entries and names of the folders in an open folder.
+
+    Also whether an entry vanished, or the folder has changed since ``before_ns``.
+    """
     size = count = 0
-    pending = [folder]
-    while pending and count <= MAX_FILES:
-        try:
-            with os.scandir(pending.pop()) as entries:
-                for entry in entries:
-                    count += 1
-                    size += entry.stat(follow_symlinks=False).st_blocks * 512
-                    if entry.is_dir(follow_symlinks=False):
-                        pending.append(entry.path)
-        except OSError as error:
-            if error.errno in (errno.ENAMETOOLONG, errno.EACCES):
-                return size, MAX_FILES + 1  # the folder cannot be measured
-    return size, count
+    names = []
+    vanished = False
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            count += 1
+            try:
+                size += entry.stat(follow_symlinks=False).st_blocks * 512
+            except FileNotFoundError:
+                vanished = True
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                names.append(entry.name)
+    return size, count, names, vanished or os.fstat(folder).st_mtime_ns >= before_ns
