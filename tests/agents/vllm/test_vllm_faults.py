@@ -8,33 +8,52 @@ import signal
 from pathlib import Path
 
 import pytest
-from tiny_served import WINDOW, new_model, nudge
+import pytest_asyncio
+from tiny_served import WINDOW, new_model, nudge, prober_of
 
 from agents.completion import SamplingParams
 from agents.policy import PolicyFailure
-from agents.serving import ManagedServer
-from agents.serving.orphans import SHARED_MEMORY
-from agents.vllm import VLLMClient, VLLMServerProcess
+from agents.serving import ManagedServer, Timeouts, WeightFolders
+from agents.serving.orphans import Used
+from agents.vllm import VLLMServerPolicy, VLLMServerProcess
 
+# One loop for all tests: they share a server, which each test leaves restarted.
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 PROMPT = list(range(20, 60))
 SAMPLING = SamplingParams(max_tokens=WINDOW - len(PROMPT), seed=5)
 START_S = 420.0
 
 
-@pytest.fixture
-async def policy(server_config, open_policy):
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(server_config, tmp_path_factory):
     """A policy on a server of its own, which hangs after 8 s without a token."""
     model = new_model()
-
-    def managed(prober):
-        return ManagedServer(
-            prober, runner=VLLMServerProcess(server_config()), start_s=START_S, short_s=15.0
-        )
-
-    policy = await open_policy(model, managed, stall_s=8.0)
+    prober = prober_of(model)
+    runner = VLLMServerProcess(server_config())
+    policy = VLLMServerPolicy(
+        [ManagedServer(prober, runner=runner, start_s=START_S, short_s=15.0)],
+        WeightFolders(tmp_path_factory.mktemp("faults") / "weights"),
+        prober,
+        context_window=WINDOW,
+        timeouts=Timeouts(request_s=START_S, stall_s=8.0),
+    )
     policy.model = model
-    await policy.load_weights(model.state_dict(), 1)
-    return policy
+    await policy.open()
+    yield policy
+    await policy.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def policy(shared):
+    """The shared policy with new weights, before any restart."""
+    await update(shared)
+    shared.take_metrics()
+    return shared
+
+
+async def update(policy) -> None:
+    nudge(policy.model, 0.1)
+    await policy.load_weights(policy.model.state_dict(), policy.version + 1)
 
 
 def group_of(policy) -> list[int]:
@@ -55,25 +74,29 @@ def group_of(policy) -> list[int]:
     return [pid for _, pid in sorted(found, key=lambda one: (one[1] != front, one))]
 
 
-async def sampled(policy, count: int) -> None:
-    client = policy._servers[0].client
-    while (await client.num_tokens() or 0) < count:
+async def num_tokens(policy) -> float:
+    return await policy._servers[0].client.num_tokens() or 0
+
+
+async def running(policy, count: int) -> list[asyncio.Task]:
+    """Requests, as soon as the server has read and sampled this many tokens for them."""
+    begun = await num_tokens(policy)
+    calls = [asyncio.create_task(policy.generate(PROMPT, SAMPLING)) for _ in range(48)]
+    while await num_tokens(policy) < begun + count:
         await asyncio.sleep(0.01)
+    return calls
 
 
 @pytest.mark.parametrize("victim", ["front end", "worker"])
 async def test_a_killed_server_is_restarted_and_its_requests_are_retried(policy, victim):
-    expected = await policy.generate(PROMPT, SAMPLING)
-    nudge(policy.model, 0.1)
-    await policy.load_weights(policy.model.state_dict(), 2)
+    await update(policy)
     expected = await policy.generate(PROMPT, SAMPLING)
     before = group_of(policy)
-    calls = [asyncio.create_task(policy.generate(PROMPT, SAMPLING)) for _ in range(48)]
-    await sampled(policy, 600)
+    calls = await running(policy, 600)
     os.kill(before[0] if victim == "front end" else before[-1], signal.SIGKILL)
     completions = await asyncio.gather(*calls)
     assert [c.token_ids for c in completions] == [expected.token_ids] * 48
-    assert {v for c in completions for v in c.versions} == {2}
+    assert {v for c in completions for v in c.versions} == {policy.version}
     metrics = policy.take_metrics()
     assert metrics["policy/restarts"] == 1
     assert metrics["policy/reissued"] >= 1
@@ -81,24 +104,24 @@ async def test_a_killed_server_is_restarted_and_its_requests_are_retried(policy,
     assert not any(Path(f"/proc/{process}").exists() for process in before), "an orphan is left"
 
 
-async def test_weights_published_during_a_recovery_arrive(policy):
-    managed = policy._servers[0]
+async def test_weights_published_during_a_recovery_arrive(policy, monkeypatch):
+    managed, version = policy._servers[0], policy.version
     loads, begun = managed._load_and_prove, asyncio.Event()
 
     async def seen(**how):
         begun.set()
         return await loads(**how)
 
-    managed._load_and_prove = seen
+    monkeypatch.setattr(managed, "_load_and_prove", seen)
     os.kill(group_of(policy)[0], signal.SIGKILL)
     asking = asyncio.create_task(policy.generate(PROMPT, SAMPLING))
-    # It is being given version 1 again, when version 2 is there.
+    # The server is being given the old version again when the next one is there.
     await asyncio.wait_for(begun.wait(), START_S)
-    nudge(policy.model, 0.1)
-    await asyncio.wait_for(policy.load_weights(policy.model.state_dict(), 2), START_S)
+    await asyncio.wait_for(update(policy), START_S)
+    assert policy.version == version + 1
     assert policy.take_metrics()["sync/max_difference"] < 1e-4
-    assert (await asking).versions[-1] == 2
-    assert set((await policy.generate(PROMPT, SAMPLING)).versions) == {2}
+    assert (await asking).versions[-1] == version + 1
+    assert set((await policy.generate(PROMPT, SAMPLING)).versions) == {version + 1}
 
 
 async def test_a_server_killed_during_its_restart_is_restarted_once_more(policy):
@@ -114,26 +137,19 @@ async def test_a_server_killed_during_its_restart_is_restarted_once_more(policy)
 
 
 async def test_a_hanging_worker_behind_a_healthy_front_end_is_detected(policy):
-    calls = [asyncio.create_task(policy.generate(PROMPT, SAMPLING)) for _ in range(48)]
-    await sampled(policy, 200)
+    calls = await running(policy, 200)
     os.kill(group_of(policy)[-1], signal.SIGSTOP)
     completions = await asyncio.gather(*calls)
     assert all(len(c.token_ids) == SAMPLING.max_tokens for c in completions)
     assert policy.take_metrics()["policy/restarts"] == 1
 
 
-async def test_closing_leaves_no_process_and_no_shared_memory(server_config, open_policy):
-    before = set(SHARED_MEMORY.iterdir())
-    policy = await open_policy(
-        new_model(),
-        lambda prober: ManagedServer(
-            prober, runner=VLLMServerProcess(server_config()), start_s=START_S
-        ),
-    )
-    await policy.load_weights(new_model().state_dict(), 1)
+async def test_closing_leaves_no_process_and_no_shared_memory(policy):
+    # The last test: it ends the server.
     group = group_of(policy)
-    calls = [asyncio.create_task(policy.generate(PROMPT, SAMPLING)) for _ in range(48)]
-    await sampled(policy, 60)
+    calls = await running(policy, 60)
+    used = Used(lambda: group, before=set())
+    used.observe()
     await policy.close()
     ends = await asyncio.gather(*calls, return_exceptions=True)
     assert any(isinstance(end, PolicyFailure) and "closed" in str(end) for end in ends)
@@ -141,31 +157,4 @@ async def test_closing_leaves_no_process_and_no_shared_memory(server_config, ope
         await policy.generate(PROMPT, SAMPLING)
     assert len(group) >= 2
     assert not any(Path(f"/proc/{process}").exists() for process in group)
-    assert set(SHARED_MEMORY.iterdir()) <= before
-
-
-async def test_a_server_that_cannot_start_reports_why(server_config, open_policy):
-    broken = server_config(arguments=("--max-num-seqs", "none"))
-    with pytest.raises(PolicyFailure, match=r"ended during its start: .*max-num-seqs"):
-        await open_policy(
-            new_model(),
-            lambda prober: ManagedServer(prober, runner=VLLMServerProcess(broken), start_s=START_S),
-        )
-
-
-async def test_a_missing_interpreter_is_named(server_config, open_policy):
-    nowhere = server_config(python="/nowhere/python")
-    with pytest.raises(PolicyFailure, match="cannot be started by /nowhere/python"):
-        await open_policy(
-            new_model(), lambda prober: ManagedServer(prober, runner=VLLMServerProcess(nowhere))
-        )
-
-
-async def test_a_url_without_a_server_is_reported_within_its_deadline(open_policy):
-    with pytest.raises(PolicyFailure, match=r"127\.0\.0\.1:9 was not there after 0\.5 s"):
-        await open_policy(
-            new_model(),
-            lambda prober: ManagedServer(
-                prober, connect=VLLMClient.at("http://127.0.0.1:9"), short_s=0.5
-            ),
-        )
+    assert used.orphans() == set()
