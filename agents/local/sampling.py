@@ -89,9 +89,19 @@ def _of(logprobs: Tensor, token_ids: Tensor) -> Tensor:
     return logprobs.gather(-1, token_ids[:, None])[:, 0]
 
 
+def _running_sums(probs: Tensor) -> Tensor:
+    """The sum of each entry of a row and those before it.
+
+    A GPU's sums may differ between two runs. Where torch must be deterministic, the CPU adds.
+    """
+    if probs.is_cuda and torch.are_deterministic_algorithms_enabled():
+        return probs.cpu().cumsum(-1).to(probs.device)
+    return probs.cumsum(-1)
+
+
 def _draw(probs: Tensor, uniform: Tensor) -> Tensor:
     """Token ids ``[B]`` from ``probs [B, V]``; a token without mass is never drawn."""
-    cumulative = probs.cumsum(-1)
+    cumulative = _running_sums(probs)
     # Scaled by the total, which rounding leaves near 1: u < 1 then stays below the last entry.
     point = uniform[:, None] * cumulative[:, -1:]
     found = torch.searchsorted(cumulative, point, right=True)
@@ -136,7 +146,7 @@ def _cut(probs: Tensor, params: Sequence[SamplingParams]) -> list[tuple[list[int
     top_p = torch.tensor([p.top_p for p in params], dtype=probs.dtype, device=probs.device)
     limited = limits < vocabulary
     ranked, token_ids = probs.topk(min(_SHORTLIST, vocabulary))
-    cumulative = ranked.cumsum(-1)
+    cumulative = _running_sums(ranked)
     # A full sort of a large vocabulary costs more than the model: only where the mass is spread.
     # Each row's own way, whatever else is in the batch: equals are ordered differently by the two.
     enough = torch.where(limited, limits <= _SHORTLIST, cumulative[:, -1] >= top_p)
@@ -150,7 +160,7 @@ def _cut(probs: Tensor, params: Sequence[SamplingParams]) -> list[tuple[list[int
             best, mass = token_ids[rows], cumulative[rows]
         else:
             ranked, best = probs[rows].sort(dim=-1, descending=True, stable=True)
-            mass = ranked.cumsum(-1)
+            mass = _running_sums(ranked)
         most = limits[rows].clamp_max(best.shape[-1])[:, None] - 1
         total = torch.where(limited[rows], mass.gather(-1, most)[:, 0], 1.0)
         last = torch.searchsorted(mass, (top_p[rows] * total)[:, None])

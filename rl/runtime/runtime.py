@@ -16,7 +16,6 @@ from transformers.utils import logging as transformers_logging
 import envs
 from agents.completion import SamplingParams
 from agents.policy import Observable, Policy, Serving, Sleeper
-from agents.published_templates import TEMPLATES
 from agents.renderer import Renderer
 from agents.torch_thread import TorchThread
 from rl.data.demonstrations import NoDemonstrations
@@ -36,7 +35,9 @@ from rl.run.metrics.intervals import PassRate, pass_rate_of_tasks
 from rl.run.metrics.service_metrics import ServiceMetrics
 from rl.run.process.activity import LEARNER, OPEN, POLICY, Activities
 from rl.run.process.closing import InTime, at_end
+from rl.runtime.deterministic import deterministic_kernels
 from rl.runtime.model import cores_of_learner, device_of, dtype_of, load_tokenizer
+from rl.runtime.notices import no_tools, rules_twice
 from rl.runtime.tiny import make_tiny
 from rl.settings.chat import OWN_TEMPLATE
 from rl.settings.lora import NO_LORA, LoraConfig
@@ -194,9 +195,10 @@ async def open_runtime(
         UsageError: the model does not exist, or a setting contradicts it.
         PolicyFailure: a server of the policy is unusable.
     """
-    device, lora = _prepare(config)
     activities = activities or Activities()
     async with AsyncExitStack() as stack:
+        stack.enter_context(deterministic_kernels(config))
+        device, lora = _prepare(config)
         thread = TorchThread(cores_of_learner(config, own_weights))
         closes = at_end(thread.close, "the torch thread", activities, config.close_s)
         await stack.enter_async_context(closes)
@@ -211,7 +213,7 @@ async def open_runtime(
         except ValueError as error:
             raise UsageError(str(error)) from error
         activities.progressed("the model that was loaded")
-        for notice in (*renderer.notices, *_rules_twice(config), *_no_tools(config, renderer)):
+        for notice in (*renderer.notices, *rules_twice(config), *no_tools(config, renderer)):
             report(f"chat template: {notice}")
         closed_first = await stack.enter_async_context(
             InTime(AsyncExitStack(), "the policy", activities, config.close_s)
@@ -343,27 +345,6 @@ async def _model_path(
         without = "or take another model than model=tiny: model=FOLDER or a Hugging Face id"
         raise UsageError(f"{error}, {without}") from error
     return str(made)
-
-
-def _rules_twice(config: RunConfig) -> list[str]:
-    """A notice if a published prompt's rules and the environment's are in one prompt."""
-    name = config.chat.template
-    if name not in TEMPLATES or not getattr(config.env.options, "instructions", False):
-        return []
-    return [
-        f"{name} has rules of its own, and the environment's rules follow in the first message: "
-        f"env.instructions=false omits the environment's"
-    ]
-
-
-def _no_tools(config: RunConfig, renderer: Renderer) -> list[str]:
-    """A notice if the chat template, which should carry tool calls, does not support tools."""
-    if getattr(config.env.options, "syntax", "") != "chat" or renderer.takes_tools:
-        return []
-    return [
-        "it does not support tools: the system message describes them, and calls are written in "
-        "the format of Hermes"
-    ]
 
 
 @runtime_checkable

@@ -86,7 +86,8 @@ class RunConfig(ModelConfig):
     close_s: float = 120.0
     """Maximum seconds for each part that a command opened to close at the end."""
     deterministic: bool = False
-    """Make two runs agree bit for bit, except for timings; slower."""
+    """Make two runs agree bit for bit, except for timings; slower. On a GPU, an operation without a
+    deterministic kernel ends the run."""
     allow_unsafe: bool = False
     """Allow a sandbox without isolation to run programs."""
 

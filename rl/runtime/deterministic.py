@@ -1,0 +1,59 @@
+"""``deterministic=true`` on a GPU: kernels whose results repeat bit for bit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from rl.errors import UsageError
+from rl.settings.run import RunConfig
+
+WORKSPACE, REPEATABLE = "CUBLAS_WORKSPACE_CONFIG", (":4096:8", ":16:8")
+"""The variable that cuBLAS reads when it starts, and the values with which its sums repeat."""
+
+
+@contextmanager
+def deterministic_kernels(config: RunConfig) -> Iterator[None]:
+    """Context of a run; with ``deterministic=true`` on a GPU, torch uses deterministic kernels.
+
+    An operation without such a kernel raises RuntimeError, which names it. On a CPU every kernel
+    repeats, and the context does nothing.
+
+    Raises:
+        UsageError: cuBLAS may have started in this process with sums that do not repeat.
+    """
+    if not config.deterministic or config.device == "cpu" or not torch.cuda.is_available():
+        yield
+        return
+    _fix_workspace()
+    cudnn: Any = torch.backends.cudnn
+    memory: Any = torch.utils.deterministic
+    before = torch.get_deterministic_debug_mode()
+    flags = cudnn.deterministic, cudnn.benchmark, memory.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    cudnn.deterministic, cudnn.benchmark = True, False
+    # No kernel here reads memory before it writes it.
+    memory.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        torch.set_deterministic_debug_mode(before)
+        cudnn.deterministic, cudnn.benchmark, memory.fill_uninitialized_memory = flags
+
+
+def _fix_workspace() -> None:
+    """Set the variable for cuBLAS, which keeps its value as long as the process lives."""
+    value = os.environ.get(WORKSPACE)
+    if value in REPEATABLE:
+        return
+    if value is not None or torch.cuda.is_initialized():
+        found = "unset after CUDA has started" if value is None else f"{value!r}"
+        raise UsageError(
+            f"deterministic needs {WORKSPACE}={REPEATABLE[0]} in the environment of the process, "
+            f"here it is {found}: set it and start anew"
+        )
+    os.environ[WORKSPACE] = REPEATABLE[0]

@@ -1,0 +1,28 @@
+"""Notices about a run's prompts, for the user."""
+
+from __future__ import annotations
+
+from agents.published_templates import TEMPLATES
+from agents.renderer import Renderer
+from rl.settings.run import RunConfig
+
+
+def rules_twice(config: RunConfig) -> list[str]:
+    """A notice if a published prompt's rules and the environment's are in one prompt."""
+    name = config.chat.template
+    if name not in TEMPLATES or not getattr(config.env.options, "instructions", False):
+        return []
+    return [
+        f"{name} has rules of its own, and the environment's rules follow in the first message: "
+        f"env.instructions=false omits the environment's"
+    ]
+
+
+def no_tools(config: RunConfig, renderer: Renderer) -> list[str]:
+    """A notice if the chat template, which should carry tool calls, does not support tools."""
+    if getattr(config.env.options, "syntax", "") != "chat" or renderer.takes_tools:
+        return []
+    return [
+        "it does not support tools: the system message describes them, and calls are written in "
+        "the format of Hermes"
+    ]
