@@ -216,6 +216,8 @@ MODEL_TYPES = re.compile(r"\b(PreTrainedModel|nn\.Module|ScoringModel)\b")
 HOLD_MODELS = (
     "rl/learner/",
     "agents/local/",
+    # What the learner computes packed rows with; it keeps no model.
+    "rl/packing/attention.py",
     # Commands that train or average a model without a learner.
     *("rl/runtime/imitation.py", "rl/preferences/", "rl/merge.py"),
 )

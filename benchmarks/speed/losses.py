@@ -136,8 +136,9 @@ def credit_and_loss(row: Algorithm, batch: Batch, learner: Updater) -> None:
             torch.zeros_like(now),
             torch.zeros_like(now, requires_grad=True) if row.uses_values else None,
         )
+        tokens = micro.tokens
         policy_objective(
-            row, scores, fixed.at(micro.tokens), weights[micro.tokens], 1 / count, micro.rows
+            row, scores, fixed.at(tokens), weights[tokens], 1 / count, batch.episode_ids[tokens]
         ).loss.backward()
 
 

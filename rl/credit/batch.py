@@ -1,4 +1,4 @@
-"""Batches: from trajectories to a table of trained tokens and micro-batches of padded rows.
+"""Batches: from trajectories to a table of trained tokens and micro-batches of rows.
 
 A batch is two tables. *Rows* are the sequences that the model reads, one for each segment of each
 episode. *Tokens* are the N sampled tokens of all rows, ordered by episode and then by time. Losses
@@ -25,23 +25,23 @@ from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
 from rl.credit.logprobs import Support
+from rl.packing.layout import Layout, pack
+from rl.packing.prefixes import Integers, Part, split
 from rl.rollout.trajectory import Segment, Trajectory, TrajectoryGroup
-
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """Rows of one forward pass, padded on the right.
+    """Rows of one forward pass: one packed row, or several rows that are padded on the right.
 
     The padding needs no mask. In a causal model a position reads only positions to its left, so
     padding on the right cannot change a real position, and only real positions are used.
     """
 
     input_ids: Tensor
-    """``[B, T]``."""
+    """``[B, T]``; B is 1 for a packed row."""
     lengths: Tensor
-    """``[B]``, tokens of each row, without padding."""
+    """Tokens of each sequence, without padding; a padded row is one sequence."""
     source: Tensor
     """``[n]``, indices into the flattened ``[B * T]``: the position that predicts each token."""
     targets: Tensor
@@ -50,16 +50,13 @@ class MicroBatch:
     """``[n]``, indices into the batch's table of tokens."""
     support: Support | None = None
     """Sampling support of each token; None: the whole vocabulary."""
+    layout: Layout | None = None
+    """Layout of the packed row; None: the rows are padded."""
 
     @property
     def num_tokens(self) -> int:
         """Sampled tokens."""
         return len(self.targets)
-
-    @property
-    def rows(self) -> Tensor:
-        """The row of each token, from 0 to B - 1: ``[n]``."""
-        return self.source // self.input_ids.shape[1]
 
     def to(self, device: torch.device) -> MicroBatch:
         """A copy on another device."""
@@ -70,6 +67,7 @@ class MicroBatch:
             targets=self.targets.to(device),
             tokens=self.tokens.to(device),
             support=self.support.to(device) if self.support is not None else None,
+            layout=self.layout.to(device) if self.layout is not None else None,
         )
 
 
@@ -205,17 +203,23 @@ class Batch:
         return torch.arange(width) < lengths[:, None]
 
     def micro_batches(
-        self, max_tokens: int, episodes: Tensor | None = None, *, whole: bool = False
+        self,
+        max_tokens: int,
+        episodes: Tensor | None = None,
+        *,
+        whole: bool = False,
+        packed: bool = False,
     ) -> list[MicroBatch]:
         """Cut rows into micro-batches of at most ``max_tokens`` tokens, padding counted.
 
-        Rows are sorted by length, longest first, to save padding. A row (with ``whole``, an
-        episode) longer than ``max_tokens`` is a micro-batch of its own.
+        Rows to pad are sorted by length, longest first. A row (with ``whole``, an episode) longer
+        than ``max_tokens`` is a micro-batch of its own.
 
         Args:
             max_tokens: maximum tokens of a micro-batch.
             episodes: ``[M]`` booleans, the episodes to include. None: all.
             whole: whether all rows of an episode are in one micro-batch.
+            packed: whether each micro-batch is one packed row (``rl.packing``).
         """
         owners = self.episode_ids.numpy()[self.row_starts[:-1]]
         chosen = np.arange(len(self.rows))
@@ -224,24 +228,43 @@ class Batch:
         together: dict[int, list[int]] = {}
         for i in sorted(chosen.tolist(), key=lambda i: -len(self.rows[i])):
             together.setdefault(int(owners[i]) if whole else i, []).append(i)
-        return [self._pad(part) for part in _cut(together.values(), self.rows, max_tokens)]
+        units = list(together.values())
+        if packed:
+            return [self._pack(part) for part in split(self.rows, units, max_tokens)]
+        return [self._pad(part) for part in _cut(units, self.rows, max_tokens)]
 
     def _pad(self, part: list[int]) -> MicroBatch:
         width = len(self.rows[part[0]])
         input_ids = np.zeros((len(part), width), dtype=np.int64)
         for place, i in enumerate(part):
             input_ids[place, : len(self.rows[i])] = self.rows[i]
+        places = list(np.arange(input_ids.size).reshape(input_ids.shape))
+        return self._micro_batch(part, places, input_ids)
+
+    def _pack(self, part: Part) -> MicroBatch:
+        ids, layout, places = pack([self.rows[i] for i in part.sequences], part.shared)
+        return self._micro_batch(part.sequences, places, ids[None], layout)
+
+    def _micro_batch(
+        self,
+        part: list[int],
+        places: list[Integers],
+        input_ids: Integers,
+        layout: Layout | None = None,
+    ) -> MicroBatch:
+        """The micro-batch of the rows ``part``, whose tokens are at ``places`` of the input."""
         spans = [np.arange(self.row_starts[i], self.row_starts[i + 1]) for i in part]
+        source = [at[self.source[span]] for at, span in zip(places, spans, strict=True)]
         tokens = np.concatenate(spans)
-        places = np.repeat(np.arange(len(part)), [len(span) for span in spans])
         numbers = torch.from_numpy(tokens)
         return MicroBatch(
             input_ids=torch.from_numpy(input_ids),
             lengths=torch.tensor([len(self.rows[i]) for i in part]),
-            source=torch.from_numpy(places * width + self.source[tokens]),
+            source=torch.from_numpy(np.concatenate(source)),
             targets=torch.from_numpy(self.targets[tokens]),
             tokens=numbers,
             support=self.support.of_tokens(numbers) if self.support is not None else None,
+            layout=layout,
         )
 
 

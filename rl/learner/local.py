@@ -77,6 +77,7 @@ class LocalLearner:
                 spec.training.optimizer,
                 temperature=spec.training.temperature,
                 max_tokens_per_micro_batch=spec.training.micro_batch_tokens,
+                packing=spec.training.packing,
                 seed=spec.seed,
                 memory=spec.training.memory,
             )

@@ -110,7 +110,7 @@ def compare_few(model: ScoringModel, batch: Batch, metrics: UpdateMetrics, max_t
     positions = torch.linspace(0, len(present) - 1, min(COMPARED_EPISODES, len(present)))
     few = torch.zeros(len(batch.rewards), dtype=torch.bool)
     few[present[positions.round().long()]] = True
-    for micro in batch.micro_batches(max_tokens, few):
+    for micro in model.micro_batches(batch, max_tokens, few):
         logprobs = model.score(micro.to(model.device)).logprobs.cpu()
         sampled = batch.sampled[micro.tokens]
         own = micro.tokens[sampled]

@@ -8,6 +8,7 @@ module's parameters when its ``forward`` begins, so weights that are read outsid
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -22,9 +23,14 @@ from rl.credit.losses import TokenScores
 from rl.learner.lora import is_adapted, without_adapter
 from rl.learner.memory.activations import check_layers, checkpointed_layers
 from rl.learner.settings import DEFAULT_MEMORY, MemoryConfig
+from rl.packing.attention import hidden_states, longest_row, prepare
+
+logger = logging.getLogger(__name__)
 
 PLAIN_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
 """Layer types in which a position reads only positions to its left, with or without padding."""
+_padded: set[str] = set()
+"""Kinds of models whose rows are padded, each named once in the log."""
 
 
 class Scores(NamedTuple):
@@ -122,22 +128,24 @@ class ScoringModule(nn.Module):
 
     def logits(self, input_ids: Tensor) -> Tensor:
         """The head's output at each position: ``[B, T, V]``."""
-        logits: Tensor = self.head(self._hidden(self.trunk, input_ids, None))
+        trunk = self.trunk(input_ids=input_ids, attention_mask=None, use_cache=False)
+        logits: Tensor = self.head(trunk.last_hidden_state)
         return logits
 
     def _sources(self, micro: MicroBatch, trunk: nn.Module) -> Tensor:
         """The last hidden state at the position that predicts each token: ``[n, H]``."""
-        lengths = micro.lengths if self._needs_mask else None
-        hidden = self._hidden(trunk, micro.input_ids, lengths)
-        return hidden.flatten(0, 1).index_select(0, micro.source)
+        return self._hidden(trunk, micro).flatten(0, 1).index_select(0, micro.source)
 
-    def _hidden(self, trunk: nn.Module, input_ids: Tensor, lengths: Tensor | None) -> Tensor:
-        mask = None
-        if lengths is not None:
-            positions = torch.arange(input_ids.shape[1], device=input_ids.device)
-            mask = (positions < lengths[:, None]).long()
+    def _hidden(self, trunk: nn.Module, micro: MicroBatch) -> Tensor:
+        """The last hidden states: ``[B, T, H]``."""
         with checkpointed_layers(trunk, self.memory):
-            output = trunk(input_ids=input_ids, attention_mask=mask, use_cache=False)
+            if micro.layout is not None:
+                return hidden_states(trunk, micro.input_ids, micro.layout)
+            mask = None
+            if self._needs_mask:
+                positions = torch.arange(micro.input_ids.shape[1], device=micro.input_ids.device)
+                mask = (positions < micro.lengths[:, None]).long()
+            output = trunk(input_ids=micro.input_ids, attention_mask=mask, use_cache=False)
         hidden: Tensor = output.last_hidden_state
         return hidden
 
@@ -165,6 +173,7 @@ class ScoringModel:
         own_trunk: whether values come from a separately trained copy of the model's trunk.
         with_values: whether there is a value head.
         memory: activation checkpointing, and buffers of the head.
+        packing: whether rows are packed, if the model can compute packed rows.
 
     Raises:
         ValueError: the model changes its logits after the last linear layer (capping, scaling),
@@ -173,6 +182,7 @@ class ScoringModel:
 
     value_trunk: nn.Module | None = None
     """Computes the hidden states of values; None: the model's own trunk does."""
+    packs = False
 
     def __init__(
         self,
@@ -182,11 +192,14 @@ class ScoringModel:
         *,
         with_values: bool = False,
         memory: MemoryConfig = DEFAULT_MEMORY,
+        packing: bool = False,
     ) -> None:
         if temperature < 0:
             raise ValueError(f"temperature ({temperature}) must be >= 0")
         self.model = model
         self.temperature = temperature or 1.0
+        self.packs = packing and _can_pack(model)
+        """Whether micro-batches are packed rows."""
         self.root = ScoringModule(
             model, with_values=with_values, own_trunk=own_trunk, memory=memory
         )
@@ -222,6 +235,18 @@ class ScoringModel:
         parts = [part for part in (self.value_head, self.value_trunk) if part is not None]
         return [p for part in parts for p in part.parameters() if p.requires_grad]
 
+    def micro_batches(
+        self,
+        batch: Batch,
+        max_tokens: int,
+        episodes: Tensor | None = None,
+        *,
+        whole: bool = False,
+    ) -> list[MicroBatch]:
+        """The batch's micro-batches for this model; see :meth:`Batch.micro_batches`."""
+        packed = self.packs and _reads_whole_rows(self.model, batch)
+        return batch.micro_batches(max_tokens, episodes, whole=whole, packed=packed)
+
     def score(self, micro: MicroBatch) -> TokenScores:
         """Score the micro-batch's tokens, at the temperature; see :meth:`ScoringModule.forward`.
 
@@ -245,7 +270,7 @@ class ScoringModel:
         """
         logprobs = torch.empty(batch.num_tokens, dtype=torch.float64)
         values = torch.empty_like(logprobs) if self.value_head is not None else None
-        for micro in batch.micro_batches(max_tokens):
+        for micro in self.micro_batches(batch, max_tokens):
             scores = self.score(micro.to(self.device))
             logprobs[micro.tokens] = scores.logprobs.double().cpu()
             if values is not None and scores.values is not None:
@@ -267,6 +292,30 @@ class ScoringModel:
             )
 
 
+def _can_pack(model: PreTrainedModel) -> bool:
+    # A state's leak into the next sequence can be too small to measure before training.
+    reason = "a layer's state passes from row to row" if needs_mask(model) else prepare(model)
+    if reason is not None:
+        _say_padded(model, reason)
+    return reason is None
+
+
+def _reads_whole_rows(model: PreTrainedModel, batch: Batch) -> bool:
+    """Whether no row of the batch is longer than a window of the model's layers."""
+    limit, longest = longest_row(model), max(map(len, batch.rows), default=0)
+    if limit is None or longest <= limit:
+        return True
+    _say_padded(model, f"a row has {longest} tokens, and a layer reads only the newest {limit}")
+    return False
+
+
+def _say_padded(model: PreTrainedModel, reason: str) -> None:
+    family = model.config.model_type
+    if family not in _padded:
+        _padded.add(family)
+        logger.warning("the learner pads rows of %s instead of packing them: %s", family, reason)
+
+
 class BaseModel(ScoringModel):
     """Scores with the model's adapter disabled: the initial model, without a copy."""
 
@@ -281,6 +330,8 @@ def make_reference(
     algorithm: Algorithm,
     temperature: float,
     memory: MemoryConfig = DEFAULT_MEMORY,
+    *,
+    packing: bool = False,
 ) -> ScoringModel | None:
     """A reference with the model's current weights; None: the algorithm has no divergence.
 
@@ -290,9 +341,9 @@ def make_reference(
     if algorithm.kl.coef <= 0:
         return None
     if is_adapted(model) and not algorithm.kl.ref_every:
-        return BaseModel(model, temperature, memory=memory)
+        return BaseModel(model, temperature, memory=memory, packing=packing)
     frozen = copy.deepcopy(model).requires_grad_(False)
-    return ScoringModel(frozen, temperature, memory=memory)
+    return ScoringModel(frozen, temperature, memory=memory, packing=packing)
 
 
 def copied(reference: ScoringModel | None) -> PreTrainedModel | None:

@@ -82,6 +82,8 @@ class TrainingSpec:
     """Maximum tokens, padding counted, of one forward pass. Results do not depend on it."""
     memory: MemoryConfig = DEFAULT_MEMORY
     """What the learner keeps in memory. Results do not depend on it."""
+    packing: bool = True
+    """Whether rows are packed, with shared prefixes computed once. Results do not depend on it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ class TokenRewards:
         temperature: sampling temperature of the episodes.
         max_tokens: maximum tokens of one forward pass, padding included.
         memory: activation checkpointing of phi.
+        packing: whether rows are packed.
     """
 
     def __init__(
@@ -46,17 +47,21 @@ class TokenRewards:
         temperature: float,
         max_tokens: int,
         memory: MemoryConfig = DEFAULT_MEMORY,
+        packing: bool = False,
     ) -> None:
         self._algorithm = algorithm
         self._max_tokens = max_tokens
         implicit = algorithm.token_rewards.kind == "implicit"
         self.model = ScoringModel(
-            copy.deepcopy(model), temperature, with_values=not implicit, memory=memory
+            copy.deepcopy(model),
+            temperature,
+            with_values=not implicit,
+            memory=memory,
+            packing=packing,
         )
+        frozen = copy.deepcopy(model).requires_grad_(False)
         self._initial = (
-            ScoringModel(copy.deepcopy(model).requires_grad_(False), temperature, memory=memory)
-            if implicit
-            else None
+            ScoringModel(frozen, temperature, memory=memory, packing=packing) if implicit else None
         )
         rate = min(1.0, optimizer.lr * algorithm.token_rewards.lr_ratio)
         self.optimizer = Optimizer(self.model.parameters(), replace(optimizer, lr=rate))
@@ -99,7 +104,7 @@ class TokenRewards:
         logits, outcomes = (scale * sums)[present], batch.outcomes[present]
         loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, outcomes).item()
         slopes = (torch.sigmoid(scale * sums) - batch.outcomes) * scale / len(logits)
-        for micro in batch.whole_vocabulary().micro_batches(self._max_tokens):
+        for micro in self.model.micro_batches(batch.whole_vocabulary(), self._max_tokens):
             scored = self.model.score(micro.to(self.model.device))
             trained = scored.logprobs if scored.values is None else scored.values
             slope = slopes[batch.episode_ids[micro.tokens]].to(trained.device, trained.dtype)

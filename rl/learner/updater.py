@@ -48,6 +48,7 @@ class Updater:
         temperature: sampling temperature of the episodes.
         max_tokens_per_micro_batch: maximum tokens of one forward pass, padding included. Results do
             not depend on it.
+        packing: whether rows are packed instead of padded, if the model can compute packed rows.
         seed: seed of the order of episodes, if an update has several minibatches.
         memory: what is kept in memory. Results do not depend on it.
 
@@ -63,6 +64,7 @@ class Updater:
         *,
         temperature: float = 1.0,
         max_tokens_per_micro_batch: int = 4096,
+        packing: bool = True,
         seed: int = 0,
         memory: MemoryConfig = DEFAULT_MEMORY,
     ) -> None:
@@ -78,18 +80,24 @@ class Updater:
         """Updates that had no token to train."""
         self.credit: tuple[Tensor, Tensor] | None = None
         """The episode and the advantage of each token of the last update; None: it had none."""
-        own = algorithm.value.critic == "model"
+        own, values = algorithm.value.critic == "model", algorithm.uses_values
         self.model = ScoringModel(
-            model, temperature, own, with_values=algorithm.uses_values, memory=memory
+            model, temperature, own, with_values=values, memory=memory, packing=packing
         )
-        self.reference = make_reference(model, algorithm, temperature, memory)
+        self.reference = make_reference(model, algorithm, temperature, memory, packing=packing)
         """The initial model, or the model at the last refresh; None: the algorithm has no
         divergence."""
         self.token_rewards: TokenRewards | None = None
         """The token reward model; None: the algorithm has none."""
         if algorithm.token_rewards.kind != "none":
             self.token_rewards = TokenRewards(
-                model, algorithm, optimizer, temperature, max_tokens_per_micro_batch, memory
+                model,
+                algorithm,
+                optimizer,
+                temperature,
+                max_tokens_per_micro_batch,
+                memory,
+                packing,
             )
         trained, critic = self.model.parameters(), self.model.critic_parameters()
         self.optimizer = Optimizer(trained, optimizer, critic)
@@ -330,9 +338,8 @@ class Updater:
 
     def _micro_batches(self, batch: Batch, episodes: Tensor) -> Iterator[MicroBatch]:
         """The micro-batches of these episodes, on the model's device."""
-        for micro in batch.micro_batches(
-            self.max_tokens_per_micro_batch, episodes, whole=self.algorithm.uses_sequences
-        ):
+        limit, whole = self.max_tokens_per_micro_batch, self.algorithm.uses_sequences
+        for micro in self.model.micro_batches(batch, limit, episodes, whole=whole):
             yield micro.to(self.model.device)
 
     def _step(self, metrics: UpdateMetrics) -> None:

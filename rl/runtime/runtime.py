@@ -298,11 +298,11 @@ def _spec(config: RunConfig, path: str, device: torch.device, lora: LoraConfig) 
     training = None
     if isinstance(config, TrainConfig):
         training = TrainingSpec(
-            algorithm=config.algorithm,
-            optimizer=config.effective_optimizer,
+            *(config.algorithm, config.effective_optimizer),
             temperature=config.sampling.temperature,
             micro_batch_tokens=config.micro_batch_tokens,
             memory=config.memory,
+            packing=config.packing,
         )
     return LearnerSpec(
         model=path,

@@ -116,7 +116,10 @@ class TrainConfig(TrackingConfig, RunConfig):
     learner: str = "local"
     """The learner, which computes updates: local is this process; plug-ins add other names."""
     micro_batch_tokens: int = 4096
-    """Padded tokens of a forward pass of the learner; the loss does not depend on it."""
+    """Tokens of a forward pass of the learner, padding included; the loss does not depend on it."""
+    packing: bool = True
+    """Whether the learner packs rows without padding and computes prefixes that they share once;
+    the loss does not depend on it. Models that cannot compute packed rows are padded."""
     memory: MemoryConfig = field(default_factory=left_out)
     """What the learner keeps in the device's memory."""
     eval: EvalConfig = field(default_factory=left_out)

@@ -70,7 +70,8 @@ VALUES, BELIEFS = table(3, 0.5), table(4, 1.0)
 class TableModel(ScoringModel):
     """A model whose scores depend on a token's id alone."""
 
-    def __init__(self, logprobs, with_values):
+    def __init__(self, logprobs, with_values, packing):
+        self.packs = packing
         self.logprobs = nn.Parameter(logprobs.clone())
         self.entropy = nn.Parameter(table(5, 1.0))
         self.values = nn.Parameter(VALUES.clone())
@@ -81,6 +82,9 @@ class TableModel(ScoringModel):
 
     def parameters(self):
         return [self.logprobs, self.entropy, self.values]
+
+    def micro_batches(self, batch, max_tokens, episodes=None, *, whole=False):
+        return batch.micro_batches(max_tokens, episodes, whole=whole, packed=self.packs)
 
     def score(self, micro):
         def read(numbers):
@@ -105,26 +109,27 @@ class Beliefs:
         pass
 
 
-def reference(model, algorithm, temperature, memory):
+def reference(model, algorithm, temperature, memory, *, packing):
     """What divergences are measured from, where any is."""
-    return TableModel(REFERENCE, False) if algorithm.kl.coef > 0 else None
+    return TableModel(REFERENCE, False, packing) if algorithm.kl.coef > 0 else None
 
 
-def make_learner(row, max_tokens=10_000):
+def make_learner(row, max_tokens=10_000, packing=False):
     home = "rl.learner.updater."
     with (
         mock.patch(
-            home + "ScoringModel", lambda *_, with_values, memory: TableModel(LOGPROBS, with_values)
+            home + "ScoringModel",
+            lambda *_, with_values, memory, packing: TableModel(LOGPROBS, with_values, packing),
         ),
         mock.patch(home + "make_reference", reference),
         mock.patch(home + "TokenRewards", lambda *_: Beliefs()),
     ):
-        return Updater(None, row, FREE, max_tokens_per_micro_batch=max_tokens)
+        return Updater(None, row, FREE, max_tokens_per_micro_batch=max_tokens, packing=packing)
 
 
-def gradient(row, groups, max_tokens=10_000):
+def gradient(row, groups, max_tokens=10_000, packing=False):
     """The loss, and its gradient by what each token's id says, of one update."""
-    learner = make_learner(row, max_tokens)
+    learner = make_learner(row, max_tokens, packing)
     parameters = learner.model.parameters()
     found = []
 
@@ -183,10 +188,10 @@ def same(got, expected):
 
 @EVERY_ROW
 @settings(deadline=None, max_examples=6)
-@given(plan=plans, max_tokens=st.integers(1, 60))
-def test_how_a_step_is_cut_and_padded(name, plan, max_tokens):
+@given(plan=plans, max_tokens=st.integers(1, 60), packing=st.booleans())
+def test_how_a_step_is_cut_and_padded(name, plan, max_tokens, packing):
     groups = play(plan)
-    cut = gradient(ROWS[name], groups, max_tokens)
+    cut = gradient(ROWS[name], groups, max_tokens, packing)
     same(cut, gradient(ROWS[name], groups))
 
 
@@ -256,7 +261,7 @@ def test_parts_computed_separately_add_up(name, plan, seed, ranks):
                 fixed.at(micro.tokens),
                 weights[micro.tokens],
                 1 / num_tokens,
-                micro.rows,
+                batch.episode_ids[micro.tokens],
             )
             loss += terms.loss.item()
             parts = torch.autograd.grad(terms.loss, parameters, allow_unused=True)

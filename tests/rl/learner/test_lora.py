@@ -121,7 +121,7 @@ def test_the_reference_is_the_base_model_without_a_copy(make_model, groups):
     assert learner.reference.model is model
     assert learner.state_dict()["reference"] is None
     batch = Batch.from_groups(groups)
-    expected, _ = ScoringModel(make_model()).score_batch(batch, 4096)
+    expected, _ = ScoringModel(make_model(), packing=True).score_batch(batch, 4096)
     learner.update(groups)
     scored, _ = learner.reference.score_batch(batch, 4096)
     assert torch.equal(scored, expected)

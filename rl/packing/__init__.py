@@ -1,0 +1,1 @@
+"""Packed rows: sequences one after the other, without padding and with shared prefixes."""

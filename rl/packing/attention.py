@@ -1,0 +1,208 @@
+"""Attention over packed rows, as an attention function of Hugging Face's models.
+
+:func:`prepare` gives a model this attention function, which acts only on packed rows: every other
+call is Hugging Face's ``sdpa``. Packed rows pass through the model's own ``forward``. Their layout
+travels as a keyword, so that layers that are computed again in the backward pass get it too. They
+also need a mask of four dimensions, which is not read: without one, transformers takes the jumps in
+the positions of shared prefixes for the borders of documents.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from rl.packing.layout import Bucket, Layout, pack
+from rl.packing.prefixes import Integers, split
+
+logger = logging.getLogger(__name__)
+
+NAME = "turnwise_packed"
+TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-4}
+"""Largest difference of a hidden state in :func:`prepare`, relative to its sequence's largest."""
+COARSE_TOLERANCE = 0.05
+"""The same for types with few digits."""
+_variable_length = True
+"""Whether packed rows on CUDA use variable-length attention."""
+
+
+def hidden_states(trunk: nn.Module, input_ids: Tensor, layout: Layout) -> Tensor:
+    """The last hidden states of a packed row: ``[1, T, H]``.
+
+    Args:
+        trunk: a model without its head, whose model :func:`prepare` accepted.
+        input_ids: ``[1, T]``.
+        layout: the row's layout.
+    """
+    unread = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=input_ids.device)
+    hidden: Tensor = trunk(
+        input_ids=input_ids,
+        attention_mask=unread,
+        position_ids=layout.positions,
+        use_cache=False,
+        packed=layout,
+    ).last_hidden_state
+    return hidden
+
+
+def prepare(model: PreTrainedModel) -> str | None:
+    """Make ``model`` able to compute packed rows; returns the reason if it is not.
+
+    The model's other calls stay the same bit for bit. Whether it is able is measured: a few random
+    sequences that share prefixes get their hidden states as a packed row and one by one.
+    """
+    now = model.config._attn_implementation
+    if now not in ("sdpa", NAME):
+        return f"its attention is {now}, not sdpa"
+    model.set_attn_implementation(NAME)
+    reason = _difference(model)
+    if reason is not None:
+        model.set_attn_implementation("sdpa")
+    return reason
+
+
+def longest_row(model: PreTrainedModel) -> int | None:
+    """Tokens of the longest sequence that ``model`` reads as a whole; None: there is no limit.
+
+    In longer sequences, layers with a window read only their newest tokens, which the attention of
+    packed rows does not.
+    """
+    config = model.config.get_text_config()
+    if set(getattr(config, "layer_types", None) or ["?"]) == {"full_attention"}:
+        return None
+    names = ("sliding_window", "attention_chunk_size")
+    windows = [getattr(config, name, None) for name in names]
+    return min((window for window in windows if window), default=None)
+
+
+def _attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    packed: Layout | None = None,
+    scaling: float | None = None,
+    **given: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """An attention function of transformers; tensors are ``[B, heads, T, D]``."""
+    if packed is None:
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, scaling=scaling, **given
+        )
+    half = query.dtype in (torch.float16, torch.bfloat16)
+    attend = _by_lengths if query.is_cuda and half and _variable_length else _by_buckets
+    return attend(query, key, value, packed, scaling), None
+
+
+def _by_buckets(
+    query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: float | None
+) -> Tensor:
+    """Attention of each bucket as one batch: ``[1, T, heads, D]``."""
+    # One split has one backward pass; slices would each fill a gradient as long as the row.
+    queries, keys, values = (x[0].split(layout.sizes, dim=1) for x in (query, key, value))
+    results = []
+    for number, (bucket, mask) in enumerate(zip(layout.buckets, layout.masks, strict=True)):
+        result = scaled_dot_product_attention(
+            _segments(bucket, queries[number]),
+            _segments(bucket, keys[number], [keys[i] for i in bucket.prefix]),
+            _segments(bucket, values[number], [values[i] for i in bucket.prefix]),
+            attn_mask=mask,
+            is_causal=mask is None,
+            scale=scaling,
+            enable_gqa=True,
+        )
+        results.append(result.transpose(1, 2).flatten(0, 1))
+    return torch.cat(results)[None]
+
+
+def _segments(bucket: Bucket, own: Tensor, prefix: Sequence[Tensor] = ()) -> Tensor:
+    """``[heads, tokens, D]`` as a batch of segments, each after the tokens of ``prefix``."""
+    batch: Tensor = own.unflatten(1, (bucket.count, bucket.length)).transpose(0, 1)
+    if not prefix:
+        return batch
+    shared = [part.expand(bucket.count, -1, -1, -1) for part in prefix]
+    return torch.cat([*shared, batch], dim=2)
+
+
+def _by_lengths(
+    query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: float | None
+) -> Tensor:
+    """Variable-length attention on CUDA: ``[1, T, heads, D]``."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    lengths = layout.lengths
+    query, key, value = (x[0].transpose(0, 1) for x in (query, key, value))
+    result = varlen_attn(
+        query,
+        key.index_select(0, lengths.keys),
+        value.index_select(0, lengths.keys),
+        lengths.query_starts,
+        lengths.key_starts,
+        lengths.longest_query,
+        lengths.longest_key,
+        scale=scaling,
+        # No later key: a query's own key is the last one that it reads.
+        window_size=(-1, 0),
+        enable_gqa=True,
+    )
+    assert isinstance(result, Tensor)
+    return result[None]
+
+
+def _difference(model: PreTrainedModel) -> str | None:
+    """Why packed hidden states of ``model`` are wrong; None: they are right."""
+    global _variable_length
+    reason = _measured(model)
+    if reason is not None and model.device.type == "cuda" and _variable_length:
+        _variable_length = False
+        logger.warning("packed rows use sdpa: variable-length attention is not usable (%s)", reason)
+        reason = _measured(model)
+    return reason
+
+
+@torch.no_grad()
+def _measured(model: PreTrainedModel) -> str | None:
+    sequences = _samples(model.get_output_embeddings().out_features)
+    (part,) = split(sequences, [[i] for i in range(len(sequences))], sum(map(len, sequences)))
+    ordered = [sequences[i] for i in part.sequences]
+    row = pack(ordered, part.shared)
+    trunk, device = model.base_model, model.device
+    ids = torch.from_numpy(row.token_ids)[None].to(device)
+    try:
+        packed = hidden_states(trunk, ids, row.layout.to(device))[0]
+        for sequence, places in zip(ordered, row.places, strict=True):
+            alone = torch.from_numpy(sequence)[None].to(device)
+            expected = trunk(input_ids=alone, use_cache=False).last_hidden_state[0]
+            off = (packed[torch.from_numpy(places).to(device)] - expected).abs().max()
+            limit = TOLERANCE.get(model.dtype, COARSE_TOLERANCE) * expected.abs().max()
+            if not off <= limit:
+                return f"hidden states differ by {off:.1g}, where {limit:.1g} is rounding"
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    return None
+
+
+def _samples(vocabulary: int) -> Sequence[Integers]:
+    """Random sequences that share prefixes: pairs of equal length, one in another, one apart."""
+    drawn = np.random.default_rng(0)
+
+    def tokens(count: int) -> Integers:
+        return drawn.integers(0, vocabulary, count)
+
+    prompt, turn = tokens(18), tokens(17)
+    branches = [[tokens(9)], [tokens(9)], [turn, tokens(3)], [turn, tokens(5)], [turn]]
+    return [*(np.concatenate([prompt, *branch]) for branch in branches), tokens(13), tokens(30)]
+
+
+AttentionInterface.register(NAME, _attend)
+AttentionMaskInterface.register(NAME, sdpa_mask)
