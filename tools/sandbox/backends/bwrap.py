@@ -71,8 +71,9 @@ class BwrapLauncher:
             memory_mb=limits.memory_mb,
             processes=limits.processes,
             disk_mb=limits.disk_mb,
-            seccomp=seccomp.assemble(restricted=False).hex(),
+            seccomp=seccomp.assemble(restricted=False).hexadecimal(),
             user_id=SANDBOX_ID,
+            zero_hidden=True,
             group_fd=group.entry,
             group_events_fd=group.events,
         )
@@ -199,5 +200,6 @@ def _options(python: interpreter.Interpreter) -> Iterator[str]:
     if not Path(python.prefix).is_relative_to("/usr"):
         yield from ("--ro-bind", python.prefix if python.reachable else _SHOWN_AT, python.prefix)
     yield from ("--dev", "/dev", "--proc", "/proc", "--dir", "/tmp")
+    yield from ("--dev-bind", "/dev/full", "/dev/zero")  # no limit counts memory shared by it
     yield from ("--tmpfs", "/dev/pts", "--remount-ro", "/dev/pts")  # no terminals
     yield from ("--remount-ro", "/dev", "--remount-ro", "/", "--cap-drop", "ALL")

@@ -72,9 +72,9 @@ class LocalLauncher:
                 memory_mb=limits.memory_mb,
                 processes=limits.processes,
                 disk_mb=limits.disk_mb,
-                seccomp=seccomp.assemble(restricted=True, signals=signals).hex()
+                seccomp=seccomp.assemble(restricted=True, signals=signals).hexadecimal()
                 if confined
-                else "",
+                else (),
                 landlock=abi,
                 readable=(python.prefix, *_READABLE),
                 scratch=str(common.path),

@@ -1,7 +1,10 @@
-"""The system-call filter of programs, as a classic BPF program.
+"""The system-call filter of programs, as two classic BPF programs.
 
 Unknown calls fail with ENOSYS, known dangerous calls with EPERM. The numbers are those of x86-64;
 the sandbox does not start on another architecture.
+
+The kernel takes 0.1 ms to install the whole filter. Most of it therefore applies to the zygote,
+whose forks inherit it; only the calls that confine a run have a second filter for each program.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import errno
 import struct
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from tools.sandbox.inside.supervisor.mappings import SHARED_PIECE
 
@@ -71,6 +75,16 @@ _DENIED_RESTRICTED = frozenset(
 # Denied if nothing else restricts signals: kill, tkill, tgkill, the queueing calls and
 # pidfd_send_signal.
 _DENIED_SIGNALS = frozenset({62, 129, 200, 234, 297, 424})
+
+# Calls with which trusted processes confine or limit a run: clone, setsid, capset, prctl, mount.
+_SET_UP = frozenset({56, 112, 126, 157, 165})
+_SET_UP_RESTRICTED = frozenset(
+    {
+        *(444, 445, 446),  # Landlock
+        *(90, 91, 92, 93, 94, 260, 268, 452),  # chmod, chown: the run's folder
+        *(46, 62, 109, 141, 144, 234, 424),  # sendmsg, signals, setpgid, priorities
+    }
+)
 
 _NEW_NAMESPACES = 0x7E020000
 _CLONE_FILES, _CLONE_THREAD, _CLOSE_RANGE_UNSHARE = 0x400, 0x10000, 0x2
@@ -231,8 +245,21 @@ _CHECKED_RESTRICTED: dict[int, list[Instruction]] = {
 }
 
 
-def assemble(*, restricted: bool, signals: bool = True) -> bytes:
-    """The filter as an array of ``struct sock_filter``.
+class Filters(NamedTuple):
+    """Two filters, each an array of ``struct sock_filter``; the stricter verdict counts."""
+
+    zygote: bytes
+    """The filter of the zygote and of all its forks."""
+    program: bytes
+    """The additional filter of a program."""
+
+    def hexadecimal(self) -> tuple[str, str]:
+        """Both filters as text."""
+        return self.zygote.hex(), self.program.hex()
+
+
+def assemble(*, restricted: bool, signals: bool = True) -> Filters:
+    """The filter of programs.
 
     Args:
         restricted: whether runs share this machine's mounts and user ids (Landlock).
@@ -240,17 +267,31 @@ def assemble(*, restricted: bool, signals: bool = True) -> bytes:
     """
     leaves: dict[int, list[Instruction]] = {n: [(_RET, 0, 0, _DENY)] for n in _DENIED}
     leaves |= _CHECKED
+    set_up = _SET_UP
     if restricted:
         leaves |= {n: [(_RET, 0, 0, _DENY)] for n in _DENIED_RESTRICTED} | _CHECKED_RESTRICTED
+        set_up |= _SET_UP_RESTRICTED
     if not signals:
         leaves |= {n: [(_RET, 0, 0, _DENY)] for n in _DENIED_SIGNALS}
+    everywhere = {number: leaf for number, leaf in leaves.items() if number not in set_up}
+    inside = {number: leaf for number, leaf in leaves.items() if number in set_up}
+    return Filters(_assemble(everywhere, unknown=_UNKNOWN), _assemble(inside, unknown=_ALLOW))
+
+
+def _assemble(leaves: Mapping[int, list[Instruction]], unknown: int) -> bytes:
+    """A filter that allows the calls without a leaf.
+
+    Args:
+        leaves: number of a call -> instructions that decide it.
+        unknown: action for calls from ``_FIRST_UNKNOWN`` on.
+    """
     allow: list[Instruction] = [(_RET, 0, 0, _ALLOW)]
     ranges: list[tuple[int, list[Instruction]]] = []
     for number in range(_FIRST_UNKNOWN):
         leaf = leaves.get(number, allow)
         if not ranges or ranges[-1][1] != leaf:
             ranges.append((number, leaf))
-    ranges.append((_FIRST_UNKNOWN, [(_RET, 0, 0, _UNKNOWN)]))
+    ranges.append((_FIRST_UNKNOWN, [(_RET, 0, 0, unknown)]))
     program = [
         (_LOAD, 0, 0, _ARCH),
         (_JEQ, 1, 0, _AUDIT_ARCH_X86_64),

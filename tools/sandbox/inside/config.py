@@ -20,8 +20,9 @@ class Config:
     memory_mb: int
     processes: int
     disk_mb: int
-    seccomp: str
-    """System-call filter in hexadecimal; empty: none."""
+    seccomp: tuple[str, ...]
+    """System-call filters in hexadecimal: of the zygote with its forks, and in addition of a
+    program; empty: none."""
     readable: tuple[str, ...] = ()
     """Restricted only: paths that programs may read."""
     landlock: int = 0
@@ -32,6 +33,10 @@ class Config:
     """Namespaces only: user and group of the zygote, which runs see as ``SANDBOX_ID``."""
     hidden: tuple[str, ...] = ()
     """Namespaces only: folders that each run sees empty."""
+    zero_hidden: bool = False
+    """Namespaces only: whether the zygote already sees /dev/full in place of /dev/zero."""
+    proc_fd: int = -1
+    """Namespaces only: descriptor of the zygote's own /proc; -1: not opened yet."""
     control_path: str = ""
     """Containers only: path of the socket that passes the control socket."""
     token: str = ""

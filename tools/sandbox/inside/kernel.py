@@ -131,7 +131,7 @@ def close_descriptors_from(first: int) -> None:
 
 
 class Filter:
-    """A seccomp filter, prepared once and installed in each program's process.
+    """A seccomp filter, prepared once and installed in any number of forked processes.
 
     Args:
         program: an array of ``struct sock_filter``.

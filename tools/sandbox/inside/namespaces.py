@@ -40,8 +40,9 @@ def enter_namespaces(config: Config) -> None:
     kernel.mount(b"tmpfs", PRIVATE_FOLDER.encode(), safe, own)
     shared = b"size=%dm,nr_inodes=256,mode=0700" % _SHARED_MEMORY_MB
     kernel.mount(b"tmpfs", b"/dev/shm", safe | kernel.MS_NOEXEC, shared)
-    # /dev/full reads the same and cannot be mapped. No limit counts memory shared by /dev/zero.
-    kernel.bind_file(b"/dev/full", b"/dev/zero")
+    if not config.zero_hidden:
+        # /dev/full reads the same and cannot be mapped. No limit counts memory shared by /dev/zero.
+        kernel.bind_file(b"/dev/full", b"/dev/zero")
     for folder in config.hidden:
         empty = b"size=4k,nr_inodes=1,mode=0555"
         kernel.mount(b"tmpfs", folder.encode(), safe | kernel.MS_RDONLY, empty)

@@ -16,6 +16,7 @@ import select
 import signal
 import socket
 import struct
+from dataclasses import replace
 
 from tools.sandbox.inside import kernel
 from tools.sandbox.inside.config import Config
@@ -50,9 +51,15 @@ def main(settings: str) -> None:
     program.prepare()
     if config.isolation == "namespaces":
         process_groups.replace_sessions()
+        # Only supervisors keep it: in the /proc of a run, nothing may be written.
+        config = replace(config, proc_fd=os.open("/proc", os.O_PATH | os.O_DIRECTORY))
     else:
         kernel.adopt_orphans()  # the processes of a killed supervisor
     control = socket.socket(fileno=config.control_fd)
+    if config.seccomp:
+        kernel.no_new_privileges()
+        kernel.Filter(bytes.fromhex(config.seccomp[0])).install()
+    supervisor.warm_up(config)
     gc.collect()
     gc.disable()
     gc.freeze()
@@ -72,7 +79,7 @@ class _Zygote:
     def __init__(self, config: Config, control: socket.socket) -> None:
         self.config = config
         self.control = control
-        self.filter = kernel.Filter(bytes.fromhex(config.seccomp)) if config.seccomp else None
+        self.filter = kernel.Filter(bytes.fromhex(config.seccomp[1])) if config.seccomp else None
         # A supervisor writes its slot's number here when it is ready, and again when it takes a
         # job: two reports free the slot.
         self.reports, self.report = os.pipe()

@@ -31,6 +31,14 @@ async def test_a_crash_starts_no_helper_of_the_machine(either):
     assert result.stdout == "(1, 1)\n"
 
 
+async def test_a_program_has_both_filters(either):
+    if either.isolation == "restricted":
+        pytest.skip("a program sees no /proc there")
+    result = await either.run("print(open('/proc/self/status').read())")
+    status = dict(line.split(":") for line in result.stdout.split("\n") if ":" in line)
+    assert status["Seccomp"].strip() == "2" and int(status.get("Seccomp_filters", 2)) >= 2
+
+
 async def test_timers_are_limited_per_run(either):
     if either.isolation == "restricted" and os.getuid() != 0:
         pytest.skip("not promised: all processes of a user have them in common")

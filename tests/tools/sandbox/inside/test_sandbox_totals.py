@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 import pytest
 
@@ -178,6 +179,21 @@ async def test_a_run_at_its_limit_of_busy_processes_gets_the_idle_time(either):
     bounds = Limits(wall_s=60.0, cpu_s=60.0, processes=max(4, (os.cpu_count() or 1) + 1))
     full = await either.run(FILLED.format(bounds.processes - 1, 50, "pass"), limits=bounds)
     assert (full.stdout, full.status) == ("True\n", Status.OK)
+
+
+async def test_a_bomb_gets_the_smallest_share_among_unix_sessions(either):
+    """In a run, /proc/self/autogroup shows the niceness of its session, which starts at 0."""
+    if either.isolation == "restricted" or not Path("/proc/self/autogroup").exists():
+        pytest.skip("needs a kernel with autogroup, and a session for each run")
+    bounds = Limits(wall_s=60.0, cpu_s=60.0, processes=max(4, (os.cpu_count() or 1) + 1))
+    result = await either.run(
+        FORKS.format(bounds.processes - 1)
+        + "import time\nlast = time.monotonic() + 40\nnice = ''\n"
+        "while os.getpid() != 2 or time.monotonic() < last and nice != '19':\n"
+        "    nice = open('/proc/self/autogroup').read().split()[-1]\nprint(nice)",
+        limits=bounds,
+    )
+    assert result.stdout == "began\n19\n"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from tools.sandbox.inside.supervisor import watchdog
 
 REQUEST = {"memory_mb": 1024, "disk_mb": 64, "total_cpu_s": 1000.0, "processes": 16}
-CONFIG = SimpleNamespace(isolation="namespaces", group_events_fd=-1)
+CONFIG = SimpleNamespace(isolation="namespaces", group_events_fd=-1, proc_fd=-1)
 WORKDIR = SimpleNamespace(private=True, folder="/tmp")
 
 

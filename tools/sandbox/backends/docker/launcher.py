@@ -50,7 +50,7 @@ class DockerLauncher:
             memory_mb=limits.memory_mb,
             processes=limits.processes,
             disk_mb=limits.disk_mb,
-            seccomp=seccomp.assemble(restricted=False).hex(),
+            seccomp=seccomp.assemble(restricted=False).hexadecimal(),
             user_id=user_id,
             hidden=("/sys",),
             control_path=control_socket.SOCKET_PATH,

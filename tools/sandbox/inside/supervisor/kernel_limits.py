@@ -1,4 +1,4 @@
-"""Limits that the kernel applies to a run: the number of tasks, and the out-of-memory score."""
+"""Limits that the kernel applies to a run: tasks, out-of-memory score, share of the processor."""
 
 # Plain os calls: once per run.
 # ruff: noqa: PTH116
@@ -9,7 +9,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from tools.sandbox.inside import kernel
+from tools.sandbox.inside import kernel, procfs
 from tools.sandbox.inside.config import Config
 
 _NEIGHBOUR_TASKS = 32
@@ -35,6 +35,38 @@ class OutOfMemoryScore:
         yield
         os.write(self._fd, self._own)
         os.close(self._fd)
+
+
+def minimize_share(proc_fd: int, pidfd: int) -> bool:
+    """Give the Unix session of a process the smallest share of the processor.
+
+    If the scheduler shares the processor among sessions (autogroup), niceness and scheduling
+    policies count only within a session.
+
+    Args:
+        proc_fd: a /proc that may be written to, of any pid namespace that has the process.
+        pidfd: descriptor of the process.
+
+    Returns:
+        Whether this is done, or cannot be done; False: the kernel currently allows no change.
+    """
+    try:
+        pid = _pid(procfs.read(f"self/fdinfo/{pidfd}", folder=proc_fd))
+        fd = os.open(f"{pid}/autogroup", os.O_WRONLY, dir_fd=proc_fd)
+        try:
+            os.write(fd, b"19")
+        finally:
+            os.close(fd)
+    except BlockingIOError:
+        return False
+    except OSError:  # the kernel has no autogroup, or the process has ended
+        return True
+    return True
+
+
+def _pid(text: bytes) -> int:
+    """The process of a pidfd, as its file in fdinfo shows it."""
+    return int(text.split(b"\nPid:", 1)[1].split(maxsplit=1)[0])
 
 
 def task_limit(config: Config) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tools.sandbox.inside.config import Config
-from tools.sandbox.inside.supervisor import mappings, process_tree, processes, usage
+from tools.sandbox.inside.supervisor import kernel_limits, mappings, process_tree, processes, usage
 from tools.sandbox.inside.supervisor.processes import Child, processor_s
 from tools.sandbox.inside.workdir import MAX_FILES, WorkDir
 
@@ -76,6 +76,8 @@ class Watchdog:
         self._nice = -math.inf
         self._running = 0
         self._bomb = False
+        self._proc_fd = config.proc_fd
+        self._shares_little = False
         self._events = config.group_events_fd
         self._kills = self._group_kills()
         self._held: dict[int, tuple[int, int]] = {}
@@ -215,6 +217,8 @@ class Watchdog:
         steady, self._running = min(running, self._running), running  # ignores short peaks
         if steady >= self._processes and steady > _PROCESSORS:
             self._bomb = True
+        if self._bomb and not self._shares_little and self._proc_fd >= 0:
+            self._shares_little = kernel_limits.minimize_share(self._proc_fd, self._child.pidfd)
         if steady > 1:
             steps = math.ceil(math.log(steady, _WEIGHT_OF_NICE))
             self._nice = max(self._nice, min(self._first_nice + steps, _MAX_NICE))
