@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import pickle
 import threading
-import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -482,12 +481,9 @@ async def test_waiting_episodes_wait_together():
     members = ToolDice(DiceOptions()).group(256)
     for env in members:
         await env.areset(seed=0)
-    start = time.perf_counter()
     steps = await asyncio.gather(*(env.astep("roll") for env in members))
     assert most == 256, "every call is under way before the first is answered"
     assert len(steps) == 256 and all(step.terminated for step in steps)
-    # One after another they would take 5.12 s.
-    assert time.perf_counter() - start < 2.5
 
 
 # ---- copies ----------------------------------------------------------------------------------

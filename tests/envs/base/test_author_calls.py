@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import threading
 import time
 
 import pytest
@@ -57,8 +58,10 @@ async def test_it_is_named_while_it_still_blocks(monkeypatch, caplog):
 async def test_a_blocking_author_blocks_no_other_episode_and_has_a_deadline(monkeypatch, caplog):
     monkeypatch.setattr(author_calls, "block_watch", BlockWatch(0.05))
     with caplog.at_level(logging.WARNING):
+        let_go = threading.Event()
         began = time.monotonic()
         with pytest.raises(EnvFailure, match=r"^slow-v0: a turn waited longer than step_timeout_s"):
-            await call(lambda _: time.sleep(5), blocking=True, limit_s=0.2)
-        assert time.monotonic() - began < 4
+            await call(lambda _: let_go.wait(60), blocking=True, limit_s=0.2)
+        assert time.monotonic() - began < 30
+        let_go.set()
     assert caplog.messages == []

