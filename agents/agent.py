@@ -136,7 +136,7 @@ class TokenAgent:
         sampling = dataclasses.replace(
             self.sampling, seed=seed, max_tokens=min(self.sampling.max_tokens, room)
         )
-        completion = await self.policy.generate(self.segment.token_ids, sampling, self.session)
+        completion = await self.policy.generate([*self.segment.token_ids], sampling, self.session)
         self.segment.append_completion(completion, turn=self.num_turns)
         self.last = completion
         self.num_turns += 1

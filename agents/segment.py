@@ -12,28 +12,42 @@ sampling_logprobs 0.0 and version -1.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import compress
-from operator import not_
+from typing import Any, TypeVar
 
+import numpy as np
+
+from agents.column import Column, column_of
 from agents.completion import Completion
 
+N = TypeVar("N", int, float)
 NOT_SAMPLED = -1
 """The version of a token that no policy sampled."""
+COLUMNS = {
+    "token_ids": "int32",
+    "loss_mask": "int8",
+    "sampling_logprobs": "float64",
+    "versions": "int32",
+    "turn_ids": "int32",
+}
+"""The columns of a segment with a number for each token, and their types."""
 
 
 @dataclass(slots=True)
 class Segment:
-    """One append-only token sequence; every list has one entry per token."""
+    """One append-only token sequence; every column has one entry per token.
 
-    token_ids: list[int] = field(default_factory=list)
-    loss_mask: list[int] = field(default_factory=list)
+    The columns of :data:`COLUMNS` may be given as lists. They are kept as
+    :class:`~agents.column.Column`: sequences of Python numbers, and arrays to numpy.
+    """
+
+    token_ids: MutableSequence[int] = field(default_factory=list)
+    loss_mask: MutableSequence[int] = field(default_factory=list)
     """1 for a sampled token, 0 for a prompt or observation token."""
-    sampling_logprobs: list[float] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
-    turn_ids: list[int] = field(default_factory=list)
+    sampling_logprobs: MutableSequence[float] = field(default_factory=list)
+    versions: MutableSequence[int] = field(default_factory=list)
+    turn_ids: MutableSequence[int] = field(default_factory=list)
     supports: list[list[int]] = field(default_factory=list)
     """Support of each sampled token: the ids that top-k and top-p left; empty: all ids. Without any
     truncated sampling the list itself is empty."""
@@ -44,14 +58,18 @@ class Segment:
     role: str = ""
     """Role of the conversation, in an episode with several roles."""
 
+    def __post_init__(self) -> None:
+        for name, dtype in COLUMNS.items():
+            setattr(self, name, column_of(getattr(self, name), dtype))
+
     def append_context(self, token_ids: Sequence[int], turn: int) -> None:
         """Append tokens that are not sampled: a prompt or an observation."""
         count = len(token_ids)
         self.token_ids.extend(token_ids)
-        self.loss_mask.extend([0] * count)
-        self.sampling_logprobs.extend([0.0] * count)
-        self.versions.extend([NOT_SAMPLED] * count)
-        self.turn_ids.extend([turn] * count)
+        _repeat(self.loss_mask, 0, count)
+        _repeat(self.sampling_logprobs, 0.0, count)
+        _repeat(self.versions, NOT_SAMPLED, count)
+        _repeat(self.turn_ids, turn, count)
         if self.supports:
             self.supports.extend([[]] * count)
 
@@ -61,10 +79,10 @@ class Segment:
         if completion.supports is not None and not self.supports:
             self.supports = [[]] * len(self.token_ids)
         self.token_ids.extend(completion.token_ids)
-        self.loss_mask.extend([1] * count)
+        _repeat(self.loss_mask, 1, count)
         self.sampling_logprobs.extend(completion.logprobs)
         self.versions.extend(completion.versions)
-        self.turn_ids.extend([turn] * count)
+        _repeat(self.turn_ids, turn, count)
         if completion.supports is not None:
             self.supports.extend([*support] for support in completion.supports)
         elif self.supports:
@@ -72,47 +90,45 @@ class Segment:
 
     def copy(self) -> Segment:
         """An independent copy."""
-        return replace(
-            self,
-            token_ids=[*self.token_ids],
-            loss_mask=[*self.loss_mask],
-            sampling_logprobs=[*self.sampling_logprobs],
-            versions=[*self.versions],
-            turn_ids=[*self.turn_ids],
-            supports=[*self.supports],
-        )
+        twin = replace(self, supports=[*self.supports])
+        for name, dtype in COLUMNS.items():
+            setattr(twin, name, column_of(getattr(self, name), dtype).copy())
+        return twin
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; its values are the constructor's arguments."""
+        record: dict[str, Any] = {name: [*getattr(self, name)] for name in COLUMNS}
+        record["supports"] = [[*support] for support in self.supports]
+        return record | {"parent": self.parent, "offset": self.offset, "role": self.role}
 
     def check(self) -> None:
         """Assert the invariants: equal lengths, consistent columns, turns in order."""
         count = len(self.token_ids)
-        columns = (self.loss_mask, self.sampling_logprobs, self.versions, self.turn_ids)
-        assert all(len(column) == count for column in columns), "columns of unequal length"
-        assert set(self.loss_mask) <= {0, 1}, "loss_mask holds something else than 0 and 1"
-        assert self.loss_mask == [version != NOT_SAMPLED for version in self.versions], (
+        assert all(len(getattr(self, name)) == count for name in COLUMNS), (
+            "columns of unequal length"
+        )
+        mask, turn_ids = np.asarray(self.loss_mask), np.asarray(self.turn_ids)
+        assert ((mask == 0) | (mask == 1)).all(), "loss_mask holds something else than 0 and 1"
+        assert (mask == (np.asarray(self.versions) != NOT_SAMPLED)).all(), (
             "a version on a token that is not sampled"
         )
         self._check_logprobs()
         self._check_supports()
-        assert self.turn_ids == sorted(self.turn_ids), "turns out of order"
+        assert (turn_ids[1:] >= turn_ids[:-1]).all(), "turns out of order"
         assert 0 <= self.offset <= count, "the shared prefix is longer than the segment"
         assert self.parent is not None or self.offset == 0, "a prefix is shared with no parent"
-        assert self.loss_mask[: self.offset].count(1) == 0, "a shared prefix is trained twice"
+        assert not mask[: self.offset].any(), "a shared prefix is trained twice"
 
     def _check_logprobs(self) -> None:
-        """Assert that sampled tokens, and no others, have log-probabilities.
-
-        The sum and the maximum are checked first, and single tokens only if these are wrong: an
-        episode may have many tokens.
-        """
-        sampled = list(compress(self.sampling_logprobs, self.loss_mask))
-        others = compress(self.sampling_logprobs, map(not_, self.loss_mask))
-        # A sum is finite only if no number is infinite or nan. For any(), nan is true.
-        if math.isfinite(sum(sampled)) and max(sampled, default=0.0) <= 0 and not any(others):
-            return
-        for mask, logprob in zip(self.loss_mask, self.sampling_logprobs, strict=True):
-            # Chained so that nan fails.
-            assert (-math.inf < logprob <= 0) if mask else logprob == 0, (
-                f"{logprob} is no log-probability of a token with loss_mask {mask}"
+        """Assert that sampled tokens, and no others, have log-probabilities."""
+        mask, logprobs = np.asarray(self.loss_mask), np.asarray(self.sampling_logprobs)
+        # Comparisons with nan are false.
+        right = np.where(mask, (logprobs <= 0) & (logprobs > -np.inf), logprobs == 0)
+        if not right.all():
+            wrong = int(np.argmin(right))
+            raise AssertionError(
+                f"{self.sampling_logprobs[wrong]} is no log-probability of a token with loss_mask "
+                f"{self.loss_mask[wrong]}"
             )
 
     def _check_supports(self) -> None:
@@ -126,3 +142,11 @@ class Segment:
 
     def __len__(self) -> int:
         return len(self.token_ids)
+
+
+def _repeat(column: MutableSequence[N], value: N, count: int) -> None:
+    """Append ``value`` to a column ``count`` times."""
+    if isinstance(column, Column):
+        column.repeat(value, count)
+    else:
+        column.extend([value] * count)

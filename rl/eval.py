@@ -129,7 +129,7 @@ def write_evaluation(
     Raises:
         RunFailure: a file cannot be written.
     """
-    from rl.run.folder import write_trajectories
+    from rl.rollout.trajectory_files import write_trajectories
 
     if not config.out:
         return

@@ -101,7 +101,7 @@ def _groups_of(trainer: Trainer, run: Path, step: int) -> list[TrajectoryGroup]:
     """The recorded groups of a step; groups that the update dropped are marked."""
     from rl.rollout.dynamic_sampling import drop_uninformative
     from rl.rollout.trajectory import TrajectoryGroup
-    from rl.run.folder import read_trajectories
+    from rl.rollout.trajectory_files import read_trajectories
 
     path = run / "trajectories" / f"step-{step:06d}.jsonl.gz"
     if not path.is_file():

@@ -212,7 +212,9 @@ async def _learn(
     )
     metrics |= await trainer.runtime.service_metrics.take()
     with phase("write"):
-        written = trainer.folder.write_trajectories(step, groups, trainer.config.keep_episodes)
+        write = partial(trainer.folder.write_trajectories, step, groups)
+        # In a thread: episodes that are played ahead continue.
+        written = await asyncio.to_thread(write, trainer.config.keep_episodes)
     try:
         with phase("learn"):
             metrics |= await trainer.learn(groups)

@@ -82,7 +82,7 @@ class History:
 
     def tokens(self, cut: Cut) -> list[int]:
         """The tokens before a place."""
-        return self.branches[cut.branch].segment.token_ids[: cut.num_tokens]
+        return [*self.branches[cut.branch].segment.token_ids[: cut.num_tokens]]
 
     def grow(
         self,

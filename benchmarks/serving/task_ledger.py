@@ -20,7 +20,7 @@ from rl.learner.checkpoint import load_trainer_state
 from rl.replay import config_of
 from rl.rollout.episode import seed_of
 from rl.rollout.trajectory import Trajectory
-from rl.run.folder import read_trajectories
+from rl.rollout.trajectory_files import read_trajectories
 
 TOLERANCE = 1e-9
 TRAIN = 0

@@ -21,7 +21,7 @@ from envs.code.crosscheck import cross_check
 from envs.code.generated import GeneratedTasks
 from envs.code.grader import CachedGrader
 from envs.code.task import CodeTask, extract_program
-from rl.run.folder import read_trajectories
+from rl.rollout.trajectory_files import read_trajectories
 from tools.sandbox import make_sandbox
 
 ENV = ["env=code-sandbox", "env.max_turns=1"]

@@ -21,7 +21,7 @@ from benchmarks.train_runs import finished_run
 from rl.credit.advantages.math import group_advantages
 from rl.credit.options import Std
 from rl.rollout.trajectory import Trajectory
-from rl.run.folder import read_trajectories
+from rl.rollout.trajectory_files import read_trajectories
 from rl.run.metrics.episodes import success_of
 
 ENV = ["env=code-sandbox", "env.max_turns=1"]
@@ -110,7 +110,7 @@ def study(seeds: Sequence[int], folder: Path) -> dict[str, list[dict[str, Any]]]
             finished_run("rl.eval", [*EVALUATE, model, f"seed={seed}"], after)
             learned[row].append(tested(after))
             middle[row].append(half_way(out))
-        played = sorted((folder / f"std=unbiased-{seed}" / "trajectories").iterdir())
+        played = sorted((folder / f"std=unbiased-{seed}" / "trajectories").glob("*.jsonl.gz"))
         groups = [group for path in played for group in grouped(read_trajectories(path))]
         counts = dict.fromkeys(BINS, 0.0)
         for group in groups:

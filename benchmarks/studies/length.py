@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.studies.tables import interval
 from benchmarks.train_runs import finished_run
 from rl.rollout.trajectory import Trajectory
-from rl.run.folder import read_trajectories
+from rl.rollout.trajectory_files import read_trajectories
 
 TINY = {"hidden_size": 48, "intermediate_size": 96, "num_layers": 2, "vocab_size": 300}
 TINY |= {"context_length": 256, "demonstrations": 2000, "steps": 200}
@@ -75,7 +75,7 @@ def study(seeds: Sequence[int], folder: Path) -> dict[str, list[dict[str, Any]]]
             finished_run(
                 "benchmarks.studies.worlds rl.train", [*TRAIN, *words, f"seed={seed}"], out
             )
-            steps = sorted((out / "trajectories").iterdir())
+            steps = sorted((out / "trajectories").glob("*.jsonl.gz"))
             curves[row].append([lengths(read_trajectories(path)) for path in steps])
     moved, ended = [], []
     for row, runs in curves.items():

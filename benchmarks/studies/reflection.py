@@ -29,7 +29,8 @@ from envs.math.generated import GeneratedTasks
 from envs.math.task import MathTask
 from envs.math.verification.verifier import MathVerifier, Outcome
 from envs.rewards.format import last_boxed
-from rl.run.folder import read_jsonl, read_trajectories
+from rl.rollout.trajectory_files import read_trajectories
+from rl.run.folder import read_jsonl
 from rl.run.metrics.reflection import reflection_rates, reflects
 from rl.runtime import Runtime, open_runtime
 from rl.settings.evaluate import EvaluateConfig

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from agents.column import Column
 from rl.errors import UsageError
 from rl.learner.checkpoint import load_trainer_state, read_trained_state, save_checkpoint
 from rl.learner.lora import adapter_config, add_adapter, load_trained_state, trained_state
@@ -231,4 +232,5 @@ def note_advantages(
     ids, advantages = credit
     parts = iter(advantages.split(ids.bincount(minlength=rows).tolist()))
     for trajectory in finished:
-        trajectory.advantages = [x for _ in trajectory.roles for x in next(parts).tolist()]
+        own = torch.cat([next(parts) for _ in trajectory.roles])
+        trajectory.advantages = Column("float64", own.cpu().numpy())

@@ -17,10 +17,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any
 
+import torch
+
+from rl.rollout.token_table import from_table, to_table
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup
 
 Play = Callable[[int, int, int], Awaitable[TrajectoryGroup]]
@@ -39,6 +42,35 @@ class Slot:
     played: list[TrajectoryGroup] = field(default_factory=list)
     """The finished groups of the tasks."""
     done: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A stream's slots at one time."""
+
+    begun: int
+    slots: list[Slot]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values and tensors, for a checkpoint; made in a thread, as episodes may be long."""
+        groups = [group for slot in self.slots for group in slot.played]
+        records, tokens = to_table([t for group in groups for t in group.trajectories])
+        # JSON makes plain values: an environment's text may be a subclass of str.
+        plain = iter(json.loads(json.dumps(records)))
+        return {
+            "begun": self.begun,
+            "tokens": {name: torch.from_numpy(column) for name, column in tokens.items()},
+            "ahead": [
+                {
+                    "number": slot.number,
+                    "tasks": slot.tasks,
+                    "begun_at": slot.begun_at,
+                    "played": [[next(plain) for _ in g.trajectories] for g in slot.played],
+                    "done": slot.done,
+                }
+                for slot in self.slots
+            ],
+        }
 
 
 class GroupStream:
@@ -115,36 +147,21 @@ class GroupStream:
         """Number of slots in progress."""
         return len(self._running)
 
-    def state_dict(self) -> dict[str, Any]:
-        """The slots without an update and their finished groups, as plain values.
-
-        The state is a copy: episodes that end later do not change it.
-        """
+    def snapshot(self) -> Snapshot:
+        """The slots without an update; slots that end later do not change it."""
         slots = [*self._taken, *self._slots.values()]
-        return {
-            "begun": self._begun,
-            "ahead": [
-                {
-                    "number": slot.number,
-                    "tasks": list(slot.tasks),
-                    "begun_at": slot.begun_at,
-                    "played": [
-                        [_plain(trajectory) for trajectory in group.trajectories]
-                        for group in slot.played
-                    ],
-                    "done": slot.done,
-                }
-                for slot in slots
-            ],
-        }
+        return Snapshot(
+            self._begun,
+            [replace(slot, tasks=[*slot.tasks], played=[*slot.played]) for slot in slots],
+        )
 
     def load_state_dict(self, state: Mapping[str, Any], updates: int) -> None:
         """Restore a state: unfinished groups restart with the same tasks and seeds."""
         self._begun = state["begun"]
+        played_of = iter(_played(state))
         for one in state["ahead"]:
             played = [
-                TrajectoryGroup([Trajectory.from_json(episode) for episode in episodes])
-                for episodes in one["played"]
+                TrajectoryGroup([next(played_of) for _ in episodes]) for episodes in one["played"]
             ]
             # Recorded tokens keep their age.
             begun_at = one["begun_at"] if played else updates
@@ -219,7 +236,9 @@ class GroupStream:
         return chosen
 
 
-def _plain(trajectory: Trajectory) -> dict[str, Any]:
-    """A trajectory as JSON values: an environment's text may be a subclass of str."""
-    plain: dict[str, Any] = json.loads(json.dumps(trajectory.to_json()))
-    return plain
+def _played(state: Mapping[str, Any]) -> list[Trajectory]:
+    """The episodes of a state; states of earlier versions have their tokens in the records."""
+    records = [record for one in state["ahead"] for group in one["played"] for record in group]
+    if "tokens" not in state:
+        return [Trajectory.from_json(record) for record in records]
+    return from_table(records, {name: x.numpy() for name, x in state["tokens"].items()})

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from itertools import compress
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
+
+import numpy as np
 
 from agents.completion import FinishReason
 from agents.segment import NOT_SAMPLED, Segment
@@ -109,7 +110,7 @@ class Trajectory:
     """Descriptions of the tools, by service."""
     continuations: Continuations = field(default_factory=Continuations)
     """The continuations that valued the turns."""
-    advantages: list[float] = field(default_factory=list)
+    advantages: Sequence[float] = ()
     """For callbacks: the advantage of each trained token, role after role. Files do not contain
     it, and a learner in another process leaves it empty."""
 
@@ -190,7 +191,7 @@ class Trajectory:
     @property
     def num_sampled(self) -> int:
         """Number of sampled tokens."""
-        return sum(sum(segment.loss_mask) for segment in self.segments)
+        return sum(int(np.count_nonzero(segment.loss_mask)) for segment in self.segments)
 
     def check(self) -> None:
         """Assert every invariant; called before any training on the trajectory.
@@ -212,7 +213,9 @@ class Trajectory:
         """Assert that the masks select as many tokens of each turn as the turn records."""
         selected: Counter[int] = Counter()
         for segment in self.segments:
-            selected.update(compress(segment.turn_ids, segment.loss_mask))
+            trained = np.asarray(segment.loss_mask, dtype=np.bool_)
+            turns, counts = np.unique(np.asarray(segment.turn_ids)[trained], return_counts=True)
+            selected.update(dict(zip(turns.tolist(), counts.tolist(), strict=True)))
         sampled = Counter({index: turn.num_tokens for index, turn in enumerate(self.turns)})
         assert selected == sampled, (
             f"loss_mask selects {dict(selected)} tokens by turn, sampled were {dict(sampled)}"
@@ -223,28 +226,45 @@ class Trajectory:
         if segment.parent is None:
             return
         assert 0 <= segment.parent < index, "a fork precedes its parent"
-        shared = self.segments[segment.parent].token_ids[: segment.offset]
-        assert segment.token_ids[: segment.offset] == shared, "a fork's prefix is not its parent's"
+        parents = np.asarray(self.segments[segment.parent].token_ids)[: segment.offset]
+        assert np.array_equal(np.asarray(segment.token_ids)[: segment.offset], parents), (
+            "a fork's prefix is not its parent's"
+        )
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain data: one line of a file of trajectories."""
-        record = asdict(self)
-        del record["advantages"]
+    def to_json(self, *, tokens: bool = True) -> dict[str, Any]:
+        """Plain data, also for one line of JSON.
+
+        Args:
+            tokens: False leaves out the segments (``rl.rollout.token_table`` has their tokens).
+        """
+        record = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "advantages"}
+        record["segments"] = [segment.to_json() for segment in self.segments] if tokens else []
+        record["turns"] = [asdict(turn) for turn in self.turns]
+        record["calls"] = [asdict(call) for call in self.calls]
+        record["tools"] = {name: asdict(tool) for name, tool in self.tools.items()}
+        record["continuations"] = asdict(self.continuations)
         return record
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Trajectory:
-        """The inverse of :meth:`to_json`; also reads lines that lack newer fields."""
-        fields = dict(record)
-        fields["segments"] = [Segment(**segment) for segment in fields["segments"]]
-        fields["turns"] = [
+        """The inverse of :meth:`to_json`; also reads lines that lack newer fields.
+
+        Raises:
+            ValueError: the record has a field that a trajectory lacks.
+        """
+        values = dict(record)
+        unknown = sorted(values.keys() - {f.name for f in fields(cls)})
+        if unknown:
+            raise ValueError(f"field {unknown[0]!r} is unknown: a newer turnwise wrote the record")
+        values["segments"] = [Segment(**segment) for segment in values["segments"]]
+        values["turns"] = [
             Turn(**{**turn, "tool_calls": [EnvToolCall(**call) for call in turn["tool_calls"]]})
-            for turn in fields["turns"]
+            for turn in values["turns"]
         ]
-        fields["calls"] = [RecordedCall(**call) for call in fields["calls"]]
-        fields["tools"] = {name: RecordedTool(**said) for name, said in fields["tools"].items()}
-        fields["continuations"] = Continuations(**fields["continuations"])
-        return cls(**fields)
+        values["calls"] = [RecordedCall(**call) for call in values["calls"]]
+        values["tools"] = {name: RecordedTool(**said) for name, said in values["tools"].items()}
+        values["continuations"] = Continuations(**values["continuations"])
+        return cls(**values)
 
 
 def _owner(name: str, turn: Turn) -> str:

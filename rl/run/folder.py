@@ -5,7 +5,7 @@
     config.json          the resolved configuration
     versions.json        python, packages, commit, device
     metrics.jsonl        one line per step, under TRL's names if TRL has one
-    trajectories/        step-000012.jsonl.gz: every episode with all tokens
+    trajectories/        step-000012.jsonl.gz: every episode; step-000012.npz: all tokens
     checkpoints/         step-000020/ in the Hugging Face layout; best/ by validation
     result.json          success before and after, and the steps without a gradient
     curve.png            reward and validation over the run
@@ -18,7 +18,6 @@
 from __future__ import annotations
 
 import fcntl
-import gzip
 import json
 import logging
 import platform
@@ -33,7 +32,8 @@ from typing import Any
 
 from rl.errors import RunFailure, UsageError
 from rl.files import make_folder, replace_text, writing
-from rl.rollout.trajectory import Trajectory, TrajectoryGroup
+from rl.rollout.trajectory import TrajectoryGroup
+from rl.rollout.trajectory_files import tokens_path, write_trajectories
 from rl.run.metrics.intervals import PassRate
 from rl.settings.parsing.files import flatten
 from rl.settings.parsing.plain import to_plain
@@ -61,6 +61,8 @@ MAY_CHANGE = (
 """Settings (prefixes of keys) that may change when a run is resumed."""
 _NOT_REPORTED = ("resume", "out", "dry_run")
 _TASKS = "env.options.tasks"
+_EPISODES = re.compile(r"\.?step-(\d+)\.(?:jsonl\.gz|npz)(?:\.tmp)?")
+"""Names of a step's files of episodes, also of those that a killed run left incomplete."""
 LOCK = ".lock"
 PACKAGES = ("turnwise", "torch", "transformers", "tokenizers", "peft", "gymnasium", "numpy", "chz")
 
@@ -170,7 +172,7 @@ class RunFolder:
             kept = [r for r in self.read_metrics() if r["step"] <= step]
             replace_text(self.metrics_path, "".join(json.dumps(r) + "\n" for r in kept))
         for path in (self.path / "trajectories").iterdir():
-            played = re.fullmatch(r"step-(\d+)\.jsonl\.gz", path.name)
+            played = _EPISODES.fullmatch(path.name)
             if played is not None and int(played[1]) > step:
                 path.unlink()
 
@@ -204,7 +206,7 @@ class RunFolder:
     def write_trajectories(
         self, step: int, groups: Iterable[TrajectoryGroup], keep: int = 0
     ) -> Path:
-        """Write the episodes of a step, one per line, and return the path.
+        """Write the episodes of a step, and return the path of their lines.
 
         Args:
             step: the step.
@@ -215,7 +217,9 @@ class RunFolder:
         with writing(path):
             write_trajectories(path, groups)
             if keep:
-                self._episodes(step - keep).unlink(missing_ok=True)
+                old = self._episodes(step - keep)
+                for file in (old, tokens_path(old)):
+                    file.unlink(missing_ok=True)
         return path
 
     def _episodes(self, step: int) -> Path:
@@ -229,20 +233,6 @@ class RunFolder:
 def _is_same_path(before: Any, now: Any) -> bool:
     """Whether a path, which earlier versions recorded relative, is the same as ``now``."""
     return str(Path(str(before)).expanduser().absolute()) == str(now)
-
-
-def write_trajectories(path: Path, groups: Iterable[TrajectoryGroup]) -> None:
-    """Write episodes as compressed JSON lines; equal episodes give equal bytes."""
-    with path.open("wb") as raw, gzip.GzipFile("", "wb", 1, raw, mtime=0) as file:
-        for group in groups:
-            for trajectory in group.trajectories:
-                file.write(json.dumps(trajectory.to_json()).encode() + b"\n")
-
-
-def read_trajectories(path: Path) -> list[Trajectory]:
-    """The episodes that :func:`write_trajectories` wrote, in order."""
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        return [Trajectory.from_json(json.loads(line)) for line in file]
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
 import math
@@ -211,19 +212,17 @@ class Trainer:
         The checkpoint has the state at the time of the call, although episodes continue meanwhile.
         An existing checkpoint of the step has the same weights, and stays.
         """
+        path = self.folder.checkpoints / f"step-{self.progress.step:06d}"
+        if path in self._saved():
+            return
         state: dict[str, Any] = {
             "progress": dataclasses.asdict(self.progress),
             "curriculum": self._curriculum_state,
         }
         if self.stream is not None:
             # The stream's own state holds the tasks that were drawn ahead.
-            state |= {
-                "curriculum": self.curriculum.state_dict(),
-                "stream": self.stream.state_dict(),
-            }
-        path = self.folder.checkpoints / f"step-{self.progress.step:06d}"
-        if path in self._saved():
-            return
+            state["curriculum"] = self.curriculum.state_dict()
+            state["stream"] = await asyncio.to_thread(self.stream.snapshot().state_dict)
         await self.learner.save(path, state, resumable=True)
         await self._thread.do(tidy, self.folder.checkpoints, self._saved()[:-KEPT_CHECKPOINTS])
 

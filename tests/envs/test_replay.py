@@ -19,7 +19,7 @@ from envs.play import aplay, gold_of
 from envs.replay import main
 from rl.rollout.collector import Collector
 from rl.rollout.context import EpisodeContext, EpisodeLimits
-from rl.run.folder import write_trajectories
+from rl.rollout.trajectory_files import write_trajectories
 from rl.runtime.tiny import train_tokenizer
 
 TASKS = range(4)

@@ -9,6 +9,7 @@ import gzip
 import json
 from statistics import fmean
 
+import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
@@ -22,18 +23,21 @@ def test_texts_stand_beside_the_numbers_of_their_training(words, toy_model, tmp_
     (step,) = (r for r in read_jsonl(tmp_path / "metrics.jsonl") if "loss" in r)
     with gzip.open(tmp_path / "trajectories" / "step-000001.jsonl.gz") as file:
         episodes = [json.loads(line) for line in file]
+    tokens = np.load(tmp_path / "trajectories" / "step-000001.npz")
+    columns = [tokens[name] for name in ("token_ids", "sampling_logprobs", "versions")]
     assert len(episodes) == 6 * 4
+    end = 0
     tokenizer = AutoTokenizer.from_pretrained(toy_model)
     for episode in episodes:
         (segment,) = episode["segments"]
-        columns = [segment[name] for name in ("token_ids", "sampling_logprobs", "versions")]
-        assert len({len(column) for column in columns}) == 1
-        text = tokenizer.decode(segment["token_ids"])
+        start, end = end, end + segment["num_tokens"]
+        text = tokenizer.decode(tokens["token_ids"][start:end])
         for turn in episode["turns"]:
             assert turn["action"] in text
             assert turn["rewards"].keys() == {"even"}
             assert turn["generate_s"] >= 0
         assert episode["shaping"].keys() == {"kimi_length"}
+    assert {len(column) for column in columns} == {end}
     earned = [sum(t["rewards"]["even"] for t in e["turns"]) for e in episodes]
     assert step["reward"] == pytest.approx(fmean(earned))
     shaped = [own + sum(e["shaping"].values()) for own, e in zip(earned, episodes, strict=True)]

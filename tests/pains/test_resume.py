@@ -5,9 +5,7 @@ NeMo#3599, OpenRLHF#1322, AReaL#1388.
 
 from __future__ import annotations
 
-import gzip
-import json
-
+from rl.rollout.trajectory_files import read_trajectories
 from rl.run.folder import read_jsonl
 from rl.train import main
 
@@ -15,10 +13,9 @@ from rl.train import main
 def played(out):
     """Each step's episodes: tasks, tokens and rewards."""
     steps = []
-    for path in sorted((out / "trajectories").iterdir()):
-        with gzip.open(path) as file:
-            records = [json.loads(line) for line in file]
-        steps.append([(r["task"], r["member"], r["segments"], r["seed"]) for r in records])
+    for path in sorted((out / "trajectories").glob("*.jsonl.gz")):
+        episodes = read_trajectories(path)
+        steps.append([(t.task, t.member, t.segments, t.seed) for t in episodes])
     return steps
 
 

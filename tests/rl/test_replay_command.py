@@ -9,6 +9,7 @@ import pytest
 
 from rl.replay import DIFFERENT
 from rl.replay import main as replay
+from rl.rollout.trajectory_files import read_trajectories, tokens_path
 from rl.train import main as train
 
 
@@ -38,7 +39,7 @@ def test_episodes_of_earlier_versions_without_outcomes_make_the_same_weights(
 ):
     run = tmp_path / "run"
     assert train(words(run, algo="prime", steps=2)) == 0
-    for path in (run / "trajectories").iterdir():
+    for path in (run / "trajectories").glob("*.jsonl.gz"):
         episodes = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
         assert {episode.pop("outcome") for episode in episodes} == {0.0, 1.0}
         lines = "".join(json.dumps(episode) + "\n" for episode in episodes)
@@ -46,6 +47,34 @@ def test_episodes_of_earlier_versions_without_outcomes_make_the_same_weights(
     capfd.readouterr()
     assert replay([str(run)]) == 0
     assert json.loads(capfd.readouterr().out)["equal"] is True
+
+
+def test_files_of_format_1_make_the_same_weights(words, tmp_path, capfd):
+    run = tmp_path / "run"
+    assert train(words(run, steps=2, staleness=1)) == 0
+    for path in (run / "trajectories").glob("step-*.jsonl.gz"):
+        episodes = read_trajectories(path)
+        tokens_path(path).unlink()
+        lines = "".join(json.dumps(episode.to_json()) + "\n" for episode in episodes)
+        path.write_bytes(gzip.compress(lines.encode()))
+    capfd.readouterr()
+    assert replay([str(run)]) == 0
+    assert json.loads(capfd.readouterr().out)["equal"] is True
+
+
+def test_episodes_of_a_newer_version_are_one_line(words, tmp_path, capfd):
+    run = tmp_path / "run"
+    assert train(words(run, steps=1)) == 0
+    path = run / "trajectories" / "step-000001.jsonl.gz"
+    episodes = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+    lines = "".join(json.dumps(episode | {"format": 3}) + "\n" for episode in episodes)
+    path.write_bytes(gzip.compress(lines.encode()))
+    capfd.readouterr()
+    assert replay([str(run)]) == 1
+    assert capfd.readouterr().err.splitlines()[-1] == (
+        f"error: {path} has format 3, this turnwise reads formats up to 2: read it with the "
+        "turnwise that wrote it"
+    )
 
 
 @pytest.mark.quick

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 import rl.distill
 import rl.eval
 import rl.sft
-from rl.rollout.trajectory import Trajectory
+from rl.rollout.trajectory_files import read_trajectories
 
 COMMON = ("env=toy-copy", "sampling.max_tokens=3", "sampling.slots=24")
 
@@ -70,8 +69,7 @@ def test_supervised_learning_on_a_file_and_evaluation_of_its_result(toy_model, t
     assert measured["success_low"] < measured["success"] <= measured["success_high"]
     assert measured["reward"] == pytest.approx(measured["success"])
     assert json.loads((folder / "result.json").read_text()) == measured
-    with gzip.open(folder / "trajectories.jsonl.gz", "rt") as file:
-        episodes = [Trajectory.from_json(json.loads(line)) for line in file]
+    episodes = read_trajectories(folder / "trajectories.jsonl.gz")
     right = [sum(e.reward == 1 for e in episodes[i : i + 3]) for i in range(0, 30, 3)]
     assert measured["pass@1"] == pytest.approx(sum(right) / 30)
     # Of three episodes there are three pairs; with one right one, two of them have it.

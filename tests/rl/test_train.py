@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import json
 import os
 import signal
@@ -18,7 +17,7 @@ from safetensors.torch import load_file
 import envs
 from rl.data.demonstrations import demonstrate
 from rl.learner.checkpoint import load_trainer_state, save_checkpoint
-from rl.rollout.trajectory import Trajectory
+from rl.rollout.trajectory_files import read_trajectories
 from rl.run.folder import read_jsonl
 from rl.run.trainer import Best
 from rl.runtime.tiny import new_model, train_tokenizer
@@ -42,8 +41,7 @@ def weights(out, checkpoint):
 
 
 def episodes(out, step):
-    with gzip.open(out / "trajectories" / f"step-{step:06d}.jsonl.gz") as file:
-        return [Trajectory.from_json(json.loads(line)) for line in file]
+    return read_trajectories(out / "trajectories" / f"step-{step:06d}.jsonl.gz")
 
 
 def untrained(env_id):
@@ -111,7 +109,7 @@ def test_reward_rises_and_the_run_leaves_its_files(words, tmp_path, capfd, turns
     ]
     kept = sorted(p.name for p in (out / "checkpoints").iterdir())
     assert kept == ["best", "step-000008", "step-000010"], "the newest two, and the best"
-    assert len(list((out / "trajectories").iterdir())) == 10
+    assert len(list((out / "trajectories").iterdir())) == 2 * 10
 
 
 @pytest.mark.quick
@@ -324,9 +322,8 @@ def test_no_two_groups_of_a_run_share_a_seed(words, tmp_path):
     out = tmp_path / "run"
     assert main(words(out, steps=3)) == 0
     groups = []
-    for path in sorted((out / "trajectories").iterdir()):
-        with gzip.open(path, "rt") as file:
-            episodes = [Trajectory.from_json(json.loads(line)) for line in file]
+    for path in sorted((out / "trajectories").glob("*.jsonl.gz")):
+        episodes = read_trajectories(path)
         groups += [episodes[i : i + 4] for i in range(0, len(episodes), 4)]
     assert len(groups) == 3 * 6
     assert [{e.seed for e in group} for group in groups] == [{group[0].seed} for group in groups]

@@ -147,7 +147,7 @@ def test_a_folder_keeps_the_episodes_of_the_newest_steps(words, tmp_path):
     out = tmp_path / "out"
     assert main(words(out, steps=4, keep_episodes=2)) == 0
     kept = sorted(path.name for path in (out / "trajectories").iterdir())
-    assert kept == ["step-000003.jsonl.gz", "step-000004.jsonl.gz"]
+    assert kept == [f"step-00000{n}.{end}" for n in (3, 4) for end in ("jsonl.gz", "npz")]
 
 
 def test_a_curriculum_that_cannot_be_is_one_line(words, tmp_path, capfd):

@@ -14,7 +14,8 @@ import torch
 from safetensors.torch import load_file
 
 from rl.rollout.trajectory import Trajectory
-from rl.run.folder import read_jsonl, read_trajectories
+from rl.rollout.trajectory_files import read_trajectories
+from rl.run.folder import read_jsonl
 from rl.train import main
 
 SHARED = {"deterministic": "true", "steps": 3, "save_every": 1, "eval__every": 1, "threads": 1}

@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 
 from benchmarks.serving.task_ledger import read_ledger
 from rl.rollout.trajectory import TrajectoryGroup
-from rl.run.folder import read_jsonl, read_trajectories, write_trajectories
+from rl.rollout.trajectory_files import read_trajectories, write_trajectories
+from rl.run.folder import read_jsonl
 from rl.train import main
 
 HOME = Path(__file__).resolve().parents[2]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-
 import pytest
 
 from envs.env import EnvOptions
@@ -12,7 +9,7 @@ from envs.rewards import register, registration
 from rl.credit.shaping import Shaping
 from rl.data.demonstrations import demonstrate
 from rl.errors import UsageError
-from rl.rollout.trajectory import Trajectory
+from rl.rollout.trajectory_files import read_trajectories
 from rl.run.folder import read_jsonl
 from rl.settings.parsing.command_line import parse
 from rl.settings.train import PRESETS, TrainConfig
@@ -23,8 +20,7 @@ WINDOW = 6
 
 
 def episodes(out, step):
-    with gzip.open(out / "trajectories" / f"step-{step:06d}.jsonl.gz") as file:
-        return [Trajectory.from_json(json.loads(line)) for line in file]
+    return read_trajectories(out / "trajectories" / f"step-{step:06d}.jsonl.gz")
 
 
 def steps(out):

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from rl.rollout.trajectory import Trajectory
-from rl.run.folder import read_trajectories
+from rl.rollout.trajectory_files import read_trajectories
 from rl.train import main
 
 

@@ -6,6 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import fmean, stdev
 
+import numpy as np
+
 from agents.completion import FinishReason
 from rl.rollout.trajectory import EQUAL, Trajectory, TrajectoryGroup
 from rl.run.metrics.intervals import mean_interval
@@ -42,16 +44,15 @@ def staleness_metrics(episodes: Sequence[Trajectory], version: int) -> dict[str,
         episodes: the episodes of the update.
         version: the version of the weights before the update.
     """
-    ages = [
-        version - sampled
+    sampled = [
+        np.asarray(segment.versions)[np.asarray(segment.loss_mask, dtype=np.bool_)]
         for episode in episodes
         for segment in episode.segments
-        for sampled, mask in zip(segment.versions, segment.loss_mask, strict=True)
-        if mask
     ]
-    if not ages:
+    ages = version - np.concatenate(sampled) if sampled else np.empty(0)
+    if not len(ages):
         return {}
-    return {"staleness/oldest": float(max(ages)), "staleness/mean": sum(ages) / len(ages)}
+    return {"staleness/oldest": float(ages.max()), "staleness/mean": float(ages.mean())}
 
 
 def part_metrics(

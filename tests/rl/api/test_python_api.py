@@ -22,7 +22,7 @@ from transformers.utils import logging as transformers_logging
 
 import rl
 from rl.eval import main as evaluate_command
-from rl.run.folder import read_trajectories
+from rl.rollout.trajectory_files import read_trajectories
 from rl.settings.parsing.command_line import parse
 from rl.settings.train import PRESETS
 from rl.sft import main as sft_command

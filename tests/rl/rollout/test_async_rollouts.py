@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 
 import numpy as np
 import pytest
@@ -142,12 +141,12 @@ async def test_a_resumed_place_goes_on_with_the_draw_that_ran():
     world.end(0)
     await settle()
     assert world.begun == [0, 1]
-    state = world.stream.state_dict()
+    state = world.stream.snapshot().state_dict()
     taking.cancel()
     await world.stream.close()
     resumed = World(prompts=1, staleness=0, max_draws=3)
     resumed.useless, resumed.drawn = {0}, world.drawn
-    resumed.stream.load_state_dict(json.loads(json.dumps(state)), 0)
+    resumed.stream.load_state_dict(state, 0)
     resumed.end(1)
     assert await resumed.take(0) == [0, 1]
     assert resumed.begun == [1], "what was played stays played"
@@ -158,7 +157,7 @@ async def test_a_resumed_stream_plays_again_what_ran_and_keeps_what_was_done():
     world = World(prompts=2, staleness=2)
     world.end(1, 3, 4)
     assert await world.take(0) == [1, 3]
-    state = world.stream.state_dict()  # the update under way is lost with the process
+    state = world.stream.snapshot().state_dict()  # the update under way is lost with the process
     await world.stream.close()
     resumed = World(prompts=2, staleness=2)
     resumed.drawn = world.drawn
@@ -181,7 +180,8 @@ async def test_a_checkpoint_never_shows_a_group_half_done():
     stop = False
 
     def look() -> None:
-        seen.extend((bool(a["played"]), a["done"]) for a in world.stream.state_dict()["ahead"])
+        state = world.stream.snapshot().state_dict()
+        seen.extend((bool(a["played"]), a["done"]) for a in state["ahead"])
         if not stop:
             asyncio.get_running_loop().call_soon(look)
 
@@ -201,7 +201,8 @@ async def test_what_was_done_before_a_resume_is_as_old_after_it():
     for number in (3, 0, 2):
         world.end(number)
         await settle()
-    state = world.stream.state_dict()  # 0 and 2 were played with the weights before update 1
+    # 0 and 2 were played with the weights before update 1.
+    state = world.stream.snapshot().state_dict()
     await world.stream.close()
     resumed = World(prompts=1, staleness=2)
     resumed.drawn = world.drawn
@@ -269,7 +270,7 @@ async def test_words_of_any_kind_can_be_read_from_a_checkpoint(tmp_path):
     await world.take(0)
     group = world.stream._taken[0].played[0]
     group.trajectories[0].stop_reason = np.str_("from an array")
-    torch.save(world.stream.state_dict(), tmp_path / "state.pt")
+    torch.save(world.stream.snapshot().state_dict(), tmp_path / "state.pt")
     state = torch.load(tmp_path / "state.pt", weights_only=True)
     assert state["ahead"][0]["played"][0][0]["stop_reason"] == "from an array"
     await world.stream.close()

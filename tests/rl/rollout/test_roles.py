@@ -20,7 +20,7 @@ from rl.data.demonstrations import demonstrate
 from rl.rollout.collector import Collector
 from rl.rollout.context import EpisodeContext, EpisodeLimits
 from rl.rollout.trajectory import Trajectory
-from rl.run.folder import write_trajectories
+from rl.rollout.trajectory_files import write_trajectories
 from rl.run.metrics.episodes import rollout_metrics
 
 RULES = {"proposer": "Write a digit.", "solver": "Say the digit that follows."}

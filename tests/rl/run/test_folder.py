@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gzip
 import json
 import shutil
 import subprocess
@@ -15,13 +14,8 @@ import pytest
 import rl.run.folder
 from rl.errors import UsageError
 from rl.rollout.trajectory import Segment, Trajectory, TrajectoryGroup, Turn
-from rl.run.folder import (
-    RunFolder,
-    read_jsonl,
-    read_trajectories,
-    versions,
-    write_trajectories,
-)
+from rl.rollout.trajectory_files import read_trajectories, tokens_path, write_trajectories
+from rl.run.folder import RunFolder, read_jsonl, versions
 from rl.settings.parsing.command_line import parse
 from rl.settings.train import PRESETS, TrainConfig
 from rl.tracking.json_lines import JsonLines
@@ -85,7 +79,7 @@ def test_rewind_forgets_later_steps_and_their_episodes(begun):
     begun.rewind(1)
     assert [r["step"] for r in begun.read_metrics()] == [0, 1]
     names = sorted(path.name for path in (begun.path / "trajectories").iterdir())
-    assert names == ["step-000000.jsonl.gz", "step-000001.jsonl.gz"]
+    assert names == [f"step-00000{n}.{end}" for n in (0, 1) for end in ("jsonl.gz", "npz")]
     begun.rewind(-1)
     assert begun.read_metrics() == []
     assert list((begun.path / "trajectories").iterdir()) == []
@@ -124,9 +118,8 @@ def test_trajectories_read_back_and_equal_ones_make_equal_files(tmp_path):
     write_trajectories(second, groups)
     assert first.read_bytes() == second.read_bytes()
     assert first.read_bytes()[4:8] == bytes(4), "gzip's header bears no time"
-    with gzip.open(first, "rt") as file:
-        back = [Trajectory.from_json(json.loads(line)) for line in file]
-    assert back == groups[0].trajectories
+    assert tokens_path(first).read_bytes() == tokens_path(second).read_bytes()
+    assert read_trajectories(first) == groups[0].trajectories
 
 
 def test_records_with_separators_inside_texts_stay_whole(tmp_path):

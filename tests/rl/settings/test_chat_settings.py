@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 
 import pytest
@@ -11,7 +10,7 @@ from transformers import AutoTokenizer
 import rl.eval
 import rl.sft
 from rl.errors import UsageError
-from rl.rollout.trajectory import Trajectory
+from rl.rollout.trajectory_files import read_trajectories
 from rl.settings.chat import ChatConfig
 from rl.settings.evaluate import EvaluateConfig
 from rl.settings.parsing.command_line import parse
@@ -22,8 +21,7 @@ COMMON = ("env=toy-copy", "sampling.max_tokens=3", "sampling.slots=24")
 
 
 def first_prompt(folder, tokenizer):
-    with gzip.open(folder / "trajectories.jsonl.gz", "rt") as file:
-        episode = Trajectory.from_json(json.loads(next(file)))
+    episode = read_trajectories(folder / "trajectories.jsonl.gz")[0]
     (segment,) = episode.segments
     prompt = segment.token_ids[: segment.loss_mask.index(1)]
     return tokenizer.decode(prompt), episode

@@ -1,0 +1,166 @@
+"""A column of numbers: a list to its readers, an array in memory.
+
+A list of a million tokens takes 8 bytes for each entry, the number's own bytes, and time of the
+garbage collector; every reader that computes makes an array of it first.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, MutableSequence
+from typing import Any, TypeVar, overload
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+N = TypeVar("N", int, float)
+_CODES = {"int8": "b", "int32": "i", "int64": "q", "float64": "d"}
+"""Type codes of :mod:`array`, which refuses numbers that do not fit, as numpy does not."""
+
+
+class Column(MutableSequence[N]):
+    """Numbers of one type.
+
+    An entry is a Python number, and a slice a list. ``numpy.asarray(column)`` is a view without a
+    copy; it keeps its length when the column grows.
+
+    Args:
+        dtype: int8, int32, int64 or float64.
+        values: the first entries; an array of this type is used without a copy.
+
+    Raises:
+        TypeError, OverflowError: an entry is not a number of this type.
+    """
+
+    __slots__ = ("_buffer", "_count")
+
+    def __init__(self, dtype: DTypeLike, values: Iterable[N] | NDArray[Any] = ()) -> None:
+        self._buffer = _array(values, np.dtype(dtype))
+        self._count = len(self._buffer)
+
+    @property
+    def array(self) -> NDArray[Any]:
+        """All entries, without a copy."""
+        return self._buffer[: self._count]
+
+    def tolist(self) -> list[N]:
+        """All entries as Python numbers."""
+        entries: list[N] = self.array.tolist()
+        return entries
+
+    def copy(self) -> Column[N]:
+        """An independent copy."""
+        return Column(self._buffer.dtype, self.array.copy())
+
+    def extend(self, values: Iterable[N]) -> None:
+        """Append all of ``values``."""
+        more = _array(values, self._buffer.dtype)
+        self._grow(len(more))[:] = more
+
+    def repeat(self, value: N, count: int) -> None:
+        """Append ``value`` ``count`` times."""
+        self._grow(count)[:] = value
+
+    def append(self, value: N) -> None:
+        """Append one entry."""
+        self.extend((value,))
+
+    def insert(self, index: int, value: N) -> None:
+        """Insert an entry before ``index``."""
+        entries = self.tolist()
+        entries.insert(index, value)
+        self._replace(entries)
+
+    def count(self, value: object) -> int:
+        """Number of entries that are equal to ``value``."""
+        return int(np.count_nonzero(self.array == value))
+
+    def index(self, value: object, *bounds: int) -> int:
+        """The first position with ``value``, as of a list.
+
+        Raises:
+            ValueError: no entry is equal to ``value``.
+        """
+        return self.tolist().index(value, *bounds)  # type: ignore[arg-type]
+
+    def _grow(self, count: int) -> NDArray[Any]:
+        """Make room for ``count`` more entries; returns the room."""
+        needed = self._count + count
+        if needed > len(self._buffer):
+            former = self.array
+            self._buffer = np.empty(max(needed, 2 * self._count), former.dtype)
+            self._buffer[: self._count] = former
+        room = self._buffer[self._count : needed]
+        self._count = needed
+        return room
+
+    def _replace(self, entries: list[N]) -> None:
+        self._buffer = _array(entries, self._buffer.dtype)
+        self._count = len(self._buffer)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Any:
+        return iter(self.tolist())
+
+    def __contains__(self, value: object) -> bool:
+        return bool((self.array == value).any())
+
+    @overload
+    def __getitem__(self, key: int) -> N: ...
+    @overload
+    def __getitem__(self, key: slice) -> list[N]: ...
+    def __getitem__(self, key: int | slice) -> N | list[N]:
+        entry: N | list[N] = self.array[key].tolist()
+        return entry
+
+    def __setitem__(self, key: int | slice, value: Any) -> None:
+        entries = self.tolist()
+        entries[key] = value
+        self._replace(entries)
+
+    def __delitem__(self, key: int | slice) -> None:
+        entries = self.tolist()
+        del entries[key]
+        self._replace(entries)
+
+    def __add__(self, other: Iterable[N]) -> list[N]:
+        return self.tolist() + list(other)
+
+    def __radd__(self, other: Iterable[N]) -> list[N]:
+        return list(other) + self.tolist()
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Column):
+            return np.array_equal(self.array, other.array)
+        if isinstance(other, list | tuple):
+            return self.tolist() == list(other)
+        return NotImplemented
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
+        own = self.array
+        if dtype is not None and np.dtype(dtype) != own.dtype:
+            return own.astype(dtype)
+        return own.copy() if copy else own
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Column, (self._buffer.dtype.name, self.array.copy())
+
+    def __repr__(self) -> str:
+        return repr(self.tolist())
+
+
+def column_of(values: Iterable[N], dtype: DTypeLike) -> Column[N]:
+    """``values`` itself if it is a column, or a new column with these entries."""
+    return values if isinstance(values, Column) else Column(dtype, values)
+
+
+def _array(values: Iterable[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    if isinstance(values, Column):
+        values = values.array
+    if isinstance(values, np.ndarray):
+        if not np.can_cast(values.dtype, dtype, "same_kind"):
+            raise TypeError(f"an array of {values.dtype} is no column of {dtype}")
+        return values.astype(dtype, copy=False)
+    return np.frombuffer(array(_CODES[dtype.name], values), dtype)

@@ -1,0 +1,101 @@
+"""Many trajectories as records without tokens, and one table of all their tokens.
+
+The table has a column for each of :data:`agents.segment.COLUMNS`: the tokens of all segments, in
+order. Two more columns hold the sampling supports of the segments that have any: the number of ids
+of each token, and all ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agents.segment import COLUMNS, Segment
+from rl.rollout.trajectory import Trajectory
+
+Table = dict[str, NDArray[Any]]
+SIZES, IDS = "support_sizes", "support_ids"
+
+
+def to_table(trajectories: Sequence[Trajectory]) -> tuple[list[dict[str, Any]], Table]:
+    """The records and the table of ``trajectories``.
+
+    A record has, for each segment, the number of its tokens in place of its columns. Log-
+    probabilities are float32 if that changes none of them, and else float64.
+    """
+    segments = [segment for trajectory in trajectories for segment in trajectory.segments]
+    table = {
+        name: _joined([np.asarray(getattr(segment, name)) for segment in segments], dtype)
+        for name, dtype in COLUMNS.items()
+    }
+    table["loss_mask"] = table["loss_mask"].astype(np.bool_)
+    table["sampling_logprobs"] = _narrow(table["sampling_logprobs"])
+    supports = [support for segment in segments for support in segment.supports]
+    if supports:
+        table[SIZES] = np.fromiter(map(len, supports), np.int32, len(supports))
+        table[IDS] = np.fromiter(chain.from_iterable(supports), np.int32, int(table[SIZES].sum()))
+    return [_record(trajectory) for trajectory in trajectories], table
+
+
+def from_table(records: Sequence[Mapping[str, Any]], table: Table) -> list[Trajectory]:
+    """The inverse of :func:`to_table`. The trajectories share the table's memory.
+
+    Raises:
+        ValueError: the table lacks a column, or has more or fewer tokens than the records.
+    """
+    missing = [name for name in COLUMNS if name not in table]
+    if missing:
+        raise ValueError(f"the table of tokens has no column {missing[0]!r}")
+    count = sum(segment["num_tokens"] for record in records for segment in record["segments"])
+    for name in COLUMNS:
+        if len(table[name]) != count:
+            raise ValueError(f"the records have {count} tokens, {name} {len(table[name])}")
+    supports = _supports(table)
+    end, trajectories = 0, []
+    for record in records:
+        segments = []
+        for segment in record["segments"]:
+            start, end = end, end + segment["num_tokens"]
+            columns: dict[str, Any] = {name: table[name][start:end] for name in COLUMNS}
+            if segment["has_supports"]:
+                columns["supports"] = [next(supports) for _ in range(start, end)]
+            own = {k: v for k, v in segment.items() if k not in ("num_tokens", "has_supports")}
+            segments.append(own | columns)
+        trajectories.append(Trajectory.from_json({**record, "segments": segments}))
+    return trajectories
+
+
+def _record(trajectory: Trajectory) -> dict[str, Any]:
+    segments = [_described(segment) for segment in trajectory.segments]
+    return trajectory.to_json(tokens=False) | {"segments": segments}
+
+
+def _described(segment: Segment) -> dict[str, Any]:
+    return {
+        "num_tokens": len(segment),
+        "has_supports": bool(segment.supports),
+        "parent": segment.parent,
+        "offset": segment.offset,
+        "role": segment.role,
+    }
+
+
+def _supports(table: Table) -> Iterator[list[int]]:
+    """The supports of the tokens that have an entry, in order."""
+    ids, end = table.get(IDS, np.empty(0, np.int32)), 0
+    for size in table.get(SIZES, np.empty(0, np.int32)).tolist():
+        start, end = end, end + size
+        yield ids[start:end].tolist()
+
+
+def _joined(parts: Sequence[NDArray[Any]], dtype: str) -> NDArray[Any]:
+    return np.concatenate(parts) if parts else np.empty(0, dtype)
+
+
+def _narrow(numbers: NDArray[np.float64]) -> NDArray[Any]:
+    short = numbers.astype(np.float32)
+    return short if np.array_equal(short, numbers) else numbers

@@ -1,0 +1,122 @@
+"""Files of trajectories: JSON lines for people and tools, and the tokens as columns beside them.
+
+``step-000012.jsonl.gz`` has a line for each episode: its texts, rewards, calls and ending, and the
+number of tokens of each segment. ``step-000012.npz`` has the tokens of all episodes in this order,
+one array for each column (:mod:`rl.rollout.token_table`)::
+
+    numpy.load("step-000012.npz")["token_ids"]
+
+Lines of format 1, which earlier versions wrote, contain their tokens, and have no second file.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from rl.errors import UsageError
+from rl.rollout.token_table import Table, from_table, to_table
+from rl.rollout.trajectory import Trajectory, TrajectoryGroup
+
+FORMAT = 2
+"""The format that is written; every format up to it is read."""
+LINES, TOKENS = ".jsonl.gz", ".npz"
+"""Endings of the two files."""
+_FAST = 1
+"""Level of compression: a higher one takes several times as long, and saves little."""
+
+
+def tokens_path(path: Path) -> Path:
+    """The file with the tokens of the episodes in ``path``."""
+    return path.with_name(path.name.removesuffix(LINES) + TOKENS)
+
+
+def partial_path(path: Path) -> Path:
+    """The hidden file that becomes ``path`` once it is complete."""
+    return path.with_name(f".{path.name}.tmp")
+
+
+def write_trajectories(path: Path, groups: Iterable[TrajectoryGroup]) -> None:
+    """Write the episodes of ``groups``; equal episodes give equal bytes.
+
+    A file appears complete or not at all, and the lines appear last: a process that dies leaves
+    no lines without their tokens.
+
+    Args:
+        path: the file of lines, which ends with :data:`LINES`.
+        groups: the episodes.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    records, table = to_table([t for group in groups for t in group.trajectories])
+    _replace(tokens_path(path), lambda file: _write_table(file, table))
+    _replace(path, lambda file: _write_lines(file, records))
+
+
+def read_trajectories(path: Path) -> list[Trajectory]:
+    """The episodes that :func:`write_trajectories` wrote, in order.
+
+    Raises:
+        UsageError: a file is missing or damaged, or a newer version wrote it.
+    """
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            records = [json.loads(line) for line in file]
+        formats = {record.pop("format", 1) for record in records}
+        newest = max(formats, default=FORMAT)
+        if newest > FORMAT:
+            raise UsageError(
+                f"{path} has format {newest}, this turnwise reads formats up to {FORMAT}: read it "
+                "with the turnwise that wrote it"
+            )
+        if formats == {1}:
+            return [Trajectory.from_json(record) for record in records]
+        return from_table(records, _read_table(tokens_path(path)))
+    except UsageError:
+        raise
+    except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UsageError(f"{path} holds no episodes of a run: {error}") from error
+
+
+def _replace(path: Path, write: Callable[[BinaryIO], None]) -> None:
+    """Write a file under a hidden name, then give it its own."""
+    partial = partial_path(path)
+    try:
+        with partial.open("wb") as file:
+            write(file)
+        partial.replace(path)
+    except OSError:
+        # Leave no partial file on a full disk.
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def _write_lines(raw: BinaryIO, records: Sequence[dict[str, Any]]) -> None:
+    with gzip.GzipFile("", "wb", _FAST, raw, mtime=0) as file:
+        for record in records:
+            file.write(json.dumps({"format": FORMAT, **record}).encode() + b"\n")
+
+
+def _write_table(raw: BinaryIO, table: Table) -> None:
+    """Write the layout of ``numpy.savez``, whose compression cannot be set."""
+    with zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED, compresslevel=_FAST) as archive:
+        for name, column in table.items():
+            # A name without a time: equal tokens give equal bytes.
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, column, allow_pickle=False)
+
+
+def _read_table(path: Path) -> Table:
+    # numpy leaves a damaged file open if it opens the file itself.
+    with path.open("rb") as raw, np.load(raw, allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
