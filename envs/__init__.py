@@ -1,7 +1,7 @@
-"""Text environments in which an agent acts for one turn or more.
+"""Text environments in which an agent acts for one turn or several.
 
-``env = envs.make("search-qa-v0")``, then Gymnasium's ``reset`` and ``step``, or the asynchronous
-``areset`` and ``astep``.
+Make one with ``env = envs.make("search-qa-v0")``. Then call Gymnasium's ``reset`` and ``step``, or
+``areset`` and ``astep`` in asynchronous code.
 """
 
 # ruff: noqa: E402

@@ -1,4 +1,4 @@
-"""``python -m envs list|info|check|new``."""
+"""The command ``python -m envs list|info|check|new``."""
 
 import sys
 

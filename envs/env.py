@@ -1,9 +1,10 @@
 """The contract of an environment: a text episode, written once, with two APIs.
 
-A subclass of :class:`TextEnv` has ``tasks`` and defines ``begin`` (a task's first observation) and
-``turn`` (the reply to an action), plain or ``async``. The base class provides seeding, task
-selection, call-order checks, the turn limit, snapshots, the synchronous API (Gymnasium's ``reset``
-and ``step``) and the asynchronous API (``areset`` and ``astep``). Environments see no tokens.
+A subclass of :class:`TextEnv` has ``tasks`` and defines two methods, plain or ``async``: ``begin``
+returns a task's first observation, and ``turn`` returns the reply to an action. The base class
+provides seeding, task selection, call-order checks, the turn limit, snapshots, the synchronous API
+(Gymnasium's ``reset`` and ``step``) and the asynchronous API (``areset`` and ``astep``).
+Environments see no tokens.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ TaskT = TypeVar("TaskT")
 StateT = TypeVar("StateT")
 T = TypeVar("T")
 _plain = str.__new__
-"""Makes an :class:`Action` without a finish reason, in a third of the time."""
+"""Creates an :class:`Action` without a finish reason, in a third of the time."""
 
 
 class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
@@ -45,51 +46,57 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
 
     Args:
         options: a frozen dataclass of plain values, derived from :class:`EnvOptions`.
-        tasks: one per episode; ``options={"task": i}`` of a reset selects one.
-        services: shared services that the caller owns (a sandbox, a retriever). None: the
+        tasks: the tasks, one for each episode. ``reset(options={"task": i})`` selects one.
+        services: shared services that the caller owns (a sandbox, a retriever). If None, the
             environment opens its own at first use and closes them in ``close``.
     """
 
     Options: ClassVar[type[EnvOptions]] = EnvOptions
     """Type of the options; ``envs.make`` and the command line read its fields."""
     env_id: str = ""
-    """The registered id; set by ``envs.make``."""
+    """The registered id. ``envs.make`` sets it."""
     system_prompt: str | None = None
-    """Rules for every task; rendered as the system message."""
+    """Rules for every task. They become the system message."""
     stop: tuple[str, ...] = ()
-    """Stop strings: generation halts there, and the text that ``turn`` sees ends there."""
+    """Stop strings. Generation halts at a stop string, and so does the text that ``turn``
+    receives."""
     continues: bool = False
-    """True: an observation continues the agent's message (a result in place). False: an
-    observation is a separate message."""
+    """Where an observation goes. True: into the agent's message, which then continues (a result in
+    place). False: into a separate message."""
     prefill: str = ""
-    """Start of each of the agent's messages, written for the agent: a tag that a prompt opens.
-    The texts that ``turn`` sees begin after the prefill."""
+    """Text with which each of the agent's messages begins, for example an opening tag. The agent
+    does not generate it, and the texts that ``turn`` receives begin after it."""
     tool_schemas: tuple[Mapping[str, Any], ...] = ()
-    """Tools that the model's chat template lists, in OpenAI's format."""
+    """Tools to list by the model's chat template, in OpenAI's format."""
     role: str = ""
-    """The role that acts next, in episodes of several roles. Each role is a conversation with the
-    ``system_prompt`` at its start. ``begin`` and ``turn`` set the role; one policy plays all."""
+    """The role that acts next, in episodes with several roles. ``begin`` and ``turn`` set it. Each
+    role has its own conversation, which starts with the ``system_prompt`` of that moment. One
+    policy plays all roles."""
     blocking: ClassVar[bool] = False
-    """True: plain ``begin`` and ``turn`` block, so the asynchronous API runs them in a thread."""
+    """Whether plain ``begin`` and ``turn`` block. If True, the asynchronous API runs them in a
+    thread."""
     forkable: bool = True
     """False if ``state`` cannot be copied (a live web service)."""
     max_invalid_actions: int = 3
-    """For environments that count them; see StopReason.INVALID_ACTIONS."""
+    """Number of consecutive invalid actions that end an episode, in environments that count them.
+    See ``StopReason.INVALID_ACTIONS``."""
     card: ClassVar[Card] = Card()
-    """Row of ``python -m envs list``; the class supplies defaults."""
+    """The environment's row in ``python -m envs list``. Empty fields have defaults from the
+    class."""
     success_score: ClassVar[str] = ""
-    """The score that measures success (its mean is the pass rate); "": the return."""
+    """Name of the score that measures success; its mean is the pass rate. If empty, the return
+    does."""
     reward_range: tuple[float, float] = (0.0, 1.0)
-    """Least and greatest return of an episode."""
+    """Lowest and highest return of an episode."""
     reward_floor: float = 0.0
-    """The most that an empty or random text may earn; ``check_env`` tests it."""
+    """The highest return that an empty or random text may earn. ``check_env`` tests it."""
     floor_waiver: str = ""
-    """Reason why the floor exceeds 30% of the range, if it does."""
+    """Reason why the floor exceeds 30% of the range; empty if it does not."""
     tool_tap: ToolTap = ToolTap()
     """Records the calls of tools, or answers them from a record; see ``envs.record``."""
 
     _turn_is_async: ClassVar[bool] = False
-    """Whether ``turn`` is async: then the call itself cannot block."""
+    """Whether ``turn`` is async, so that calling it cannot block."""
 
     state: StateT
     """The episode's state: set in ``begin``, changed in ``turn``; plain data that pickles."""
@@ -118,9 +125,9 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
     # ---- methods that a subclass defines ---------------------------------------------------
 
     def begin(self, task: TaskT) -> str | Awaitable[str]:
-        """The first observation of ``task``; sets ``self.state``.
+        """Start the episode of ``task``: set ``self.state`` and return the first observation.
 
-        Random numbers come only from ``self.np_random``.
+        Draw random numbers only from ``self.np_random``.
         """
         raise NotImplementedError
 
@@ -129,9 +136,10 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         raise NotImplementedError
 
     def gold_policy(self) -> Callable[[str], str]:
-        """A policy for one episode with the greatest return: a function of the observation.
+        """A policy that earns the greatest return, for one episode.
 
-        The policy may use only what an agent could see.
+        The policy is a function from observation to action, and may use only what an agent could
+        see.
         """
         raise NotImplementedError(f"{type(self).__name__} has no gold_policy: write one")
 
@@ -143,11 +151,14 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         raise NotImplementedError
 
     def best_return(self, task_index: int) -> float:
-        """The return of a correct episode of a task; by default the end of ``reward_range``."""
+        """The return of a task's correct episode; by default the upper end of ``reward_range``."""
         return self.reward_range[1]
 
     def difficulty(self, task_index: int) -> float:
-        """A task's difficulty, 0 to 1, for curricula; computed without drawing the task."""
+        """A task's difficulty from 0 to 1, for curricula.
+
+        The default raises NotImplementedError, because an environment need not know difficulties.
+        """
         raise NotImplementedError
 
     @classmethod
@@ -163,16 +174,21 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
 
     @property
     def turns_left(self) -> int:
-        """Remaining actions, including the one in progress."""
+        """Number of actions left, including the current one."""
         return self.options.max_turns - self._running().turns
 
     async def service(self, name: str) -> Any:
-        """The shared service called ``name``; opened at first use unless injected."""
+        """The shared service called ``name``.
+
+        The first use opens it, unless the caller injected it.
+        """
         return await self.tool_tap.find(name, self._lease)
 
     @property
     def episode_id(self) -> EpisodeId:
-        """What a replay needs to start the running episode; in a mixture, the part's episode.
+        """Everything that a replay needs to start the current episode.
+
+        In a mixture, the id of the part's episode.
 
         Raises:
             OrderError: no episode was started.
@@ -185,10 +201,12 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Start an episode. ``options={"task": i}`` selects the task; else the generator draws it.
+        """Start an episode.
+
+        ``options={"task": i}`` selects the task; otherwise it is drawn at random.
 
         Raises:
-            ValueError: an unknown option, or a task index out of range.
+            ValueError: an option is unknown, or the task index is out of range.
         """
         observation = self.begin(self._start(seed, options))
         if not isinstance(observation, str) and inspect.isawaitable(observation):
@@ -199,7 +217,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         """Take one action.
 
         Raises:
-            OrderError: before the first reset or after the episode's end.
+            OrderError: no episode was started, or the episode is over.
             TypeError: the action is not a str; the episode continues.
             EnvFailure: infrastructure failed; the episode has no reward.
         """
@@ -226,7 +244,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
     async def areset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """As :meth:`reset`, on the caller's loop."""
+        """Asynchronous form of :meth:`reset`; runs on the caller's event loop."""
         task = self._start(seed, options)
         observation = author_calls.call(self.begin, task, self, self.blocking)
         if not isinstance(observation, str) and inspect.isawaitable(observation):
@@ -234,7 +252,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         return self._started(observation)
 
     async def astep(self, action: str) -> StepResult:
-        """As :meth:`step`, on the caller's loop."""
+        """Asynchronous form of :meth:`step`; runs on the caller's event loop."""
         progress = self._progress
         if progress is None or progress.over:
             raise self._out_of_order()
@@ -249,7 +267,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         return progress.settle(reply, self.options.max_turns, self)
 
     async def aclose(self) -> None:
-        """As :meth:`close`, on the caller's loop."""
+        """Asynchronous form of :meth:`close`; runs on the caller's event loop."""
         await self._lease.close()
 
     # ---- copies ----------------------------------------------------------------------------
@@ -280,7 +298,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         """Continue from a snapshot of an environment with the same id and options.
 
         Raises:
-            ValueError: the snapshot is of an environment with another id.
+            ValueError: the snapshot comes from an environment with another id.
         """
         if snapshot.env_id != self.env_id:
             raise ValueError(f"{self.env_id!r} cannot restore a snapshot of {snapshot.env_id!r}")
@@ -288,7 +306,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         self.role, self.system_prompt, self.stop, self.continues, self.prefill = dialogue
 
     def fork(self, reseed: int | None = None) -> Self:
-        """A second environment in the same state; ``reseed`` seeds the copy's generator."""
+        """A second environment in the same state. ``reseed`` seeds its generator."""
         twin = self._twin()
         twin.restore(self.snapshot())
         if reseed is not None:
@@ -296,15 +314,15 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         return twin
 
     async def asnapshot(self) -> Snapshot:
-        """As :meth:`snapshot`; an override may await the state of tools."""
+        """Asynchronous form of :meth:`snapshot`. An override may await the state of tools."""
         return self.snapshot()
 
     async def arestore(self, snapshot: Snapshot) -> None:
-        """As :meth:`restore`."""
+        """Asynchronous form of :meth:`restore`."""
         self.restore(snapshot)
 
     async def afork(self, reseed: int | None = None) -> Self:
-        """As :meth:`fork`."""
+        """Asynchronous form of :meth:`fork`."""
         twin = self._twin()
         await twin.arestore(await self.asnapshot())
         if reseed is not None:
@@ -312,11 +330,14 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         return twin
 
     def group(self, num_members: int) -> list[Self]:
-        """Copies without an episode; resets with equal seed and task start equal episodes."""
+        """Copies without an episode.
+
+        Resets with equal seed and task start equal episodes in them.
+        """
         return [self._twin() for _ in range(num_members)]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A pickle holds the options and the episode; the copy opens services of its own."""
+        """Pickle the options and the episode. The unpickled copy opens its own services."""
         snapshot = None if self._progress is None else self.snapshot()
         return _revived, (type(self), self.options, self.env_id, snapshot)
 
@@ -380,7 +401,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
             raise
 
     def __str__(self) -> str:
-        """Name used in messages: the id, or the class's name without one."""
+        """The name used in messages: the id or, if there is none, the name of the class."""
         return self.env_id or type(self).__name__
 
     @property

@@ -11,7 +11,10 @@ from tools.tool import ToolResult
 
 
 class EnvFailure(RuntimeError):
-    """Raised when infrastructure fails and the episode cannot continue. Never a reward."""
+    """Raised when infrastructure fails and the episode cannot continue.
+
+    A failure is never a reward.
+    """
 
     def __init__(self, message: str, *, retryable: bool) -> None:
         super().__init__(message)
@@ -19,7 +22,7 @@ class EnvFailure(RuntimeError):
 
 
 class OrderError(RuntimeError):
-    """Raised by a step before the first reset or after an episode's end."""
+    """Raised by a step before the first reset, or after the end of an episode."""
 
 
 class NotForkable(RuntimeError):
@@ -27,10 +30,12 @@ class NotForkable(RuntimeError):
 
 
 class StopReason(StrEnum):
-    """Why an episode was truncated. The rollout sets the first two, environments the others.
+    """Why an episode was truncated.
 
-    Time is not a stop reason: an episode's duration depends on the machine, not on the agent. An
-    episode that takes too long fails (``rl.rollout.episode.EpisodeTimeout``).
+    The rollout sets the first two reasons, environments the others.
+
+    There is no reason for time limits, because an episode's duration depends on the machine and not
+    on the agent. An episode that takes too long fails (``rl.rollout.episode.EpisodeTimeout``).
     """
 
     TOKEN_LIMIT = "token_limit"
@@ -40,11 +45,11 @@ class StopReason(StrEnum):
     TURN_LIMIT = "turn_limit"
     """``max_turns`` actions were taken."""
     INVALID_ACTIONS = "invalid_actions"
-    """Too many consecutive actions that the environment could not parse."""
+    """The environment could not parse several consecutive actions."""
 
 
 class Action(str):
-    """A text action with the reason why its generation ended; a plain ``str`` works, too."""
+    """An action: a text, and the reason why its generation ended. A plain ``str`` also works."""
 
     finish_reason: str | None = None
 
@@ -57,20 +62,20 @@ class Action(str):
 
 
 class ToolResults(str):
-    """An observation of tool results, for models whose chat template has a role for tools."""
+    """An observation that consists of tool results, for chat templates with a role for tools."""
 
     results: tuple[tuple[str, str], ...] = ()
     """Tool name and text of each result, in the order of the calls."""
 
     def __new__(cls, text: str, results: Iterable[tuple[str, str]] = ()) -> Self:
-        """Make an observation that reads as ``text``."""
+        """Make an observation whose text is ``text``."""
         made = str.__new__(cls, text)
         made.results = tuple(results)
         return made
 
     @classmethod
     def of(cls, results: Iterable[tuple[str, str]]) -> Self:
-        """Make an observation of these results; its text has Hermes's format."""
+        """Make an observation of these results. Its text has the format of Hermes."""
         rows = tuple(results)
         text = "\n".join(f"<tool_response>\n{text}\n</tool_response>" for _, text in rows)
         return cls(text, rows)
@@ -98,7 +103,7 @@ class EnvToolCall:
     text: str
     error: str | None = None
     cost: float = 0.0
-    """Cost in the tool's own unit; the score ``tool_cost`` is an episode's sum."""
+    """Cost in the tool's own unit. The score ``tool_cost`` is the sum over an episode."""
 
     @classmethod
     def of(cls, name: str, arguments: Mapping[str, Any], result: ToolResult) -> Self:
@@ -108,23 +113,26 @@ class EnvToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A copy of an episode between two turns. Pickles; restores into an equal environment."""
+    """A copy of an episode between two turns.
+
+    It can be pickled, and restored in an equal environment.
+    """
 
     env_id: str
     payload: bytes = field(repr=False)
 
 
 class StepResult(NamedTuple):
-    """The result of a step, in Gymnasium's order."""
+    """The result of a step, with its fields in Gymnasium's order."""
 
     observation: str
     reward: float
-    """The turn's reward: the sum of ``info["rewards"]``."""
+    """The turn's reward, which is the sum of ``info["rewards"]``."""
     terminated: bool
     truncated: bool
     info: dict[str, Any]
-    """``rewards`` (named contributions), ``scores`` (metrics that are not rewards: tests passed,
-    F1), ``tool_calls``, ``stop_reason``, ``task`` and ``turn``."""
+    """``rewards`` (contributions by name), ``scores`` (metrics that are not rewards, such as the
+    share of passed tests), ``tool_calls``, ``stop_reason``, ``task`` and ``turn``."""
 
     @property
     def done(self) -> bool:
@@ -133,13 +141,13 @@ class StepResult(NamedTuple):
 
     @property
     def rewards(self) -> dict[str, float]:
-        """The named contributions of this turn."""
+        """The contributions to this turn's reward, by name."""
         named: dict[str, float] = self.info["rewards"]
         return named
 
 
 class Reply(NamedTuple):
-    """The result of ``turn``, made by :func:`go_on`, :func:`finish` or :func:`cut`."""
+    """The result of ``turn``. Create it by :func:`go_on`, :func:`finish` or :func:`cut`."""
 
     observation: str
     rewards: Mapping[str, float]
@@ -148,22 +156,25 @@ class Reply(NamedTuple):
     terminated: bool = False
     """Whether the agent ended the episode."""
     stop_reason: StopReason | None = None
-    """Why the environment truncated the episode; None if it did not."""
+    """Why the environment truncated the episode, or None if it did not."""
 
     @property
     def reward(self) -> float:
-        """The turn's reward: the sum of ``rewards``."""
+        """The turn's reward, which is the sum of ``rewards``."""
         return sum(self.rewards.values(), 0.0)
 
     @property
     def done(self) -> bool:
-        """Whether the reply ends the episode; the base class also applies the turn limit."""
+        """Whether the reply ends the episode.
+
+        The turn limit, which the base class applies, may also end it.
+        """
         return self.terminated or self.stop_reason is not None
 
 
 _new = tuple.__new__
 _NOTHING: dict[str, float] = {}
-"""Never modified; a dict is faster than a MappingProxyType."""
+"""Default value of ``rewards`` and ``scores``. Never modified; faster than a MappingProxyType."""
 
 
 def go_on(
@@ -183,7 +194,7 @@ def finish(
     scores: Mapping[str, float] = _NOTHING,
     tool_calls: Sequence[EnvToolCall] = (),
 ) -> Reply:
-    """End the episode by the agent's action: terminated."""
+    """End the episode because of the agent's action (``terminated``)."""
     return Reply(observation, rewards, scores, tool_calls, terminated=True)
 
 
@@ -194,5 +205,5 @@ def cut(
     scores: Mapping[str, float] = _NOTHING,
     tool_calls: Sequence[EnvToolCall] = (),
 ) -> Reply:
-    """End the episode early: truncated."""
+    """End the episode early (``truncated``)."""
     return Reply(observation, rewards, scores, tool_calls, stop_reason=reason)

@@ -1,4 +1,4 @@
-"""Clashes of package names: a user's own ``tools`` or ``envs`` may hide turnwise's."""
+"""Detects packages of a user named ``tools`` or ``envs``, which hide turnwise's packages."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from pathlib import Path
 
 
 def check_tools() -> None:
-    """Check that ``import tools`` gets turnwise's package.
+    """Check that ``import tools`` imports turnwise's package.
 
     Raises:
         ImportError: another package hides turnwise's; the message names its path.
-        SystemExit: the same in one line, if a command (``python -m envs``) is starting.
+        SystemExit: the same case while a command (``python -m envs``) starts, with a one-line
+            message.
     """
     clash = describe_clash("tools")
     if clash is None:
@@ -24,7 +25,7 @@ def check_tools() -> None:
 
 
 def describe_clash(name: str) -> str | None:
-    """An error message if another package hides turnwise's package; None if none does."""
+    """An error message if another package hides turnwise's package, or None if none does."""
     home = Path(__file__).resolve().parents[1]
     spec = importlib.util.find_spec(name)
     # A folder without an __init__.py is a namespace package: no origin, only its folder.

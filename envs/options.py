@@ -17,23 +17,23 @@ _PLAIN: dict[str, type | tuple[type, ...]] = {
     "bool": bool,
     "float": (float, int),
 }
-"""Types that a value may have, by the name of the option's annotation."""
+"""Types that an option's value may have, by the name of the annotation."""
 
 
 class Tasks(Protocol[TaskT_co]):
-    """A finite, indexable set of tasks; each is a pure function of (split, index, seed)."""
+    """An indexable, finite set of tasks. (split, index, seed) determines each task."""
 
     def __len__(self) -> int:
         """Number of tasks."""
         ...
 
     def __getitem__(self, index: int, /) -> TaskT_co:
-        """Task ``index``; equal data every time."""
+        """Task ``index``. Every call returns equal data."""
         ...
 
 
 def _is_a(value: object, kind: str) -> bool:
-    """Whether a value has the type of this name; True for types other than the plain ones."""
+    """Whether a value has the type named ``kind``. Always True for types that are not plain."""
     if kind not in _PLAIN:
         return True
     return isinstance(value, _PLAIN[kind]) and (kind == "bool" or not isinstance(value, bool))
@@ -41,21 +41,22 @@ def _is_a(value: object, kind: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class EnvOptions:
-    """Plain values that define an environment; subclasses add fields."""
+    """Options of an environment, as plain values. Subclasses add fields."""
 
     composed: ClassVar[bool] = False
-    """Whether the environment consists of parts, each with its own meaning of split "all"."""
+    """Whether the environment consists of parts, each of which interprets split "all" by itself."""
     split: str = "train"
     """Tasks to play: "train", "validation" (for choices during a run), "test" (for the final
-    figure), or "all": every row of a data set."""
+    figure), or "all" for every row of a data set."""
     seed: int = 0
     """Seed of generated tasks and worlds."""
     max_turns: int = 1
-    """Actions per episode; 1 makes the environment a contextual bandit."""
+    """Maximum number of actions per episode; 1 makes the environment a contextual bandit."""
     step_timeout_s: float = 120.0
     """Seconds that a step may wait before it fails (EnvFailure, retryable)."""
     token_budget: str = ""
-    """"exact", "max" or "both": prompts end in a token budget; "max:100-4000" sets its range."""
+    """Adds a token budget to prompts: "exact", "max" or "both". A range may follow:
+    "max:100-4000"."""
 
     def __post_init__(self) -> None:
         for option in fields(self):
@@ -79,13 +80,17 @@ class EnvOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """An environment's row in the list of environments; "" selects a default from the class."""
+    """An environment's row in the list of environments.
+
+    Empty fields have defaults from the class.
+    """
 
     agent: str = ""
-    """What the agent does ("finds a secret code"); "": the first line of the class's docstring."""
+    """What the agent does ("finds a secret code"). By default, the first line of the class's
+    docstring."""
     turns: str = ""
-    """Number of turns; "": the default of ``max_turns``."""
+    """Number of turns. By default, the default of ``max_turns``."""
     reward: str = ""
-    """Description of the reward; "": the range of an episode's return."""
+    """Description of the reward. By default, the range of an episode's return."""
     needs: str = ""
-    """Requirements besides turnwise; "": none."""
+    """Requirements besides turnwise; empty if there are none."""

@@ -1,4 +1,4 @@
-"""Playing one episode with a text policy."""
+"""Plays one episode with a text policy."""
 
 from __future__ import annotations
 

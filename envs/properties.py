@@ -1,4 +1,4 @@
-"""Property checks with random episodes: equal starts, equal results, independent forks.
+"""Checks of properties with random episodes: equal starts, equal results, independent forks.
 
 ``tests/envs/test_episode_properties.py`` checks a few episodes of each environment, and
 ``benchmarks/environments/properties.py`` ten thousand.
@@ -42,7 +42,7 @@ class PropertyReport:
 
 
 def some_actions(rng: random.Random, good: str) -> list[str]:
-    """Eight random actions: the good one, pieces of it, and junk."""
+    """Eight random actions: the good action, pieces of it, and junk."""
     made = []
     for _ in range(MAX_ACTIONS):
         cut = rng.randrange(len(good) + 1)
@@ -64,15 +64,17 @@ async def taken(env: AnyEnv, actions: Sequence[str]) -> list[StepResult]:
 async def live_again(env: AnyEnv, rng: random.Random, has_gold: bool = True) -> PropertyReport:
     """Play one random episode, and replay it with copies at every turn.
 
+    The following properties must hold:
+
     - Members of a group start equal, whatever else runs.
     - Equal actions have equal results in another member, in a fork from any turn, and from a
       pickled snapshot of any turn.
     - A fork with other actions and another seed does not change the episode.
 
     Args:
-        env: stays unchanged; copies play the episodes.
+        env: the environment, which stays unchanged; copies play the episodes.
         rng: draws the task, the seed and the actions.
-        has_gold: whether the gold policy solves every task; it then plays three of ten episodes.
+        has_gold: whether the gold policy solves every task. If so, it plays three of ten episodes.
     """
     first, second, third = made = env.group(3)
     seed, task = rng.randrange(2**31), rng.randrange(len(env.tasks))
@@ -108,7 +110,7 @@ async def live_again(env: AnyEnv, rng: random.Random, has_gold: bool = True) -> 
 async def _copied(
     env: AnyEnv, rng: random.Random, actions: list[str], steps: list[StepResult]
 ) -> list[str]:
-    """Play copies of a running episode, then take one step of it; returns the violations."""
+    """Play copies of a running episode, then take one step of it. Returns the violations."""
     wrong: list[str] = []
     faithful, stray = await env.afork(), await env.afork(reseed=rng.randrange(99))
     restored = env.group(1)[0]

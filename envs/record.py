@@ -1,4 +1,4 @@
-"""What a replay of an episode needs: the episode's id and the results of its tool calls.
+"""The record that a replay of an episode needs: the episode's id and its tool results.
 
 A :class:`ToolTap` stands between an environment and its services. A :class:`Recorder` records each
 tool call, and a :class:`Replayer` answers tool calls from a record. Services that are not tools (a
@@ -24,14 +24,15 @@ class NotRecorded(ToolFailure):
 
 @dataclass(frozen=True, slots=True)
 class EpisodeId:
-    """What starts an episode again."""
+    """Identifies an episode, so that a replay can start it again."""
 
     env_id: str
     options: EnvOptions
     task: int
     """Index of the task in the options' split."""
     seed: int | None
-    """Seed of the reset; None: the environment's generator continued, so no replay is possible."""
+    """Seed of the reset. None if the environment's generator continued; then no replay is
+    possible."""
     part: str = ""
     """In a mixture, the name of the part that was played."""
 
@@ -41,13 +42,13 @@ class RecordedCall:
     """One call of a tool service, with its result."""
 
     turn: int
-    """Number of the action, from 1, that made the call; 0: before the first action."""
+    """Number of the action that made the call, from 1; 0 is a call before the first action."""
     service: str
     """The service's name."""
     arguments: dict[str, Any]
     text: str
     data: Any = None
-    """The result's plain data; None also if JSON cannot hold the data."""
+    """The plain data of the result. None also if JSON cannot hold the data."""
     error: str | None = None
     cost: float = 0.0
 
@@ -66,14 +67,14 @@ class RecordedTool:
 
 
 class ToolTap:
-    """Gives an environment its services; the base class neither records nor replays."""
+    """Gives an environment its services. The base class neither records nor replays."""
 
     async def find(self, name: str, lease: ServiceLease) -> Any:
         """The service called ``name``."""
         return (await lease.get())[name]
 
     def fork(self) -> ToolTap:
-        """The tap of a copy of the episode."""
+        """The tap for a copy of the episode."""
         return self
 
 
@@ -82,17 +83,18 @@ class Recorder(ToolTap):
     """Records the tool calls of one episode."""
 
     turn: int = 0
-    """Number of actions so far, including the current one; the caller of ``step`` sets it."""
+    """Number of actions so far, including the current one. The caller of ``step`` sets it."""
     calls: list[RecordedCall] = field(default_factory=list)
     tools: dict[str, RecordedTool] = field(default_factory=dict)
     """The tools that the environment used, by service."""
     on_tool: Callable[[bool], None] = lambda busy: None
-    """Called with True when the first of concurrent calls starts, with False when the last ends."""
+    """Called with True when the first of concurrent calls starts, and with False when the last
+    ends."""
     num_pending: int = field(default=0, compare=False)
     """Calls in progress."""
 
     async def find(self, name: str, lease: ServiceLease) -> Any:
-        """As :meth:`ToolTap.find`; a tool's calls are recorded."""
+        """The service called ``name``. If it is a tool, its calls are recorded."""
         service = await super().find(name, lease)
         if not isinstance(service, Tool):
             return service
@@ -130,13 +132,13 @@ class Replayer(ToolTap):
     def __init__(self, calls: Sequence[RecordedCall], tools: Mapping[str, RecordedTool]) -> None:
         self.turn = 0
         self.left = list(calls)
-        """Recorded calls that were not repeated yet."""
+        """Recorded calls that the replay has not repeated yet."""
         self.unknown: list[str] = []
-        """Calls that the record does not hold."""
+        """Calls of the replay that the record does not hold."""
         self._tools = tools
 
     async def find(self, name: str, lease: ServiceLease) -> Any:
-        """As :meth:`ToolTap.find`; a tool answers only from the record."""
+        """The service called ``name``. If it is a tool, it answers only from the record."""
         if name in self._tools:
             return _ReplayedTool(self._tools[name], name, self)
         service = await super().find(name, lease)
@@ -215,6 +217,6 @@ def _plain(value: Any) -> Any:
     """A copy of plain data after a round trip through JSON.
 
     Raises:
-        TypeError, ValueError: JSON cannot hold it.
+        TypeError, ValueError: JSON cannot hold the value.
     """
     return json.loads(json.dumps(value))

@@ -1,4 +1,4 @@
-"""``envs.make``: environments by versioned id: built in, from plug-ins, from files."""
+"""``envs.make``: environments by versioned id, whether built in, from plug-ins or from files."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _ID = re.compile(r"(?P<name>([a-z0-9][a-z0-9_-]*/)?[a-z0-9][a-z0-9_-]*)-v(?P<ver
 _registry = Registry("environment", "turnwise.envs", _ID)
 
 NAMESPACE = "turnwise"
-"""Gymnasium's namespace for ids without one of their own."""
+"""Gymnasium's namespace for ids that have no namespace."""
 
 
 def register(env_id: str, env_type: type[TextEnv[Any, Any]] | str) -> None:
-    """Register an environment class, or ``"module:Class"`` to import at first use.
+    """Register an environment class, or ``"module:Class"``, which is imported at first use.
 
     Raises:
-        ValueError: the id is taken, or not of the form ``name-vN``.
+        ValueError: the id is taken, or does not have the form ``name-vN``.
     """
     if not _ID.fullmatch(env_id):
         raise ValueError(
@@ -43,15 +43,19 @@ def ids() -> list[str]:
 
 
 def owner(env_id: str) -> str:
-    """The distribution whose plug-in an id is; "" if built in or registered in this process."""
+    """The distribution whose plug-in registers the id.
+
+    Returns "" if the environment is built in, or was registered in this process.
+    """
     return _registry.owner(env_id)
 
 
 def resolve(name: str) -> str:
-    """The full id: a bare name's newest version, or a file's absolute path.
+    """The full id of a name: a bare name's newest version, or a file's absolute path.
 
     Raises:
-        UnknownNameError: no such environment; the message lists known ids and the closest one.
+        UnknownNameError: there is no such environment; the message lists known ids and the closest
+            one.
         PluginImportError: a file fails to import, or holds no environment.
     """
     if is_reference(name):
@@ -71,11 +75,11 @@ def resolve(name: str) -> str:
 
 
 def env_type(name: str) -> type[TextEnv[Any, Any]]:
-    """The class of an id, a bare name or a file's ``path.py:MyEnv``.
+    """The class of an id, of a bare name, or of a file's ``path.py:MyEnv``.
 
     Raises:
-        UnknownNameError: no such environment.
-        PluginImportError: its plug-in fails to import, or the class is no TextEnv.
+        UnknownNameError: there is no such environment.
+        PluginImportError: the plug-in fails to import, or the class is not a TextEnv.
     """
     if is_reference(name):
         return class_of(name)
@@ -97,8 +101,8 @@ def make(name: str, services: Mapping[str, Any] | None = None, **options: Any) -
         options: fields of the environment's options.
 
     Raises:
-        UnknownNameError: no such environment.
-        TypeError: no such option; the message lists the options.
+        UnknownNameError: there is no such environment.
+        TypeError: the environment has no such option; the message lists its options.
         ValueError: an option's value is out of range.
     """
     return make_from(resolve(name), options_of(name, options), services)
@@ -108,8 +112,8 @@ def options_of(name: str, values: Mapping[str, Any]) -> EnvOptions:
     """An environment's options with these values, and defaults for the other fields.
 
     Raises:
-        UnknownNameError: no such environment.
-        TypeError: no such option; the message lists the options.
+        UnknownNameError: there is no such environment.
+        TypeError: the environment has no such option; the message lists its options.
         ValueError: an option's value is out of range.
     """
     kind = env_type(name).Options
@@ -127,7 +131,7 @@ def options_of(name: str, values: Mapping[str, Any]) -> EnvOptions:
 def make_from(
     env_id: str, options: EnvOptions, services: Mapping[str, Any] | None = None
 ) -> TextEnv[Any, Any]:
-    """Make an environment from an options object; rollouts call it once per episode."""
+    """Make an environment from an options object. Rollouts call this once per episode."""
     # Every subclass takes (options, services): check_env tests this part of the contract.
     kind = cast(Any, env_type(env_id))
     check_all(kind, options)
@@ -149,7 +153,7 @@ def make_from(
 
 
 def _takes(kind: Any, options: EnvOptions, services: Mapping[str, Any] | None) -> bool:
-    """Whether a class takes an environment's arguments: (options, services)."""
+    """Whether a class accepts the arguments of an environment: (options, services)."""
     try:
         inspect.signature(kind).bind(options, services=services)
     except TypeError:

@@ -1,8 +1,9 @@
 """``python -m envs.replay FILE``: replay recorded episodes and report differences.
 
-A replay starts an episode with its options, task and seed and takes the recorded actions. Tools
-answer from the record. Observations, rewards, scores and the end must be equal: the command reports
-each difference and exits with code 1. With ``--rubric`` another rubric rewards the same actions.
+A replay starts an episode with its options, task and seed, and takes the recorded actions. Tools
+answer from the record. Observations, rewards, scores and the end must equal the recorded ones. The
+command reports each difference, and exits with code 1 if there is any. With ``--rubric``, another
+rubric rewards the same actions.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from envs.registration import env_type, make_from
 from tools.registry import PluginImportError, UnknownNameError
 
 ROLLOUT_STOPS = (StopReason.TOKEN_LIMIT, StopReason.CONTEXT_FULL)
-"""Stop reasons that the rollout sets, not the environment."""
+"""Stop reasons that the rollout sets; environments set the others."""
 _LONGEST_SHOWN = 200
 
 
 class Unreplayable(ValueError):
-    """Raised for a record that cannot be replayed; the message says what is missing."""
+    """Raised for a record that cannot be replayed; the message states what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Divergence:
     """A difference between an episode and its replay."""
 
     turn: int
-    """Number of the action, from 1, whose result differs; 0: the reset."""
+    """Number of the action whose result differs, from 1; 0 is the reset."""
     field: str
     recorded: Any
     now: Any
@@ -61,7 +62,7 @@ class RecordedTurn:
 
 @dataclass(frozen=True, slots=True)
 class RecordedEpisode:
-    """An episode from a file of ``rl.train`` or ``rl.eval``, without its tokens."""
+    """An episode without its tokens, from a file that ``rl.train`` or ``rl.eval`` wrote."""
 
     env_id: str
     env_options: Mapping[str, Any]
@@ -75,11 +76,11 @@ class RecordedEpisode:
     stop_reason: str | None
     failure: str | None
     part: str
-    """In a mixture, the part that was played; the replay uses the part's environment alone."""
+    """In a mixture, the part that was played. The replay uses the part's environment alone."""
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> RecordedEpisode:
-        """Read the record of one line.
+        """The episode that one line of a file records.
 
         Raises:
             Unreplayable: a field is missing or malformed.
@@ -125,9 +126,9 @@ async def replay(
 
     Args:
         episode: the record.
-        env: an environment of the record's id and options (:func:`env_of`); services that are not
-            tools come from it.
-        rescored: whether ``env`` has another rubric; then rewards and scores are not compared.
+        env: an environment with the record's id and options, see :func:`env_of`. It provides the
+            services that are not tools.
+        rescored: whether ``env`` has another rubric. If so, rewards and scores are not compared.
     """
     replayer = Replayer(episode.calls, episode.tools)
     env.tool_tap = replayer
@@ -192,7 +193,7 @@ def _end(episode: RecordedEpisode) -> tuple[bool, str | None]:
 def _compared(
     turn: RecordedTurn, now: StepResult, end: tuple[bool, str | None] | None
 ) -> dict[str, tuple[Any, Any]]:
-    """Each field of a turn: the recorded value and the replayed one."""
+    """The fields of a turn, each as a pair of the recorded and the replayed value."""
     reason = now.info["stop_reason"]
     ended, stop_reason = end or (False, None)
     return {
@@ -205,7 +206,7 @@ def _compared(
 
 
 def _without_success(compared: dict[str, tuple[Any, Any]]) -> None:
-    """Drop the score that a mixture adds to its part's scores."""
+    """Remove the score that a mixture adds to its part's scores."""
     recorded, now = compared["scores"]
     kept = [{k: v for k, v in scores.items() if k != "success"} for scores in (recorded, now)]
     compared["scores"] = (kept[0], kept[1])
@@ -230,7 +231,7 @@ def _shown(value: Any) -> str:
 
 
 class _Environments:
-    """One environment for each id and options; its copies share the services that it opens."""
+    """One environment for each id and options. Its copies share its services."""
 
     def __init__(self, rubric: str) -> None:
         self._rubric = rubric
@@ -306,7 +307,10 @@ async def replay_file(path: Path, rubric: str, limit: int | None, out: TextIO) -
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line. Returns the exit code: 0 if all is equal, 1 if not, 2 after an error."""
+    """Run the command line.
+
+    Returns the exit code: 0 if all is equal, 1 if not, 2 after an error.
+    """
     parser = argparse.ArgumentParser(prog="python -m envs.replay", description=__doc__)
     parser.add_argument("file", type=Path, help="episodes of rl.train or rl.eval: .jsonl(.gz)")
     parser.add_argument("--rubric", default="", help="reward the same actions by this rubric")

@@ -1,8 +1,8 @@
-"""Token budgets in prompts: the number of tokens that the agent should think.
+"""Token budgets in prompts: the number of tokens that the agent should generate.
 
-As in L1 (Aggarwal and Welleck, arXiv:2503.04697): the first observation ends in ``Think for 512
-tokens.`` or ``Think for maximum 512 tokens.``. No environment counts tokens; ``rl.credit.shaping``
-does, and reads the budget in an episode's scores.
+As in L1 (Aggarwal and Welleck, arXiv:2503.04697), the first observation ends in ``Think for 512
+tokens.`` or ``Think for maximum 512 tokens.``. Environments count no tokens. ``rl.credit.shaping``
+counts them, and reads the budget from an episode's scores.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import numpy as np
 from envs.datasets.splits import ALL, SPLITS
 
 LOWEST, HIGHEST = 100, 4000
-"""Default range of budgets in tokens: L1's."""
+"""Default range of budgets in tokens, as in L1."""
 _RULE = re.compile(r"(?P<kind>exact|max|both)(:(?P<low>\d+)-(?P<high>\d+))?")
 _SENTENCE = re.compile(r"\nThink for (maximum )?\d+ tokens\.$")
 _STREAM = 0x4C31
-"""Separates the budgets' random numbers from those of tasks with the same seed."""
+"""Makes the random numbers of budgets differ from those of tasks with the same seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +63,12 @@ def budget_kinds(rule: str) -> tuple[Literal["exact", "max"], ...]:
 
 
 def draw_budget(rule: str, split: str, seed: int, index: int) -> TokenBudget | None:
-    """The budget of a task: a pure function of (split, index, seed); None for an empty rule.
+    """The budget of a task, which (split, index, seed) determines. None if the rule is empty.
 
     Args:
-        rule: "exact", "max" or "both" (each for half of the tasks), with a range if it is not L1's:
-            "exact:32-256". All numbers of the range, both ends included, are equally likely.
+        rule: "exact", "max", or "both" (each for half of the tasks). A range other than L1's
+            follows the word: "exact:32-256". All numbers of the range, both ends included, are
+            equally likely.
         split: the tasks' split.
         seed: the environment's seed.
         index: index of the task.

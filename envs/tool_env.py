@@ -1,8 +1,8 @@
-"""The base class of environments whose agents call tools, named by the option ``tools=``.
+"""The base class of environments whose agents call the tools in the option ``tools=``.
 
-Tools are services, opened once for all episodes. An episode has a session with each tool: a fork
-copies the session, and the end of the episode closes it. A snapshot holds the calls of stateful
-tools; a restored environment repeats these calls before its next call.
+Tools are services, opened once for all episodes. An episode has a session with each tool. A fork
+copies the session, and the end of the episode closes it. A snapshot holds the calls of tools with
+state; a restored environment repeats these calls before its next call.
 """
 
 from __future__ import annotations
@@ -30,18 +30,19 @@ StateT = TypeVar("StateT")
 
 
 def named_tools(text: str) -> Mapping[str, Tool]:
-    """The tools that a text names, for their names and schemas; not open, and not to be called.
+    """The tools that a text names, for their names and schemas only. They are not open.
 
     Raises:
-        ValueError, UnknownNameError, PluginImportError: as ``tools.registration.make_tools``.
-        ValueError: also if a tool cannot be made, for example because its server does not start.
+        ValueError: as ``make_tools``; or a tool cannot be made, for example because its server
+            does not start.
+        UnknownNameError, PluginImportError: as ``tools.registration.make_tools``.
     """
     return _named_tools(text, replaced())
 
 
 @lru_cache(maxsize=16)
 def _named_tools(text: str, _: int) -> Mapping[str, Tool]:
-    """Cached by text until a tool is replaced."""
+    """The tools of a text, cached until a tool is replaced."""
     try:
         return make_tools(text)
     except ToolFailure as error:
@@ -53,8 +54,8 @@ class ToolOptions(EnvOptions):
     """Options of an environment whose agents call tools."""
 
     tools: str = ""
-    """Tools that the agent may call besides the environment's own: "calculator, lookup(limit=3)".
-    Each call takes a turn, and so does the answer."""
+    """Tools that the agent may call besides the environment's own, as in "calculator,
+    lookup(limit=3)". Each call takes a turn, and so does the answer."""
     instructions: bool = True
     """Whether a system message holds the rules; without it the agent must know the rules."""
 
@@ -70,8 +71,9 @@ class ToolOptions(EnvOptions):
 class ToolEnv(TextEnv[TaskT, StateT]):
     """Base class of environments whose agents call tools.
 
-    ``turn`` finds calls by ``self.syntax.calls(action)``, awaits :meth:`call` for each, and returns
-    texts and records: ``go_on(self.put_back([(call.tool, result.text)]), tool_calls=[record])``.
+    The ``turn`` of a subclass finds calls by ``self.syntax.calls(action)``, awaits :meth:`call` for
+    each, and returns the results' texts and records: ``go_on(self.put_back([(call.tool,
+    result.text)]), tool_calls=[record])``.
 
     The base class appends :attr:`tool_rules` to the class's ``system_prompt``, unless
     ``options.instructions`` is false. A subclass that sets ``self.system_prompt`` after
@@ -79,21 +81,21 @@ class ToolEnv(TextEnv[TaskT, StateT]):
     reads the name of every tool.
 
     Args:
-        options: with the field ``tools``.
+        options: options that include :class:`ToolOptions`.
         tasks: as for the base class.
-        services: as for the base class; tools by their names among them.
+        services: as for the base class. A tool is a service under its own name.
         syntax: the text format of calls.
 
     Raises:
-        ValueError: a tool has the name of one of the environment's own tools or services, or a
-            name that the syntax cannot write.
+        ValueError: a tool has the name of one of the environment's own tools or services, or a name
+            that the syntax cannot write.
     """
 
     Options = ToolOptions
     own_tools: ClassVar[tuple[str, ...]] = ()
-    """Tools of every episode: services of these names, from ``open_services``."""
+    """Names of the tools that every episode has. They are services that ``open_services`` opens."""
     other_services: ClassVar[tuple[str, ...]] = ()
-    """Services of ``open_services`` that are not tools; no tool may have such a name."""
+    """Names of services of ``open_services`` that are not tools. No tool may have such a name."""
 
     def __init__(
         self,
@@ -105,7 +107,8 @@ class ToolEnv(TextEnv[TaskT, StateT]):
     ) -> None:
         super().__init__(options, tasks, services)
         self.named_tools: Mapping[str, Tool] = named_tools(options.tools)
-        """The tools of ``options.tools``, for their schemas; :meth:`call` calls them."""
+        """The tools of ``options.tools``, for their schemas only. :meth:`call` calls the open
+        ones."""
         taken = sorted({*self.own_tools, *self.other_services} & {*self.named_tools})
         if taken:
             raise ValueError(f"tools ({options.tools}): the environment has a {taken[0]!r} already")
@@ -122,7 +125,7 @@ class ToolEnv(TextEnv[TaskT, StateT]):
     @classmethod
     @asynccontextmanager
     async def open_services(cls, options: EnvOptions) -> AsyncIterator[Mapping[str, Any]]:
-        """Open the named tools; a subclass with other services adds its own."""
+        """Open the named tools. A subclass with other services adds its own."""
         made = make_tools(cast(ToolOptions, options).tools)
         async with AsyncExitStack() as stack:
             for tool in made.values():
@@ -131,7 +134,9 @@ class ToolEnv(TextEnv[TaskT, StateT]):
             yield made
 
     async def call(self, call: Call) -> tuple[ToolResult, EnvToolCall]:
-        """Make a call and return its result and its record; an agent's mistake is a result, too.
+        """Make a call and return its result and its record.
+
+        A mistake of the agent is also a result.
 
         Raises:
             EnvFailure: the tool failed.
@@ -148,13 +153,13 @@ class ToolEnv(TextEnv[TaskT, StateT]):
         return result, EnvToolCall.of(call.tool, call.arguments, result)
 
     def put_back(self, results: Sequence[tuple[str, str]]) -> str:
-        """The observation for the results (tool and text) of a message's calls."""
+        """The observation with the results of a message's calls, given as (tool, text) pairs."""
         if self.syntax.form == "chat":
             return ToolResults.of(results)
         return "".join(self.syntax.wrap(text) for _, text in results)
 
     def is_final(self, call: Call) -> bool:
-        """Whether a call submits an answer, so that it counts in the last turn, too."""
+        """Whether a call submits an answer. Such a call is made in the last turn, too."""
         tool = self.named_tools.get(call.tool)
         return call.error is None and tool is not None and tool.final
 
@@ -189,7 +194,7 @@ class ToolEnv(TextEnv[TaskT, StateT]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """As the base class's; also ends the sessions of the previous episode."""
+        """Start an episode, and end the tool sessions of the previous one."""
         self._end_now()
         self._calls = []
         return super().reset(seed=seed, options=options)
@@ -197,49 +202,49 @@ class ToolEnv(TextEnv[TaskT, StateT]):
     async def areset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """As :meth:`reset`."""
+        """Asynchronous form of :meth:`reset`."""
         await self._aend()
         self._calls = []
         return await super().areset(seed=seed, options=options)
 
     def step(self, action: str) -> StepResult:
-        """As the base class's; the end of the episode ends its sessions."""
+        """Take one action. The end of the episode ends its tool sessions."""
         result = super().step(action)
         if result.terminated or result.truncated:
             self._end_now()
         return result
 
     async def astep(self, action: str) -> StepResult:
-        """As :meth:`step`."""
+        """Asynchronous form of :meth:`step`."""
         result = await super().astep(action)
         if result.terminated or result.truncated:
             await self._aend()
         return result
 
     def close(self) -> None:
-        """As the base class's; also ends the episode's sessions."""
+        """Close the environment, and end the episode's tool sessions."""
         self._end_now()
         super().close()
 
     async def aclose(self) -> None:
-        """As :meth:`close`."""
+        """Asynchronous form of :meth:`close`."""
         await self._aend()
         await super().aclose()
 
     # ---- copies ----------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """The base class's snapshot, and the tool calls that a restored episode repeats."""
+        """A snapshot that includes the tool calls that a restored episode repeats."""
         inner = super().snapshot()
         return Snapshot(inner.env_id, pickle.dumps((inner.payload, self._calls)))
 
     def restore(self, snapshot: Snapshot) -> None:
-        """As the base class's; a tool's next call first repeats the snapshot's calls."""
+        """Continue from a snapshot. A tool's next call first repeats the snapshot's calls."""
         self._end_now()
         self._resume(snapshot)
 
     async def arestore(self, snapshot: Snapshot) -> None:
-        """As :meth:`restore`."""
+        """Asynchronous form of :meth:`restore`."""
         await self._aend()
         self._resume(snapshot)
 
@@ -251,7 +256,7 @@ class ToolEnv(TextEnv[TaskT, StateT]):
         self._calls = calls
 
     def fork(self, reseed: int | None = None) -> Self:
-        """As the base class's, with copies of the tools' sessions.
+        """A second environment in the same state, with copies of the tools' sessions.
 
         Raises:
             NotForkable: a tool cannot copy its session.
@@ -262,7 +267,7 @@ class ToolEnv(TextEnv[TaskT, StateT]):
         return loop_thread.run(self.afork(reseed))
 
     async def afork(self, reseed: int | None = None) -> Self:
-        """As :meth:`fork`."""
+        """Asynchronous form of :meth:`fork`."""
         self._check_tools()
         twin = await super().afork(reseed)
         try:

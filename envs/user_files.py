@@ -1,7 +1,7 @@
 """Environments without an id: ``path/to/file.py:MyEnv``, ``package.module:MyEnv``, or a class.
 
-A reference names such an environment. The full reference has the file's absolute path; runs and
-episodes record it, so that they resume and replay from any folder.
+Such a text is called a reference. A full reference contains the file's absolute path. Runs and
+episodes record it, so that they can be resumed and replayed from any folder.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from tools.registry import PluginImportError, UnknownNameError, closest
 _classes: dict[str, type[TextEnv[Any, Any]]] = {}
 """The newest class of each full reference."""
 _objects: set[str] = set()
-"""References to classes that were passed as objects; no file replaces these."""
+"""References to classes that were passed as objects. No file is imported for them."""
 
 
 def is_reference(name: str) -> bool:
-    """Whether a name refers to a class in a file or module; False: the name is an id."""
+    """Whether a name refers to a class in a file or module, rather than being an id."""
     return ":" in name or name.endswith(".py")
 
 
 def full_reference(name: str) -> str:
-    """A reference with its absolute path and its class; imports the file again if it changed.
+    """The full reference, with absolute path and class. Imports the file again if it changed.
 
     Args:
-        name: ``file.py:MyEnv``, ``file.py`` of a file with one environment, or ``module:MyEnv``.
+        name: ``file.py:MyEnv``, ``module:MyEnv``, or ``file.py`` if the file has one environment.
 
     Raises:
         UnknownNameError: there is no such file or class.
@@ -72,8 +72,8 @@ def reference_to(factory: Callable[..., TextEnv[Any, Any]]) -> str:
     """The full reference to a class that was passed as an object.
 
     Args:
-        factory: a subclass of TextEnv, or ``functools.partial`` of one: an environment whose
-            constructor takes more than options and services.
+        factory: a subclass of TextEnv. If its constructor takes more than options and services, a
+            ``functools.partial`` that binds the other arguments.
 
     Raises:
         PluginImportError: ``factory`` is neither.
@@ -93,7 +93,7 @@ def reference_to(factory: Callable[..., TextEnv[Any, Any]]) -> str:
 
 
 def short_name(env_id: str) -> str:
-    """An environment's name for folder names: its id, or its class's name."""
+    """An environment's name for folder names: its id, or the name of its class."""
     if is_reference(env_id):
         return env_id.rpartition(":")[2].rpartition(".")[2]
     return env_id.replace("/", "-")
@@ -102,7 +102,7 @@ def short_name(env_id: str) -> str:
 def source_files(env_id: str, kind: type[TextEnv[Any, Any]]) -> list[Path] | None:
     """The source files of an environment: its own file, or all files of its package.
 
-    None if unknown: for a class from a notebook, or one that was passed with arguments.
+    Returns None if they are unknown, as for a class from a notebook or one with bound arguments.
     """
     if env_id in _objects and getattr(kind, "_arguments", False):
         return None
@@ -116,11 +116,11 @@ def source_files(env_id: str, kind: type[TextEnv[Any, Any]]) -> list[Path] | Non
 
 
 def _class_in(module: ModuleType, wanted: str, name: str) -> type[TextEnv[Any, Any]]:
-    """The environment of a name in a module, or the module's only environment.
+    """The environment with this name in a module, or the module's only environment.
 
     Raises:
-        UnknownNameError: the module has no such class, or no name selects one of several.
-        PluginImportError: the name is not an environment's.
+        UnknownNameError: the module has no such class, or has several and no name selects one.
+        PluginImportError: the named object is not an environment.
     """
     own = [
         key
@@ -150,7 +150,7 @@ def _class_in(module: ModuleType, wanted: str, name: str) -> type[TextEnv[Any, A
 
 
 def _bound(factory: functools.partial[Any]) -> Any:
-    """A class whose constructor includes the arguments of a partial call."""
+    """A class whose constructor already has the arguments of a partial call."""
     if not isinstance(factory.func, type):
         return factory
     base: Any = factory.func

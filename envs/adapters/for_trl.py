@@ -1,13 +1,13 @@
 """turnwise's environments in TRL: ``GRPOTrainer(environment_factory=trl_factory("mastermind"))``.
 
-TRL plays them with one tool, ``act``, whose text is the action. Rows select the tasks:
-``Dataset.from_list(trl_rows("mastermind", 1000))``. The rows of a group repeat one row, so that its
-members play one task with one seed. Limits of TRL:
+The model acts by calling one tool, ``act``, whose text is the action. The rows of TRL's data set
+select the tasks: ``Dataset.from_list(trl_rows("mastermind", 1000))``. TRL repeats one row for all
+members of a group, so they play the same task with the same seed. Limits of TRL:
 
 - text outside a call of ``act`` does not reach the environment;
-- rewards of turns arrive as their sum, at the end; after a failure of infrastructure the sum is
-  ``None``, which TRL ignores without a second attempt;
-- there are no stop strings, and no results inside the agent's own message.
+- TRL receives the rewards of all turns as one sum, at the end of the episode. After an
+  infrastructure failure the sum is ``None``; TRL ignores such an episode and does not retry it;
+- TRL has no stop strings, and cannot insert results into the agent's own message.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ class TrlEnvironment:
         self._over, self._failed, self._return = True, False, 0.0
 
     def reset(self, task: int, seed: int = 0, prompt: object = None) -> str:
-        """Start an episode and return the text after the prompt; arguments are columns of a row."""
+        """Start an episode and return the observation that follows the prompt.
+
+        TRL passes the columns of a row as arguments.
+        """
         self._over, self._failed, self._return = False, False, 0.0
         try:
             return self._env.reset(seed=seed, options={"task": task})[0]
@@ -47,16 +50,16 @@ class TrlEnvironment:
             return FAILED
 
     async def act(self, text: str) -> str:
-        """Act in the environment, and read what it answers.
+        """Act in the environment and read its reply.
 
         Args:
-            text: The action, or the answer, in full.
+            text: The complete action or answer.
         """
         # In a thread, because TRL awaits the calls of one message together on its own loop.
         return await in_thread(functools.partial(self._step, text))
 
     def get_reward(self) -> float | None:
-        """The episode's return; None after a failure of infrastructure."""
+        """The episode's return, or None after an infrastructure failure."""
         while not self._over:
             self._step("")
         return None if self._failed else self._return
@@ -75,7 +78,11 @@ class TrlEnvironment:
 
 
 def trl_factory(name: str, **options: Any) -> Callable[[], TrlEnvironment]:
-    """A picklable factory for TRL's ``environment_factory``; raises as ``envs.make``."""
+    """A picklable factory for TRL's ``environment_factory``.
+
+    Raises:
+        UnknownNameError, TypeError, ValueError: as ``envs.make``.
+    """
     make(name, **options).close()
     return functools.partial(TrlEnvironment, name, options)
 

@@ -1,4 +1,4 @@
-"""Shared code of adapters: options of a foreign environment, and tasks that are seeds."""
+"""Shared code of the adapters: options of foreign environments, and tasks that are seeds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ForeignOptions(EnvOptions):
 
 
 def seeds(options: EnvOptions) -> range:
-    """The tasks of a split: seeds below ``2**32``; splits share no seed."""
+    """The tasks of a split: seeds below ``2**32``. No two splits share a seed."""
     first = 3 * (options.seed * 1_000_000 % 10**9) + SPLITS.index(options.split)
     return range(first, first + 3 * NUM_TASKS[options.split], 3)
 
@@ -30,7 +30,8 @@ def library(module: str, extra: str) -> ModuleType:
     """Import a module of another library.
 
     Raises:
-        PluginImportError: the library is not installed, or fails to import; names the extra.
+        PluginImportError: the library is not installed, or fails to import. The message names the
+            extra to install.
     """
     try:
         return importlib.import_module(module)

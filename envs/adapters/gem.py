@@ -1,10 +1,10 @@
 """Adapter for environments of GEM (``pip install gem-llm``; arXiv:2510.01051).
 
 Subclass :class:`GemEnv`, set ``game``, and register the class. GEM draws from Python's and NumPy's
-global generators. The adapter keeps generator states per episode and installs them for each call
-into GEM, one call at a time. The seed therefore determines an episode, unless another thread draws
-from the global generators during a call. Splits, copies and rewards: see
-``envs.adapters.gymnasium``.
+global random generators. The adapter keeps generator states for each episode, and installs them
+during each call of GEM. Only one call runs at a time. The seed therefore determines an episode,
+unless another thread draws from the global generators during a call. For splits, copies and
+rewards, see ``envs.adapters.gymnasium``.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class GemEnv(GymnasiumEnv):
         return first
 
     def turn(self, action: Action) -> Reply:
-        """The game's reply."""
+        """Take the action in the game and return the game's reply."""
         with _borrow(self.state.generators):
             return super().turn(action)
 
     def act(self, text: str) -> str:
-        """The text itself; the game handles invalid actions."""
+        """Return the text unchanged; the game itself handles invalid actions."""
         return text
 
     def end(self) -> None:
@@ -85,7 +85,7 @@ def _borrow(own: list[Any], seed: int = 0) -> Iterator[None]:
 
 
 def _gem() -> Any:
-    """The module ``gem``. Its import configures the root logger, which this function undoes."""
+    """Import ``gem``, and undo its changes to the root logger."""
     root = logging.getLogger()
     level, handlers = root.level, root.handlers[:]
     try:

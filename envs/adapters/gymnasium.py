@@ -5,8 +5,9 @@ and resets it with the task's seed, so episodes share no state. Limits:
 
 - equal seeds give equal episodes only if the foreign environment draws from its own generator, not
   from ``random``;
-- splits hold different seeds; the adapter cannot test whether the tasks differ;
-- copies need a foreign environment that pickles, else ``NotForkable``; ``reseed`` has no effect;
+- splits hold different seeds, but the adapter cannot test whether their tasks differ;
+- forks and snapshots need a foreign environment that can be pickled; otherwise they raise
+  ``NotForkable``. ``reseed`` has no effect;
 - the subclass declares ``reward_range``, ``reward_floor`` and a gold policy;
 - the foreign environment is closed at the end of its episode, but not if the episode is abandoned.
 """
@@ -50,22 +51,22 @@ class GymnasiumEnv(TextEnv[int, ForeignState]):
         return observation
 
     def act(self, text: str) -> Any:
-        """The foreign action of a text; by default the text itself.
+        """The foreign action that a text stands for; by default the text itself.
 
         Raises:
-            ValueError: the text is not an action; the agent reads the message and may try again.
+            ValueError: the text is not an action. The agent reads the message and may try again.
         """
         if not self.state.env.action_space.contains(text):
             raise ValueError(f"That is not an action of {self.state.env.action_space}.")
         return text
 
     def begin(self, task: int) -> str:
-        """The observation after a reset with the task's seed."""
+        """Reset a new foreign environment with the task's seed and return its first observation."""
         self.state = ForeignState(self.make())
         return self.observe(self.state.env.reset(seed=task)[0])
 
     def turn(self, action: Action) -> Reply:
-        """The foreign environment's reply, or an error message about the action."""
+        """Take the action in the foreign environment, or reply with an error message about it."""
         state = self.state
         try:
             move = self.act(str(action))

@@ -1,10 +1,10 @@
 """Adapter for environments behind an OpenEnv server (``pip install 'turnwise[openenv]'``).
 
 Subclass :class:`OpenEnv`, convert actions and observations to texts, and register the class. Each
-environment has a session of its own. A server that is unreachable, full or late, responds with an
-error, or lost the session raises an ``EnvFailure``. Limits:
+environment has its own session. ``EnvFailure`` is raised if the server is unreachable, full or
+late, responds with an error, or loses the session. Limits:
 
-- the server's ``reset`` alone determines the episode of a seed, see ``ask``;
+- the server alone decides which episode a seed starts, see ``ask``;
 - sessions cannot be copied, so environments cannot be forked;
 - OpenEnv does not distinguish truncation from termination;
 - the subclass declares ``reward_range``, ``reward_floor`` and a gold policy.
@@ -30,7 +30,10 @@ class OpenEnvOptions(ForeignOptions):
 
 
 class OpenEnv(TextEnv[int, Any]):
-    """A session of an OpenEnv server; without a subclass, of a server of ``openenv_app``."""
+    """A session of an OpenEnv server.
+
+    Without a subclass, the server must be one of ``openenv_app``.
+    """
 
     Options = OpenEnvOptions
     forkable = False
@@ -41,11 +44,11 @@ class OpenEnv(TextEnv[int, Any]):
         self._url = cast(OpenEnvOptions, options).url
 
     def ask(self, task: int) -> dict[str, Any]:
-        """The arguments of the server's ``reset`` for a task, which is a seed."""
+        """The arguments of the server's ``reset`` for a task. The task is a seed."""
         return {"seed": task}
 
     def act(self, text: str) -> dict[str, Any]:
-        """The server's action for a text."""
+        """The server's action for the agent's text."""
         return {"text": text}
 
     def observe(self, observation: dict[str, Any]) -> str:
@@ -53,7 +56,7 @@ class OpenEnv(TextEnv[int, Any]):
         return str(observation["text"])
 
     async def begin(self, task: int) -> str:
-        """The server's first observation."""
+        """Start an episode on the server and return its first observation."""
         if self._client is None:
             kind, limit_s = library("openenv.core", "openenv"), 0.8 * self.options.step_timeout_s
             self._client = kind.GenericEnvClient(self._url, min(10.0, limit_s), limit_s)
@@ -63,7 +66,7 @@ class OpenEnv(TextEnv[int, Any]):
         return self.observe(result.observation)
 
     async def turn(self, action: Action) -> Reply:
-        """The server's reply."""
+        """Send the action to the server and return its reply."""
         result = await self._answer(self._client.step(self.act(str(action))))
         if self._client._ws is not self.state:  # A reconnected client has another episode.
             raise EnvFailure(f"{self._name}: the server lost the session", retryable=True)
@@ -71,12 +74,12 @@ class OpenEnv(TextEnv[int, Any]):
         return finish(rewards, text) if result.done else go_on(text, rewards)
 
     async def aclose(self) -> None:
-        """End the session, too."""
+        """Close the environment and end the server's session."""
         await self._hang_up()
         await super().aclose()
 
     def close(self) -> None:
-        """End the session, too."""
+        """Close the environment and end the server's session."""
         loop_thread.run(self.aclose())
 
     async def _answer(self, reply: Awaitable[Any]) -> Any:

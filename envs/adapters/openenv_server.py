@@ -1,9 +1,9 @@
 """OpenEnv server for turnwise's environments: ``uvicorn.run(openenv_app("mastermind"))``.
 
-Each session has an episode of its own; sessions share services (a sandbox, an index). Actions and
-observations are ``{"text": ...}``; ``reset`` takes a ``seed`` and, optionally, a ``task``. A
-failure of infrastructure reaches the client as a plain error, because OpenEnv's protocol has no
-type for it. Named rewards, scores and the stop reason are in the observation's ``metadata``.
+Each session has its own episode; sessions share services such as a sandbox or an index. Actions and
+observations are ``{"text": ...}``. ``reset`` takes a ``seed`` and, optionally, a ``task``. Named
+rewards, scores and the stop reason are in the observation's ``metadata``. An infrastructure failure
+reaches the client as an untyped error, because OpenEnv's protocol has no type for it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,10 @@ class ServedEnvironment(interfaces.Environment):  # type: ignore[misc]
         return TextObservation(text=first, metadata={"system_prompt": self._env.system_prompt})
 
     def step(self, action: TextAction, timeout_s: float | None = None) -> TextObservation:
-        """Take one action; ``step_timeout_s`` of the environment limits it, not ``timeout_s``."""
+        """Take one action.
+
+        The environment's ``step_timeout_s`` limits the step; ``timeout_s`` is ignored.
+        """
         step = self._env.step(action.text)
         self._state.step_count += 1
         over = step.terminated or step.truncated
@@ -63,7 +66,7 @@ class ServedEnvironment(interfaces.Environment):  # type: ignore[misc]
 
     @property
     def state(self) -> Any:
-        """Progress of the episode."""
+        """The current episode's progress."""
         return self._state
 
     def close(self) -> None:
@@ -72,7 +75,7 @@ class ServedEnvironment(interfaces.Environment):  # type: ignore[misc]
 
 
 def openenv_app(name: str, max_sessions: int = 64, **options: Any) -> Callable[..., Any]:
-    """An ASGI application that serves an environment; raises as ``envs.make``."""
+    """An ASGI application that serves an environment. Raises the errors of ``envs.make``."""
     env = make(name, **options)
     return create_app(  # type: ignore[no-any-return]
         lambda: ServedEnvironment(env.group(1)[0]),

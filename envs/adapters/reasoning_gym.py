@@ -1,7 +1,8 @@
-"""``reasoning-gym/TASK-v0``: tasks that the library reasoning-gym draws and scores.
+"""``reasoning-gym/TASK-v0``: tasks that the library reasoning-gym generates and scores.
 
-Making an environment imports the library. Each task is drawn with its own seeds until a hash of the
-question's text selects the split, so no question is in two splits.
+Making an environment imports the library. A hash of the question selects its split. Each task is
+generated again, with another seed, until its question belongs to the split, so no question is in
+two splits.
 """
 
 from __future__ import annotations
@@ -58,20 +59,20 @@ class ReasoningGymEnv(TextEnv[int, dict[str, Any]]):
         raise ValueError(f"{self.env_id}: {_MOST_DRAWS} draws gave none for {split!r}")
 
     def turn(self, action: Action) -> Reply:
-        """The end."""
+        """Score the answer and end the episode."""
         answer, score = only_answer(action), 0.0
         if answer and len(answer) <= _MOST_CHARACTERS:
             score = gym.score_of(self.dataset, self._scorer, answer, self.state)
         return finish({"score": score}, scores={"solved": float(score >= 1.0)})
 
     def gold_policy(self) -> Callable[[str], str]:
-        """Gives the library's answer, which no agent sees; a few tasks have none."""
+        """A policy that gives the library's answer, which no agent sees; a few tasks have none."""
         return lambda question: f"<answer>{self._known[question]}</answer>"
 
 
 @lru_cache(maxsize=64)
 def _make(dataset: str, config: str, seed: int = 0) -> Any:
-    """The library's data set with size 1; entries of any number can be drawn from it."""
+    """The library's data set. Its nominal size is 1, but any index can be generated."""
     library = gym.import_library(dataset)
     try:
         return library.create_dataset(dataset, seed=seed, size=1, **json.loads(config))

@@ -1,4 +1,4 @@
-"""The names and options of reasoning-gym's tasks, without importing the library; its import."""
+"""Names and options of reasoning-gym's tasks, available without the library; and its import."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ time_intervals tower_of_hanoi tsumego word_ladder word_sequence_reversal word_so
 zebra_puzzles
 """
 TASKS = tuple(_NAMES.split())
-"""All tasks but ``composite``, a mixture, and ``codeio``, which is not deterministic."""
+"""All tasks except ``composite``, which is a mixture, and ``codeio``, which is not
+deterministic."""
 
 COMPUTES = (
     *("binary_matrix", "coin_flip", "countdown", "intermediate_integration", "n_queens"),
@@ -43,8 +44,8 @@ COMPUTES = (
 """Tasks whose scorers pass answers to ``eval``, ``sympy.parse_expr`` or unbounded arithmetic."""
 
 WORD_FOR_WORD = ("game_of_life_halting",)
-"""Tasks whose scorers accept any answer (``bool("False")`` is true); here only the library's
-answer is right."""
+"""Tasks whose scorers accept any answer, because ``bool("False")`` is true. turnwise accepts only
+the library's own answer."""
 _NAN = re.compile(r"(?<![a-z])nan(?![a-ik-z])", re.IGNORECASE)
 
 CARD = Card(
@@ -78,8 +79,8 @@ class GymOptions(EnvOptions):
 def score_of(task: str, scorer: Any, answer: str, entry: Mapping[str, Any]) -> float:
     """The library's score of an answer, from 0 to 1.
 
-    An answer with nan earns 0 unless the library's answer has nan, too, because some scorers accept
-    nan for any number. An answer that makes the scorer raise earns 0.
+    An answer that makes the scorer raise earns 0. So does an answer with nan, because some scorers
+    accept nan for any number, unless the library's own answer has nan.
     """
     gold = str(entry["answer"])
     if task in WORD_FOR_WORD:

@@ -1,13 +1,13 @@
 """Adapter for environments written for TRL's ``GRPOTrainer(environment_factory=...)``.
 
-TRL's environment is a class without constructor arguments: ``reset(**row)`` starts an episode and
+TRL's environment is a class without constructor arguments. ``reset(**row)`` starts an episode and
 may return a text, every other public method is a tool, and ``get_reward()`` scores the episode.
-Subclass :class:`TrlEnv`, name TRL's class and the rows, and register the subclass. An action holds
-a call in JSON, in Hermes's and Qwen's format, or ends the episode. Limits:
+Subclass :class:`TrlEnv`, name TRL's class and the rows, and register the subclass. An action either
+holds a call in JSON, in the format of Hermes and Qwen, or ends the episode. Limits:
 
-- TRL seeds nothing, so equal episodes need all differences in the rows;
+- TRL passes no seed to ``reset``, so only the row can determine an episode;
 - the agent reads the exceptions of tools, as in TRL, except ``EnvFailure``;
-- copies need an instance that pickles, else ``NotForkable``;
+- forks and snapshots need an instance that can be pickled; otherwise they raise ``NotForkable``;
 - the subclass declares ``reward_range``, ``reward_floor`` and a gold policy.
 """
 
@@ -37,8 +37,9 @@ class TrlEnv(TextEnv[Row, Any]):
     environment: ClassVar[Any]
     """TRL's class."""
     rows: ClassVar[Iterable[Mapping[str, Any]] | str]
-    """Arguments of ``reset``, a row for each task: rows, or a source of ``envs.datasets``. A column
-    ``split``, or else a hash, selects the split; ``prompt`` precedes the text of ``reset``."""
+    """Arguments of ``reset``: rows, or a source of ``envs.datasets``; each row is a task. A column
+    ``split`` selects the split, or else a hash does. The text in a column ``prompt`` precedes the
+    text that ``reset`` returns."""
 
     def __init__(self, options: EnvOptions, services: Mapping[str, Any] | None = None) -> None:
         super().__init__(options, self.dataset(options).split(options.split), services)
@@ -61,7 +62,7 @@ class TrlEnv(TextEnv[Row, Any]):
         return prompt + (self.state.reset(**row) or "")
 
     async def turn(self, action: Action) -> Reply:
-        """A tool's result, or the end and its reward."""
+        """Call a tool and reply with its result, or end the episode with its reward."""
         call = JSON_CALL.parse(action)
         if call is None:
             return finish(await self._reward())

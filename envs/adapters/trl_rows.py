@@ -36,7 +36,7 @@ def load_tasks(env_type: Any) -> Dataset[Row]:
 
 @functools.cache
 def described(environment: Any) -> str:
-    """The tools of TRL's class, described for the agent."""
+    """A description, for the agent, of the tools of TRL's class."""
     # Inspects the class, because an instance may open a connection.
     tools = functions(environment.__new__(environment)).values()
     schemas = [
@@ -50,7 +50,7 @@ def functions(environment: Any) -> dict[str, FunctionTool]:
     """The tools of an instance, by name: its public methods, as in TRL.
 
     Raises:
-        ValueError: a type or a description is missing.
+        ValueError: a method has no type annotation or no description.
     """
     names = [name for name, _ in inspect.getmembers(type(environment), inspect.isfunction)]
     public = [name for name in names if not name.startswith("_") and name not in NO_TOOLS]
@@ -58,7 +58,7 @@ def functions(environment: Any) -> dict[str, FunctionTool]:
 
 
 def _function(method: Callable[..., Any]) -> FunctionTool:
-    """A method as a tool: plain methods run in a thread, and results become texts."""
+    """A method as a tool. Plain methods run in a thread, and results become texts."""
 
     @functools.wraps(method)
     async def call(**arguments: Any) -> str:

@@ -1,14 +1,14 @@
 """Adapter for task sets of verifiers (``pip install verifiers``, its ``v1``).
 
-Subclass :class:`VerifiersEnv`, name the task set, and register the class. A task's prompt is the
-first observation; its rewards and metrics score the whole conversation, each under its own name.
-Episodes have one turn, or more if the subclass defines ``user``. Limits:
+Subclass :class:`VerifiersEnv`, name the task set, and register the class. The first observation is
+the task's prompt. At the end, the task's rewards and metrics score the whole conversation, each
+under its own name. Episodes have one turn, or several if the subclass defines ``user``. Limits:
 
-- tasks that need verifiers' runtime (tool servers, containers, rewards with a runtime) are refused,
-  because their scores would differ without it;
-- a hash of a task's key selects its split, unless the subclass has a task set per split;
+- tasks that need verifiers' runtime (tool servers, containers, rewards with a runtime) raise an
+  error, because their scores would differ without it;
+- a hash of a task's key selects its split, unless the subclass has a task set for each split;
 - all rewards come at the end, and a long computation blocks the event loop;
-- copies need a task that pickles, else ``NotForkable``;
+- forks and snapshots need a task that can be pickled; otherwise they raise ``NotForkable``;
 - the subclass declares ``reward_range``, ``reward_floor`` and a gold policy.
 """
 
@@ -32,14 +32,15 @@ class Conversation:
 
     task: Any
     messages: list[tuple[str, str]] = field(default_factory=list)
-    """Roles ("user", "assistant") and texts."""
+    """Pairs of a role ("user" or "assistant") and a text."""
 
 
 class VerifiersEnv(TextEnv[Any, Conversation]):
     """A task set of verifiers. Abstract: a subclass names the task set."""
 
     hashed: ClassVar[bool] = True
-    """Whether a hash selects a split's tasks from ``taskset``; False: ``taskset`` selects them."""
+    """Whether a hash divides the tasks of ``taskset`` among the splits. If False, ``taskset``
+    itself returns a different task set for each split."""
 
     def __init__(self, options: EnvOptions, services: Mapping[str, Any] | None = None) -> None:
         kind: Any = type(self)
@@ -51,7 +52,7 @@ class VerifiersEnv(TextEnv[Any, Conversation]):
         raise NotImplementedError
 
     def user(self, conversation: Conversation) -> str | None:
-        """The user's reply to the agent's last message; None ends the conversation."""
+        """The user's reply to the agent's last message, or None to end the conversation."""
         return None
 
     def begin(self, task: Any) -> str:
@@ -61,7 +62,7 @@ class VerifiersEnv(TextEnv[Any, Conversation]):
         return first
 
     async def turn(self, action: Action) -> Reply:
-        """The user's reply, or the end."""
+        """Reply as the user, or end the episode and score the conversation."""
         state = self.state
         state.messages.append(("assistant", str(action)))
         said = self.user(state)
@@ -82,7 +83,7 @@ class VerifiersEnv(TextEnv[Any, Conversation]):
 
 
 def trace_of(conversation: Conversation) -> Any:
-    """The conversation as a verifiers trace, the input of rewards."""
+    """The conversation as a trace of verifiers, which is the input of its rewards."""
     vf, task = library("verifiers.v1", "verifiers"), conversation.task
     kinds = {"user": vf.UserMessage, "assistant": vf.AssistantMessage}
     nodes = [
@@ -106,7 +107,8 @@ def split_tasks(env_type: Any, split: str) -> list[Any]:
     """The tasks of a ``VerifiersEnv`` that belong to ``split``; loaded once per process.
 
     Raises:
-        ValueError: the set is endless, has no tasks of the split, or a task needs a runtime.
+        ValueError: the set is endless, has no tasks of the split, or has a task that needs a
+            runtime.
     """
     taskset, tasks = env_type.taskset(split), []
     if not taskset.bounded:

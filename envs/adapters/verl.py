@@ -3,9 +3,9 @@
     write_parquet("train.parquet", "knights-knaves", 10_000)
     custom_reward_function.path=.../envs/adapters/verl.py custom_reward_function.name=compute_score
 
-Single turns only: ``compute_score`` passes a response to the environment and returns its reward.
-For math-v0, search-qa-v0 and code-sandbox-v0, ``ground_truth`` also suits verl's own functions. An
-``EnvFailure`` ends verl's step, because verl has no type for failures of infrastructure.
+``compute_score`` passes a response to the environment as the only action, and returns its reward.
+For math-v0, search-qa-v0 and code-sandbox-v0, verl's own reward functions can read ``ground_truth``
+as well. An ``EnvFailure`` ends verl's step, because verl has no type for infrastructure failures.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from envs.registration import make
 
 
 def verl_rows(name: str, num_tasks: int, seed: int = 0, **options: Any) -> Iterator[dict[str, Any]]:
-    """The first tasks of an environment as verl's rows; raises as ``envs.make``."""
+    """The first ``num_tasks`` tasks of an environment as verl's rows."""
     env = make(name, **options)
     try:
         for task in range(min(num_tasks, len(env.tasks))):
@@ -59,7 +59,9 @@ def write_parquet(
 def compute_score(
     data_source: str, solution_str: str, ground_truth: Any, extra_info: Mapping[str, Any]
 ) -> float:
-    """The reward of a response, by the row's environment, with verl's signature.
+    """The reward of a response, with the signature of verl's reward functions.
+
+    The row's environment computes the reward.
 
     Raises:
         EnvFailure: infrastructure failed.
@@ -78,12 +80,12 @@ def compute_score(
 
 @lru_cache(maxsize=8)
 def _env(env_id: str, options: str) -> TextEnv[Any, Any]:
-    """The environment, cached so that its copies share its services."""
+    """The environment of these options. It is cached, so that its copies share its services."""
     return make(env_id, **json.loads(options))
 
 
 def _ground_truth(env: TextEnv[Any, Any], task: Any) -> Any:
-    """The ground truth for verl's own functions: an answer, answers or tests; otherwise empty."""
+    """The answer, the answers or the tests of a task, for verl's own functions; otherwise empty."""
     kind = env.env_id.rsplit("-v", 1)[0]
     if kind == "math":
         return task.answer

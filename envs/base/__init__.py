@@ -1,1 +1,1 @@
-"""What TextEnv is built from: calls, deadlines, the loop thread, services, sessions, spaces."""
+"""Parts of ``TextEnv``: calls, deadlines, the loop thread, services, sessions and spaces."""

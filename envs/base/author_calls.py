@@ -1,4 +1,7 @@
-"""Calls of an environment's ``begin`` and ``turn`` on an event loop: in a thread, or watched."""
+"""Calls an environment's ``begin`` and ``turn`` on an event loop.
+
+A plain function runs in a thread, or on the loop while a watch measures how long it blocks.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +21,20 @@ T = TypeVar("T")
 
 
 class BlockWatch:
-    """Warns of a plain function that blocks an event loop; it cannot be interrupted.
+    """Logs a warning if a plain function blocks an event loop. It cannot interrupt the function.
 
     Args:
-        after_s: seconds before the warning, which is logged once per call.
+        after_s: seconds of blocking after which the warning is logged, once per call.
     """
 
     def __init__(self, after_s: float) -> None:
         self.after_s = after_s
         self.running: dict[int, tuple[object, Callable[[Any], Any], float]] = {}
-        """By thread: the environment, its running function, and the start time."""
+        """The environment, its running function and the start time, by thread id."""
         self.started = False
 
     def start(self) -> None:
-        """Start the watching thread."""
+        """Start the thread that watches."""
         self.started = True
         threading.Thread(target=self._watch, name="turnwise-watch", daemon=True).start()
 

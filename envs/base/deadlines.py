@@ -1,7 +1,8 @@
-"""Deadlines of waiting turns: one timer per event loop and limit.
+"""Deadlines of turns that wait: one timer for each event loop and time limit.
 
 ``asyncio.timeout`` creates and cancels a timer for each wait, which costs as much as a short turn.
-Waits with the same limit expire in the order of their starts, so a timer for the oldest is enough.
+Waits with the same limit expire in the order in which they started. One timer, for the oldest wait,
+is therefore enough.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ T = TypeVar("T")
 
 
 class _Queue:
-    """Waits of one loop with the same limit, the oldest first."""
+    """The waits of one event loop that have the same limit, oldest first."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit_s: float) -> None:
         self.loop, self.limit_s = loop, limit_s
         self.waits: dict[int, tuple[asyncio.Task[Any], float]] = {}
-        """Waiting tasks with their deadlines on the loop's clock, without expired ones."""
+        """Waiting tasks with their deadlines on the loop's clock; expired waits are removed."""
         self.numbers = count()
         self.timer: asyncio.TimerHandle | None = None
 

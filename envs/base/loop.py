@@ -1,7 +1,7 @@
 """The loop thread behind the synchronous API.
 
-``env.step`` thereby works in scripts, in notebooks and inside running loops: the caller's thread
-waits while a loop of turnwise's own does the work.
+turnwise runs an event loop of its own in this thread. The caller's thread waits for it, so
+``env.step`` works in scripts, in notebooks and inside a running loop.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ T = TypeVar("T")
 
 
 async def _outcome(coroutine: Coroutine[Any, Any, T]) -> Callable[[], T]:
-    """A callable that replays the coroutine's result or exit.
+    """A callable that returns the coroutine's result, or raises its exception.
 
-    An exit raised inside a task would end the loop, and all waiting callers would wait for ever.
+    An exception that exits the process, raised inside a task, would end the loop, and all waiting
+    callers would wait for ever.
     """
     try:
         value = await coroutine

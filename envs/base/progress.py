@@ -1,6 +1,6 @@
-"""The base class's record of a running episode; turns a reply into a step result.
+"""The base class's record of a running episode. It turns a reply into a step result.
 
-``benchmarks/environments/steps.py`` measures this code, which runs once per turn.
+This code runs once per turn; ``benchmarks/environments/steps.py`` measures it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from envs.episode import EnvToolCall, Reply, StepResult, StopReason
 from envs.token_budget import TokenBudget, scores_of
 
 _new = tuple.__new__
-"""Makes a StepResult faster than its class does."""
+"""Creates a StepResult faster than calling the class does."""
 
 
 @dataclass(slots=True)
@@ -26,16 +26,17 @@ class Progress:
     budget: TokenBudget | None = None
     turns: int = 0
     over: bool = True
-    """Whether no action is allowed: ended, failed, or inside ``begin`` or ``turn``."""
+    """Whether no action is allowed: the episode ended or failed, or ``begin`` or ``turn`` is
+    running."""
     tool_cost: float = 0.0
-    """Cost of all calls so far."""
+    """Sum of the costs of all tool calls so far."""
 
     def settle(self, reply: Reply, max_turns: int, env: object) -> StepResult:
-        """End a turn with the environment's reply, and return the step result.
+        """Apply the environment's reply to the episode, and return the step result.
 
         Raises:
-            TypeError: the reply is no Reply, its observation no str, its rewards no named numbers,
-                or a call no EnvToolCall.
+            TypeError: the reply is not a Reply, its observation is not a str, its rewards are not
+                numbers with names, or one of its calls is not an EnvToolCall.
         """
         if type(reply) is not Reply:
             raise _not_a_reply(env, reply)
@@ -77,7 +78,7 @@ class Progress:
             self.tool_cost += call.cost
 
     def _scores(self) -> dict[str, float]:
-        """The token budget and the cost of calls, each if there is one."""
+        """Scores that the base class adds: the token budget, if there is one, and calls' cost."""
         return scores_of(self.budget) | ({"tool_cost": self.tool_cost} if self.tool_cost else {})
 
 

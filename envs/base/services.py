@@ -16,7 +16,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class ServiceOpener:
-    """How an environment opens services of its own."""
+    """Opens an environment's own services."""
 
     owner: str
     """The environment class's name, for messages."""
@@ -60,7 +60,7 @@ class ServiceLease:
         return self._injected
 
     async def get(self) -> Mapping[str, Any]:
-        """The services, opened on this loop at the first call.
+        """The services. The first call opens them, on the running event loop.
 
         Raises:
             RuntimeError: the services were opened on another loop, or the lease is closed.
@@ -91,10 +91,10 @@ class ServiceLease:
         return twin
 
     async def close(self) -> None:
-        """Release the claim; the last release closes the services. Closing twice is harmless.
+        """Release the claim. The last release closes the services. Closing twice is harmless.
 
         Raises:
-            RuntimeError: the services were opened on another loop, which has to close them.
+            RuntimeError: the services were opened on another loop; only that loop can close them.
         """
         own = self._own
         if self.opened and own.loop is not asyncio.get_running_loop():
@@ -107,7 +107,7 @@ class ServiceLease:
             await own.stack.aclose()
 
     def release(self) -> None:
-        """Release the claim without closing anything: for a lease that opened no services."""
+        """Release the claim of a lease that opened no services; nothing is closed."""
         if not self._closed:
             self._closed = True
             self._own.holders -= 1

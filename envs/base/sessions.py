@@ -1,4 +1,4 @@
-"""An episode's session with a tool: starts at the first call, ends with the episode."""
+"""An episode's session with a tool. It starts at the first call and ends with the episode."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ToolSession:
         """A copy of the session for a forked episode.
 
         Args:
-            tool: the same tool as the fork calls it, with the fork's own record.
+            tool: the same tool, wrapped so that calls enter the fork's own record.
 
         Raises:
             EnvFailure: the tool could not copy its state.

@@ -1,4 +1,4 @@
-"""The space of all texts, also in the shared memory of Gymnasium's asynchronous vectors."""
+"""The space of all texts, which also supports the shared memory of Gymnasium's vectors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LETTERS = np.array(list("abcdefghijklmnopqrstuvwxyz "))
 
 
 class Unicode(Space[str]):
-    """Any ``str``. Gymnasium's own Text space knows only a listed alphabet and a length.
+    """The space of all ``str`` values. Gymnasium's Text space requires an alphabet and a length.
 
     Args:
         sample_length: length of samples, in characters.
@@ -33,10 +33,10 @@ class Unicode(Space[str]):
         self.sample_length = sample_length
 
     def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
-        """Lower-case letters and spaces, uniformly.
+        """A random text of lower-case letters and spaces.
 
         Raises:
-            ValueError: a mask or probability is passed; texts have neither.
+            ValueError: a mask or probability was passed; texts support neither.
         """
         if mask is not None or probability is not None:
             raise ValueError("the space of all texts takes no mask and no probability")
@@ -48,7 +48,7 @@ class Unicode(Space[str]):
 
     @property
     def is_np_flattenable(self) -> bool:
-        """False: a text has no fixed-size array form."""
+        """Always False, because a text has no array form of fixed size."""
         return False
 
     def __repr__(self) -> str:

@@ -1,1 +1,1 @@
-"""``envs.check_env`` and the rules of the contract that it tests."""
+"""``envs.check_env``, and the rules of the environment contract that it tests."""

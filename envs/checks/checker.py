@@ -34,12 +34,12 @@ class CheckReport:
     rules: tuple[str, ...]
     """Names of the rules that hold."""
     skipped: tuple[str, ...]
-    """Names of the rules that were not tested: "gold policy" if the environment has none."""
+    """Names of the rules that could not be tested: "gold policy" if the environment has none."""
     tasks: tuple[int, ...]
     """The tasks that were played."""
     longest_block_s: float
-    """Longest time in seconds for which an episode blocked the event loop. An episode over the
-    limit was repeated and counts with its best time."""
+    """Longest time in seconds for which an episode blocked the event loop. An episode that exceeds
+    the limit is repeated, and its shortest time counts."""
     num_gold_tasks: int
     """Number of tasks that the gold policy solved; 0 without a gold policy."""
     floor_waiver: str
@@ -60,15 +60,15 @@ def check_env(
     """Test an environment against the contract.
 
     Args:
-        env: an environment from ``envs.make``. Unless injected, its services are opened here and
-            stay open until ``env`` is closed.
+        env: an environment from ``envs.make``. The check opens the environment's services unless
+            the caller injected them; they stay open until ``env`` is closed.
         num_tasks: number of tasks, spread over the split, that all policies play.
         num_gold_tasks: number of tasks that the gold policy plays.
         num_interleaved: concurrent episodes in one event loop.
         num_threads: threads that play concurrently.
         max_block_s: seconds for which a turn may block the event loop.
-        max_rule_s: seconds that one rule may take. After a rule that takes longer, no other rule
-            is checked, and a daemon thread finishes its last call.
+        max_rule_s: seconds that one rule may take. If a rule takes longer, the check stops, and a
+            daemon thread finishes the rule's last call.
         seed: seed of the episodes.
 
     Raises:
@@ -154,7 +154,10 @@ def _start(name: str, rule: Callable[[Probe], Iterator[str]], probe: Probe) -> F
 
 
 def _distinct(findings: Iterable[str]) -> list[str]:
-    """The findings without repetitions in other episodes: the first, and the number of others."""
+    """The findings, without repetitions in other episodes.
+
+    A finding that several episodes share appears once, with the number of the other episodes.
+    """
     alike: dict[str, list[str]] = {}
     for finding in findings:
         alike.setdefault(_EPISODE.sub("", finding), []).append(finding)

@@ -1,4 +1,4 @@
-"""Rules of copies and of the two APIs: forks, snapshots, pickles, a second instance."""
+"""Rules about copies (forks, snapshots, pickles, a second instance) and about the two APIs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from envs.play import Played, play
 
 
 def copies(probe: Probe) -> Iterator[str]:
-    """At every turn, forks and restored snapshots continue as the original does."""
+    """Check that forks and restored snapshots, taken at any turn, continue as the original does."""
     if not probe.env.forkable:
         with probe.copies(1) as [env]:
             env.reset(seed=probe.seed)
@@ -38,9 +38,9 @@ def copies(probe: Probe) -> Iterator[str]:
 
 
 async def _three_ways(probe: Probe, played: Played, turns: int) -> list[list[StepResult]]:
-    """The rest of an episode: in a fork, from a pickled snapshot, and in the original.
+    """Play the rest of an episode in a fork, from a pickled snapshot, and in the original.
 
-    Another fork takes other actions in between, which must not affect these three.
+    In between, another fork takes other actions, which must not affect these three.
     """
     original, restored = made = probe.env.group(2)
     try:
@@ -70,7 +70,7 @@ async def _taken(env: AnyEnv, actions: Sequence[str]) -> list[StepResult]:
 
 
 def pickles(probe: Probe) -> Iterator[str]:
-    """Unpickled options equal the originals; an unpickled environment continues its episode."""
+    """Check that unpickled options equal the originals, and that pickled episodes continue."""
     options = probe.env.options
     if pickle.loads(pickle.dumps(options)) != options:
         yield "options change in a pickle: keep plain values in them"
@@ -103,7 +103,7 @@ def pickles(probe: Probe) -> Iterator[str]:
 
 
 def side_by_side(probe: Probe) -> Iterator[str]:
-    """Two environments with equal options are independent, also when one closes."""
+    """Check that two environments with equal options are independent, even when one closes."""
     task = probe.tasks[0]
     played = probe.reference(task)
     one, other = made = [probe.build() for _ in range(2)]
@@ -127,7 +127,7 @@ def side_by_side(probe: Probe) -> Iterator[str]:
 
 
 def faces(probe: Probe) -> Iterator[str]:
-    """The synchronous and the asynchronous API have equal results."""
+    """Check that the synchronous and the asynchronous API give equal results."""
     for name, task in probe.pairs():
         with probe.copies(1) as [env]:
             synchronous = play(env, probe.policy(name), seed=probe.seed, task=task)

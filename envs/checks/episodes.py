@@ -1,4 +1,4 @@
-"""Rules of a single episode: types, determinism, splits, order, its end, Gymnasium's own check."""
+"""Rules about a single episode: types, determinism, splits, call order, end, Gymnasium's check."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from envs.episode import Action, OrderError, Reply, StepResult
 from envs.play import aplay, play
 
 SPLIT_SAMPLE = 64
-"""Maximum number of tasks per split in the comparison of splits."""
+"""Maximum number of tasks per split that the comparison of splits reads."""
 
 
 def types(probe: Probe) -> Iterator[str]:
-    """Options, observations and step results have the types of the contract."""
+    """Check that options, observations and step results have the types of the contract."""
     env = probe.env
     options: Any = env.options
     if not (is_dataclass(options) and isinstance(options, env.Options)):
@@ -42,7 +42,7 @@ def types(probe: Probe) -> Iterator[str]:
 
 
 def determinism(probe: Probe) -> Iterator[str]:
-    """Seed and task determine the episode; Python's and NumPy's global generators stay unused."""
+    """Check that seed and task determine the episode, and that global generators stay unused."""
     for name, task in probe.pairs():
         with global_generators() as used:
             runs = [probe.play(name, task) for _ in range(2)]
@@ -62,7 +62,7 @@ def determinism(probe: Probe) -> Iterator[str]:
 
 
 def splits(probe: Probe) -> Iterator[str]:
-    """No task of one split is in another split, by a sample of each."""
+    """Check, on a sample of each split, that no task is in two splits."""
     sampled = {split: questions for split in SPLITS if (questions := _questions(probe, split))}
     for one, other in combinations(sampled, 2):
         # If first observations distinguish the tasks, equal observations mean equal tasks. If they
@@ -89,7 +89,7 @@ def _distinguish(questions: Mapping[int, tuple[str, str]]) -> bool:
 
 
 def _questions(probe: Probe, split: str) -> dict[int, tuple[str, str]]:
-    """By index, the ``repr`` and the first observation of some tasks of a split."""
+    """``repr`` and first observation of some tasks of a split, by task index."""
     try:
         twin = probe.build(split)
     except ValueError:
@@ -108,7 +108,7 @@ def _questions(probe: Probe, split: str) -> dict[int, tuple[str, str]]:
 
 
 def order(probe: Probe) -> Iterator[str]:
-    """A step before the first reset or after the end raises OrderError, in both APIs."""
+    """Check that a step before the first reset or after the end raises OrderError, in both APIs."""
 
     def refused(env: AnyEnv, when: str) -> Iterator[str]:
         methods: dict[str, Callable[[], StepResult]] = {
@@ -129,7 +129,7 @@ def order(probe: Probe) -> Iterator[str]:
 
 
 def terminal(probe: Probe) -> Iterator[str]:
-    """A step returns the observation of its turn, also at the end of an episode."""
+    """Check that every step, also the last, returns the observation of its turn."""
     for name, task in probe.pairs():
         with probe.copies(1) as [env]:
             turns = _record_turns(env)
@@ -146,7 +146,7 @@ def terminal(probe: Probe) -> Iterator[str]:
 
 
 def _record_turns(env: AnyEnv) -> list[str]:
-    """A list to which a copy's ``turn`` appends its observations."""
+    """Wrap the copy's ``turn`` to record its observations, and return the list that holds them."""
     turn, observations = env.turn, list[str]()
 
     def recorded(reply: Reply) -> Reply:
@@ -170,7 +170,7 @@ def _record_turns(env: AnyEnv) -> list[str]:
 
 
 def info(probe: Probe) -> Iterator[str]:
-    """Info is plain data: an unpickled copy equals the original."""
+    """Check that info is plain data, so that an unpickled copy equals the original."""
     for task in probe.tasks:
         played = probe.reference(task)
         for found in (played.info, *(step.info for step in played.steps)):
@@ -179,7 +179,7 @@ def info(probe: Probe) -> Iterator[str]:
 
 
 def gymnasium_check(probe: Probe) -> Iterator[str]:
-    """Gymnasium's own ``check_env`` passes."""
+    """Check that Gymnasium's own ``check_env`` passes."""
     from gymnasium.utils.env_checker import check_env
 
     with probe.copies(1) as [env], warnings.catch_warnings():

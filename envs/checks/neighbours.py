@@ -1,4 +1,4 @@
-"""Rules of consecutive and concurrent episodes: none affects another."""
+"""Rules about consecutive and concurrent episodes, which must not affect one another."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from envs.play import Played, aplay, play
 
 
 def no_leak(probe: Probe) -> Iterator[str]:
-    """Earlier episodes on the same environment do not affect an episode."""
+    """Check that earlier episodes of the same environment do not affect an episode."""
     for task in probe.tasks:
         for name in probe.spam():
             with probe.copies(1) as [used]:
@@ -31,7 +31,7 @@ def no_leak(probe: Probe) -> Iterator[str]:
 
 
 def group(probe: Probe) -> Iterator[str]:
-    """Copies start equal and do not affect one another."""
+    """Check that the copies of a group start equal and do not affect one another."""
 
     async def beside(quiet: AnyEnv, loud: AnyEnv, played: Played) -> list[StepResult]:
         await quiet.areset(seed=probe.seed, options={"task": played.info["task"]})
@@ -58,7 +58,7 @@ def group(probe: Probe) -> Iterator[str]:
 
 
 def interleaved(probe: Probe) -> Iterator[str]:
-    """Episodes that take turns in one loop equal those played alone."""
+    """Check that episodes interleaved in one event loop equal those played alone."""
     count = probe.strength.num_interleaved
     chosen = list(islice(cycle(probe.pairs()), count))
     alone = [probe.alone(name, task) for name, task in chosen]
@@ -76,7 +76,7 @@ def interleaved(probe: Probe) -> Iterator[str]:
 
 
 def threads(probe: Probe) -> Iterator[str]:
-    """Episodes in threads, by the synchronous API, equal those played alone."""
+    """Check that episodes in threads, played by the synchronous API, equal those played alone."""
     count = probe.strength.num_threads
     chosen = list(islice(cycle(probe.pairs()), count))
     alone = [probe.alone(name, task) for name, task in chosen]
@@ -116,7 +116,7 @@ def threads(probe: Probe) -> Iterator[str]:
 def _differences(
     chosen: list[tuple[str, int]], played: Sequence[object], alone: list[Played], where: str
 ) -> Iterator[str]:
-    """Episodes that differ from those played alone, once per policy and task."""
+    """Findings about episodes that differ from those played alone, once per policy and task."""
     reported = set[tuple[str, int]]()
     for pair, one, expected in zip(chosen, played, alone, strict=True):
         if isinstance(one, Played) and one != expected and pair not in reported:

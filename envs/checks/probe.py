@@ -1,4 +1,4 @@
-"""An environment under test: its copies and episodes, and policies without knowledge."""
+"""An environment under test, with its copies and episodes, and policies that know nothing."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from envs.play import Played, TextPolicy, aplay, gold_of
 AnyEnv = TextEnv[Any, Any]
 GOLD = "gold"
 WITHOUT_GOLD = "tags around a word"
-"""Replacement for a missing gold policy: of the others, this policy calls most tools."""
+"""The policy that replaces a missing gold policy, because it calls the most tools of the others."""
 _TAG = re.compile(r"</?([A-Za-z][\w-]*)>|<\|(?:begin|end)_of_(\w+)\|>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strength:
-    """The extent of a check."""
+    """How many episodes a check plays, and which time limits it applies."""
 
     gold_tasks: tuple[int, ...]
     """Tasks that the gold policy plays."""
@@ -53,7 +53,7 @@ class Probe:
 
     @contextmanager
     def copies(self, count: int) -> Iterator[list[AnyEnv]]:
-        """Fresh copies, closed afterwards."""
+        """Yield ``count`` fresh copies, and close them afterwards."""
         made = self.env.group(count)
         try:
             yield made
@@ -62,9 +62,9 @@ class Probe:
                 one.close()
 
     def build(self, split: str = "") -> AnyEnv:
-        """Another instance with the same options, except for the split if one is named.
+        """Another instance with the same options, or with another split if one is named.
 
-        The instance opens services of its own, unless the caller injected them.
+        The instance opens its own services, unless the caller injected them.
         """
         kind, options = cast(Any, type(self.env)), self.env.options
         if split:
@@ -74,13 +74,13 @@ class Probe:
         return made
 
     def play(self, name: str, task: int) -> Played:
-        """An episode on a new copy, by the asynchronous API."""
+        """Play an episode on a new copy with the asynchronous API."""
         with self.copies(1) as [env]:
             policy = self.policy(name)
             return loop_thread.run(aplay(env, policy, seed=self.seed, task=task))
 
     def alone(self, name: str, task: int) -> Played:
-        """The episode of a policy that plays alone; cached."""
+        """The episode of a policy when no other episode runs; cached."""
         if (name, task) not in self._known:
             self._known[name, task] = self.play(name, task)
         return self._known[name, task]
@@ -99,7 +99,7 @@ class Probe:
         return self.alone(self.player, task)
 
     def pairs(self) -> list[tuple[str, int]]:
-        """Every policy with every task, tasks first."""
+        """Every combination of policy and task, grouped by task."""
         return [(name, task) for name in {self.player: None, **self.spam()} for task in self.tasks]
 
     def policy(self, name: str) -> TextPolicy:
@@ -110,7 +110,7 @@ class Probe:
         return gold_of(self.env) if name == GOLD else self.spam()[name]
 
     def spam(self) -> dict[str, TextPolicy]:
-        """Policies without knowledge, by name."""
+        """Policies that know nothing about the environment, by name."""
         return {
             "empty text": lambda _: "",
             "random text": self._noise,
@@ -128,7 +128,7 @@ class Probe:
         return "".join(chr(letter) for letter in rng.integers(32, 127, size=200))
 
     def _tags(self, observation: str, inside: str) -> str:
-        """All tags that the environment mentions, and the usual ones, opened and closed."""
+        """``inside`` between each pair of tags: those in the observation, and the usual ones."""
         named = " ".join([self.env.system_prompt or "", observation, *self.env.stop])
         pairs = {"think": ("<think>", "</think>"), "answer": ("<answer>", "</answer>")}
         for tag in _TAG.finditer(named):
@@ -144,7 +144,10 @@ class Probe:
 
 @contextmanager
 def global_generators() -> Iterator[list[str]]:
-    """Yields a list that names, at the end, the global generators in use; restores their states."""
+    """Detect uses of the global random generators, and restore their states.
+
+    The yielded list is filled when the context ends: it names the generators that were used.
+    """
     changed: list[str] = []
     python, numpy = random.getstate(), np.random.get_state(legacy=False)
     yield changed

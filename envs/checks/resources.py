@@ -1,4 +1,4 @@
-"""Rules of resources: the event loop's time, and what remains open after ``close``."""
+"""Rules about resources: time on the event loop, and what remains open after ``close``."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from envs.play import aplay
 BEAT_S = 0.005
 """Seconds between two heartbeats, which measure whether the loop is free."""
 MAX_TRIES = 5
-"""Times that an episode is played before it counts as blocking the loop."""
+"""Number of attempts before an episode counts as blocking the event loop."""
 CLOSING_S = 5.0
 """Seconds after ``close`` until all resources must be gone."""
 _SCHEDULE = Path("/proc/thread-self/schedstat")
 _LASTING = ("turnwise-envs", "turnwise-watch", "asyncio_")
-"""Threads that a process keeps: the loop thread, its watch, asyncio's pool."""
+"""Threads that a process keeps: the loop thread, its watch, and asyncio's pool."""
 
 
 def free_loop(probe: Probe) -> Iterator[str]:
-    """No episode blocks the event loop for long."""
+    """Check that no episode blocks the event loop for long."""
     limit_s = probe.strength.max_block_s
     worst, where = 0.0, ""
     for name, task in probe.pairs():
@@ -86,7 +86,7 @@ def _queued_s() -> float:
 
 
 def close(probe: Probe) -> Iterator[str]:
-    """Closing twice is harmless, does not affect other instances, and leaves nothing open."""
+    """Check that closing twice is harmless, spares other instances, and leaves nothing open."""
     task = probe.tasks[0]
     with probe.copies(1) as [env]:
         env.reset(seed=probe.seed)
@@ -123,7 +123,7 @@ def _open_and_close(probe: Probe, task: int) -> None:
 def _held() -> Counter[str]:
     """Names of this process's child processes, threads, open files and sockets.
 
-    Without ``/proc``, only threads are compared.
+    On systems without ``/proc``, the names of threads only.
     """
     held: Counter[str] = Counter()
     for thread in threading.enumerate():

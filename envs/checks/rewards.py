@@ -1,4 +1,4 @@
-"""Rules of rewards: the gold policy's, those of policies without knowledge, and their parts."""
+"""Rules about rewards: the gold policy's, those of ignorant policies, and named contributions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from envs.checks.probe import GOLD, AnyEnv, Probe
 
 MOST_FLOOR = 0.3
-"""Share of the range; a higher reward floor needs a waiver."""
+"""Highest reward floor without a waiver, as a share of the reward range."""
 
 
 def floor_share(env: AnyEnv) -> float:
@@ -18,9 +18,9 @@ def floor_share(env: AnyEnv) -> float:
 
 
 def gold(probe: Probe) -> Iterator[str]:
-    """The gold policy earns the best return and ends the episode itself.
+    """Check that the gold policy earns the best return and ends the episode itself.
 
-    The rule is skipped, and reported so, for an environment without a gold policy.
+    The report lists the rule as skipped for an environment without a gold policy.
     """
     if probe.player != GOLD:
         return
@@ -42,7 +42,7 @@ def gold(probe: Probe) -> Iterator[str]:
 
 
 def floor(probe: Probe) -> Iterator[str]:
-    """Policies without knowledge earn at most reward_floor."""
+    """Check that policies without knowledge earn at most ``reward_floor``."""
     for name in probe.spam():
         for task in probe.tasks:
             reward = probe.alone(name, task).reward
@@ -54,7 +54,7 @@ def floor(probe: Probe) -> Iterator[str]:
 
 
 def low_floor(probe: Probe) -> Iterator[str]:
-    """The floor is low enough to leave room for learning."""
+    """Check that the floor is low enough to leave room for learning."""
     (low, high), bottom = probe.env.reward_range, probe.env.reward_floor
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         yield f"reward_range ({low:g}, {high:g}) must be two finite numbers, the lower first"
@@ -68,7 +68,10 @@ def low_floor(probe: Probe) -> Iterator[str]:
 
 
 def rewards(probe: Probe) -> Iterator[str]:
-    """Named rewards are finite and sum to the turn's reward; returns are in the declared range."""
+    """Check named rewards and returns.
+
+    Named rewards are finite and sum to the turn's reward; returns are in the declared range.
+    """
     low, high = probe.env.reward_range
     for name, task in probe.pairs():
         played = probe.alone(name, task)

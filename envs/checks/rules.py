@@ -1,7 +1,8 @@
-"""The rules of :func:`envs.check_env`: each yields its violations; a rule that raises is broken.
+"""The rules of :func:`envs.check_env`.
 
-Rules play copies of the environment (``env.group``) and other instances with the same options; the
-environment itself stays unchanged.
+Each rule yields its violations. A rule that raises an exception counts as broken. Rules play copies
+of the environment (``env.group``) and other instances with the same options; the environment itself
+stays unchanged.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rule of tools: the model reads how to call each tool."""
+"""Rule about tools: the model can read how to call each tool."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from envs.tool_env import ToolEnv, ToolOptions
 
 
 def tools(probe: Probe) -> Iterator[str]:
-    """The system prompt or the first observation names every tool that the model may call.
+    """Check that the system prompt or the first observation names every tool the model may call.
 
-    ``instructions=False`` omits the rules on purpose: then this rule tests nothing.
+    The rule tests nothing under ``instructions=False``, which omits the names on purpose.
     """
     env = probe.env
     if not isinstance(env, ToolEnv) or not isinstance(env.options, ToolOptions):

@@ -1,1 +1,1 @@
-"""Programs as actions: the task describes a function, hidden tests grade it."""
+"""Programs as actions: the task describes a function, and hidden tests grade it."""

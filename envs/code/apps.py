@@ -25,7 +25,8 @@ def same(got, expected):
     got, wrapped = plain(got), isinstance(expected, list) and len(expected) == 1
     return got == expected or (wrapped and got == expected[0])
 """
-"""APPS' comparison: a tuple equals a list, and an expected value may be wrapped in a list."""
+"""APPS' comparison, in which a tuple equals a list, and an expected value may be wrapped in a
+list."""
 _STDIO = "Write a Python program that reads standard input and prints the answer."
 
 
@@ -35,7 +36,7 @@ def is_apps(row: Row) -> bool:
 
 
 def apps_task(row: Row) -> CodeTask | None:
-    """The task of a row; None if the row has no tests.
+    """The task of a row, or None if the row has no tests.
 
     Raises:
         ValueError: a column does not have APPS' format.
@@ -90,7 +91,7 @@ _METHOD = """
 if "Solution" in globals() and "{name}" not in globals():
     {name} = Solution().{name}
 """
-"""Makes a function from the method of a class, for starter code with a class."""
+"""Code that makes a function from the method of a class, for starter code with a class."""
 
 
 def _arguments(row: Row, given: object) -> str:
@@ -100,7 +101,7 @@ def _arguments(row: Row, given: object) -> str:
 
 
 def _lines(text: object) -> str:
-    """Standard input or output: a text, or its lines."""
+    """Standard input or output as one text, from a text or a list of lines."""
     return "\n".join(map(str, text)) if isinstance(text, list) else str(text)
 
 
@@ -112,7 +113,7 @@ def _object(row: Row, column: str) -> Mapping[str, Any]:
 
 
 def _decoded(row: Row, column: str, value: object) -> object:
-    """A value, parsed if it is JSON text; None for an empty text."""
+    """A value, parsed if it is JSON text, or None if the text is empty."""
     if not isinstance(value, str):
         return value
     if not value.strip():

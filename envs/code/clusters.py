@@ -21,11 +21,11 @@ async def answers(
 ) -> tuple[str, ...] | None:
     """A program's outputs for ``count`` random small inputs, as texts.
 
-    The inputs are a pure function of the task. Without an output, the text is the outcome
+    The task alone determines the inputs. If a run has no output, its text is the outcome
     (``error``, ``timeout``, ...).
 
     Returns:
-        One text per input; None if the program has no output for any input.
+        One text per input, or None if the program has no output for any input.
 
     Raises:
         SandboxFailure: the sandbox failed.
@@ -43,10 +43,12 @@ async def answers(
 
 
 def clusters(outputs: Sequence[Hashable | None]) -> list[list[int]]:
-    """Indices of programs with equal outputs, the largest cluster first; ties by first member.
+    """Group programs by equal outputs, as lists of indices.
+
+    The largest cluster comes first. Clusters of equal size are in the order of their first members.
 
     Args:
-        outputs: each program's outputs; None belongs to no cluster.
+        outputs: each program's outputs. A program with None is in no cluster.
     """
     found: dict[Hashable, list[int]] = defaultdict(list)
     for place, output in enumerate(outputs):
@@ -56,7 +58,7 @@ def clusters(outputs: Sequence[Hashable | None]) -> list[list[int]]:
 
 
 def _text(value: Any) -> str:
-    """A text that does not depend on the insertion order of sets and dicts."""
+    """A text of a value that does not depend on the insertion order of sets and dicts."""
     match value:
         case list() | tuple():
             return f"{type(value).__name__}({', '.join(map(_text, value))})"

@@ -1,9 +1,9 @@
 """Comparison of a program with a reference solution on random small inputs.
 
 One mismatch rejects the program, as in the self-checks of "Competitive Programming with Large
-Reasoning Models" (arXiv:2502.06807). The task's reference solution replaces the model's brute-force
-solution, and the task's tests determine the kinds of inputs. Inputs without an output of the
-reference do not count.
+Reasoning Models" (arXiv:2502.06807). There, a brute-force solution by the model is the reference;
+here it is the task's reference solution. Inputs resemble those of the task's tests. An input on
+which the reference has no output does not count.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tools.sandbox import CallTest, OutcomeKind, StdioTest, Test, Verdict
 from tools.sandbox.grading.literal import Call, call_of
 
 SMALL_NUMBER = 9
-"""Bound of drawn numbers, unless the tests have larger ones."""
+"""Largest absolute value of random numbers, unless the tests have larger ones."""
 SMALL_SIZE = 5
-"""Maximum number of elements of drawn lists."""
+"""Maximum number of elements of random lists."""
 FLOAT_TOLERANCE = 1e-6
-"""Absolute or relative tolerance for outputs of the reference that are not integers."""
+"""Absolute or relative tolerance for non-integer outputs of the reference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +31,13 @@ class CrossCheck:
     """Result of a comparison."""
 
     num_compared: int
-    """Inputs with an output of the reference."""
+    """Number of inputs on which the reference has an output."""
     num_equal: int
-    """Inputs among these on which the program had the same output."""
+    """Number of these inputs on which the program has the same output."""
 
     @property
     def agreed(self) -> bool:
-        """Whether there was no mismatch."""
+        """Whether all compared outputs are equal."""
         return self.num_equal == self.num_compared
 
 
@@ -59,7 +59,7 @@ def can_cross_check(task: CodeTask) -> bool:
 async def cross_check(grader: Grader, task: CodeTask, source: str, count: int) -> CrossCheck:
     """Compare a program with the task's reference on ``count`` random small inputs.
 
-    The inputs are a pure function of the task.
+    The task alone determines the inputs.
 
     Raises:
         SandboxFailure: the sandbox failed.
@@ -100,7 +100,10 @@ def _calls(task: CodeTask) -> list[Call]:
 
 
 def _small(value: Any, rng: random.Random) -> Any:
-    """A small value of the same kind; negative only if the original has negative numbers."""
+    """A small random value of the same kind.
+
+    Its numbers are negative only if the original has negative numbers.
+    """
     match value:
         case bool():
             return rng.random() < 0.5

@@ -34,35 +34,36 @@ class CodeSandboxOptions(RowOptions):
     """Options of tasks, feedback, rewards and execution."""
 
     hide: str = "none"
-    """Generated tasks: "constant" withholds one number from the description (of tasks with at most
-    one filter), so that a first attempt must guess it and feedback reveals it; "none": nothing."""
+    """For generated tasks. "constant" withholds one number from the description (in tasks with at
+    most one filter), so that the first attempt must guess it and feedback reveals it. "none"
+    withholds nothing."""
     feedback: str = "tests"
-    """"tests": the first failed public test; "blank": the same sentence without its values, to
-    measure the value of feedback."""
+    """ "tests" shows the first failed public test. "blank" shows the same sentence without its
+    values, to measure how much feedback helps."""
     hidden_tests: str = "all"
-    """"all": 1 if all tests pass, public and hidden, else 0; "fraction": the share of passed tests
-    among the hidden tests that are not public."""
+    """How the hidden tests are rewarded. "all": 1 if all tests pass, public and hidden, else 0.
+    "fraction": the share of passed tests among the hidden tests that are not public."""
     cross_check: int = 0
     """Number of random small inputs on which a program must also agree with the task's reference
-    solution; after a mismatch, its tests earn 0."""
+    solution. After a mismatch, the program's tests earn 0."""
     format_reward: float = 0.0
     """Reward at the end if the last program loads and has an output for a hidden test."""
     turn_cost: float = 0.0
-    """Cost of each turn after the first; with hide=constant, where the first attempt must guess,
-    of each turn after the second."""
+    """Cost of each turn after the first. With hide=constant the second turn is free as well,
+    because the first attempt must guess."""
     sandbox: str = "auto"
     """The sandbox's backend, or the URL of a sandbox server; see ``tools.sandbox.make_sandbox``."""
     step_timeout_s: float = 600.0
-    """Seconds that a step may wait before it fails (EnvFailure, retryable). Many episodes share the
-    sandbox, so a step may queue; ``wall_s`` limits a program."""
+    """Seconds that a step may wait before it fails (EnvFailure, retryable). Many episodes share
+    the sandbox, so a step may wait in a queue. ``wall_s`` limits the program itself."""
     wall_s: float = 5.0
-    """Seconds that one program may run: all its tests together, or each test with
+    """Seconds that one program may run. They cover all tests together, or each single test with
     ``fresh_process``."""
     memory_mb: int = 256
     """Memory limit of one program in MiB."""
     fresh_process: bool = False
-    """Run each test in a new process, so that calls share no state. A grade then costs about one
-    run per test."""
+    """Run each test in a new process, so that calls share no state. A grade then costs about as
+    much as one run for each test."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -143,7 +144,7 @@ class CodeSandboxEnv(TextEnv[CodeTask, CodeState]):
 
     @classmethod
     def dataset(cls, options: EnvOptions) -> Dataset[CodeTask] | None:
-        """The data set of ``tasks``; None for generated tasks."""
+        """The data set of ``tasks``, or None if tasks are generated."""
         chosen = cast(CodeSandboxOptions, options)
         if chosen.tasks == GENERATED:
             return None
@@ -152,7 +153,7 @@ class CodeSandboxEnv(TextEnv[CodeTask, CodeState]):
     @classmethod
     @asynccontextmanager
     async def open_services(cls, options: EnvOptions) -> AsyncIterator[Mapping[str, Any]]:
-        """One sandbox with a cache of verdicts."""
+        """Open one sandbox with a cache of verdicts."""
         # Imported here: it takes as long to import as the rest of a command's help.
         from tools.sandbox import make_sandbox
 
@@ -170,7 +171,7 @@ class CodeSandboxEnv(TextEnv[CodeTask, CodeState]):
         return task.prompt
 
     async def turn(self, action: Action) -> Reply:
-        """The first failed public test, or the end."""
+        """Run the program; reply with the first failed public test, or end the episode."""
         task, source = self.state.task, self._source(action)
         if self.turns_left == 1:
             verdict = await self._grade(source, task.public + task.hidden)
@@ -188,23 +189,24 @@ class CodeSandboxEnv(TextEnv[CodeTask, CodeState]):
         return go_on(observation, {"turn_cost": self._turn_cost()}, scores=scores)
 
     def difficulty(self, task_index: int) -> float:
-        """Generated tasks: by the number of filters and maps, one to four."""
+        """Number of filters and maps of a generated task, one to four, scaled to difficulty."""
         if not isinstance(self.tasks, GeneratedTasks):
             raise NotImplementedError("rows do not say how hard they are")
         recipe = self.tasks.draw(task_index).recipe
         return (len(recipe.filters) + len(recipe.maps) - 1) / 3
 
     def gold_policy(self) -> Callable[[str], str]:
-        """Generated tasks: reads the description and, where it must, the feedback.
+        """A policy that solves every task.
 
-        Rows: the row's reference solution, which no agent sees.
+        For generated tasks it reads the description and, where necessary, the feedback. For rows it
+        gives the row's reference solution, which no agent sees.
         """
         if self._chosen.tasks == GENERATED:
             return GoldPolicy()
         return lambda _: _reference(self.state.task)
 
     def demonstrator(self, rng: np.random.Generator) -> Callable[[str], str]:
-        """Generated tasks only: a policy that forgets second steps and guesses."""
+        """A policy that forgets second steps and guesses, for generated tasks only."""
         if self._chosen.tasks != GENERATED:
             raise NotImplementedError("rows have no imperfect author")
         return SloppyPolicy(rng)
@@ -241,7 +243,7 @@ class CodeSandboxEnv(TextEnv[CodeTask, CodeState]):
     async def _finished(
         self, source: str, passed: bool, public: Sequence[Outcome], hidden: Sequence[Outcome]
     ) -> Reply:
-        """The final reply, from the outcomes of the last program's tests."""
+        """The reply that ends the episode, from the outcomes of the last program's tests."""
         options = self._chosen
         share = _share(_unseen(self.state.task, hidden))
         checked = await self._cross_check(source) if share > 0 else CrossCheck(0, 0)
@@ -275,7 +277,7 @@ def _check_comparable(source: str, tasks: Sequence[CodeTask]) -> None:
     """Check that at least one task can be cross-checked.
 
     Raises:
-        ValueError: no task can be.
+        ValueError: no task can be cross-checked.
     """
     if not any(map(can_cross_check, tasks)):
         raise ValueError(

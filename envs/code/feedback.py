@@ -19,9 +19,9 @@ _ENDINGS = {
 
 
 def feedback(task: CodeTask, verdict: Verdict) -> str:
-    """The first failed public test: its call, its output and the expected output.
+    """Describe the first failed public test: its call, its output and the expected output.
 
-    If all tests passed but the program failed as a whole (it ends with an error), the error.
+    If all tests passed but the program ended with an error, describe the error.
     """
     failed = [
         (test, outcome)
@@ -38,7 +38,7 @@ def feedback(task: CodeTask, verdict: Verdict) -> str:
 
 
 def blank(task: CodeTask) -> str:
-    """The feedback without its values, for control experiments."""
+    """Feedback without values, for control experiments."""
     return f"{task.entry_point}(?) returned ?, expected ?"
 
 

@@ -1,8 +1,9 @@
-"""Millions of small programming tasks, held out by construction.
+"""Millions of small programming tasks, with disjoint splits.
 
-A hash of its name assigns each composition (filters, maps and reduction, without constants) to one
-split. Therefore no tested composition is in the training data, for any seed. Task ``i`` is computed
-from (split, i, seed) alone; nothing is scanned or stored.
+A composition is a choice of filters, maps and a reduction, without their constants. A hash of its
+name assigns each composition to one split. Therefore no composition of the test split is in the
+training data, for any seed. Task ``i`` is computed from (split, i, seed) alone; nothing is scanned
+or stored.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ NUM_TASKS = {"train": 1_000_000, "validation": 1024, "test": 4096}
 NUM_WITHHELD_TASKS = {"train": 1_000_000, "validation": 128, "test": 512}
 NUM_PUBLIC, NUM_HIDDEN = 3, 8
 MIN_DISTINCT_OUTPUTS = 6
-"""Minimum number of different outputs of a task's tests: fewer would let constants pass."""
+"""Minimum number of different outputs of a task's tests. With fewer, a constant could pass."""
 
 # Pairs of filters of which one implies or excludes the other, for most constants or all.
 _REDUNDANT = {
@@ -69,7 +70,7 @@ class Composition(NamedTuple):
 
     @property
     def split(self) -> str:
-        """The composition's split by a fixed hash: 10% test, 10% validation."""
+        """The composition's split. A fixed hash assigns 10% to test and 10% to validation."""
         name = f"{'+'.join(self.filters)}|{'+'.join(self.maps)}|{self.reduction}"
         bucket = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest()) % 10
         return {0: "test", 1: "validation"}.get(bucket, "train")
@@ -83,13 +84,14 @@ class Composition(NamedTuple):
     def can_withhold(self) -> bool:
         """Whether the constant of the last map may be withheld, because a test can reveal it.
 
-        At most one filter: the lesson is to read the test's result.
+        Only compositions with at most one filter qualify, so that the task tests little but the
+        reading of results.
         """
         return len(self.filters) < 2 and bool(self.maps) and self.maps[-1] in _SHOWS_AT
 
     @property
     def num_recipes(self) -> int:
-        """Number of choices of constants."""
+        """Number of possible choices of constants."""
         num_constants = len(_WITH_CONSTANT.intersection(self.filters + self.maps))
         return int(len(CONSTANTS) ** num_constants)
 
@@ -102,15 +104,15 @@ class Composition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GeneratedTask:
-    """One drawn task: its description and its tests."""
+    """One generated task: its description and its tests."""
 
     recipe: Recipe
     description: str
     """The recipe in English, with ``?`` for a withheld constant."""
     public: tuple[tuple[list[int], Value], ...]
-    """(argument, expected) pairs whose results an agent may see; all short lists."""
+    """(argument, expected output) pairs that an agent may see; all lists are short."""
     hidden: tuple[tuple[list[int], Value], ...]
-    """(argument, expected) pairs that only grade; the empty list is the first."""
+    """(argument, expected output) pairs that only the grader sees; the first list is empty."""
 
     def as_code_task(self) -> CodeTask:
         """The task as a :class:`CodeTask`."""
@@ -132,10 +134,10 @@ class GeneratedTasks:
 
     Args:
         split: "train", "validation" or "test".
-        seed: another seed has other constants and other test inputs, over the same compositions.
-        withhold: withhold the constant of the last map from the description, in tasks of at most
-            one filter. A first attempt has to guess it; the first public test's expected output is
-            the constant itself, or minus it.
+        seed: selects constants and test inputs. Every seed has the same compositions.
+        withhold: omit the constant of the last map from the description, in tasks of at most one
+            filter. A first attempt must guess it. The expected output of the first public test
+            reveals it: the output is the constant or its negative.
     """
 
     def __init__(self, split: str, seed: int = 0, *, withhold: bool = False) -> None:
@@ -150,7 +152,7 @@ class GeneratedTasks:
         """Task ``index`` as a :class:`CodeTask`.
 
         Raises:
-            IndexError: out of range.
+            IndexError: the index is out of range.
         """
         return self.draw(index).as_code_task()
 
@@ -158,7 +160,7 @@ class GeneratedTasks:
         """Task ``index``, with its recipe.
 
         Raises:
-            IndexError: out of range.
+            IndexError: the index is out of range.
         """
         if not 0 <= index < len(self):
             raise IndexError(f"task {index} of split {self.split!r}: 0 to {len(self) - 1}")
@@ -169,10 +171,11 @@ class GeneratedTasks:
         raise AssertionError(f"no good task for index {index}: the split is too small")
 
     def _candidates(self, index: int) -> Iterator[Recipe]:
-        """Recipes for one index, in order of preference; no two indices share one.
+        """Recipes for a task index, in order of preference; no two indices share a recipe.
 
-        Position ``p`` of a shuffled list of (composition, choice of constants) belongs to index
-        ``p % len(self)``. Each further pass over the list has an order and constants of its own.
+        All pairs of a composition and a choice of constants form a shuffled list. Position ``p`` of
+        the list belongs to index ``p % len(self)``. Each further pass over the list has its own
+        order and constants.
         """
         compositions, starts = _table(self.split, self.withhold)
         for attempt in range(_MOST_ATTEMPTS):
@@ -188,10 +191,10 @@ class GeneratedTasks:
 
 
 def draw_tests(recipe: Recipe, seed: int, *, withhold: bool = False) -> GeneratedTask | None:
-    """The recipe's tests, or None if the recipe makes no good task.
+    """The recipe's task with its tests, or None if the recipe makes no good task.
 
-    In a good task, outputs differ enough, and a hidden test catches the omission of any step.
-    Inputs that also catch an off-by-one constant of a filter are preferred.
+    In a good task, outputs differ enough, and for every step some hidden test fails if the step is
+    omitted. Inputs that also fail when a filter's constant is off by one are preferred.
     """
     description = (recipe.withholding(recipe.maps[-1]) if withhold else recipe).describe()
     rng = random.Random(f"{seed}/{recipe.describe()}")
@@ -232,7 +235,7 @@ def _near_misses(recipe: Recipe) -> Iterator[Recipe]:
 def _separating(
     inputs: Sequence[list[int]], recipe: Recipe, mistakes: Sequence[Recipe], count: int
 ) -> list[list[int]]:
-    """``count`` inputs that separate the recipe from most of its near misses, chosen greedily."""
+    """``count`` inputs on which the recipe differs from most of ``mistakes``, chosen greedily."""
     outputs = [recipe.run(xs) for xs in inputs]
     caught = [
         {i for i, mistake in enumerate(mistakes) if mistake.run(xs) != output}
@@ -250,7 +253,10 @@ def _separating(
 
 
 def _probe(recipe: Recipe) -> list[int] | None:
-    """A one-element list for which the last map's output is its constant, or minus it."""
+    """A one-element list that reveals the last map's constant.
+
+    The last map's output for it is the constant or its negative. None if there is no such list.
+    """
     *before, last = recipe.maps
     inner = Recipe(recipe.filters, tuple(before), "list")
     for x in sorted(range(-20, 41), key=abs):
@@ -260,14 +266,17 @@ def _probe(recipe: Recipe) -> list[int] | None:
 
 
 def _draw_list(rng: random.Random, kept: list[int], shortest: int, longest: int) -> list[int]:
-    """A random list; half of its numbers pass the filters, which rarely happens by chance."""
+    """A random list. About half of its numbers pass the filters; by chance few would."""
     length = rng.randint(shortest, longest)
     return [rng.choice(kept if rng.random() < 0.5 else _NUMBERS) for _ in range(length)]
 
 
 @cache
 def _table(split: str, withhold: bool) -> tuple[list[Composition], list[int]]:
-    """A split's compositions and their first slots; the last entry is the number of slots."""
+    """A split's compositions, and the position at which each one's slots begin.
+
+    The last position is the total number of slots.
+    """
     filter_sets = [
         chosen
         for count in range(3)
@@ -300,10 +309,10 @@ def _digits(number: int) -> Iterator[int]:
 
 
 def _shuffled(place: int, size: int, key: str) -> int:
-    """The image of ``place`` in a pseudo-random permutation of ``range(size)``.
+    """The position of ``place`` in a pseudo-random permutation of ``range(size)``.
 
-    Each round is a bijection of the enclosing power of two (an odd multiplier, then folding the
-    high half onto the low half); images outside the range are permuted again.
+    Each round maps the enclosing power of two one to one: it multiplies by an odd number and folds
+    the high half onto the low half. Results outside the range are permuted again.
     """
     bits = (size - 1).bit_length()
     mask = (1 << bits) - 1

@@ -1,4 +1,4 @@
-"""A cache of verdicts for many episodes: equal programs with equal tests run once."""
+"""A cache of verdicts that many episodes share: equal programs with equal tests run once."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class Grades(Protocol):
 class CachedGrader:
     """A sandbox with a cache of verdicts.
 
-    Members of a group write many equal programs. Concurrent requests for one program share a run;
-    failed runs are not cached, so the next request tries again. Large outputs are cut to their
-    beginning (``LargeValue``), also for the first request, to bound memory.
+    Members of a group write many equal programs. Concurrent requests for the same program share one
+    run. Failed runs are not cached, so the next request tries again. To bound memory, a large
+    output is cut to its beginning (``LargeValue``), also in the first request's verdict.
 
     Args:
         sandbox: grades programs that are not cached.
@@ -85,7 +85,7 @@ class CachedGrader:
     async def grade(
         self, source: str, tests: Sequence[Test], entry_point: str | None = None
     ) -> Verdict:
-        """As the sandbox's own.
+        """Test a submission; see ``tools.sandbox.Sandbox.grade``.
 
         Raises:
             SandboxFailure: the sandbox failed.
@@ -115,7 +115,7 @@ class CachedGrader:
         await self._sandbox.ready()
 
     async def health(self) -> Health:
-        """The sandbox's counters, without cached verdicts."""
+        """The sandbox's counters; they do not count cached verdicts."""
         return await self._sandbox.health()
 
     async def close(self) -> None:
@@ -132,7 +132,7 @@ class CachedGrader:
             del self._verdicts[key]
 
     def _shrink(self) -> None:
-        """Drop the oldest verdicts, but no unfinished run."""
+        """Drop the oldest verdicts, but keep unfinished runs."""
         for key in list(islice(self._verdicts, max(0, len(self._verdicts) - self._size))):
             if self._verdicts[key].done():
                 del self._verdicts[key]

@@ -30,7 +30,7 @@ class Filter(NamedTuple):
 
 
 class Map(NamedTuple):
-    """An operation on each element; ``{x}`` in its code is the expression that it applies to."""
+    """An operation on each element; ``{x}`` in its code stands for the operand."""
 
     english: str
     code: str
@@ -78,7 +78,10 @@ REDUCTIONS: dict[str, Reduction] = {
 
 
 class Step(NamedTuple):
-    """A filter or map by name, with its constant; None if it has none or it is withheld."""
+    """A filter or map by name, with its constant.
+
+    The constant is None if the step has none, or if it is withheld.
+    """
 
     name: str
     constant: int | None = None
@@ -206,7 +209,7 @@ def parse(description: str) -> Recipe:
     """The recipe of a description: the inverse of :meth:`Recipe.describe`.
 
     Raises:
-        ValueError: a clause is not of the grammar.
+        ValueError: a clause does not belong to the grammar.
     """
     *clauses, last = description.split(", ")
     steps = [_parse_step(clause) for clause in clauses]

@@ -4,8 +4,8 @@
   prompt and is the public test; all assertions grade.
 - HumanEval (``prompt``, ``test``, ``entry_point``; arXiv:2107.03374): the prompt is the start of a
   program, which the answer completes or repeats; the public test only loads the program.
-- APPS (``envs.code.apps``) and verl (``envs.datasets.verl``): the first test is public, and an
-  agent sees it only after failing it.
+- APPS (``envs.code.apps``) and verl (``envs.datasets.verl``): the first test is public. An agent
+  sees it only after its program fails it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def load_tasks(source: str, columns: str = "") -> Dataset[CodeTask]:
 
 
 def tasks_from(rows: Iterable[Row], source: str = "rows") -> Dataset[CodeTask]:
-    """As :func:`load_tasks`, from rows. Rows without tests (some of APPS) are left out.
+    """The tasks of rows that are already loaded; see :func:`load_tasks`.
 
     Raises:
         ValueError: as :func:`load_tasks`.
@@ -111,7 +111,7 @@ def _texts(row: Row, column: str) -> list[str]:
 
 
 def _check_python(row: Row, column: str, *programs: str) -> None:
-    """Check that programs compile: a test that does not compile would fail every answer."""
+    """Check that programs compile. A test that does not compile would fail every answer."""
     for program in programs:
         try:
             with warnings.catch_warnings():
@@ -144,7 +144,7 @@ def _mbpp(row: Row) -> CodeTask:
 def _entry_point(tests: Sequence[str], code: str, where: str) -> str:
     """The function that every assertion calls, preferably one that the reference defines.
 
-    A reference may define the name of a builtin function; otherwise such names are skipped.
+    Names of builtin functions are skipped, unless the reference defines them.
     """
     always = set.intersection(*(set(_CALLED.findall(test)) for test in tests))
     names = [name for name in _DEFINED.findall(code) if name in always]

@@ -1,4 +1,4 @@
-"""Scripted policies: one that reads everything, and a sloppy one that warm starts imitate."""
+"""Scripted policies: a perfect one, and a sloppy one that warm starts imitate."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from envs.code.generated import PROMPT
 from envs.code.grammar import CONSTANTS, Recipe, Step, parse
 
 LEAVES_OUT = 0.7
-"""Probabilities with which the sloppy policy omits a second filter, and a second map."""
+"""Probabilities with which the sloppy policy omits a second filter and a second map."""
 READS_FEEDBACK = 0.6
-"""Probability with which the sloppy policy reads a withheld constant in the feedback."""
+"""Probability with which the sloppy policy takes a withheld constant from the feedback."""
 
 _RESULT = re.compile(r"f\(\[(-?\d+)\]\) .*, expected (?:\[(-?\d+)\]|(-?\d+))", re.DOTALL)
 
 
 def read_constant(recipe: Recipe, feedback: str) -> int | None:
-    """The withheld constant that a public test's result reveals; None if it reveals none."""
+    """The withheld constant that a public test's result reveals, or None if it reveals none."""
     result = _RESULT.fullmatch(feedback)
     if result is None:
         return None
@@ -31,16 +31,16 @@ def read_constant(recipe: Recipe, feedback: str) -> int | None:
 
 
 class GoldPolicy:
-    """Implements the description; reads a withheld constant in the tests' results."""
+    """Implements the description, and takes a withheld constant from the tests' results."""
 
     def __init__(self) -> None:
         self._recipe: Recipe | None = None
 
     def __call__(self, observation: str) -> str:
-        """The program for a description, or the repaired one for a test's result.
+        """The program for a description, or the repaired program for a test's result.
 
         Raises:
-            ValueError: the observation is neither.
+            ValueError: the observation is neither a description nor a test's result.
         """
         if self._recipe is None:
             self._recipe = parse(observation.removeprefix(PROMPT))
@@ -63,7 +63,7 @@ class SloppyPolicy:
         self._recipe: Recipe | None = None
 
     def __call__(self, observation: str) -> str:
-        """A program."""
+        """The sloppy program for an observation."""
         rng = self._rng
         constant: int | None = None
         if self._recipe is None:
@@ -76,9 +76,9 @@ class SloppyPolicy:
 
 
 def leave_out(recipe: Recipe, rng: np.random.Generator) -> Recipe:
-    """The recipe as a sloppy reader remembers it, often without second steps.
+    """The recipe as a sloppy reader remembers it, often without its second steps.
 
-    A step with a withheld constant always stays.
+    A step whose constant is withheld is always kept.
     """
 
     def forgotten(step: Step) -> bool:

@@ -10,7 +10,7 @@ from tools.sandbox import Test
 _OPENING = re.compile(r"```[ \t]*(?:(?:python|py)[ \t]*)?\n")
 _CLOSING = re.compile(r"```[ \t]*(?:\n|\Z)")
 _CODE_INDENT = 4
-"""Indentation from which Markdown reads a fence as code."""
+"""Number of leading blanks from which Markdown reads a fence as code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ def extract_program(action: str) -> str:
     """The program in an answer: its last fenced Python block, or the whole answer without a block.
 
     A fence at the end of a line closes a block, unless it is indented like code, for example inside
-    a string of the program. A block without a closing fence counts, too, because the answer may be
-    cut or may end with the program.
+    a string of the program. A block without a closing fence is also read, because the answer may
+    have been cut off or may end with the program.
     """
     last, at = action, 0
     closings = [
@@ -53,7 +53,7 @@ def extract_program(action: str) -> str:
     ]
     first = 0
     unclosed = -1
-    """Indentation up to which the rest has no closing fence, so that the search stops early."""
+    """Largest indentation for which no closing fence follows; the search stops early there."""
     while (opening := _OPENING.search(action, at)) is not None:
         indent = max(_CODE_INDENT - 1, _indent(action, opening.start()))
         while first < len(closings) and closings[first][0] < opening.end():
@@ -74,6 +74,6 @@ def extract_program(action: str) -> str:
 
 
 def _indent(action: str, at: int) -> int:
-    """Number of blanks before an index if its line has nothing else before it; otherwise 0."""
+    """Number of blanks before an index, or 0 if its line has other text before the index."""
     before = action[action.rfind("\n", 0, at) + 1 : at]
     return 0 if before.strip(" \t") else len(before.expandtabs(4))

@@ -30,7 +30,7 @@ class LargeValue:
 
 
 def without_large_values(verdict: Verdict) -> Verdict:
-    """A verdict with large outputs cut to their beginning."""
+    """A verdict whose large outputs are cut to their beginning."""
     outcomes = tuple(
         replace(outcome, value=_cut(outcome.value))
         if _weight(outcome.value, _LARGE) > _LARGE
@@ -41,7 +41,7 @@ def without_large_values(verdict: Verdict) -> Verdict:
 
 
 def text_of(value: object) -> str:
-    """``repr``, also of integers that Python refuses to print."""
+    """``repr`` of a value, also for integers that are too long for Python to print."""
     try:
         return repr(value)
     except ValueError:  # of more than 4300 digits, perhaps inside

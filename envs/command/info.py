@@ -59,7 +59,7 @@ def _options(kind: type[EnvOptions]) -> Iterator[str]:
 
 
 def _example(env_id: str, values: Mapping[str, Any]) -> Iterator[str]:
-    """Properties under these options, and an episode of the gold policy."""
+    """Lines with properties under these options, and an episode of the gold policy."""
     try:
         env = envs.make(env_id, **values)
     except ValueError as error:

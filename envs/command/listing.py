@@ -1,7 +1,7 @@
 """``python -m envs list``: all environments, or a table of the built-in ones.
 
-The list imports the classes but makes no environments. A class that fails to import has a row that
-reports the failure.
+The list imports the classes but makes no environments. If a class fails to import, its row reports
+the failure.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def listing(*, fold: bool) -> str:
     """The list as text.
 
     Args:
-        fold: large families are one row each.
+        fold: whether each large family is one row.
     """
     rows = list(_rows(envs.ids(), fold=fold))
     width = max(len(row.env_id) for row in rows)

@@ -41,7 +41,7 @@ class _OneLine(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command of ``argv``, or of this process's command line; returns the exit code."""
+    """Run the command line ``argv``, by default the process's own, and return the exit code."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     chosen = _parser().parse_args(argv)
     try:

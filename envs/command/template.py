@@ -244,4 +244,4 @@ FILES = {
     "$package/reward.py": REWARD,
     "tests/test_$package.py": TESTS,
 }
-"""By path."""
+"""Contents of the files, by path."""

@@ -10,7 +10,8 @@ from pathlib import Path
 from tools.registry import closest
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet", ".json")
-"""In a folder and on the hub, .json files count only if there are no others."""
+"""Suffixes of data files. In a folder and on the hub, .json files count only if no file has
+another of these suffixes."""
 _HUB_ID = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(?::(?P<config>[\w.-]+))?")
 _DESCRIPTIONS = ("dataset_info.json", "dataset_infos.json", "state.json", "config.json")
 
@@ -46,7 +47,7 @@ def find_files(source: str | Path) -> list[Path]:
 
 
 def _suggestion(path: Path) -> str:
-    """A sentence with the most similar existing file or folder; "" if none is similar.
+    """A sentence with the most similar existing file or folder, or "" if none is similar.
 
     Compares the first missing part of ``path`` with its existing siblings.
     """
@@ -59,14 +60,14 @@ def _suggestion(path: Path) -> str:
 
 
 def data_files(names: Iterable[str]) -> list[str]:
-    """The names of files that hold rows, without descriptions of data sets."""
+    """The names of files that hold rows; files that only describe a data set are left out."""
     known = [name for name in names if name.endswith(SUFFIXES)]
     others = [name for name in known if not name.endswith(".json")]
     return others or [name for name in known if Path(name).name not in _DESCRIPTIONS]
 
 
 def _download(repository: str, config: str | None) -> list[Path]:
-    """Files of a hub data set, or of one of its folders, from the cache or the hub."""
+    """The files of a hub data set or of one of its folders, from the cache or the hub."""
     try:
         # Imported here: the import takes longer than making an environment may.
         import huggingface_hub
@@ -92,7 +93,7 @@ def _download(repository: str, config: str | None) -> list[Path]:
 
 
 class _NoSuchFiles(ValueError):
-    """Raised when the hub's data set lacks the requested files."""
+    """Raised when the hub's data set lacks the required files."""
 
 
 def _wanted(repository: str, config: str | None, listed: Sequence[str]) -> list[str]:

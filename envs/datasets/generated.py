@@ -1,8 +1,8 @@
-"""Generated puzzles: each is a function of (split, index, seed), and splits are disjoint.
+"""Generated puzzles with disjoint splits. (split, index, seed) determines a puzzle.
 
 Every puzzle has a key: its content without its wording. A fixed hash of the key selects the split,
-for any seed; a task is drawn repeatedly until it belongs to its split. Therefore no puzzle is in
-two splits.
+for any seed. A task is drawn repeatedly until it belongs to its split, so no puzzle is in two
+splits.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _MOST_DRAWS = 2000
 
 
 def split_of(key: str) -> str:
-    """The split of a key: 10% test, 10% validation, the rest train."""
+    """The split of a key. The hash assigns 10% to test, 10% to validation and the rest to train."""
     bucket = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=4).digest()) % 10
     return {0: "test", 1: "validation"}.get(bucket, "train")
 
 
 def task_rng(family: str, split: str, seed: int, index: int) -> random.Random:
-    """The generator of one task."""
+    """The random generator of one task."""
     return random.Random(f"{family} {split} {seed} {index}")
 
 
 def check_index(index: int, split: str) -> None:
-    """Refuse an index that a split does not have.
+    """Check that a split has a task with this index.
 
     Raises:
         IndexError: there is no such task.
@@ -44,7 +44,8 @@ class DrawnTasks(Generic[T]):
     """The puzzles of one split.
 
     Args:
-        family: name of the kind of puzzles, including options; families are independent.
+        family: name of the kind of puzzles, including its options. It seeds the draws, so families
+            differ.
         split: "train", "validation" or "test".
         seed: seed of the puzzles.
         draw: draws a puzzle from a generator.

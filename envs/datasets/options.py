@@ -19,12 +19,12 @@ GENERATED = "generated"
 class RowOptions(EnvOptions):
     """Options of an environment whose tasks may be rows of a data set.
 
-    In Python, ``tasks`` may also be a list of dicts, the rows themselves; they are stored as JSON.
+    In Python, ``tasks`` may also be the rows themselves: a list of dicts, which is stored as JSON.
     """
 
     tasks: str = GENERATED
-    """"generated", or rows: a path to .jsonl, .jsonl.gz, .parquet or .json, a folder of them, or a
-    Hugging Face hub id."""
+    """ "generated" for generated tasks, or rows: a path to .jsonl, .jsonl.gz, .parquet or .json, a
+    folder of them, or a Hugging Face hub id."""
     columns: str = ""
     """Columns to read from rows in a layout of your own: "question=problem answer=solution"."""
 
@@ -53,11 +53,11 @@ def _as_source(given: object) -> str:
 
 @runtime_checkable
 class TakesRows(Protocol):
-    """An environment's class whose tasks may be rows of a data set."""
+    """An environment class whose tasks may be rows of a data set."""
 
     @classmethod
     def dataset(cls, options: EnvOptions) -> Dataset[Any] | None:
-        """The data set of the options; None for generated tasks.
+        """The data set that the options name, or None if tasks are generated.
 
         Raises:
             ValueError: a row cannot be a task.
@@ -66,12 +66,12 @@ class TakesRows(Protocol):
 
 
 def dataset_of(kind: type[Any], options: EnvOptions) -> Dataset[Any] | None:
-    """The data set of an environment's tasks; None for generated tasks."""
+    """The data set of an environment's tasks, or None if tasks are generated."""
     return kind.dataset(options) if isinstance(kind, TakesRows) else None
 
 
 def split_to_evaluate(kind: type[Any], options: EnvOptions) -> str:
-    """The split for evaluations: "all" if no row names a split, otherwise "test".
+    """The split for evaluations: "test", or "all" if no row names a split.
 
     Raises:
         ValueError: a row cannot be a task.
@@ -81,10 +81,10 @@ def split_to_evaluate(kind: type[Any], options: EnvOptions) -> str:
 
 
 def check_all(kind: type[Any], options: EnvOptions) -> None:
-    """Refuse split=all for generated tasks.
+    """Check that split=all is not used with generated tasks.
 
     Raises:
-        ValueError: the tasks are generated.
+        ValueError: split is "all", and the tasks are generated.
     """
     if options.split == ALL and not options.composed and dataset_of(kind, options) is None:
         raise ValueError(

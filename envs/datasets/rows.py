@@ -51,7 +51,8 @@ def load_rows(
         The rows in order. A row without a ``split`` gets the split in its file's name, if any.
 
     Raises:
-        ValueError: no such file, no rows, a broken row or a missing column; names all three.
+        ValueError: the file does not exist or has no rows, or a row is broken or lacks a column.
+            The message names the source, the row and the column.
         DatasetUnavailable: the hub is unreachable or has no such data set.
     """
     found: Iterable[Row]
@@ -70,7 +71,7 @@ def load_rows(
 
 
 def name_of(source: object) -> str:
-    """Name of a source in messages."""
+    """Name of a source, for messages."""
     text = str(source) if isinstance(source, str | Path) else "rows"
     return "rows" if text.lstrip().startswith("[") else text
 

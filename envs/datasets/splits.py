@@ -1,8 +1,9 @@
 """Train, validation and test splits of a data set's rows.
 
-A row's split is its column ``split``, else in its file's name (:mod:`envs.datasets.rows`), else a
-hash of its key selects it: 80, 10 and 10 percent. If a data set has a train split but no validation
-split, the same hash moves a tenth of the train rows to validation.
+The column ``split`` of a row names its split, or else the name of its file does
+(:mod:`envs.datasets.rows`). If neither does, a hash of the row's key selects the split: train 80,
+validation 10 and test 10 percent. If a data set has a train split but no validation split, the same
+hash moves a tenth of the train rows to validation.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ TaskT = TypeVar("TaskT")
 SPLITS = ("train", "validation", "test")
 """The splits of every environment."""
 ALL = "all"
-"""Selects every task of a data set, of any split."""
+"""Name that selects every task of a data set, whatever its split."""
 
 
 class EmptySplit(ValueError):
@@ -39,17 +40,17 @@ class Dataset(Generic[TaskT]):
     splits: Mapping[str, Sequence[TaskT]]
     """Tasks by split; a split without tasks is absent."""
     named: bool
-    """Whether rows name their split; False: a hash selected all splits."""
+    """Whether the rows name their splits; if False, a hash assigned them."""
     num_rows: int
     """Number of rows, including rows that cannot be tasks."""
     carved: tuple[int, int] | None = None
-    """Number of train rows moved to validation, and of all train rows; None: the rows name a
-    validation split, or no split at all."""
+    """Number of train rows that were moved to validation, and number of all train rows. None if
+    the rows name a validation split, or no split at all."""
 
     def split(self, name: str) -> Sequence[TaskT]:
-        """The tasks of one split, or of all splits; the same object every time.
+        """The tasks of one split, or of all splits. Every call returns the same object.
 
-        The log reports once if rows were moved from train to validation.
+        If rows were moved from train to validation, this is logged once.
 
         Raises:
             EmptySplit: the split has no tasks.
@@ -68,7 +69,7 @@ class Dataset(Generic[TaskT]):
 
 
 def split_of(row: Row, key: str) -> str:
-    """The split of a row: its ``split`` column, else by a hash of ``key`` (80, 10, 10 percent).
+    """The split of a row: its ``split`` column, or else a hash of ``key`` (80, 10, 10 percent).
 
     Args:
         row: the row.
@@ -91,9 +92,9 @@ def arrange(
     """Assign tasks to splits.
 
     Args:
-        found: the row, the row's key, and the task, for each task.
+        found: for each task: its row, the row's key, and the task.
         source: name of the source, for messages.
-        num_rows: number of rows, including rows that cannot be tasks; 0: number of tasks.
+        num_rows: number of rows, including rows that cannot be tasks. 0 means the number of tasks.
 
     Raises:
         ValueError: as :func:`split_of`.
@@ -119,7 +120,7 @@ def _carve(keys: Sequence[str], chosen: list[str]) -> tuple[int, int] | None:
     At least one row moves, and at least one stays.
 
     Returns:
-        Number of moved rows and of train rows; None if all rows have one key.
+        Number of moved rows and of train rows, or None if all rows have the same key.
     """
     train = [index for index, split in enumerate(chosen) if split == "train"]
     distinct = {keys[index] for index in train}
@@ -136,7 +137,10 @@ def _carve(keys: Sequence[str], chosen: list[str]) -> tuple[int, int] | None:
 
 @cache
 def _report_carved(source: str, moved: int, train: int) -> None:
-    """Cached, because every episode makes an environment: the log reports each source once."""
+    """Log that rows were moved to validation, once per source.
+
+    The function is cached, because every episode makes an environment.
+    """
     logger.warning(
         "%s has no validation split: %d of its %d train rows, chosen by a hash, are for "
         "validation and are not trained on",

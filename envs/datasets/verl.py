@@ -1,7 +1,7 @@
 """verl's rows: ``prompt`` (messages), ``reward_model`` (``ground_truth``) and ``extra_info``.
 
 All environments with rows read this layout. The messages of a prompt become one text without roles.
-verl selects a reward by ``data_source``; here an option of the environment selects it.
+verl selects a reward by ``data_source``; in turnwise an option of the environment selects it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def is_verl(row: Row) -> bool:
 
 
 def plain_row(row: Row) -> Row:
-    """The row with columns ``question``, ``ground_truth`` and, if it names one, ``split``.
+    """The row with columns ``question``, ``ground_truth`` and, if the row names a split, ``split``.
 
     Raises:
         ValueError: a column does not have verl's format.
@@ -44,7 +44,7 @@ def plain_row(row: Row) -> Row:
 
 
 def report_own_prompts(count: int, num_rows: int, source: str, env: str, columns: str) -> None:
-    """Log that rows with prompts of their own replace the environment's prompt.
+    """Log that the rows' own prompts replace the environment's prompt.
 
     Args:
         count: number of rows whose prompt explains the answer format.
@@ -66,6 +66,6 @@ def report_own_prompts(count: int, num_rows: int, source: str, env: str, columns
 
 
 def answers(gold: Any) -> list[str]:
-    """The answers of a question: Search-R1's ``{"target": [...]}``, a list, or one text."""
+    """The accepted answers: Search-R1's ``{"target": [...]}``, a list, or one text."""
     found = gold.get("target") if isinstance(gold, dict) else gold
     return [found] if isinstance(found, str) else [str(answer) for answer in found or ()]

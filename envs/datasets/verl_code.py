@@ -1,4 +1,4 @@
-"""Tests of programs in verl's rows, as JSON texts: reading and writing."""
+"""Tests of programs as JSON texts in verl's rows: reading and writing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tools.sandbox import AssertTest, CallTest, StdioTest, Test
 
 
 def code_tests(row: Row) -> tuple[str, tuple[Test, ...]]:
-    """The function to write ("" for a program) and the tests of a row's ground truth.
+    """The function to write ("" for a whole program) and the tests, from a row's ground truth.
 
     Three JSON layouts are known: APPS' ``inputs`` and ``outputs``, with ``fn_name`` if tests call a
     function; ``asserts``, a list of test code, with ``entry_point``; or a plain list of test code.
@@ -50,7 +50,7 @@ def _lines(text: Any) -> str:
 
 
 def _values(given: Any) -> list[Any]:
-    """A call's arguments: a list, or a text with one JSON value per line."""
+    """The arguments of a call, from a list or from a text with one JSON value per line."""
     return [json.loads(line) for line in given.splitlines()] if isinstance(given, str) else given
 
 
@@ -59,7 +59,7 @@ def _value(expected: Any) -> Any:
 
 
 def json_of_tests(name: str, tests: Sequence[Test]) -> str:
-    """The JSON text that :func:`code_tests` reads, for tests of one kind."""
+    """The tests as the JSON text that :func:`code_tests` reads. All tests have one kind."""
     if all(isinstance(test, AssertTest) for test in tests):
         codes = [f"{t.setup}\n{t.code}".strip() for t in tests if isinstance(t, AssertTest)]
         return json.dumps({"entry_point": name, "asserts": codes})

@@ -1,1 +1,1 @@
-"""Language models that judge: which answer is better, how good one is."""
+"""Language models as judges: which of two answers is better, and how good an answer is."""

@@ -1,4 +1,4 @@
-"""The protocol of a judge model: probabilities of a few words."""
+"""The protocol of a judge model, which returns the probabilities of a few words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Message = dict[str, str]
 
 
 class JudgeFailure(ToolFailure):
-    """Raised when a judge gives no verdict. Never a reward."""
+    """Raised when a judge gives no verdict. A failure is never a reward."""
 
 
 class Chooser(Protocol):
@@ -32,11 +32,11 @@ class Chooser(Protocol):
 
 
 def normalised(masses: Iterable[float]) -> list[float]:
-    """Masses normalised to probabilities; at least one mass must be above 0."""
+    """Scale masses to probabilities. At least one mass must be above 0."""
     kept = list(masses)
     return [mass / sum(kept) for mass in kept]
 
 
 def prefixes(options: Sequence[str]) -> list[tuple[str, str]]:
-    """Pairs (longer, shorter) of options in which the longer starts with the shorter: 10 and 1."""
+    """Pairs (longer, shorter) of options: the longer starts with the shorter, as 10 with 1."""
     return [(a, b) for a in options for b in options if a != b and a.startswith(b)]

@@ -14,12 +14,12 @@ from envs.judges.chooser import JudgeFailure, Message, normalised, prefixes
 from tools.limits import CallLimits, LimitedCalls
 
 SHOWN = 200
-"""Maximum characters of a response in messages."""
+"""Maximum number of characters of a response that messages quote."""
 MOST_ALTERNATIVES = 20
-"""The API's maximum number of log-probabilities per position."""
+"""Maximum number of log-probabilities that the API returns for each position."""
 _AROUND = " \t\n*\"'`"
 _SPARED = (408, 425, 429)
-"""Retryable statuses below 500."""
+"""HTTP statuses below 500 after which a request is retried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +38,17 @@ class Said:
 
     text: str
     tokens: tuple[SaidToken, ...] = ()
-    """None if log-probabilities were not requested, or the API gives none."""
+    """The response's tokens. Empty if log-probabilities were not requested, or the API gives
+    none."""
 
 
 class ChatEndpoint:
-    """A client of a chat model; an asynchronous context manager on one loop.
+    """A client of a chat model. It is an asynchronous context manager, for one event loop.
 
     Args:
         url: the API's root: ``http://host:port/v1``.
         model: the model's name in the API.
-        key: bearer token; "" for none.
+        key: bearer token, or "" if the API needs none.
         limits: limits of one response.
 
     Attributes:
@@ -88,7 +89,7 @@ class ChatEndpoint:
         Args:
             messages: the conversation.
             max_tokens: maximum tokens of the response.
-            logprobs: number of alternatives per token; None: no log-probabilities.
+            logprobs: number of alternatives per token, or None for no log-probabilities.
 
         Raises:
             ToolFailure: the model did not respond in time.
@@ -111,7 +112,7 @@ class ChatEndpoint:
             raise self.unreadable("answer in the API's form", body) from error
 
     def unreadable(self, expected: str, said: object) -> JudgeFailure:
-        """The failure of a model whose response has no verdict."""
+        """The exception for a model whose response contains no verdict."""
         return JudgeFailure(
             f"{self.who} must {expected}, and said {str(said)[:SHOWN]!r}", retryable=False
         )
@@ -136,7 +137,7 @@ class ChatEndpoint:
 
 
 class EndpointChooser:
-    """Choices by the log-probabilities of a chat model's first word.
+    """A :class:`Chooser` that reads the log-probabilities of a chat model's first word.
 
     Args:
         endpoint: the model; its API must support ``top_logprobs``.
@@ -150,8 +151,8 @@ class EndpointChooser:
 
         Raises:
             ToolFailure: the model did not respond in time.
-            JudgeFailure: the model refuses, gives no log-probabilities, says none of the options,
-                or splits an option into tokens of which another option is the first.
+            JudgeFailure: the model refuses, gives no log-probabilities or says none of the options;
+                or it splits an option into tokens, and the first of them is another option.
         """
         said = await self._endpoint.say(messages, max_tokens=4, logprobs=MOST_ALTERNATIVES)
         if not any(token.alternatives for token in said.tokens):

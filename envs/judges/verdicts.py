@@ -1,9 +1,10 @@
 """Judgements from the probabilities of answer words.
 
-Lee et al., *RLAIF vs. RLHF* (arXiv 2309.00267): preferences from the probabilities of "1" and "2"
-over both orders of the answers (section 2.1), and direct rewards from those of the grades 1 to 10
-(d-RLAIF, section 2.2.2). Su et al., *Crossing the Reward Bridge* (arXiv 2503.23829): agreement with
-an expert's reference answer.
+Preferences and direct rewards follow Lee et al., *RLAIF vs. RLHF* (arXiv 2309.00267). A preference
+compares the probabilities of "1" and "2" over both orders of the answers (section 2.1). A direct
+reward is computed from the probabilities of the grades 1 to 10 (d-RLAIF, section 2.2.2). Agreement
+with an expert's reference answer follows Su et al., *Crossing the Reward Bridge* (arXiv
+2503.23829).
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Preference:
 
     @property
     def bias(self) -> float:
-        """Preference for the answer shown first, from -1 to 1; 0 for a fair judge."""
+        """How much the judge prefers the answer shown first, from -1 to 1. A fair judge has 0."""
         return self.first - self.second
 
 
@@ -67,7 +68,7 @@ async def prefer(
     Args:
         chooser: the judge.
         request: a text, or messages as plain data.
-        answers: two answers, in the same form.
+        answers: two answers, each a text or messages.
         criteria: description of a good answer.
 
     Raises:
@@ -92,7 +93,7 @@ async def grades(
     Args:
         chooser: the judge.
         request: a text, or messages as plain data.
-        answer: an answer, in the same form.
+        answer: the answer, a text or messages.
         criteria: description of a good answer.
         scale: the best grade.
 
@@ -105,7 +106,7 @@ async def grades(
 
 
 def expected_grade(probabilities: Sequence[float]) -> float:
-    """The mean of the grades 1, 2, ..., scaled linearly from -1 to 1: d-RLAIF's reward.
+    """The mean grade, scaled linearly to [-1, 1]: the reward of d-RLAIF.
 
     Args:
         probabilities: probability of each grade; their sum is 1.
@@ -115,7 +116,7 @@ def expected_grade(probabilities: Sequence[float]) -> float:
 
 
 def ahead(one: Sequence[float], other: Sequence[float]) -> float:
-    """The probability that one answer's grade exceeds the other's; ties count half.
+    """The probability that one answer's grade exceeds the other's; a tie counts as half.
 
     Args:
         one: probabilities of one answer's grades.
@@ -139,7 +140,7 @@ async def agreement(chooser: Chooser, question: str, reference: str, answer: str
 
 
 def reference_messages(question: str, reference: str, answer: str) -> list[Message]:
-    """The messages to a judge about an answer and an expert's answer."""
+    """The messages that ask a judge whether an answer agrees with an expert's answer."""
     data = {"question": question, "reference_answer": reference, "final_answer": answer}
     return _asked(AGREE_RULES, data)
 

@@ -1,1 +1,1 @@
-"""Puzzles with one solution, or with a solution that is easy to check."""
+"""Puzzles that have one solution, or whose solutions are easy to check."""

@@ -1,4 +1,4 @@
-"""Finds the answer in an action."""
+"""Extracts the answer from an action."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ OPENS, CLOSES = "<answer>", "</answer>"
 def only_answer(text: str) -> str | None:
     """The stripped text between the only ``<answer>`` and the only ``</answer>``.
 
-    None if a tag is missing or repeated, or if the tags are in the wrong order.
+    Returns None if a tag is missing or repeated, or if the tags are in the wrong order.
     """
     if text.count(OPENS) != 1 or text.count(CLOSES) != 1:
         return None

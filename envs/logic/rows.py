@@ -1,4 +1,4 @@
-"""Puzzles from rows of data sets: shared code of the games' row readers."""
+"""Puzzles from rows of data sets: code that the games' row readers share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def load_puzzles(
     Args:
         source: a source of rows.
         columns: new and old names of columns.
-        read: returns a row's puzzle; entries of verl's ground truth are columns.
+        read: returns a row's puzzle. Entries of verl's ground truth appear as columns.
         key: returns a puzzle's key, whose hash selects the split.
 
     Raises:
@@ -34,13 +34,16 @@ def load_puzzles(
 
 
 def find(row: Row, *names: str) -> Any:
-    """The first of these columns that a row has, in any case; None if it has none."""
+    """The value of the first of these columns that a row has, or None.
+
+    Ignores upper and lower case.
+    """
     columns = {name.lower(): value for name, value in row.columns.items()}
     return next((columns[name] for name in names if columns.get(name) is not None), None)
 
 
 def need(row: Row, *names: str) -> Any:
-    """As :func:`find`.
+    """The value of the first of these columns that a row has.
 
     Raises:
         ValueError: the row has none of them; the message lists its columns and the fix.

@@ -1,9 +1,9 @@
 r"""Answer formats that a row's own prompt requires: ``\boxed``, ``####`` or ``Answer:``.
 
-verl's MATH rows require a box, its GSM8K rows a number after ``####``, DAPO's rows a last line
+verl's MATH rows require a box, its GSM8K rows a number after ``####``, and DAPO's rows a last line
 ``Answer: ...``. As in verl's ``gsm8k`` and ``math_dapo`` scores, the last match counts, and commas
-in numbers are dropped. Unlike there, math-verify compares the answer, and the whole text is read,
-not only its last 300 characters.
+in numbers are dropped. In contrast to verl, the answer is compared by math-verify, and sought in
+the whole text, not only in its last 300 characters.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ _BOX = r"\boxed"
 _HASHES = re.compile(r"#### (-?[0-9.,]+)")
 _LINE = re.compile(r"answer\s*:\s*([^\n]+)", re.IGNORECASE)
 _LINE_ASKED = re.compile(r"Answer:(?!\s*\Z)")
-"""A prompt that ends with ``Answer:`` wants a continuation, not such a line."""
+"""Matches a prompt that requires an ``Answer:`` line. A prompt that ends with ``Answer:`` does
+not: it only starts the answer."""
 
 
 def asks_for_answer(prompt: str) -> bool:
@@ -23,7 +24,7 @@ def asks_for_answer(prompt: str) -> bool:
 
 
 def asked_answer(prompt: str, text: str) -> str | None:
-    """The answer in a text without a box, in the prompt's format; None if there is none."""
+    """The answer in a text without a box, in the format that the prompt requires, or None."""
     if _BOX in text:
         return None
     if "####" in prompt:

@@ -1,8 +1,8 @@
 """Multiple-choice rows: the options follow the question, and the answer is a letter.
 
-Options are a list, ``{"A": text}`` or ``{"text": [...], "label": [...]}`` in a column ``choices``
-or ``options``; the answer is a letter, an index from 0, or an option's text. GPQA has ``Correct
-Answer`` and ``Incorrect Answer 1`` to ``3``, which a hash puts in order.
+A column ``choices`` or ``options`` holds a list, ``{"A": text}`` or ``{"text": [...], "label":
+[...]}``. The answer is a letter, an index from 0, or an option's text. In GPQA's rows the options
+are ``Correct Answer`` and ``Incorrect Answer 1`` to ``3``; a hash determines their order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LETTERED = re.compile(r"\(?([A-Z])[).:]\s*")
 
 
 def is_choice(columns: Mapping[str, Any]) -> bool:
-    """Whether columns (names in lower case) hold the options of a choice."""
+    """Whether a row, by the names of its columns in lower case, is a multiple-choice question."""
     return "correct answer" in columns or any(columns.get(name) for name in _OPTIONS)
 
 
@@ -59,7 +59,7 @@ def options_and_letter(
 
 
 def _options(row: Row, name: str, value: Any) -> tuple[list[str], list[str]]:
-    """The texts of options and their labels."""
+    """The texts and the labels of the options."""
     if isinstance(value, Mapping) and {"text", "label"} <= set(value):
         texts, labels = list(value["text"]), [str(label) for label in value["label"]]
     elif isinstance(value, Mapping):

@@ -1,11 +1,11 @@
-r"""``math-v0``: problems with verified answers, with or without a tool.
+r"""``math-v0``: problems with verified answers, with or without tools.
 
 The answer is the content of the last ``\boxed{...}`` in the agent's last action, or has the format
 that a row's own prompt requires (:mod:`envs.math.answer_format`). With a tool, an action may hold a
 call: generation halts at the call's end, the environment inserts the result, and the message
 continues. With ``syntax="chat"``, a message may hold several calls in the format of the model's
-chat template, and their results are tool messages. An action without a call ends the episode, with
-an answer or without one.
+chat template, and their results are tool messages. An action without a call ends the episode,
+whether it contains an answer or not.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tools.syntax import RE_TOOL, TAGS, Call, Syntax
 SYNTAXES = ("tags", "chat")
 """Text formats of calls."""
 OVER_LENGTH = ("length", "context_full")
-"""Finish reasons of an incomplete action."""
+"""Finish reasons of an action that was cut off."""
 PYTHON_RULE = "To run Python, write <code>, the code and </code>; what it prints stands after it."
 
 
@@ -48,20 +48,20 @@ class MathOptions(ToolOptions, RowOptions):
     """Options of problems, tools and rewards."""
 
     topic: str = "mixed"
-    """Generated problems: "arithmetic", "algebra", or "mixed", which alternates."""
+    """Topic of generated problems: "arithmetic", "algebra", or "mixed", which alternates."""
     level: int = 1
-    """Generated problems: 1 (one-digit sums, ax + b = c), 2 (products, x on both sides) or 3
-    (fractions, products of binomials)."""
+    """Level of generated problems: 1 (one-digit sums, ax + b = c), 2 (products, x on both sides)
+    or 3 (fractions, products of binomials)."""
     reward: str = "accuracy"
-    """"accuracy": 1 for a right answer; "r1-zero", "open-r1-tags", "open-rs": also a reward for the
-    format; "orz": 1 if the box is inside <answer>. See envs/rewards/mathematics.py."""
+    """ "accuracy": 1 for a right answer. "r1-zero", "open-r1-tags" and "open-rs": also a reward for
+    the format. "orz": 1 if the box is inside <answer>. See envs/rewards/mathematics.py."""
     rubric: str = ""
     """A sum of named rewards that replaces ``reward``: "accuracy + 0.1*think_answer"."""
     syntax: str = "tags"
-    """Text format of calls: "tags" around the code or the arguments, or "chat": the model's own
-    format, by its chat template."""
+    """Text format of calls: "tags" around the code or the arguments, or "chat" for the format of
+    the model's own chat template."""
     verify_s: float = 2.0
-    """Seconds of processor time for the comparison of one answer."""
+    """Seconds of processor time that the comparison of one answer may take."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -88,9 +88,9 @@ class MathState:
 
     task: MathTask
     text: str = ""
-    """The assistant's message so far, including results."""
+    """The assistant's message so far, including inserted results."""
     written: str = ""
-    """The agent's own text."""
+    """The text that the agent itself wrote."""
 
 
 class MathEnv(ToolEnv[MathTask, MathState]):
@@ -120,7 +120,7 @@ class MathEnv(ToolEnv[MathTask, MathState]):
 
     @classmethod
     def dataset(cls, options: EnvOptions) -> Dataset[MathTask] | None:
-        """The data set of ``tasks``; None for generated tasks."""
+        """The data set of ``tasks``, or None if tasks are generated."""
         chosen = cast(MathOptions, options)
         if chosen.tasks == GENERATED:
             return None
@@ -129,7 +129,7 @@ class MathEnv(ToolEnv[MathTask, MathState]):
     @classmethod
     @asynccontextmanager
     async def open_services(cls, options: EnvOptions) -> AsyncIterator[Mapping[str, Any]]:
-        """The verifier and the named tools."""
+        """Open the verifier and the named tools."""
         async with super().open_services(options) as opened:
             verifier = MathVerifier(cpu_s=cast(MathOptions, options).verify_s)
             try:
@@ -146,7 +146,7 @@ class MathEnv(ToolEnv[MathTask, MathState]):
         return task.question
 
     def turn(self, action: Action) -> Reply | Awaitable[Reply]:
-        """The results of calls, or the end."""
+        """Reply with the results of calls, or end the episode."""
         calls = self.syntax.calls(action)
         return self._called(calls, action) if calls else self._answered(action)
 
@@ -172,7 +172,7 @@ class MathEnv(ToolEnv[MathTask, MathState]):
         return go_on(observation, tool_calls=records)
 
     def _answered(self, action: Action) -> Reply | Awaitable[Reply]:
-        """The end; without waiting if it needs no process."""
+        """End the episode; await only if a process must compare the answer."""
         finished = action.finish_reason not in OVER_LENGTH
         return self._end(action, self._answer(action) if finished else None)
 
@@ -183,7 +183,10 @@ class MathEnv(ToolEnv[MathTask, MathState]):
     def _end(
         self, action: Action, answer: str | None, records: Sequence[EnvToolCall] = ()
     ) -> Reply | Awaitable[Reply]:
-        """The end with an answer, or without; ``records`` are the last turn's calls."""
+        """End the episode with this answer, or without one.
+
+        ``records`` are the last turn's calls.
+        """
         outcome = MathVerifier.quick(self.state.task.answer, answer) if answer else None
         if answer and outcome is None:
             return self._verified(action, answer, records)
@@ -215,7 +218,7 @@ class MathEnv(ToolEnv[MathTask, MathState]):
     def _grade(
         self, last: str, answer: str | None, outcome: Outcome | None, *, complete: bool
     ) -> tuple[dict[str, float], dict[str, float]]:
-        """Rewards and scores of the episode with the last action ``last``."""
+        """Rewards and scores of an episode whose last action is ``last``."""
         scores = {
             "right": float(outcome is Outcome.RIGHT),
             "answered": float(bool(answer)),
@@ -236,15 +239,16 @@ class MathEnv(ToolEnv[MathTask, MathState]):
     # ---- scripted policies -----------------------------------------------------------------
 
     def difficulty(self, task_index: int) -> float:
-        """Generated problems: grows with the level."""
+        """The difficulty of a generated problem, which grows with its level."""
         if self._chosen.tasks != GENERATED:
             raise NotImplementedError("rows do not say how hard they are")
         return (self._chosen.level - 1) / (len(LEVELS) - 1)
 
     def gold_policy(self) -> Callable[[str], str]:
-        """Generated problems: solves them, with the tool if there is one.
+        """A policy that answers every problem.
 
-        Rows: the row's gold answer, which no agent sees.
+        For generated problems it solves them, with the tool if there is one. For rows it gives the
+        row's gold answer, which no agent sees.
         """
         if self._chosen.tasks == GENERATED:
             return GoldPolicy(self._layout, self._scripted_tool, chat=self._chat)
@@ -253,13 +257,13 @@ class MathEnv(ToolEnv[MathTask, MathState]):
         return lambda question: self._layout.opening + self._layout.answer(answers[question])
 
     def demonstrator(self, rng: np.random.Generator) -> Callable[[str], str]:
-        """Generated problems of level 1: a policy that forgets steps and miscalculates."""
+        """A policy that forgets steps and miscalculates, for generated problems of level 1."""
         if self._chosen.tasks != GENERATED or self._chosen.level != 1:
             raise NotImplementedError("only generated problems of level 1 have a demonstrator")
         return CarelessPolicy(self._layout, self._scripted_tool, rng, chat=self._chat)
 
     def _instructions(self, own_prompt: bool) -> str | None:
-        """The system prompt: the rules of tools and, unless the task has it, the answer format."""
+        """The system prompt: rules of the tools and, unless the task has it, the answer format."""
         if not self._chosen.instructions:
             return None
         python = PYTHON_RULE if "python" in self.named_tools and not self._chat else ""
@@ -268,7 +272,7 @@ class MathEnv(ToolEnv[MathTask, MathState]):
 
     @property
     def _layout(self) -> Layout:
-        """The layout of solutions for the reward."""
+        """The layout of scripted solutions, which the reward determines."""
         bare = self._chosen.reward == "accuracy" and not self._chosen.rubric
         return BARE if bare else TAGGED
 
@@ -287,7 +291,10 @@ class MathEnv(ToolEnv[MathTask, MathState]):
 
 
 def _syntax(options: MathOptions) -> Syntax:
-    """The model's own syntax, or tags: ReTool's if the interpreter is among the tools."""
+    """The syntax of calls: the chat template's, or tags.
+
+    ReTool's tags if the interpreter is a tool.
+    """
     if options.syntax == CHAT.name:
         return CHAT
     return RE_TOOL if "python" in named_tools(options.tools) else TAGS

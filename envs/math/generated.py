@@ -1,16 +1,16 @@
-r"""Generated arithmetic and algebra, held out by construction.
+r"""Generated arithmetic and algebra, with disjoint splits.
 
-A hash of its canonical form assigns each problem to one split: the sorted terms of a sum, the
-coefficients of an equation, the expansion of a product. Therefore no tested problem, and none that
-differs only in order, is in the training data, for any seed. Task ``i`` is drawn from (split, i,
-seed) alone.
+A problem's canonical form is the sorted terms of a sum, the coefficients of an equation, or the
+expansion of a product. A hash of it assigns the problem to one split. Therefore no problem of the
+test split is in the training data, not even in another order, for any seed. Task ``i`` is drawn
+from (split, i, seed) alone.
 
-=========== ====================================== =================================
-level       arithmetic                             algebra
-=========== ====================================== =================================
-1           ``7 + 5 - 4 + 8``                      ``3x + 4 = 19``
-2           ``12 * 7 - (15 - 38) * 4``             ``5x - 7 = 2x + 9``, a fraction
-3           ``1/2 - 3/4 + 5/6``, a fraction        ``(2x + 3)(x - 5)``, expanded
+=========== ====================================== ================================= level
+arithmetic                             algebra
+=========== ====================================== ================================= 1           ``7
++ 5 - 4 + 8``                      ``3x + 4 = 19`` 2           ``12 * 7 - (15 - 38) * 4``
+``5x - 7 = 2x + 9``, a fraction 3           ``1/2 - 3/4 + 5/6``, a fraction        ``(2x + 3)(x -
+5)``, expanded
 =========== ====================================== =================================
 """
 
@@ -26,12 +26,12 @@ from envs.math.task import MathTask
 NUM_TASKS = {"train": 1_000_000, "validation": 512, "test": 1024}
 TOPICS = ("arithmetic", "algebra")
 COMPUTE, SOLVE, EXPAND = "Compute ", "Solve for x: ", "Expand "
-"""Beginnings of questions; questions end with a period."""
+"""Beginnings of the three kinds of questions. Each question ends with a period."""
 
 # At least one of ten problems belongs to a given split.
 _MOST_ATTEMPTS = 1000
 Drawn = tuple[str, str, str]
-"""Question, answer, and canonical form."""
+"""A generated problem: question, answer and canonical form."""
 
 
 class GeneratedTasks:
@@ -55,7 +55,7 @@ class GeneratedTasks:
         """Task ``index``.
 
         Raises:
-            IndexError: out of range.
+            IndexError: the index is out of range.
         """
         if not 0 <= index < len(self):
             raise IndexError(f"task {index} of split {self._split!r}: 0 to {len(self) - 1}")
@@ -69,7 +69,7 @@ class GeneratedTasks:
 
 
 def split_of_problem(canonical: str) -> str:
-    """A problem's split by a fixed hash: 10% test, 10% validation."""
+    """The split of a problem. A fixed hash assigns 10% to test and 10% to validation."""
     bucket = int.from_bytes(hashlib.blake2b(canonical.encode(), digest_size=4).digest()) % 10
     return {0: "test", 1: "validation"}.get(bucket, "train")
 
@@ -148,7 +148,7 @@ def _linear_both(rng: random.Random) -> Drawn:
 
 
 def _expansion(rng: random.Random) -> Drawn:
-    """``(ax + b)(cx + d)``, to be multiplied out."""
+    """The product ``(ax + b)(cx + d)``, to be expanded."""
     (a, b), (c, d) = (
         (rng.randint(1, 9), rng.choice((1, -1)) * rng.randint(1, 12)) for _ in range(2)
     )

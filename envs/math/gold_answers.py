@@ -1,7 +1,7 @@
 r"""Finds gold answers that cannot be verified, before episodes start.
 
-math-verify takes about 10 ms per gold answer, so it checks only doubtful ones: answers with unusual
-commands (``0.\overline{3}``), unmatched braces and the like.
+math-verify takes about 10 ms for each gold answer, so only doubtful ones are checked: answers with
+unusual commands (``0.\overline{3}``), unmatched braces and the like.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _COMMON = frozenset(
         *("%", "$", "!", ",", ";", ":", "{", "}", "\\", " "),
     ]
 )
-"""Commands that math-verify reads in every correct use."""
+"""LaTeX commands that math-verify always reads if they are used correctly."""
 _OPEN_ENDED = re.compile(r"[-+*/^_=<>.,]\s*$")
 _OVER_NOTHING = re.compile(r"frac\s*(\{[^{}]*\}|\S)\s*(\{\s*0*\s*\}|0)|/\s*0+(?![\d.])")
 _LONGEST = 200
@@ -46,7 +46,7 @@ def is_doubtful(gold: str) -> bool:
 
 
 def unverifiable(golds: Iterable[str]) -> frozenset[str]:
-    """The gold answers that cannot be verified; blocks while doubtful ones are checked.
+    """The gold answers that cannot be verified. Blocks while doubtful ones are checked.
 
     Raises:
         EnvFailure: math-verify's processes do not respond.

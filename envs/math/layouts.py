@@ -1,4 +1,4 @@
-r"""Finds a row's problem and gold answer by the names of its columns, in any case.
+r"""Finds a row's problem and gold answer by the names of its columns, in upper or lower case.
 
 The question is in the first column of ``QUESTIONS`` that a row has, the gold answer in the first of
 ``GOLDS``. A gold answer is a number, a text, or a list of texts (OlympiadBench). In a text, the
@@ -28,13 +28,13 @@ GOLDS = (
 
 _THOUSANDS = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _PROSE = re.compile(r"(?:(?<![\\A-Za-z])[A-Za-z]{2,}[,;]?\s+){4}")
-"""Several words in a row: a derivation or a proof, not an answer."""
+"""Matches several words in a row, as in a derivation or a proof, which are not answers."""
 _DOLLARS = re.compile(r"\$([^$]+)\$|\$\$([^$]+)\$\$|\\\((.+)\\\)|\\\[(.+)\\\]", re.DOTALL)
 _HUMAN, _SAID = ("human", "user"), ("value", "content")
 
 
 class NoGold(ValueError):
-    """Raised for a row whose gold answer cannot be compared; the row is left out."""
+    """Raised for a row whose gold answer cannot be compared. Such rows are left out."""
 
 
 def unwrapped(row: Row) -> Row:
@@ -91,7 +91,7 @@ def _question(row: Row, columns: Mapping[str, Any]) -> str:
 
 
 def _from_conversation(row: Row) -> Row:
-    """A row of Open-Reasoner-Zero: the human's question and the assistant's ``ground_truth``."""
+    """Open-Reasoner-Zero's row: the human's question and the assistant's ``ground_truth``."""
     try:
         turns = row.columns["conversations"]
         asked = next(turn for turn in turns if turn.get("from", turn.get("role")) in _HUMAN)
@@ -134,7 +134,7 @@ def _gold(row: Row, name: str, value: Any) -> str:
 
 
 def _listed(text: str) -> Any:
-    """A text's list if it is JSON (Skywork-OR1), otherwise the text."""
+    """The list that a text holds as JSON (Skywork-OR1), or the text itself."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:

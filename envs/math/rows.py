@@ -17,7 +17,8 @@ from envs.math.task import MathTask
 
 logger = logging.getLogger(__name__)
 OWN_INSTRUCTIONS = "question=prompt ground_truth=reward_model.ground_truth"
-"""Columns of verl's rows under which math-v0 adds its answer format to every prompt."""
+"""Value of ``columns`` for verl's rows under which math-v0 adds its answer format to every
+prompt."""
 
 
 @cache
@@ -34,7 +35,7 @@ def load_problems(source: str, columns: str = "") -> Dataset[MathTask]:
 
 
 def problems_from(rows: Iterable[Row], source: str = "rows") -> Dataset[MathTask]:
-    """As :func:`load_problems`, from rows.
+    """The problems of rows that are already loaded; see :func:`load_problems`.
 
     Rows whose gold answer cannot be verified are left out; a warning reports their number.
 

@@ -18,9 +18,9 @@ from envs.math.generated import COMPUTE, EXPAND, SOLVE, latex, polynomial
 from tools.builtin.calculator import evaluate
 
 FORGETS = 0.6
-"""Probability with which the careless policy forgets the last term of a sum, or to divide."""
+"""Probability that the careless policy forgets the last term of a sum, or the division."""
 SLIPS = 0.05
-"""Probability with which the careless policy miscalculates a number by one."""
+"""Probability that the careless policy gets a number wrong by one."""
 
 _TERM = re.compile(r"\s*([+-]?)\s*(\d*)(x?)")
 _NUMBER = re.compile(r"-?\d+(?:/\d+)?")
@@ -45,7 +45,7 @@ TAGGED = Layout("<think>\n", "\n</think>\n<answer>\n", "\n</answer>")
 
 
 def linear(text: str) -> tuple[int, int]:
-    """``a`` and ``b`` of a text ``ax + b``.
+    """The numbers ``a`` and ``b`` of a text ``ax + b``.
 
     Raises:
         ValueError: the text has another form.
@@ -65,7 +65,7 @@ def linear(text: str) -> tuple[int, int]:
 
 
 def expression(question: str) -> str | None:
-    """The arithmetic expression whose value is the answer; None if the answer is not a number.
+    """The arithmetic expression whose value is the answer, or None if the answer is no number.
 
     Raises:
         ValueError: the text is not a generated question.
@@ -82,7 +82,7 @@ def expression(question: str) -> str | None:
 
 
 def expanded(question: str) -> str:
-    """The polynomial that answers a question of ``EXPAND``."""
+    """The polynomial that answers an "Expand" question."""
     left, _, right = question.removeprefix(EXPAND).removesuffix(".").partition(")(")
     (a, b), (c, d) = linear(left.strip("(")), linear(right.strip(")"))
     return polynomial(a * c, a * d + b * c, b * d)
@@ -99,12 +99,12 @@ class ToolUse(NamedTuple):
 
     argument: str
     value: Callable[[str], str]
-    """The argument for an expression."""
+    """Returns the tool's argument for an expression."""
     tags: str
-    """A call between tags, around the value."""
+    """A call between tags; the argument replaces its placeholder."""
 
     def written(self, tool: str, wanted: str, *, chat: bool) -> str:
-        """The call that evaluates an expression: between tags, or in the format of chat models."""
+        """The text of a call that evaluates an expression, between tags or in the chat format."""
         value = self.value(wanted)
         if not chat:
             return self.tags.format(value)
@@ -155,24 +155,24 @@ class GoldPolicy:
         return opening + working + self._layout.answer(answer)
 
     def _wanted(self, wanted: str) -> str:
-        """The expression to evaluate by a tool."""
+        """The expression that the tool should evaluate."""
         return wanted
 
     def _solution(self, question: str, wanted: str) -> tuple[str, str]:
-        """The working and the answer."""
+        """The working, as text, and the answer."""
         return wanted, latex(evaluate(wanted))
 
 
 class CarelessPolicy(GoldPolicy):
-    """Solves problems of the first level step by step; forgets last steps and miscalculates.
+    """Solves problems of level 1 step by step, but forgets last steps and miscalculates.
 
     About four answers in ten are right.
 
     Args:
-        layout: as for the gold policy.
-        tool: as for the gold policy; with a tool, the policy does not miscalculate.
+        layout: the format that is rewarded.
+        tool: name of the tool to call, or "none". With a tool, the policy does not miscalculate.
         rng: draws the errors.
-        chat: as for the gold policy.
+        chat: whether calls have the format of chat models, instead of tags.
     """
 
     def __init__(

@@ -4,8 +4,8 @@
 
     python -m rl.train env=mix "env.of=2*search-qa(hops=2) + knights-knaves(people=4)"
 
-A part's episode is unchanged by the mixture: it has its own system message, stop strings, turns and
-rewards. All parts share the score ``success``, from 0 to 1.
+The mixture does not change a part's episode, which keeps its own system message, stop strings,
+turns and rewards. All parts share the score ``success``, from 0 to 1.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from envs.registration import env_type, make_from
 
 @dataclass(slots=True)
 class MixState:
-    """An episode's state; in a snapshot, with the state of the part."""
+    """The state of an episode. In a snapshot, it includes the state of the part."""
 
     part: int
     earned: float = 0.0
@@ -70,7 +70,7 @@ class MixEnv(TextEnv[MixTask, MixState]):
     @classmethod
     @asynccontextmanager
     async def open_services(cls, options: EnvOptions) -> AsyncIterator[Mapping[str, Any]]:
-        """The services of all parts, under ``PART/SERVICE``."""
+        """Open the services of all parts, named ``PART/SERVICE``."""
         opened: dict[str, Any] = {}
         async with AsyncExitStack() as stack:
             for part in cast(MixOptions, options).parts():
@@ -80,7 +80,7 @@ class MixEnv(TextEnv[MixTask, MixState]):
             yield opened
 
     async def begin(self, task: MixTask) -> str:
-        """Start the part's episode; its prompt settings hold until the end."""
+        """Start the part's episode. The part's prompt settings hold until the episode ends."""
         self.state = MixState(task.part)
         env = self._playing
         env.tool_tap = self.tool_tap
@@ -90,7 +90,7 @@ class MixEnv(TextEnv[MixTask, MixState]):
         return observation
 
     async def turn(self, action: Action) -> Reply:
-        """The part's reply, with the additional score ``success``."""
+        """Return the part's reply, with the additional score ``success``."""
         env = self._playing
         observation, reward, terminated, _, info = await env.astep(action)
         self._speak_as(env)
@@ -106,12 +106,12 @@ class MixEnv(TextEnv[MixTask, MixState]):
         return replace(self._playing.episode_id, part=self._parts[self.state.part].name)
 
     def best_return(self, task_index: int) -> float:
-        """The part's own."""
+        """The return of a correct episode of the part's task."""
         task = self.tasks[task_index]
         return self._envs[task.part].best_return(task.index)
 
     def difficulty(self, task_index: int) -> float:
-        """The part's own."""
+        """The difficulty of the part's task."""
         task = self.tasks[task_index]
         return self._envs[task.part].difficulty(task.index)
 
@@ -146,19 +146,22 @@ class MixEnv(TextEnv[MixTask, MixState]):
     # ---- copies ----------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """As the base class's, with the part's."""
+        """A copy of the episode between two turns, including the part's."""
         self._running()
         self.state.inner = self._playing.snapshot()
         return super().snapshot()
 
     def restore(self, snapshot: Snapshot) -> None:
-        """As the base class's, with the part's."""
+        """Continue from a snapshot, in the part's environment as well."""
         super().restore(snapshot)
         self._playing.restore(self._inner())
         self._playing.tool_tap = self.tool_tap
 
     def fork(self, reseed: int | None = None) -> Self:
-        """As the base class's, with a fork of the part, which copies the state of tools."""
+        """A second environment in the same state.
+
+        The fork of the part copies the state of tools.
+        """
         twin = super().fork(reseed)
         twin._playing.close()
         twin._envs[self.state.part] = self._playing.fork(reseed)
@@ -166,19 +169,19 @@ class MixEnv(TextEnv[MixTask, MixState]):
         return twin
 
     async def asnapshot(self) -> Snapshot:
-        """As :meth:`snapshot`."""
+        """Asynchronous form of :meth:`snapshot`."""
         self._running()
         self.state.inner = await self._playing.asnapshot()
         return super().snapshot()
 
     async def arestore(self, snapshot: Snapshot) -> None:
-        """As :meth:`restore`."""
+        """Asynchronous form of :meth:`restore`."""
         super().restore(snapshot)
         await self._playing.arestore(self._inner())
         self._playing.tool_tap = self.tool_tap
 
     async def afork(self, reseed: int | None = None) -> Self:
-        """As :meth:`fork`."""
+        """Asynchronous form of :meth:`fork`."""
         twin = await super().afork(reseed)
         await twin._playing.aclose()
         twin._envs[self.state.part] = await self._playing.afork(reseed)
@@ -186,13 +189,13 @@ class MixEnv(TextEnv[MixTask, MixState]):
         return twin
 
     def close(self) -> None:
-        """As the base class's, for every part."""
+        """Close the environments of all parts."""
         for env in self._envs:
             env.close()
         super().close()
 
     async def aclose(self) -> None:
-        """As :meth:`close`."""
+        """Asynchronous form of :meth:`close`."""
         for env in self._envs:
             await env.aclose()
         await super().aclose()
@@ -205,7 +208,7 @@ class MixEnv(TextEnv[MixTask, MixState]):
         return self._envs[self.state.part]
 
     def _speak_as(self, env: TextEnv[Any, Any]) -> None:
-        """Take over the part's prompt settings."""
+        """Use the part's prompt settings from now on."""
         self.role, self.system_prompt = env.role, env.system_prompt
         self.tool_schemas = env.tool_schemas
         self.stop, self.continues, self.prefill = env.stop, env.continues, env.prefill
@@ -215,7 +218,7 @@ class MixEnv(TextEnv[MixTask, MixState]):
         return self.state.inner
 
     def _success(self, scores: Mapping[str, float]) -> float:
-        """The part's success score, or else its return as a share of its reward range."""
+        """The part's success score. A part without one uses its return, as a share of its range."""
         env = self._playing
         if env.success_score:
             return scores.get(env.success_score, 0.0)
@@ -229,7 +232,7 @@ class MixEnv(TextEnv[MixTask, MixState]):
 
 
 def _own(services: Mapping[str, Any] | None, part: str) -> Mapping[str, Any] | None:
-    """The services of a part among a mixture's; None: the part opens its own."""
+    """The services of a part among a mixture's, or None if the part opens its own."""
     if services is None:
         return None
     prefix = f"{part}/"

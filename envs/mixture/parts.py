@@ -17,7 +17,8 @@ from envs.options import EnvOptions, Tasks
 from envs.registration import env_type, options_of, resolve
 
 MAX_PERIOD = 1000
-"""Maximum length of the repeating sequence of parts; bounds the weights' common denominator."""
+"""Maximum length of the repeating sequence of parts, which bounds the weights' common
+denominator."""
 _PART = re.compile(
     r"\s*(?:(?P<weight>\d+(?:\.\d+)?)\s*\*\s*)?"
     r"(?P<name>[a-z0-9][a-z0-9_/-]*)"
@@ -41,18 +42,19 @@ class Part:
 class MixOptions(EnvOptions):
     """Options of a mixture: its environments and their weights.
 
-    With split="all", the split of evaluations, a part whose rows name no split plays every row, and
-    any other part plays its test tasks.
+    Evaluations use split="all". Under it, a part whose rows name no split plays every row; any
+    other part plays its test tasks.
     """
 
     composed: ClassVar[bool] = True
     of: str = "search-qa + math"
     """Environments with weights and options: "2*search-qa(hops=2) + knights-knaves(people=4)"."""
     max_turns: int = 0
-    """Maximum actions per episode; 0: the maximum of all parts. Parts keep their own limits."""
+    """Maximum number of actions per episode; 0 uses the maximum of all parts. Parts keep their own
+    limits as well."""
     step_timeout_s: float = 0.0
-    """Seconds that a step may wait before it fails; 0: the maximum of all parts. Parts keep their
-    own limits."""
+    """Seconds that a step may wait before it fails; 0 uses the maximum of all parts. Parts keep
+    their own limits as well."""
 
     def __post_init__(self) -> None:
         parts = self.parts()
@@ -130,7 +132,7 @@ def _split_of(part: Part) -> str:
 
 
 def _typed(env_id: str, written: str) -> dict[str, Any]:
-    """The options of a part, from ``key=value, key="value"``."""
+    """The options of a part, parsed from ``key=value, key="value"``."""
     hints = typing.get_type_hints(env_type(env_id).Options)
     values: dict[str, Any] = {}
     place = 0
@@ -155,7 +157,7 @@ def _typed(env_id: str, written: str) -> dict[str, Any]:
 def pattern_of(weights: Sequence[Fraction]) -> tuple[int, ...]:
     """The shortest sequence of parts in which each part has its share, evenly spread.
 
-    Each place goes to the part furthest behind its share (smooth weighted round-robin).
+    Each position goes to the part that is furthest behind its share (smooth weighted round-robin).
     """
     scale = math.lcm(*(weight.denominator for weight in weights))
     counts = [int(weight * scale) for weight in weights]
@@ -176,13 +178,16 @@ def pattern_of(weights: Sequence[Fraction]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class MixTask:
-    """One part's task; its repr is the task's own, because indices repeat across splits."""
+    """A task of one part.
+
+    Its ``repr`` is that of the part's task, because indices repeat in splits.
+    """
 
     part: int
     index: int
-    """Among the part's tasks."""
+    """Index among the part's tasks."""
     tasks: Tasks[Any] = field(compare=False)
-    """The part's."""
+    """The part's tasks."""
 
     def __repr__(self) -> str:
         return f"MixTask({self.part}, {self.tasks[self.index]!r})"
@@ -191,15 +196,15 @@ class MixTask:
 class MixTasks:
     """The parts' tasks, interleaved by their weights.
 
-    The train split has all tasks of every part and repeats the tasks of small parts. In the other
-    splits no task repeats: they end when the first part runs out, or with the last task of the
-    parts that must be complete.
+    The train split has all tasks of every part, and repeats the tasks of small parts. In the other
+    splits no task repeats. These splits end when the first part runs out; if some parts must be
+    complete, they end with the last task of those.
 
     Args:
         tasks: the tasks of each part.
         weights: the weights of the parts.
         again: whether tasks may repeat.
-        whole: whether each part must be complete; empty: no part must be.
+        whole: for each part, whether all its tasks must occur; empty if no part requires that.
     """
 
     def __init__(
@@ -216,7 +221,7 @@ class MixTasks:
         self._counts = [self._pattern.count(part) for part in range(len(sizes))]
         self._before = [self._pattern[:i].count(part) for i, part in enumerate(self._pattern)]
         self._places: tuple[int, ...] | None = None
-        """Of tasks with whole parts: their places in the endless sequence of parts."""
+        """If parts must be complete: each task's position in the endless sequence of parts."""
         if any(whole):
             self._places = _places(self._pattern, tuple(sizes), tuple(whole))
             self._count = len(self._places)
@@ -233,7 +238,7 @@ class MixTasks:
         return self._count
 
     def __getitem__(self, index: int) -> MixTask:
-        """One of a part's tasks."""
+        """Task ``index`` of the mixture."""
         if not 0 <= index < self._count:
             raise IndexError(f"task {index}: 0 to {self._count - 1}")
         if self._places is not None:
@@ -248,9 +253,10 @@ class MixTasks:
 def _places(
     pattern: tuple[int, ...], sizes: tuple[int, ...], whole: tuple[bool, ...]
 ) -> tuple[int, ...]:
-    """Places of tasks in the repeated pattern, up to the last task of the parts that are whole.
+    """Positions of tasks in the repeated pattern, up to the last task of the parts in ``whole``.
 
-    A part that has run out is passed over. Every episode makes an environment, so it is cached.
+    Parts that have run out are skipped. The result is cached, because every episode makes an
+    environment.
     """
     left = [size if kept else 0 for size, kept in zip(sizes, whole, strict=True)]
     played = [0] * len(sizes)

@@ -18,12 +18,14 @@ _AROUND = " \t\n.,!*\"'`"
 
 
 class EndpointJudge:
-    """A judge that asks a chat model for YES or NO; an asynchronous context manager on one loop.
+    """A judge that asks a chat model for YES or NO.
+
+    It is an asynchronous context manager, for one event loop.
 
     Args:
         url: the API's root: ``http://host:port/v1``.
         model: the judge's name in the API.
-        key: bearer token; "" for none.
+        key: bearer token, or "" if the API needs none.
         soft: whether to request log-probabilities, which the soft reward needs.
         limits: limits of one judgement.
     """
@@ -70,7 +72,7 @@ class EndpointJudge:
         return Judgement(_LABELS[label], self._probability(label, said.tokens))
 
     def _probability(self, label: str, tokens: Sequence[SaidToken]) -> float:
-        """Of the tokens up to the label's last one."""
+        """The probability of the tokens up to and including the label's last one."""
         text, total = "", 0.0
         for token in tokens:
             text += token.text

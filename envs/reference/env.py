@@ -1,7 +1,7 @@
 """``reference-qa-v0``: free answers, judged against an expert's reference answer.
 
 The judge reads the last line of the action and decides whether it agrees with the reference. The
-default judge is a rule that compares words, so everything runs offline.
+default judge is a rule that compares words, so the default settings need no network.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ INSTRUCTIONS = (
     "Think first if you like. Write your answer on the last line, and nothing else there."
 )
 OVER_LENGTH = ("length", "context_full")
-"""Finish reasons of an incomplete action."""
+"""Finish reasons of an action that was cut off."""
 SOFT_FLOOR = {GENERATED: 0.1, "rows": 0.3}
-"""Maximum overlap of a question's words with its answer."""
+"""Reward floors of the soft reward: the largest overlap of a question's words with its answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,26 +41,28 @@ class ReferenceQAOptions(RowOptions):
     """Options of questions, the judge and the reward."""
 
     sentences: int = 3
-    """Generated tasks: sentences per report, from 1 to 12."""
+    """Number of sentences per generated report, from 1 to 12."""
     reward: str = "binary"
-    """"binary": 1 if the judge accepts the answer; "soft": the judge's probability for that."""
+    """ "binary": 1 if the judge accepts the answer. "soft": the judge's probability that it is
+    right."""
     judge: str = RULE
-    """"rule": compares words; or the URL of an OpenAI-compatible API, http://host:port/v1."""
+    """ "rule" for a rule that compares words, or the URL of an OpenAI-compatible API:
+    http://host:port/v1."""
     judge_model: str = ""
     """The judge's name in the API."""
     judge_key: str = ""
-    """The environment variable that holds the URL's key; "" for none."""
+    """Name of the environment variable that holds the API's key; empty if the API needs none."""
     judge_timeout_s: float = 60.0
-    """Seconds of one request to the judge."""
+    """Seconds that one request to the judge may take."""
     judge_retries: int = 3
-    """Further attempts after a retryable failure."""
+    """Number of further attempts after a retryable failure."""
     judge_concurrent: int = 64
     """Maximum number of concurrent requests."""
     instructions: bool = True
     """Whether a system message holds the rules; without it the agent must know the rules."""
     step_timeout_s: float = 600.0
-    """Seconds that a step may wait before it fails (EnvFailure, retryable): all requests together,
-    and the wait in the queue."""
+    """Seconds that a step may wait before it fails (EnvFailure, retryable). They cover all
+    requests and the wait in the queue."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,7 +80,7 @@ class ReferenceQAOptions(RowOptions):
         self.limits()
 
     def limits(self) -> CallLimits:
-        """Of one judgement.
+        """The limits of one judgement.
 
         Raises:
             ValueError: a number is out of range.
@@ -115,7 +117,7 @@ class ReferenceQAEnv(TextEnv[ReferenceTask, ReferenceTask]):
 
     @classmethod
     def dataset(cls, options: EnvOptions) -> Dataset[ReferenceTask] | None:
-        """The data set of ``tasks``; None for generated tasks."""
+        """The data set of ``tasks``, or None if tasks are generated."""
         chosen = cast(ReferenceQAOptions, options)
         if chosen.tasks == GENERATED:
             return None
@@ -124,7 +126,7 @@ class ReferenceQAEnv(TextEnv[ReferenceTask, ReferenceTask]):
     @classmethod
     @asynccontextmanager
     async def open_services(cls, options: EnvOptions) -> AsyncIterator[Mapping[str, Any]]:
-        """The judge."""
+        """Open the judge."""
         chosen = cast(ReferenceQAOptions, options)
         if chosen.judge == RULE:
             yield {"judge": rule_judge}
@@ -147,7 +149,7 @@ class ReferenceQAEnv(TextEnv[ReferenceTask, ReferenceTask]):
         return task.question
 
     async def turn(self, action: Action) -> Reply:
-        """The judgement of the last line."""
+        """Judge the last line and end the episode."""
         answer = final_step(action) if action.finish_reason not in OVER_LENGTH else ""
         # An empty answer needs no judge.
         judgement = await self._judged(answer) if answer else Judgement(False)
@@ -160,16 +162,17 @@ class ReferenceQAEnv(TextEnv[ReferenceTask, ReferenceTask]):
         return finish({"judge": earned}, scores=scores)
 
     def gold_policy(self) -> Callable[[str], str]:
-        """Generated reports: reads them.
+        """A policy that answers every question.
 
-        Rows: the row's reference answer, which no agent sees.
+        For generated reports it reads the report. For rows it gives the row's reference answer,
+        which no agent sees.
         """
         if self._chosen.tasks == GENERATED:
             return read
         return lambda _: " ".join(self.state.reference.split())
 
     def demonstrator(self, rng: np.random.Generator) -> Callable[[str], str]:
-        """Generated reports only: a reader that picks a wrong sentence, or half of the answer."""
+        """A reader that picks wrong sentences or half answers, for generated reports only."""
         if self._chosen.tasks != GENERATED:
             raise NotImplementedError("rows have no imperfect author")
         return CarelessReader(rng)

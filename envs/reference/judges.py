@@ -32,7 +32,7 @@ class Judgement:
     """A judge's verdict on one answer."""
 
     correct: bool
-    """The label."""
+    """The judge's label: True if the answer agrees with the reference."""
     probability: float = 1.0
     """The judge's probability of its label, from 0 to 1."""
 
@@ -50,20 +50,20 @@ class Judgement:
     def soft(self) -> float:
         """The paper's soft reward: the judge's probability that the answer is right.
 
-        p(1) if the label is 1, and 1 - p(0) if it is 0 (section 3).
+        That is p(1) if the label is 1, and 1 - p(0) if the label is 0 (section 3).
         """
         return self.probability if self.correct else 1.0 - self.probability
 
 
 Judge = Callable[[str, str, str], Judgement | bool | Awaitable[Judgement | bool]]
-"""A function (question, reference, answer) -> judgement; plain functions run in a thread."""
+"""A function (question, reference, answer) -> judgement. Plain functions run in a thread."""
 
 
 async def rule_judge(question: str, reference: str, answer: str) -> Judgement:
-    """The paper's rule, which compares the words of answer and reference.
+    """The paper's rule, which compares the words of the answer with those of the reference.
 
     An answer is right if it equals the reference after SQuAD's normalisation. The soft reward of
-    other answers is Jaccard's index, from 0 to 1.
+    any other answer is its Jaccard index with the reference, from 0 to 1.
     """
     if exact_match(answer, [reference]):
         return Judgement(True)
@@ -71,7 +71,7 @@ async def rule_judge(question: str, reference: str, answer: str) -> Judgement:
 
 
 class ChooserJudge:
-    """A judge that takes the more probable of YES and NO, for example of a model in this process.
+    """A judge that gives the more probable of YES and NO, for example with a local model.
 
     Args:
         chooser: the model.
@@ -91,7 +91,7 @@ class ChooserJudge:
 
 
 async def ask(judge: Judge, question: str, reference: str, answer: str) -> Judgement:
-    """A judge's judgement.
+    """Call a judge and return its judgement.
 
     Raises:
         JudgeFailure: the judge gave no verdict.
@@ -111,5 +111,5 @@ async def ask(judge: Judge, question: str, reference: str, answer: str) -> Judge
 
 
 def final_step(text: str) -> str:
-    """The last non-empty line, stripped: the only part that the paper's judge reads."""
+    """The last non-empty line of a text, stripped. The paper's judge reads only this line."""
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")

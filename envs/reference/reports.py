@@ -1,6 +1,6 @@
-"""Generated reports on why things were closed, questions about them, and scripted policies.
+"""Generated reports about places that closed, questions about the causes, and scripted policies.
 
-The answer is a phrase of the report, so the prompt is enough and everything runs offline.
+The answer is a phrase of the report, so no other source is needed and everything runs offline.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ _SENTENCE = re.compile(r"The (\w+) of (\w+) was closed because of (a \w+ in the 
 _QUESTION = re.compile(r"Why was the (\w+) of (\w+) closed\?")
 
 RIGHT_SENTENCE, WHOLE_PHRASE = 0.6, 0.7
-"""Probabilities with which the careless reader finds the sentence, and copies its whole cause."""
+"""Probabilities that the careless reader finds the right sentence, and that it copies the whole
+cause."""
 
 
 class ReportTasks(DrawnTasks[ReferenceTask]):
-    """The reports of one split; a hash of the whole text selects the split.
+    """The reports of one split. A hash of the whole text selects the split.
 
     Args:
         split: "train", "validation" or "test".
@@ -71,10 +72,10 @@ def _draw(rng: random.Random, sentences: int) -> ReferenceTask:
 
 
 def read(observation: str) -> str:
-    """The answer: the cause in a report.
+    """The answer to an observation, which is a cause in its report.
 
     Raises:
-        ValueError: the text is no such report, or has no answer.
+        ValueError: the text is not such a report, or has no answer.
     """
     asked = _QUESTION.search(observation)
     causes = {(thing, place): cause for thing, place, cause in _SENTENCE.findall(observation)}
@@ -84,7 +85,7 @@ def read(observation: str) -> str:
 
 
 class CarelessReader:
-    """A policy that often takes the cause of another sentence, or only its beginning.
+    """A policy that often takes the cause from another sentence, or copies only its beginning.
 
     Args:
         rng: draws the errors.

@@ -10,7 +10,7 @@ from envs.datasets.splits import Dataset, arrange
 from envs.reference.task import ReferenceTask
 
 REFERENCES = ("reference", "reference_answer", "answer")
-"""Columns of the reference; the first one that a row has counts."""
+"""Columns that may hold the reference. The first that a row has is used."""
 
 
 @cache
@@ -27,7 +27,7 @@ def load_questions(source: str, columns: str = "") -> Dataset[ReferenceTask]:
 
 
 def questions_from(rows: Iterable[Row], source: str = "rows") -> Dataset[ReferenceTask]:
-    """As :func:`load_questions`, from rows.
+    """The questions of rows that are already loaded; see :func:`load_questions`.
 
     Raises:
         ValueError: as :func:`load_questions`.

@@ -1,7 +1,7 @@
-"""Short answers against gold ones: exact match, F1, cover match and Jaccard's index.
+"""Comparison of short answers with gold answers: exact match, F1, cover match, Jaccard index.
 
-Rajpurkar et al., "SQuAD: 100,000+ Questions for Machine Comprehension of Text" (2016), section
-6.1; the yes/no rule is HotpotQA's (Yang et al., 2018, official evaluation). Texts are normalised
+Rajpurkar et al., "SQuAD: 100,000+ Questions for Machine Comprehension of Text" (2016), section 6.1.
+The rule for yes and no is HotpotQA's (Yang et al., 2018, official evaluation). Texts are normalised
 before the comparison, by SQuAD's normaliser or by R1-Searcher's.
 """
 
@@ -29,9 +29,11 @@ def normalize_answer(text: str) -> str:
 
 
 def searcher_normalize(text: str) -> str:
-    """R1-Searcher's: as SQuAD's, but punctuation becomes a space, True yes, and False no.
+    """R1-Searcher's normaliser.
 
-    "well-known" is two words here and one in SQuAD (arXiv:2503.05592, the authors' reward servers).
+    It differs from SQuAD's in three ways: punctuation becomes a space, True becomes yes, and False
+    becomes no. "well-known" is therefore two words here and one in SQuAD (arXiv:2503.05592, the
+    authors' reward servers).
     """
     bare = _BOOLEANS.get(text, text).lower().translate(_BLANK_PUNCTUATION)
     return " ".join(_ARTICLE.sub(" ", bare).split())
@@ -51,8 +53,8 @@ def exact_match(
 def f1(prediction: str, golds: Sequence[str], normalize: Normalizer = normalize_answer) -> float:
     """The best F1 of word overlap over the golds, in [0, 1].
 
-    "yes", "no" and "noanswer" are only right or wrong: if prediction or gold is one of them, and
-    the two differ, F1 is 0.
+    "yes", "no" and "noanswer" earn no partial credit: if the prediction or the gold is one of them
+    and the two differ, F1 is 0.
     """
     return max(_f1(normalize(prediction), normalize(gold)) for gold in golds)
 
@@ -60,9 +62,10 @@ def f1(prediction: str, golds: Sequence[str], normalize: Normalizer = normalize_
 def cover_match(
     prediction: str, golds: Sequence[str], normalize: Normalizer = searcher_normalize
 ) -> float:
-    """1.0 if the prediction holds every word of a gold, in any order, otherwise 0.0.
+    """1.0 if the prediction contains every word of a gold, in any order, otherwise 0.0.
 
-    R1-Searcher's cover exact match (arXiv:2503.05592, stage 1); 0 for a gold without words.
+    This is R1-Searcher's cover exact match (arXiv:2503.05592, stage 1). A gold without words gives
+    0.
     """
     words = set(normalize(prediction).split())
     covers = (set(normalize(gold).split()) for gold in golds)
@@ -70,10 +73,10 @@ def cover_match(
 
 
 def jaccard(prediction: str, golds: Sequence[str]) -> float:
-    """The best share of common words among all words of prediction and gold, in [0, 1].
+    """The best Jaccard index over the golds: the share of common words among all words, in [0, 1].
 
-    The rule-based soft reward of Crossing the Reward Bridge (arXiv:2503.23829): sets of lower-case
-    words without punctuation, with articles. The share of two texts without words is 0.
+    This is the rule-based soft reward of Crossing the Reward Bridge (arXiv:2503.23829). It compares
+    sets of lower-case words without punctuation; articles are kept. Two texts without words have 0.
     """
     predicted = _words(prediction)
     return max(_index(predicted, _words(gold)) for gold in golds)

@@ -1,7 +1,7 @@
 """The rewards of ``envs.rewards`` as named components of a rubric, with options.
 
-The floor of a format is its full value, because tags alone earn it. The floor of comparisons of
-answers is 0, because environments read answers from tags or another format.
+The reward floor of a format is its full value, because a text of tags alone earns it. The floor of
+a comparison of answers is 0, because environments read an answer only in tags or another format.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from envs.rewards.rubric import Reward, Transcript
 
 
 def accuracy() -> Reward:
-    """The environment's own verdict (DeepSeek-R1-Zero's accuracy reward)."""
+    """The environment's own verdict, as in DeepSeek-R1-Zero's accuracy reward."""
     return Reward("accuracy", lambda transcript: transcript.correct)
 
 
 def verdict(right: float = 1.0, wrong: float = -1.0, none: float = -1.0) -> Reward:
-    """Values of a right answer, a wrong answer and no answer; by default DAPO's 1 and -1.
+    """Fixed values for a right answer, a wrong answer and no answer; by default DAPO's 1 and -1.
 
     Raises:
         ValueError: a right answer is not worth the most, or no answer is worth more than a wrong
@@ -38,22 +38,22 @@ def verdict(right: float = 1.0, wrong: float = -1.0, none: float = -1.0) -> Rewa
 
 
 def think_answer() -> Reward:
-    """A thought, then an answer, both in tags: ``thinking.think_answer_format``."""
+    """1 for a thought and then an answer, both in tags; see ``thinking.think_answer_format``."""
     return _text("think_answer", thinking.think_answer_format)
 
 
 def tag_count() -> Reward:
-    """A quarter for each think and answer tag: ``thinking.tag_count``."""
+    """A quarter for each think and answer tag; see ``thinking.tag_count``."""
     return _text("tag_count", thinking.tag_count)
 
 
 def one_think_end() -> Reward:
-    """One closing think tag on its own line (open-rs): ``thinking.one_think_end``."""
+    """1 for one closing think tag on its own line (open-rs); see ``thinking.one_think_end``."""
     return _text("one_think_end", thinking.one_think_end)
 
 
 def repetition(ngram: int = 3, max_penalty: float = -1.0) -> Reward:
-    """Minus the share of repeated n-grams in the agent's text: ``wording.repetition_penalty``.
+    """A penalty for repeated n-grams in the agent's text; see ``wording.repetition_penalty``.
 
     Raises:
         ValueError: an option is out of range.
@@ -70,7 +70,7 @@ def repetition(ngram: int = 3, max_penalty: float = -1.0) -> Reward:
 
 
 def language(language: str = "en") -> Reward:
-    """The share of thoughts in the language's script: ``wording.language_consistency``.
+    """The share of words in the language's script; see ``wording.language_consistency``.
 
     Raises:
         ValueError: the language's script is unknown.
@@ -86,40 +86,40 @@ def language(language: str = "en") -> Reward:
 
 
 def research_format() -> Reward:
-    """ReSearch's format in a complete text: ``format.research_format``."""
+    """1 for a complete text in ReSearch's format; see ``format.research_format``."""
     return _format("research_format", format.research_format)
 
 
 def searcher_format() -> Reward:
-    """R1-Searcher's format in a complete text: ``retrieval.searcher_format``."""
+    """1 for a complete text in R1-Searcher's format; see ``retrieval.searcher_format``."""
     return _format("searcher_format", retrieval.searcher_format)
 
 
 def search_r1_format() -> Reward:
-    """Search-R1's format in a complete text: ``retrieval.search_r1_format``."""
+    """1 for a complete text in Search-R1's format; see ``retrieval.search_r1_format``."""
     return _format("search_r1_format", retrieval.search_r1_format)
 
 
 def em(normalizer: str = "squad") -> Reward:
-    """Exact match with any gold: ``answers.exact_match``."""
+    """1 for an exact match with any gold; see ``answers.exact_match``."""
     normalize = _normalizer(normalizer)
     return _answer("em", lambda answer, golds: answers.exact_match(answer, golds, normalize))
 
 
 def f1(normalizer: str = "squad") -> Reward:
-    """The best F1 over the golds: ``answers.f1``."""
+    """The best F1 over the golds; see ``answers.f1``."""
     normalize = _normalizer(normalizer)
     return _answer("f1", lambda answer, golds: answers.f1(answer, golds, normalize))
 
 
 def cover_em(normalizer: str = "r1-searcher") -> Reward:
-    """Whether the answer holds all words of a gold: ``answers.cover_match``."""
+    """1 if the answer contains all words of a gold; see ``answers.cover_match``."""
     normalize = _normalizer(normalizer)
     return _answer("cover_em", lambda answer, golds: answers.cover_match(answer, golds, normalize))
 
 
 def jaccard() -> Reward:
-    """Share of common words with a gold: ``answers.jaccard``."""
+    """The share of words in common with a gold; see ``answers.jaccard``."""
     return _answer("jaccard", answers.jaccard)
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 
 def research_format(text: str) -> str | None:
-    r"""The first violation of ReSearch's format; None if there is none.
+    r"""The first violation of ReSearch's format, or None if there is none.
 
     The format: at least one ``<think>``, each with its ``</think>``; after each ``<search>``, in
-    this order, ``</search>``, ``<result>`` and ``</result>``; and exactly one ``<answer>`` with
-    its ``</answer>``, a ``\boxed{...}`` between them (arXiv:2503.19470, section 2.3; the order of
-    the search tags follows the authors' code).
+    this order, ``</search>``, ``<result>`` and ``</result>``; and exactly one ``<answer>`` with its
+    ``</answer>``, a ``\boxed{...}`` between them (arXiv:2503.19470, section 2.3; the order of the
+    search tags follows the authors' code).
     """
     if text.count("<think>") != text.count("</think>"):
         return "<think> and </think> are not in pairs"
@@ -34,7 +34,8 @@ def research_format(text: str) -> str | None:
 def boxed_answer(text: str) -> str | None:
     r"""The stripped content of the last ``\boxed{...}`` between ``<answer>`` and ``</answer>``.
 
-    None without such a box. Braces are balanced: ``\boxed{\frac{1}{2}}`` holds ``\frac{1}{2}``.
+    Returns None if there is no such box. Braces are balanced: ``\boxed{\frac{1}{2}}`` holds
+    ``\frac{1}{2}``.
     """
     _, found, rest = text.rpartition("<answer>")
     answer, closed, _ = rest.partition("</answer>")
@@ -42,9 +43,9 @@ def boxed_answer(text: str) -> str | None:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""The stripped content of the last ``\boxed{...}`` in a text; None without one.
+    r"""The stripped content of the last ``\boxed{...}`` in a text, or None if there is no box.
 
-    Braces are balanced; if the last box is not closed, the result is None.
+    Braces are balanced. If the last box is not closed, the result is None.
     """
     start = text.rfind(r"\boxed{")
     if start < 0:

@@ -18,7 +18,7 @@ class MathReward:
     rubric: str
     """The rubric, as a text for ``envs.rewards.make_rubric``."""
     find_answer: Callable[[str], str | None] = last_boxed
-    """Finds the answer in the agent's last action; None if there is none."""
+    """Returns the answer in the agent's last action, or None if there is none."""
     instructions: str = r"Put the answer in \boxed{ }."
 
 
@@ -35,7 +35,10 @@ MATH_REWARDS: Mapping[str, MathReward] = {
     "open-rs": MathReward("2*accuracy + one_think_end", instructions=_THINK),
     "orz": MathReward("accuracy", boxed_answer, _TAGS),
 }
-"""Rewards by name: DeepSeek-R1-Zero (arXiv:2501.12948, accuracy plus format at equal weight; the
-paper does not state the weights, here 1 each), the same with open-r1's tag count, open-rs
-(arXiv:2503.16219, weights 2 and 1), and Open-Reasoner-Zero (arXiv:2503.24290, no reward for the
-format, and the box counts only inside ``<answer>``)."""
+"""Rewards by name.
+
+"r1-zero" is DeepSeek-R1-Zero's (arXiv:2501.12948): accuracy plus format, each with weight 1
+because the paper states no weights. "open-r1-tags" replaces the format by open-r1's tag count.
+"open-rs" has weights 2 and 1 (arXiv:2503.16219). "orz" is Open-Reasoner-Zero's
+(arXiv:2503.24290): the format earns no reward, and the box counts only inside ``<answer>``.
+"""

@@ -1,4 +1,4 @@
-"""Rewards by name, built in or from plug-ins, in two kinds.
+"""Rewards by name, built in or from plug-ins. There are two kinds.
 
 A ``rubric`` reads the text of one episode. A ``shaping`` reads token counts and whole groups of
 episodes; ``rl.credit.shaping`` defines it. Plug-ins advertise both kinds in the entry-point group
@@ -24,7 +24,8 @@ def register(kind: Kind, name: str, target: Any) -> None:
     """Register a reward, a factory of rewards, or ``"module:attribute"`` of either.
 
     Raises:
-        ValueError: the name is taken, or not of lower-case letters, digits and underscores.
+        ValueError: the name is taken, or has other characters than lower-case letters, digits and
+            underscores.
     """
     full = f"{kind}.{name}"
     if not _NAME.fullmatch(full):
@@ -38,11 +39,11 @@ def names(kind: Kind) -> list[str]:
 
 
 def find(kind: Kind, name: str) -> Any:
-    """The registered object of a name: a reward of this kind, or a factory of such rewards.
+    """The object registered under a name: a reward of this kind, or a factory of such rewards.
 
     Raises:
         UnknownNameError: the name is not registered; the message lists known names.
-        PluginImportError: the plug-in that owns it fails to import.
+        PluginImportError: the plug-in that registers the name fails to import.
         ValueError: the reward is of the other kind.
     """
     known = names(kind)
@@ -55,7 +56,7 @@ def find(kind: Kind, name: str) -> Any:
 
 
 def make_rubric(text: str, key: str = "rubric") -> Rubric:
-    """The rubric of a text such as ``f1 + 0.1*research_format``.
+    """Make the rubric that a text such as ``f1 + 0.1*research_format`` describes.
 
     Besides registered names, the text may hold ``gate(rubric, at_least=1.0)`` and
     ``sequential(condition, ..., rubric)``.
@@ -67,7 +68,7 @@ def make_rubric(text: str, key: str = "rubric") -> Rubric:
     Raises:
         ValueError: the text is malformed, or an option or a combination is wrong.
         UnknownNameError: a name is not registered.
-        PluginImportError: the plug-in that owns a name fails to import.
+        PluginImportError: the plug-in that registers a name fails to import.
     """
     terms = parse_terms(key, text)
     try:

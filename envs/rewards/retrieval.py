@@ -1,7 +1,8 @@
 """Rewards of R1-Searcher and Search-R1 for a whole text: formats and their values.
 
 ReSearch's format is in ``envs.rewards.format``. A text is the agent's text with the inserted
-results, without the prompt; R1-Searcher's prompt opens ``<think>`` itself.
+results, without the prompt. R1-Searcher's prompt ends with ``<think>``, so its texts do not contain
+that tag.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from envs.rewards.answers import cover_match, exact_match, f1, normalize_answer,
 BEGIN_QUERY, END_QUERY = "<|begin_of_query|>", "<|end_of_query|>"
 BEGIN_DOCUMENTS, END_DOCUMENTS = "<|begin_of_documents|>", "<|end_of_documents|>"
 LONGEST_ANSWER = 10
-"""Words."""
+"""Maximum number of words in an answer."""
 _SEARCH_TAGS = (
     *(BEGIN_QUERY, END_QUERY, BEGIN_DOCUMENTS, f"{BEGIN_DOCUMENTS}\n", f"{BEGIN_DOCUMENTS}\n(1)"),
     *(END_DOCUMENTS, f"{END_DOCUMENTS}\n\n"),
@@ -38,29 +39,29 @@ _INFORMATION = re.compile(r"<information>(.*?)</information>", re.DOTALL)
 
 
 def tagged_answer(text: str) -> str | None:
-    """The stripped content of the last complete pair of answer tags; None without a pair.
+    """The stripped content of the last complete pair of answer tags, or None without a pair.
 
-    Search-R1's code requires a second pair, because its texts include the prompt, which has one.
+    Search-R1's code requires two pairs, because its texts include the prompt, which has one.
     """
     pairs = _ANSWER.findall(text)
     return pairs[-1].strip() if pairs else None
 
 
 def searcher_calls(text: str) -> int | None:
-    """Number of searches with documents in a text; None if a tag is wrong.
+    """Number of searches with documents in a text, or None if a tag is wrong.
 
-    R1-Searcher's seven counts: queries and documents open and close equally often; a line break and
-    ``(1)`` follow the opening tag of documents, and two line breaks follow the closing tag.
+    R1-Searcher makes seven counts. Queries and documents must open and close equally often. A line
+    break and ``(1)`` must follow the opening tag of documents, and two line breaks the closing tag.
     """
     counts = {text.count(tag) for tag in _SEARCH_TAGS}
     return counts.pop() if len(counts) == 1 else None
 
 
 def searcher_format(text: str) -> str | None:
-    """The first violation of R1-Searcher's format (its server ``qwen_zero``), or None.
+    """The first violation of R1-Searcher's format, or None if there is none.
 
-    arXiv:2503.05592, section 3.2, and train/reward_server_qwen_zero.py. A text without searches is
-    allowed.
+    The format is that of the paper (arXiv:2503.05592, section 3.2) and of the authors' server
+    ``qwen_zero`` (train/reward_server_qwen_zero.py). A text without searches is allowed.
     """
     answer = _searcher_answer(text) or ""
     if searcher_calls(text) is None:
@@ -81,15 +82,15 @@ def searcher_format(text: str) -> str | None:
 
 
 def searcher_zero_reward(text: str, golds: Sequence[str]) -> dict[str, float]:
-    """R1-Searcher for Qwen, one stage: F1, and -2 for a wrong format."""
+    """R1-Searcher's rewards for Qwen, which has one stage: F1, and -2 for a wrong format."""
     fault = searcher_format(text)
     return {"answer": _searcher_f1(text, golds), "format": 0.0 if fault is None else -2.0}
 
 
 def searcher_stage1_reward(text: str, golds: Sequence[str]) -> dict[str, float]:
-    """R1-Searcher for Llama, stage 1: rewards searching and the format.
+    """R1-Searcher's rewards for Llama in stage 1, for searching and for the format.
 
-    The paper: 0.5 for at least one search, 0.5 for the tags of thought and answer. The code
+    The paper gives 0.5 for at least one search and 0.5 for the tags of thought and answer. The code
     (train/reward_server_llama_stage1.py) adds 1 for an answer that covers a gold, and -1 for any
     other answer or none.
     """
@@ -105,9 +106,10 @@ def searcher_stage1_reward(text: str, golds: Sequence[str]) -> dict[str, float]:
 def searcher_stage2_reward(
     text: str, golds: Sequence[str], penalty: float = -1.0
 ) -> dict[str, float]:
-    """R1-Searcher for Llama, stage 2: F1, and a penalty for a wrong format.
+    """R1-Searcher's rewards for Llama in stage 2: F1, and a penalty for a wrong format.
 
-    The penalty is -1 in its code (train/reward_server_llama_stage2.py), -2 in the paper.
+    The penalty is -1 in the authors' code (train/reward_server_llama_stage2.py) and -2 in the
+    paper.
     """
     english = not _CHINESE.search(_DOCUMENTS.sub("", text))
     right = searcher_calls(text) is not None and _searcher_pairs(text) and english
@@ -115,7 +117,7 @@ def searcher_stage2_reward(
 
 
 def search_r1_format(text: str) -> str | None:
-    """The first violation of Search-R1's format; None if there is none.
+    """The first violation of Search-R1's format, or None if there is none.
 
     The format: thought, search and information, thought, ..., thought, answer, with only white
     space between, before and after them (v0.3, qa_em_format.py).
@@ -145,8 +147,8 @@ def search_r1_reward(
     Args:
         text: the agent's text with the inserted results.
         golds: right answers.
-        structure: reward for the right format with a wrong answer or none; also the deduction for
-            a right answer in a wrong format.
+        structure: reward for the right format with a wrong answer or none. A right answer in a
+            wrong format loses the same amount.
         final: reward for a wrong answer in a wrong format.
         retrieval: additional reward for a gold in a passage, only together with ``structure``.
     """
@@ -166,7 +168,7 @@ def _found(text: str, golds: Sequence[str]) -> bool:
 
 
 def _searcher_answer(text: str) -> str | None:
-    """The text between the last ``<answer>`` and ``</answer>``; None if a tag is missing."""
+    """The text between the last ``<answer>`` and ``</answer>``, or None if a tag is missing."""
     if "<answer>" not in text or "</answer>" not in text:
         return None
     return text.split("<answer>")[-1].split("</answer>")[0].strip()

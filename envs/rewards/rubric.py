@@ -11,40 +11,40 @@ _TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transcript:
-    """A finished episode, as rubrics read it."""
+    """A finished episode, as rubrics receive it."""
 
     question: str = ""
     """The first observation."""
     text: str
-    """The agent's text with the inserted results; rewards of formats read it."""
+    """The agent's text with the inserted results. Rewards for formats read this text."""
     written: str
-    """The agent's own text."""
+    """The text that the agent itself wrote."""
     answer: str | None = None
-    """The answer that the environment found in the text; None if there is none."""
+    """The answer that the environment found in the text, or None if there is none."""
     golds: tuple[str, ...] = ()
-    """Right answers; empty if texts cannot decide between right and wrong."""
+    """Right answers. Empty if comparing texts cannot decide whether an answer is right."""
     correct: float = 0.0
     """The environment's own verdict, from 0 to 1."""
     complete: bool = True
-    """Whether the text is complete; False if it reached a limit."""
+    """Whether the text is complete. False if generation reached a limit."""
 
 
 class Rubric:
-    """A pure function of a transcript, with bounds of its values.
+    """A pure function of a transcript, with known bounds of its values.
 
-    :class:`Reward` wraps a function; :class:`WeightedSum`, :class:`Gate` and :class:`Sequential`
+    :class:`Reward` wraps a function. :class:`WeightedSum`, :class:`Gate` and :class:`Sequential`
     combine rubrics.
     """
 
     names: tuple[str, ...]
-    """Names of the contributions; every result has all of them."""
+    """Names of the contributions. Every result has all of them."""
     reward_range: tuple[float, float]
-    """Least and greatest sum of the contributions."""
+    """Lowest and highest sum of the contributions."""
     reward_floor: float
-    """The most that an empty, random, parroting or tag-spamming text may earn."""
+    """The most that a text may earn if it is empty, random, parroted, or full of tags."""
 
     def __call__(self, transcript: Transcript) -> dict[str, float]:
-        """The named contributions."""
+        """The contributions of a transcript, by name."""
         raise NotImplementedError
 
     def total(self, transcript: Transcript) -> float:
@@ -76,7 +76,7 @@ class Reward(Rubric):
             raise ValueError(f"reward_range ({self.reward_range}) of {self.name!r} must rise")
 
     def __call__(self, transcript: Transcript) -> dict[str, float]:
-        """The score under its name.
+        """The score of a transcript, under the reward's name.
 
         Raises:
             ValueError: the score is not a number, or is outside the declared range.
@@ -122,7 +122,7 @@ class WeightedSum(Rubric):
         self.reward_floor = sum(floors)
 
     def __call__(self, transcript: Transcript) -> dict[str, float]:
-        """Every part's contributions, weighted."""
+        """The weighted contributions of all parts."""
         return {
             name: weight * value
             for weight, part in self.parts
@@ -131,10 +131,10 @@ class WeightedSum(Rubric):
 
 
 class Gate(Rubric):
-    """A rubric whose contributions are all 0 below a threshold.
+    """A rubric that counts only at or above a threshold; below it, all contributions are 0.
 
     Args:
-        rubric: the rubric; its contributions count if their sum is at least ``at_least``.
+        rubric: the rubric whose sum is compared with the threshold.
         at_least: the threshold.
     """
 
@@ -150,19 +150,18 @@ class Gate(Rubric):
         )
 
     def __call__(self, transcript: Transcript) -> dict[str, float]:
-        """The rubric's contributions, or zeros."""
+        """The rubric's contributions, or zeros below the threshold."""
         given = self.rubric(transcript)
         enough = sum(given.values()) >= self.at_least - _TOLERANCE
         return given if enough else dict.fromkeys(given, 0.0)
 
 
 class Sequential(Rubric):
-    """Conditions in order, and then a rubric, which counts if each condition earned a reward.
+    """A rubric behind conditions: it counts only if every condition earns a positive reward.
 
     Args:
-        rubrics: the conditions, then the rubric. The first condition that earns 0 or less ends the
-            evaluation, and the contributions are all 0; later rubrics, for example a costly judge,
-            are not evaluated.
+        rubrics: the conditions, then the rubric. If a condition earns 0 or less, all contributions
+            are 0 and later rubrics, for example a costly judge, are not evaluated.
 
     Raises:
         ValueError: there are no rubrics.
@@ -182,7 +181,7 @@ class Sequential(Rubric):
         self.reward_range, self.reward_floor = (low, high), floor
 
     def __call__(self, transcript: Transcript) -> dict[str, float]:
-        """The last rubric's contributions, or zeros."""
+        """The last rubric's contributions, or zeros if a condition failed."""
         if all(condition.total(transcript) > 0 for condition in self.conditions):
             return self.last(transcript)
         return dict.fromkeys(self.names, 0.0)

@@ -1,7 +1,7 @@
 """Parser of weighted sums of names: ``f1 + 0.1*research_format``.
 
-The syntax is a subset of Python's, parsed and never executed: names, calls with literals, numbers
-as weights, ``+``, ``-``, ``*`` and parentheses. Commas and lists mean sums, too.
+The syntax is a subset of Python's: names, calls with literals, numbers as weights, ``+``, ``-``,
+``*`` and parentheses. Commas and lists also mean sums. The text is parsed and never executed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Term:
     weight: float
     name: str
     inner: tuple[tuple[Term, ...], ...] = ()
-    """Sums among the arguments: ``gate(f1 + tags)``."""
+    """Sums that are arguments, as in ``gate(f1 + tags)``."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Literal arguments by name."""
 

@@ -25,10 +25,10 @@ SCRIPTS: dict[str, tuple[str, ...]] = {
 
 
 def repetition_penalty(text: str, ngram: int = 3, max_penalty: float = -1.0) -> float:
-    """The share of repeated n-grams, times ``max_penalty``; 0 for fewer than n words.
+    """The share of repeated n-grams, times ``max_penalty``. A text of fewer than n words has 0.
 
     Yeo et al., *Demystifying Long Chain-of-Thought Reasoning* (arXiv:2502.03373, appendix C.2), as
-    in open-r1, but for Chinese and Japanese characters, each of which is a word here.
+    in open-r1. In contrast to open-r1, each Chinese or Japanese character counts as a word.
     """
     words = _WORD.findall(text.lower())
     total = len(words) - ngram + 1
@@ -39,11 +39,11 @@ def repetition_penalty(text: str, ngram: int = 3, max_penalty: float = -1.0) -> 
 
 
 def language_consistency(text: str, language: str = "en") -> float:
-    """The share of words whose letters are all of the language's script; 0 without any words.
+    """The share of words whose letters all belong to the language's script; 0 without words.
 
     DeepSeek-R1's language reward (arXiv:2501.12948, section 2.3.2) counts words of the target
-    language. This function compares scripts, which suffices for English and Chinese but not for
-    English and French. Words without letters (numbers, signs of formulas) are ignored.
+    language. This function compares scripts, which distinguishes English from Chinese but not
+    English from French. Words without letters (numbers, symbols in formulas) are ignored.
 
     Args:
         text: the chain of thought.

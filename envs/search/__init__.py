@@ -1,1 +1,1 @@
-"""search-qa: questions about people who do not exist, answered by searching."""
+"""search-qa: questions about invented people, answered by searching."""

@@ -1,16 +1,17 @@
-r"""``search-qa-v0``: answer a question by searching, in the style of ReSearch or of four others.
+r"""``search-qa-v0``: answer a question by searching.
 
-In ReSearch's syntax one assistant message holds the whole episode (arXiv:2503.19470)::
+The default format is that of ReSearch, in which one assistant message holds the whole episode
+(arXiv:2503.19470)::
 
     <think> ... </think> <search> sport of Bako </search> <result>
     The sport of Bako is chess.
     </result> <think> ... </think> <answer> \boxed{chess} </answer>
 
-Generation halts at ``</search>``; the environment inserts the result, and the message continues.
-An action without a search ends the episode, with an answer or without one. As in ReSearch, the
-agent gets no message, only a reward of 0. ``envs.search.protocol`` has the other syntaxes and their
-rewards, one row each. Questions come from an invented world or a data set; passages come from the
-world, the rows, an index or a server.
+Generation halts at ``</search>``. The environment inserts the result, and the message continues. An
+action without a search ends the episode, whether it contains an answer or not. As in ReSearch, a
+mistake in the format earns a reward of 0 and causes no message to the agent.
+``envs.search.protocol`` has the other formats and their rewards. Questions come from an invented
+world or a data set. Passages come from the world, the rows, an index or a server.
 """
 
 from __future__ import annotations
@@ -59,9 +60,9 @@ from tools.tool import ToolResult
 
 WORLD = "world"
 SEARCH_TIMEOUT_S = 30.0
-"""Maximum seconds of one search of a server, including further attempts."""
+"""Maximum seconds that one search on a server may take, including retries."""
 OVER_LENGTH = ("length", "context_full")
-"""Finish reasons of an incomplete action."""
+"""Finish reasons of an action that was cut off."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,32 +70,34 @@ class SearchQAOptions(ToolOptions, RowOptions):
     """Options of questions, searches and rewards."""
 
     max_turns: int = 4
-    """Actions per episode: searches and the answer."""
+    """Maximum number of actions per episode: searches and the answer."""
     tasks: str = WORLD
-    """"world", or rows in a layout of ``envs.search.rows``: a path to .jsonl, .jsonl.gz, .parquet
-    or .json, a folder of them, or a Hugging Face hub id."""
+    """ "world" for questions about an invented world, or rows in a layout of ``envs.search.rows``:
+    a path to .jsonl, .jsonl.gz, .parquet or .json, a folder of them, or a Hugging Face hub id."""
     retriever: str = ""
-    """Source of passages: "" for those of the world or the rows, the folder of an index, or the
-    address of a server (http://HOST:PORT)."""
+    """Source of passages: the folder of an index, or the address of a server (http://HOST:PORT).
+    If empty, the world or the rows provide the passages."""
     wire: str = "search-r1"
     """Wire format of the server: "search-r1", "re-search" or "r1-searcher"."""
     hops: str = "mixed"
-    """Kind of the world's questions: the number of passages that an answer needs ("1", "2", "3"),
-    "comparison" (of the ages of two people), "mixed" (one and two in turn) or "all"."""
+    """Kind of questions about the world: the number of passages that an answer needs ("1", "2",
+    "3"), "comparison" (of the ages of two people), "mixed" (alternates one and two) or "all"."""
     distractors: int = 0
-    """Number of passages about each person of the world, up to 12, that no question needs."""
+    """Number of additional passages about each person of the world, up to 12. No question needs
+    them."""
     top_n: int = 1
-    """Passages shown per search."""
+    """Number of passages that each search shows."""
     syntax: str = "re-search"
     """Text format of calls and answers: "re-search", "r1-searcher", "search-r1", "fenced", "json",
-    or "chat": the model's own format, by its chat template."""
+    or "chat" for the format of the model's own chat template."""
     variant: str = ""
-    """Variant of the syntax's reward; "": the first one. "r1-searcher" has "stage-2", "stage-1" and
-    "zero"; "search-r1" has "plain" and "format"."""
+    """Variant of the syntax's reward; empty for the first one. "r1-searcher" has "stage-2",
+    "stage-1" and "zero"; "search-r1" has "plain" and "format"."""
     reward: str = "code"
-    """"code": the reward of the syntax's published code; "paper": the reward of its paper.
-    ReSearch's code: F1, 0 for a wrong format or an unfinished text, 0.1 for a wrong answer in the
-    right format. Its paper: the same, but a right answer in a wrong format counts."""
+    """ "code" for the reward of the syntax's published code, or "paper" for that of its paper.
+    ReSearch's code gives F1, but 0 for a wrong format or an unfinished text, and 0.1 for a wrong
+    answer in the right format. Its paper differs in that a right answer in a wrong format
+    counts."""
     rubric: str = ""
     """A sum of named rewards that replaces ``reward``: "f1 + 0.1*research_format"."""
 
@@ -124,9 +127,9 @@ class SearchState:
 
     task: SearchTask
     text: str = ""
-    """The assistant's message so far, including results."""
+    """The assistant's message so far, including inserted results."""
     written: str = ""
-    """The agent's own text."""
+    """The text that the agent itself wrote."""
     num_searches: int = 0
 
 
@@ -144,7 +147,7 @@ def _tasks(options: SearchQAOptions) -> Tasks[SearchTask]:
 
 @asynccontextmanager
 async def _retriever(options: SearchQAOptions) -> AsyncIterator[Retriever]:
-    """The retriever of the options."""
+    """Open the retriever that the options select."""
     if options.retriever:
         # Shorter than the step's deadline, so that the failure describes the server.
         timeout_s = min(SEARCH_TIMEOUT_S, 0.8 * options.step_timeout_s)
@@ -199,7 +202,7 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
 
     @classmethod
     def dataset(cls, options: EnvOptions) -> Dataset[SearchTask] | None:
-        """The data set of ``tasks``; None for generated tasks."""
+        """The data set of ``tasks``, or None for questions about the world."""
         chosen = cast(SearchQAOptions, options)
         if chosen.tasks == WORLD:
             return None
@@ -208,7 +211,7 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
     @classmethod
     @asynccontextmanager
     async def open_services(cls, options: EnvOptions) -> AsyncIterator[Mapping[str, Any]]:
-        """The search tool over the options' passages, and the named tools."""
+        """Open the search tool over the options' passages, and the named tools."""
         chosen = cast(SearchQAOptions, options)
         async with super().open_services(options) as opened, _retriever(chosen) as retriever:
             # The world's sentences name their person; only Search-R1's format has titles.
@@ -223,7 +226,7 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
         return task.question
 
     async def turn(self, action: Action) -> Reply:
-        """A search's result, or the end."""
+        """Reply with a search's result, or end the episode."""
         protocol = self._protocol
         calls = self.syntax.calls(action)
         if not calls:
@@ -256,14 +259,14 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
         return go_on(observation, tool_calls=records)
 
     def difficulty(self, task_index: int) -> float:
-        """Grows with the number of passages that an answer needs, up to three."""
+        """A difficulty that grows with the number of passages that an answer needs, up to three."""
         return min(max(self.tasks[task_index].hops - 1, 0) / 2, 1.0)
 
     def gold_policy(self) -> Callable[[str], str]:
-        """Searches for each hop of the question and answers with the result.
+        """A policy that searches for each hop of the question and answers with the last result.
 
-        Rows: searches for the pages that the row names and gives the row's answer, which no agent
-        sees.
+        For rows it searches for the pages that the row names, and gives the row's answer, which no
+        agent sees.
         """
         if self._chosen.tasks == WORLD:
             return GoldPolicy(self._style)
@@ -280,7 +283,7 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
         return act
 
     def demonstrator(self, rng: np.random.Generator) -> Callable[[str], str]:
-        """The world only: the gold policy with errors: guesses, sloppy queries, an omitted hop."""
+        """The gold policy with guesses, sloppy queries and omitted hops, for the world only."""
         chosen = self._chosen
         if chosen.tasks != WORLD:
             raise NotImplementedError("rows have no imperfect author")
@@ -297,14 +300,14 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
         return STYLES[self._protocol.syntax.name]
 
     def _instructions(self, own_prompt: bool) -> str | None:
-        """The system prompt: the rules of tools and, unless the task has them, of the syntax."""
+        """The system prompt: rules of the tools and, unless the task states them, of the syntax."""
         if not self._chosen.instructions:
             return None
         syntax = "" if own_prompt else self._protocol.instructions
         return "\n".join(filter(None, [syntax, self.tool_rules])) or None
 
     def _shown(self, call: Call, result: ToolResult) -> str:
-        """The inserted text for a call's result; also counts searches."""
+        """The text to insert for a call's result. Also counts the searches."""
         self.state.num_searches += call.tool == "search"
         # Only the search tool's data is a list of passages.
         shown = ToolResult(result.text) if call.tool in self.named_tools else result
@@ -319,7 +322,8 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
     ) -> tuple[dict[str, float], dict[str, float]]:
         """Rewards and scores of the episode whose last action is ``last``.
 
-        The answer is the submitted one, or else the one that the syntax finds in the text.
+        The answer is the submitted one or, without one, the answer that the syntax finds in the
+        text.
         """
         state = self.state
         text = self._protocol.as_searches(state.text, self.named_tools)

@@ -1,4 +1,4 @@
-r"""Text formats and rewards of ``search-qa-v0``, one row for each of six syntaxes.
+r"""Text formats and rewards of ``search-qa-v0``: a table with one row for each of six syntaxes.
 
 A protocol is a row: the syntax of calls, the rules for the agent, the format of passages, the
 position of the answer, and the rewards by variant and by source (paper or code).
@@ -55,7 +55,7 @@ Rewards = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Pay:
-    """A reward, the range of an episode's return, and the reward of tags without words."""
+    """A reward with its range and its floor: the most that tags without words earn."""
 
     rewards: Callable[[Transcript], Rewards]
     least: float = 0.0
@@ -71,33 +71,34 @@ class Protocol:
     instructions: str
     """The rules, for a system message."""
     answer: Callable[[str], str | None]
-    """Finds the answer in a whole text; None if there is none."""
+    """Returns the answer in a whole text, or None if there is none."""
     fault: Callable[[str], str | None]
-    """Describes the first violation of the format in a whole text; None if there is none."""
+    """Describes the first violation of the format in a whole text. None if there is none."""
     pay: Mapping[str, Mapping[str, Pay]]
     """Rewards by variant, then by "code" or "paper"; the first variant is the default."""
     numbered: Callable[[int, Passage], str] | None = None
-    """Formats the n-th passage, from 1; None: the search tool's format."""
+    """Formats the n-th passage, counted from 1. If None, the search tool's format is used."""
     before_text: str = ""
-    """Text before a result without passages, if ``numbered`` is set."""
+    """Text to put before a result without passages, if ``numbered`` is set."""
     normalize: Normalizer = normalize_answer
-    """Normaliser of the scores ``em`` and ``f1``."""
+    """Normaliser for the scores ``em`` and ``f1``."""
     prefill: str = ""
-    """Tag that the prompt opens before the agent's text."""
+    """Opening tag at the end of the prompt, before the agent's text."""
     ends: tuple[str, ...] = ()
-    """Further stop strings, which end the episode."""
+    """Additional stop strings, which end the episode."""
     retry: str | None = None
-    """Reply to an action without a search and an answer; None: it ends the episode."""
+    """Reply to an action with neither a search nor an answer. If None, such an action ends the
+    episode."""
     query_tags: tuple[str, str] | None = None
-    """Tags around a query, for rewards of the whole text's format."""
+    """Tags around a query, for rewards that check the format of the whole text."""
     whole: bool = True
-    """Whether the answer is sought in the whole text, including passages, as in published code;
-    False: only in the last action."""
+    """Where the answer is sought. True: in the whole text including passages, as in published
+    code. False: in the last action only."""
 
     def as_searches(self, text: str, tools: Iterable[str]) -> str:
-        """A text with calls of other tools rewritten as searches, for rewards that read formats.
+        """Rewrite calls of other tools as searches, for rewards that check the format.
 
-        The papers' formats know no other tools.
+        The papers' formats have no other tools.
         """
         if self.query_tags is not None:
             for name in tools:
@@ -106,7 +107,7 @@ class Protocol:
         return text
 
     def shown(self, result: ToolResult) -> str:
-        """The inserted text for a search's result; for other tools, the result's text."""
+        """The text to insert for a search's result. Other tools insert their result's own text."""
         if self.numbered is None:
             return self.syntax.wrap(result.text)
         found = result.data if isinstance(result.data, list) else []
@@ -126,13 +127,13 @@ class Protocol:
 
 
 def research_reward(f1_score: float, right_format: bool, kind: str) -> Rewards:
-    """ReSearch's reward, as "answer" and "format".
+    """ReSearch's rewards, named "answer" and "format".
 
     Args:
         f1_score: best F1 over the golds; 0 without an answer.
         right_format: whether the format holds and the text is complete.
-        kind: "code": F1, 0 for a wrong format, 0.1 for a wrong answer in the right one; "paper":
-            the same, but a right answer in a wrong format counts.
+        kind: "code" gives F1, but 0 for a wrong format, and 0.1 for a wrong answer in the right
+            format. "paper" differs in that a right answer in a wrong format counts.
     """
     if kind == "code" and not right_format:
         return {"answer": 0.0, "format": 0.0}
@@ -152,7 +153,7 @@ def _research(kind: str, transcript: Transcript) -> Rewards:
 
 
 def _searcher_paper_stage1(transcript: Transcript) -> Rewards:
-    """Without the reward of an answer, which only the code has."""
+    """R1-Searcher's stage 1 in the paper, without the reward for an answer that its code adds."""
     rewards = searcher_stage1_reward(transcript.text, transcript.golds)
     return {"search": rewards["search"], "format": rewards["format"]}
 
@@ -160,8 +161,8 @@ def _searcher_paper_stage1(transcript: Transcript) -> Rewards:
 def _searcher_passage(passage: Passage) -> str:
     """A passage in the format of R1-Searcher's corpus, with two spaces after "Text:".
 
-    The numbers before passages are those of its experience_maker.py; the form of a passage is that
-    of wiki_corpus_index_bulid/samples/train_np_title_abs_sample_100.tsv.
+    R1-Searcher's experience_maker.py numbers the passages. Their form is that of
+    wiki_corpus_index_bulid/samples/train_np_title_abs_sample_100.tsv.
     """
     return f"Title: {passage.title} Text:  {passage.text}" if passage.title else passage.text
 
@@ -171,7 +172,7 @@ def _no_answer(text: str) -> str | None:
 
 
 def _both(pay: Pay) -> dict[str, Pay]:
-    """One reward for "code" and "paper"."""
+    """The same reward for "code" and "paper"."""
     return {"code": pay, "paper": pay}
 
 
@@ -293,7 +294,7 @@ _CHAT = replace(
 PROTOCOLS: Mapping[str, Protocol] = {
     row.syntax.name: row for row in (_RESEARCH, _R1_SEARCHER, _SEARCH_R1, _FENCED, _JSON, _CHAT)
 }
-"""By the name of their syntax."""
+"""Protocols by the name of their syntax."""
 
 
 def find_pay(syntax: str, variant: str, reward: str) -> Pay:
@@ -301,7 +302,7 @@ def find_pay(syntax: str, variant: str, reward: str) -> Pay:
 
     Args:
         syntax: a key of ``PROTOCOLS``.
-        variant: a key of the protocol's ``pay``; "": the first one.
+        variant: a key of the protocol's ``pay``, or "" for the first one.
         reward: "code" or "paper".
 
     Raises:

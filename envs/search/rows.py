@@ -2,8 +2,9 @@
 
 - HotpotQA, 2WikiMultihopQA: ``question``, ``answer``, ``context``, ``supporting_facts``, columnar
   or as lists, also as JSON in a text; MuSiQue: ``paragraphs``, ``answer_aliases``.
-- NQ-open: ``answer`` is a list; TriviaQA: it has a ``value`` and ``aliases``; Bamboogle:
-  ``Question`` and ``Answer``; FlashRAG: ``golden_answers``, and the rest under ``metadata``.
+- NQ-open: ``answer`` is a list. TriviaQA: ``answer`` has a ``value`` and ``aliases``. Bamboogle:
+  ``Question`` and ``Answer``; FlashRAG: ``golden_answers``, with the other columns under
+  ``metadata``.
 - verl and Search-R1: ``prompt`` and ``reward_model``; see ``envs.datasets.verl``.
 """
 
@@ -22,7 +23,8 @@ from envs.search.world import SearchTask
 from tools.retrieval import Passage
 
 OWN_INSTRUCTIONS = "question=prompt golden_answers=reward_model.ground_truth"
-"""Columns of verl's rows under which search-qa-v0 adds its own rules to every prompt."""
+"""Value of ``columns`` for verl's rows under which search-qa-v0 adds its own rules to every
+prompt."""
 _IDS = ("id", "_id", "question_id")
 
 
@@ -37,7 +39,9 @@ class Questions:
 
 @cache
 def load_questions(source: str, columns: str = "") -> Questions:
-    """The questions of a file, folder or hub id; see ``envs.datasets``. Read once per process.
+    """The questions of a file, folder or hub id; see ``envs.datasets``.
+
+    Each source is read once per process.
 
     Raises:
         ValueError: a row has an unknown layout or is malformed; the message names the row.
@@ -47,7 +51,10 @@ def load_questions(source: str, columns: str = "") -> Questions:
 
 
 def questions_from(rows: Iterable[Row], source: str = "rows") -> Questions:
-    """As :func:`load_questions`, from rows. Unanswerable questions (MuSiQue) are left out."""
+    """The questions of rows that are already loaded; see :func:`load_questions`.
+
+    Unanswerable questions (MuSiQue) are left out.
+    """
     asked, num_rows = list[tuple[Row, str, SearchTask]](), 0
     known: dict[tuple[str, str], Passage] = {}
     for given in rows:
@@ -76,7 +83,10 @@ def _from_verl(given: Row) -> Row:
 
 
 def _says_how(prompt: str) -> bool:
-    """Whether a prompt explains the answer format (with a tag of all syntaxes) and searching."""
+    """Whether a prompt explains both the answer format and how to search.
+
+    The tags of all syntaxes are recognised.
+    """
     return "<answer>" in prompt and "search" in prompt.lower()
 
 
@@ -136,7 +146,7 @@ def _titles(row: Row, found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _paragraphs(row: Row, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """(title, text) of each paragraph."""
+    """The title and the text of each paragraph."""
     for paragraph in found.get("paragraphs") or ():
         yield str(paragraph["title"]), str(paragraph["paragraph_text"])
     for title, sentences in _pairs(row, found, "context", ("sentences", "content")):
@@ -149,7 +159,7 @@ def _paragraphs(row: Row, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]
 def _pairs(
     row: Row, found: Mapping[str, Any], column: str, seconds: Sequence[str]
 ) -> Iterator[tuple[str, Any]]:
-    """The titles in a column: columns of a table, its rows, or pairs, possibly as JSON text."""
+    """Pairs of a title and its values, from a column's table, rows or pairs, also as JSON."""
     value = found.get(column)
     try:
         value = json.loads(value) if isinstance(value, str) else value

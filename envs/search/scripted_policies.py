@@ -25,9 +25,9 @@ class Style:
     """A policy's text format in one syntax."""
 
     search: Callable[[str], str]
-    """A query as an action."""
+    """Returns the action that searches for a query."""
     answer: Callable[[str], str]
-    """A value as the last action."""
+    """Returns the last action, which answers with a value."""
     lead: str = ""
     """Text between a result and the next action."""
 
@@ -61,7 +61,7 @@ STYLES: dict[str, Style] = {
     ),
 }
 STYLES["chat"] = STYLES["json"]
-"""By the name of the syntax."""
+"""Styles by the name of the syntax."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +74,10 @@ class ErrorRates:
     guess: float = 0.05
     """Probability of an immediate answer with a random value of the right kind."""
     name_only: float = 0.4
-    """Probability of a search for the person alone, which finds any passage about the person."""
+    """Probability of a search for the person alone, which may find any passage about the person."""
     one_hop: float = 0.5
-    """Probability of omitting the second hop: the answer is the friend's or teacher's name."""
+    """Probability of omitting the second hop, so that the answer is the friend's or teacher's
+    name."""
 
 
 class GoldPolicy:
@@ -95,7 +96,7 @@ class GoldPolicy:
         self._pair: tuple[str, ...] = ()
         """The two people of a comparison."""
         self._years: list[int] = []
-        """Their years of birth that were read so far."""
+        """The birth years of the two people that were found so far."""
 
     def __call__(self, observation: str) -> str:
         """The next action.
@@ -148,7 +149,7 @@ class GoldPolicy:
 
 
 class CarelessPolicy(GoldPolicy):
-    """The gold policy with errors.
+    """A policy that makes errors, but otherwise plays as the gold policy does.
 
     Args:
         world: source of guesses.
@@ -181,7 +182,7 @@ class CarelessPolicy(GoldPolicy):
 
 
 class ReferencePolicy:
-    """Searches for each page that an answer needs, while turns last, and gives the gold answer.
+    """Searches for each page that an answer needs, while turns remain, and gives the gold answer.
 
     The pages and the answer come from the row, which no agent sees.
 

@@ -1,15 +1,15 @@
 """A world of invented people, passages about it, and questions.
 
-Every person has a home, a colour, a drink, a sport, a friend and a teacher. One passage states
-one fact: "The sport of Bako is chess." A question asks for an attribute of a person ("The person
-is Bako. Find the sport.", one hop) or of that person's friend or teacher ("The person is Bako. Find
+Every person has a home, a colour, a drink, a sport, a friend and a teacher. One passage states one
+fact: "The sport of Bako is chess." A question asks for an attribute of a person ("The person is
+Bako. Find the sport.", one hop) or of that person's friend or teacher ("The person is Bako. Find
 the sport of the teacher.", two hops). Options add questions of three hops and about the older of
-two people. All text to copy, from a question into a query or from a passage into an answer, follows
-the last "is", so that a small model learns one rule.
+two people. The word to copy, from a question into a query or from a passage into an answer, always
+follows the last "is". A small model therefore has one rule to learn.
 
-The splits hold disjoint people, and friends and teachers are in the same split. Therefore no fact
-that a test question needs is needed by a train question, and a model that has memorised the train
-split must still search in the test split. All splits share one library of passages.
+Each person is in one split, together with the friend and the teacher. Therefore test questions and
+train questions need different facts, and a model that has memorised the train split must still
+search in the test split. All splits share one library of passages.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ INVENTORIES: Mapping[str, tuple[str, ...]] = {
         *("hockey", "judo", "polo", "rowing", "rugby", "tennis"),
     ),
 }
-"""Attributes with values from a short list of words; the values of "home" are invented names."""
+"""Attributes whose values come from a list of words. The values of "home" are invented names."""
 ATTRIBUTES = ("home", *INVENTORIES)
 YEAR = "year"
-"""Year of birth; it decides which of two people is older."""
+"""The attribute "year of birth", which decides who of two people is older."""
 FIRST_YEAR, NUM_YEARS = 1600, 400
 DISTRACTORS = (
     *("neighbour", "rival", "cousin", "landlord", "doctor", "lawyer"),
     *("barber", "baker", "tailor", "gardener", "driver", "partner"),
 )
-"""Relations that no question needs."""
+"""Relations that no question asks for."""
 KINDS = ("1", "2", "3", "comparison")
-"""Of questions."""
+"""Kinds of questions."""
 MIXTURES: Mapping[str, tuple[str, ...]] = {"mixed": ("1", "2"), "all": KINDS}
-"""Kinds that take turns."""
+"""Mixtures of kinds, which take turns."""
 
 # Without an "e", no name is an English stop word (here, more, same); without repeated syllables,
 # none is baby talk. Two short syllables are few tokens in any tokenizer.
@@ -103,7 +103,7 @@ class World:
         self.towns = tuple(names[:NUM_TOWNS])
         self.people: dict[str, tuple[str, ...]] = {}
         self.facts: dict[tuple[str, str], str] = {}
-        """(relation, person) -> value."""
+        """Values by relation and person."""
         start = NUM_TOWNS
         for split, size in SPLIT_SIZES.items():
             self.people[split] = tuple(names[start : start + size])
@@ -118,7 +118,10 @@ class World:
         self._passage_order = rng.permutation(len(self.facts))
 
     def passages(self) -> list[Passage]:
-        """One passage per fact, titled with its person; all splits shuffled together."""
+        """One passage per fact, with the person as its title.
+
+        The passages of all splits are shuffled.
+        """
         facts = zip(self._passage_order, self.facts.items(), strict=True)
         return [
             Passage(f"{number:05d}", passage_text(relation, person, value), title=person)
@@ -143,12 +146,12 @@ class World:
 
 @lru_cache(maxsize=8)
 def make_world(seed: int, *, years: bool = False, distractors: int = 0) -> World:
-    """The world of a seed; cached, must not be modified."""
+    """The world of a seed. It is cached and must not be modified."""
     return World(seed, years=years, distractors=distractors)
 
 
 def has_years(hops: str) -> bool:
-    """Whether this kind of questions, or this mixture, has comparisons."""
+    """Whether this kind of questions, or this mixture of kinds, includes comparisons."""
     return "comparison" in MIXTURES.get(hops, (hops,))
 
 
@@ -158,8 +161,8 @@ class SearchTasks:
     Args:
         split: "train", "validation" or "test".
         seed: seed of the world and of the order.
-        hops: a kind of ``KINDS``, "mixed" (one hop and two in turn) or "all" (each kind).
-        distractors: distractors of the world; the questions do not depend on them.
+        hops: a kind of ``KINDS``, "mixed" (alternates one and two hops) or "all" (each kind).
+        distractors: number of distractors per person; it does not affect the questions.
     """
 
     def __init__(self, split: str, seed: int, hops: str, distractors: int = 0) -> None:

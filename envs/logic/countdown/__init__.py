@@ -1,1 +1,1 @@
-"""Countdown: make a number out of others."""
+"""Countdown: combine numbers to make a target number."""

@@ -1,4 +1,4 @@
-"""Arithmetic over given numbers: parsing expressions, finding them, drawing solvable tasks."""
+"""Arithmetic over given numbers: parse expressions, search for them, and generate tasks."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ def made_of(numbers: Sequence[int], expression: str, use_all: bool) -> Fraction:
         use_all: whether every number must be used.
 
     Raises:
-        BadExpression: the text is not an expression, uses another number or one too often, or
-            (``use_all``) omits one.
+        BadExpression: the text is not an expression, uses a number that is not given or uses one
+            too often, or omits a number although ``use_all`` is set.
     """
     value, used = evaluate(expression)
     spare = Counter(numbers)
@@ -95,7 +95,7 @@ def made_of(numbers: Sequence[int], expression: str, use_all: bool) -> Fraction:
 
 
 def find(numbers: Sequence[int], target: int, use_all: bool) -> str | None:
-    """An expression for the target whose intermediate values are integers; None if none exists."""
+    """An expression for the target with integers as intermediate values, or None."""
     seen: set[tuple[int, ...]] = set()
 
     def search(terms: list[tuple[int, str]]) -> str | None:
@@ -120,7 +120,7 @@ def find(numbers: Sequence[int], target: int, use_all: bool) -> str | None:
 
 
 def _joined(one: tuple[int, str], other: tuple[int, str]) -> list[tuple[int, str]]:
-    """Every integer result of two terms, with its expression."""
+    """Every integer result of one operation on two terms, with its expression."""
     (a, left), (b, right) = sorted((one, other), reverse=True)
     made = [
         (a + b, f"({left} + {right})"),
@@ -133,12 +133,12 @@ def _joined(one: tuple[int, str], other: tuple[int, str]) -> list[tuple[int, str
 
 
 def draw(rng: random.Random, count: int, largest: int) -> CountdownTask:
-    """A task that can be solved with all its numbers.
+    """A random task that can be solved with all its numbers.
 
     Args:
         rng: random generator.
-        count: number of numbers.
-        largest: the largest possible number; the least is 1.
+        count: how many numbers the task has.
+        largest: the largest possible number; the smallest is 1.
     """
     while True:
         numbers = [1 + int(rng.random() * largest) for _ in range(count)]
@@ -154,7 +154,10 @@ def draw(rng: random.Random, count: int, largest: int) -> CountdownTask:
 
 
 class CountdownTasks(DrawnTasks[CountdownTask]):
-    """The tasks of one split; no numbers with the same target, in any order, are in two splits."""
+    """The tasks of one split.
+
+    No two splits share a task, even with the numbers in another order.
+    """
 
     def __init__(self, split: str, seed: int, count: int, largest: int) -> None:
         super().__init__(

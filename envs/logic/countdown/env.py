@@ -38,13 +38,14 @@ class CountdownOptions(RowOptions):
     """Options of numbers and rewards."""
 
     numbers: int = 4
-    """Number of numbers, from 3 to 6."""
+    """How many numbers a task has, from 3 to 6."""
     largest: int = 25
-    """The largest possible number, from 10 to 100. The target is from 10 to 100."""
+    """The largest possible number, from 10 to 100. The target is also between 10 and 100."""
     use_all: bool = False
-    """Whether every number must be used; each may be used once per occurrence."""
+    """Whether the expression must use every number. Each number may be used once, or as often as
+    it is listed."""
     format_reward: float = 0.1
-    """Reward at the end for a valid expression with another value."""
+    """Reward at the end for a valid expression that does not equal the target."""
     instructions: bool = True
     """Whether a system message holds the rules; without it the agent must know the rules."""
 
@@ -78,7 +79,7 @@ class CountdownEnv(TextEnv[CountdownTask, CountdownTask]):
 
     @classmethod
     def dataset(cls, options: EnvOptions) -> Dataset[CountdownTask] | None:
-        """The data set of ``tasks``; None for generated tasks."""
+        """The data set of ``tasks``, or None if tasks are generated."""
         chosen = cast(CountdownOptions, options)
         if chosen.tasks == GENERATED:
             return None
@@ -90,7 +91,7 @@ class CountdownEnv(TextEnv[CountdownTask, CountdownTask]):
         return f"Numbers: {' '.join(map(str, task.numbers))}. Make {task.target}."
 
     def turn(self, action: Action) -> Reply:
-        """A message about the mistake, or the end."""
+        """Evaluate the expression; reply with a message about the mistake, or end the episode."""
         target, options = self.state.target, cast(CountdownOptions, self.options)
         value: Fraction | None = None
         answer = only_answer(action)
@@ -110,14 +111,14 @@ class CountdownEnv(TextEnv[CountdownTask, CountdownTask]):
         return finish({"answer": float(solved), "format": earned}, scores=scores)
 
     def difficulty(self, task_index: int) -> float:
-        """Grows with the number of numbers."""
+        """A difficulty that grows with the number of numbers."""
         options = cast(CountdownOptions, self.options)
         if options.tasks == GENERATED:
             return (options.numbers - 3) / 3
         return min(1.0, max(0.0, (len(self.tasks[task_index].numbers) - 3) / 3))
 
     def gold_policy(self) -> Callable[[str], str]:
-        """Solves the task by exhaustive search."""
+        """A policy that solves the task by exhaustive search."""
         return self._solve
 
     def _solve(self, observation: str) -> str:

@@ -1,6 +1,6 @@
-"""Countdown's tasks from rows: TinyZero's ``nums`` and ``target``, as they are or in verl's layout.
+"""Countdown tasks from rows with TinyZero's ``nums`` and ``target``, plain or in verl's layout.
 
-TinyZero's score wants every number used: ``use_all=True``.
+TinyZero's own score requires that every number is used; set ``use_all=True`` for that.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from envs.logic.rows import load_puzzles, need
 
 @cache
 def load_countdown(source: str, columns: str = "") -> Dataset[CountdownTask]:
-    """The tasks of a source of ``envs.datasets``; read once per process.
+    """The tasks of a source of ``envs.datasets``. Each source is read once per process.
 
     Raises:
         ValueError: a row is not such a task.

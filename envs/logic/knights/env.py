@@ -1,6 +1,6 @@
 """``knights-knaves-v0``: knights always tell the truth, knaves always lie; who is what?
 
-One turn, rewarded as in Logic-RL (:mod:`envs.logic.knights.reward`)::
+An episode has one turn. Its reward is that of Logic-RL (:mod:`envs.logic.knights.reward`)::
 
     Abel says: Boris is a knave.
     Boris says: Boris is a knave if and only if Abel is a knight.
@@ -46,7 +46,8 @@ class KnightsKnavesOptions(RowOptions):
     people: int = 3
     """Number of people, from 2 to 8."""
     depth: int = 2
-    """Nesting depth of statements, from 2 to 4; depth 2 joins statements about two people."""
+    """Nesting depth of statements, from 2 to 4. At depth 2, a statement joins claims about two
+    people."""
     instructions: bool = True
     """Whether a system message holds the rules; without it the agent must know the rules."""
 
@@ -82,7 +83,7 @@ class KnightsKnavesEnv(TextEnv[Puzzle | RowPuzzle, Puzzle | RowPuzzle]):
 
     @classmethod
     def dataset(cls, options: EnvOptions) -> Dataset[RowPuzzle] | None:
-        """The data set of ``tasks``; None for generated tasks."""
+        """The data set of ``tasks``, or None if tasks are generated."""
         chosen = cast(KnightsKnavesOptions, options)
         if chosen.tasks == GENERATED:
             return None
@@ -94,7 +95,7 @@ class KnightsKnavesEnv(TextEnv[Puzzle | RowPuzzle, Puzzle | RowPuzzle]):
         return task.text()
 
     def turn(self, action: Action) -> Reply:
-        """The end."""
+        """Reward the answer and end the episode."""
         rewards = logic_rl_reward(action, self.state.roles)
         scores = {
             "solved": float(rewards["answer"] == ANSWER_RIGHT),
@@ -103,7 +104,7 @@ class KnightsKnavesEnv(TextEnv[Puzzle | RowPuzzle, Puzzle | RowPuzzle]):
         return finish(rewards, scores=scores)
 
     def difficulty(self, task_index: int) -> float:
-        """Grows with the number of people and the depth of statements, with equal weights."""
+        """A difficulty that grows with the number of people and the depth, with equal weights."""
         options = cast(KnightsKnavesOptions, self.options)
         if options.tasks != GENERATED:
             raise NotImplementedError("rows do not say how hard they are")
@@ -111,14 +112,17 @@ class KnightsKnavesEnv(TextEnv[Puzzle | RowPuzzle, Puzzle | RowPuzzle]):
         return (people + (options.depth - 2) / (MAX_DEPTH - 2)) / 2
 
     def gold_policy(self) -> Callable[[str], str]:
-        """Solves the puzzle. Rows: the row's answer, which no agent sees."""
+        """A policy that solves the puzzle.
+
+        For rows it gives the row's answer, which no agent sees.
+        """
         if cast(KnightsKnavesOptions, self.options).tasks == GENERATED:
             return GoldPolicy()
         roles = {task.text(): task.roles for task in cast("Sequence[RowPuzzle]", self.tasks)}
         return lambda observation: f"<think> </think> {answer_of(roles[observation])}"
 
     def demonstrator(self, rng: np.random.Generator) -> Callable[[str], str]:
-        """Tries assignments in turn and overlooks contradictions."""
+        """A policy that tries one assignment after another and overlooks contradictions."""
         if cast(KnightsKnavesOptions, self.options).tasks != GENERATED:
             raise NotImplementedError("rows have no imperfect author")
         return HastyPolicy(rng)

@@ -1,4 +1,4 @@
-"""Puzzles with exactly one solution, drawn at random and proved by trying every assignment."""
+"""Random puzzles with exactly one solution, which is checked by trying every assignment."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Puzzle:
 
     names: tuple[str, ...]
     statements: tuple[Statement, ...]
-    """Statement ``i`` is made by person ``i``."""
+    """The statements; statement ``i`` is made by person ``i``."""
     solution: int
     """The only consistent assignment: bit ``i`` is set if person ``i`` is a knight."""
 
@@ -61,7 +61,7 @@ class Puzzle:
 
 
 def read(text: str) -> Puzzle:
-    """Parse and solve a text of :meth:`Puzzle.text`.
+    """Parse and solve a puzzle that :meth:`Puzzle.text` has written.
 
     Raises:
         ValueError: the text is malformed, or the puzzle does not have exactly one solution.
@@ -76,12 +76,12 @@ def read(text: str) -> Puzzle:
 
 
 def draw(rng: random.Random, people: int, depth: int) -> Puzzle:
-    """A puzzle with exactly one solution; no statement is always true or always false.
+    """A random puzzle with exactly one solution. No statement is always true or always false.
 
     Args:
         rng: random generator.
         people: number of people, from 2 to 8.
-        depth: maximum nesting of statements; 1 is about one person.
+        depth: maximum nesting of statements. At depth 1, a statement is about one person.
     """
     while True:
         statements = tuple([_draw_statement(rng, people, depth) for _ in range(people)])
@@ -92,11 +92,10 @@ def draw(rng: random.Random, people: int, depth: int) -> Puzzle:
 
 
 def key(puzzle: Puzzle) -> str:
-    """The puzzle's meaning, independent of words and names.
+    """A key of the puzzle's meaning. Puzzles that differ only in wording or order share it.
 
-    Per speaker, in an order independent of names: the numbers of assignments under which the
-    statement is true, by the speaker's role and the number of other knights. Puzzles that differ
-    only in wording or in the order of people have the same key.
+    The key does not depend on names. It holds, for each speaker, under how many assignments the
+    statement is true, counted by the speaker's role and the number of other knights.
     """
     people = len(puzzle.names)
     said = [
@@ -107,7 +106,7 @@ def key(puzzle: Puzzle) -> str:
 
 
 class KnightsTasks(DrawnTasks[Puzzle]):
-    """The puzzles of one split; no :func:`key` is in two of them."""
+    """The puzzles of one split. No :func:`key` occurs in two splits."""
 
     def __init__(self, split: str, seed: int, people: int, depth: int) -> None:
         family = f"knights-knaves {people} {depth}"
@@ -144,7 +143,10 @@ def _draw_compound(rng: random.Random, people: int, depth: int) -> Statement:
 
 @cache
 def _groups(people: int) -> tuple[tuple[int, ...], ...]:
-    """By speaker: the assignments, grouped by the speaker's role and the others' knights."""
+    """Groups of assignments, by speaker.
+
+    The assignments of a group agree on the speaker's role and on the number of other knights.
+    """
     groups: list[tuple[int, ...]] = []
     for speaker in range(people):
         sets = [0] * (2 * people)

@@ -1,7 +1,7 @@
-"""Logic-RL's reward: the format of a response, then its answer.
+"""Logic-RL's reward: for the format of a response, and for its answer.
 
 Xie et al., "Logic-RL: Unleashing LLM Reasoning with Rule-Based Reinforcement Learning"
-(arXiv:2502.14768), section 3; what the paper leaves open follows the authors' code.
+(arXiv:2502.14768), section 3. Details that the paper leaves open follow the authors' code.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import re
 from collections.abc import Collection, Mapping
 
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
-"""Each exactly once, in this order."""
+"""Tags of a response. Each must occur exactly once, in this order."""
 FORMAT_RIGHT, FORMAT_WRONG = 1.0, -1.0
 ANSWER_RIGHT, ANSWER_WRONG, ANSWER_MISSING = 2.0, -1.5, -2.0
 HEADERS = ("Assistant:", "<|im_start|>assistant")
-"""What an assistant's response stands behind in a transcript."""
+"""Headers that precede the assistant's response in a transcript."""
 
 _CLAIM = r"\b{}\s+is\s+a\s+(knight|knave)\b"
-"""Of a name. Letters and white space are those of Unicode, as in the authors' code."""
+"""Pattern of a claim about the person in ``{}``. It matches Unicode, as in the authors' code."""
 
 
 def right_format(response: str) -> bool:
@@ -32,10 +32,10 @@ def right_format(response: str) -> bool:
 
 
 def claimed(answer: str, names: Collection[str]) -> dict[str, str] | None:
-    """The roles in an answer; None if it does not parse.
+    """The roles that an answer claims, by name, or None if the answer does not parse.
 
-    An answer has the words "knight" and "knave" exactly once per person in total, and one "NAME is
-    a knight" or "NAME is a knave" per person, in any case.
+    The answer must contain the words "knight" and "knave" exactly once per person in total, and one
+    "NAME is a knight" or "NAME is a knave" per person, in upper or lower case.
     """
     lowered = answer.lower()
     if lowered.count("knight") + lowered.count("knave") != len(names):
@@ -50,7 +50,7 @@ def claimed(answer: str, names: Collection[str]) -> dict[str, str] | None:
 
 
 def logic_rl_reward(response: str, roles: Mapping[str, str]) -> dict[str, float]:
-    """Rewards of a response, as "format" and "answer"; together 3, -0.5, -1 or -3.
+    """Rewards of a response, named "format" and "answer". Their sum is 3, -0.5, -1 or -3.
 
     Args:
         response: the agent's text with its tags.
@@ -67,7 +67,7 @@ def logic_rl_reward(response: str, roles: Mapping[str, str]) -> dict[str, float]
 
 
 def transcript_reward(transcript: str, roles: Mapping[str, str]) -> dict[str, float]:
-    """As :func:`logic_rl_reward`, for a whole transcript: prompt, header and response.
+    """Rewards of a whole transcript (prompt, header and response); see :func:`logic_rl_reward`.
 
     The response follows the first of :data:`HEADERS`. A transcript without a header may have the
     right format, but has no answer.

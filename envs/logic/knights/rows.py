@@ -1,6 +1,6 @@
-"""Puzzles from rows: those of K&K and Logic-RL, or a text with its solution.
+"""Puzzles from rows: in the layout of K&K and Logic-RL, or a text with its solution.
 
-``quiz`` (or ``question``) is the text. The solution is in ``names`` and ``solution`` (true: a
+The text is in ``quiz`` or ``question``. The solution is in ``names`` and ``solution`` (true means
 knight), or in a text such as ``solution_text_format``: ``(1) Zoey is a knave (2) Owen is ...``.
 """
 
@@ -24,16 +24,16 @@ class RowPuzzle:
 
     question: str
     roles: dict[str, str]
-    """"knight" or "knave", by name."""
+    """Roles, "knight" or "knave", by name."""
 
     def text(self) -> str:
-        """The puzzle."""
+        """The text of the puzzle."""
         return self.question
 
 
 @cache
 def load_knights(source: str, columns: str = "") -> Dataset[RowPuzzle]:
-    """The puzzles of a source of ``envs.datasets``; read once per process.
+    """The puzzles of a source of ``envs.datasets``. Each source is read once per process.
 
     Raises:
         ValueError: a row is not such a puzzle.

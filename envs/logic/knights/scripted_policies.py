@@ -10,18 +10,18 @@ from envs.logic.knights.puzzle import Puzzle, read
 from envs.logic.knights.statements import ROLES, joins, leaves, truth
 
 OVERLOOKS = 0.4
-"""Probability with which the hasty policy overlooks a contradiction of a statement and a role."""
+"""Probability that the hasty policy overlooks a contradiction between a statement and a role."""
 
 _SO = ("false", "true")
 
 
 def answer(names: tuple[str, ...], assignment: int) -> str:
-    """The answer for an assignment."""
+    """The answer that states the roles of an assignment."""
     return answer_of({name: ROLES[assignment >> i & 1] for i, name in enumerate(names)})
 
 
 def answer_of(roles: Mapping[str, str]) -> str:
-    """The answer for roles by name."""
+    """The answer that states these roles, which are "knight" or "knave" by name."""
     rows = (f"({place}) {name} is a {role}" for place, (name, role) in enumerate(roles.items(), 1))
     return f"<answer> {' '.join(rows)} </answer>"
 
@@ -30,7 +30,7 @@ class GoldPolicy:
     """Reads the statements and solves the puzzle."""
 
     def __call__(self, observation: str) -> str:
-        """The answer.
+        """The answer to a puzzle.
 
         Raises:
             ValueError: the observation is not a puzzle.
@@ -40,11 +40,12 @@ class GoldPolicy:
 
 
 class HastyPolicy:
-    """Checks one assignment after another, and takes the first that seems consistent.
+    """Checks one assignment after another, and answers with the first that seems consistent.
 
-    A thought is about one part of a statement: who speaks, who would be what, what is said
-    of whom, whether that would be so, and whether the statement up to here would be true; then how
-    the statement goes on, or whether its end fits who speaks::
+    The policy writes one line of thought for each part of a statement: the speaker, everyone's role
+    under the assignment, the claim (a name and a role), whether the claim is true, whether the
+    statement so far is true, and the next joining word. At the end of a statement, the last word
+    says whether the statement fits its speaker's role::
 
         Boris knight knave knight Carl knave false false iff
 
@@ -57,7 +58,7 @@ class HastyPolicy:
         self._rng, self._overlooks = rng, overlooks
 
     def __call__(self, observation: str) -> str:
-        """Thoughts and an answer."""
+        """The thoughts and the answer."""
         puzzle, thoughts = read(observation), list[str]()
         for assignment in reversed(range(1 << len(puzzle.names))):
             if self._fits(puzzle, assignment, thoughts):
@@ -65,7 +66,10 @@ class HastyPolicy:
         return f"<think> {' '.join(thoughts)} </think> {answer(puzzle.names, assignment)}"
 
     def _fits(self, puzzle: Puzzle, assignment: int, thoughts: list[str]) -> bool:
-        """Whether all statements seem to hold; appends its reasoning to ``thoughts``."""
+        """Whether all statements seem to fit the assignment.
+
+        Appends the reasoning to ``thoughts``.
+        """
         people = len(puzzle.names)
         roles = " ".join(ROLES[assignment >> place & 1] for place in range(people))
         for speaker, statement in enumerate(puzzle.statements):

@@ -18,21 +18,21 @@ from typing import Any
 Statement = tuple[Any, ...]
 
 ROLES = ("knave", "knight")
-"""The role, by whether its statements are true."""
+"""Roles, indexed by whether their statements are true."""
 _JOINS = {"and": " and ", "or": " or ", "iff": " if and only if "}
 _WORDS = re.compile(r"if and only if|it is not the case that|is a|[()]|\w+")
 
 
 @cache
 def knights(people: int) -> tuple[int, ...]:
-    """The assignments under which each person is a knight, by person."""
+    """For each person, the assignments under which the person is a knight."""
     count = 1 << people
     return tuple(sum(1 << a for a in range(count) if a >> p & 1) for p in range(people))
 
 
 @cache
 def always(people: int) -> int:
-    """All assignments."""
+    """The set of all assignments."""
     return (1 << (1 << people)) - 1
 
 
@@ -56,7 +56,7 @@ def truth(statement: Statement, people: int) -> int:
 
 
 def leaves(statement: Statement) -> list[Statement]:
-    """The parts of a statement about one person each, from left to right."""
+    """The claims about one person each that make up a statement, from left to right."""
     if statement[0] in ROLES:
         return [statement]
     return [leaf for part in statement[1:] for leaf in leaves(part)]
@@ -73,7 +73,10 @@ def joins(statement: Statement) -> list[str]:
 
 
 def solutions(statements: Sequence[Statement]) -> list[int]:
-    """All assignments in which knights tell the truth and knaves lie; statement i is person i's."""
+    """All assignments in which knights tell the truth and knaves lie.
+
+    Statement ``i`` is made by person ``i``.
+    """
     people = len(statements)
     left = always(people)
     for knight, statement in zip(knights(people), statements, strict=True):
@@ -82,7 +85,7 @@ def solutions(statements: Sequence[Statement]) -> list[int]:
 
 
 def to_text(statement: Statement, names: Sequence[str]) -> str:
-    """The statement in English; parentheses around every compound part."""
+    """The statement in English, with parentheses around every compound part."""
     kind = statement[0]
     if kind in ROLES:
         return f"{names[statement[1]]} is a {kind}"
@@ -98,7 +101,7 @@ def to_text(statement: Statement, names: Sequence[str]) -> str:
 
 
 def from_text(text: str, names: Sequence[str]) -> Statement:
-    """Parse a text of :func:`to_text`.
+    """Parse a statement that :func:`to_text` has written.
 
     Raises:
         ValueError: the text is malformed.
@@ -114,7 +117,7 @@ def from_text(text: str, names: Sequence[str]) -> Statement:
 
 
 def _read(words: Iterator[str], names: Sequence[str], end: str) -> Statement:
-    """A statement up to the word ``end``, which is consumed."""
+    """Parse a statement up to and including the word ``end``."""
     word = next(words)
     if word == "it is not the case that":
         inner = _operand(next(words), words, names)

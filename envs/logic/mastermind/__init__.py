@@ -1,1 +1,1 @@
-"""Mastermind: guess a code from the answers to guesses."""
+"""Mastermind: guess a secret code; the environment answers each guess."""

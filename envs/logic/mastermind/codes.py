@@ -1,4 +1,4 @@
-"""Codes, the answers to guesses, and the codes that are still possible."""
+"""Codes, feedback on guesses, and the codes that are still possible."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ import numpy.typing as npt
 from envs.datasets.generated import DrawnTasks
 
 Codes = npt.NDArray[np.int64]
-"""Sorted indices in ``Game.codes``."""
+"""A set of codes, as sorted indices of ``Game.codes``."""
 
 MIN_CODES, MAX_CODES = 100, 10_000
-"""With fewer codes a split may have none; with more a turn takes too long."""
+"""Limits of the number of codes. With fewer, a split may have none; with more, turns take too
+long."""
 MAX_PEGS, MAX_COLOURS = 6, 9
 
 _GUESS = re.compile(r"<guess>([\s\d]*)</guess>", re.ASCII)
@@ -25,12 +26,12 @@ _GUESS = re.compile(r"<guess>([\s\d]*)</guess>", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """What is said of a guess."""
+    """The feedback on a guess."""
 
     black: int
-    """Right digits in the right position."""
+    """Number of right digits in the right position."""
     white: int
-    """Further right digits in another position."""
+    """Number of right digits in a wrong position."""
 
 
 class Game:
@@ -54,15 +55,18 @@ class Game:
         self._counts = np.stack([(self._digits == d).sum(axis=1) for d in digits], axis=1)
 
     def everything(self) -> Codes:
-        """All codes."""
+        """Indices of all codes."""
         return np.arange(len(self.codes))
 
     def is_guess(self, text: str) -> bool:
-        """Whether a text is a valid guess; guesses may repeat digits in any game."""
+        """Whether a text is a valid guess.
+
+        Guesses may always repeat digits, even if codes do not.
+        """
         return len(text) == self.pegs and all("1" <= d <= str(self.colours) for d in text)
 
     def answers(self, guess: str, among: Codes) -> npt.NDArray[np.int64]:
-        """The answers to a guess, by code: ``black * (pegs + 1) + white``."""
+        """The feedback on a guess for each code in ``among``, as ``black * (pegs + 1) + white``."""
         digits = np.array([int(digit) for digit in guess], np.int8)
         counts = np.bincount(digits, minlength=self.colours + 1)[1:]
         black = (self._digits[among] == digits).sum(axis=1)
@@ -70,14 +74,14 @@ class Game:
         return np.asarray(black * (self.pegs + 1) + common - black, np.int64)
 
     def possible(self, guess: str, said: Feedback, among: Codes) -> Codes:
-        """The codes among these that give this answer to the guess."""
+        """The codes in ``among`` for which the guess gets the feedback ``said``."""
         answer = said.black * (self.pegs + 1) + said.white
         left: Codes = among[self.answers(guess, among) == answer]
         return left
 
 
 def feedback(guess: str, secret: str) -> Feedback:
-    """What is said of a guess."""
+    """The feedback on a guess at the code ``secret``."""
     black = sum(one == other for one, other in zip(guess, secret, strict=True))
     common = sum(min(guess.count(digit), secret.count(digit)) for digit in set(guess))
     return Feedback(black, common - black)
@@ -85,7 +89,7 @@ def feedback(guess: str, secret: str) -> Feedback:
 
 @cache
 def game(pegs: int, colours: int, repeats: bool) -> Game:
-    """The game with these rules; cached, must not be modified."""
+    """The game with these rules. It is cached and must not be modified."""
     return Game(pegs, colours, repeats)
 
 
@@ -98,7 +102,7 @@ def num_codes(pegs: int, colours: int, repeats: bool) -> int:
 
 
 def parse_guess(text: str) -> str | None:
-    """The digits between the only ``<guess>`` and ``</guess>``; None if there is no such pair."""
+    """The digits between the only ``<guess>`` and ``</guess>``, or None without such a pair."""
     if text.count("<guess>") != 1 or text.count("</guess>") != 1:
         return None
     found = _GUESS.search(text)
@@ -106,7 +110,7 @@ def parse_guess(text: str) -> str | None:
 
 
 class CodeTasks(DrawnTasks[str]):
-    """The secret codes of one split; no code is in two of them."""
+    """The secret codes of one split. No code is in two splits."""
 
     def __init__(self, split: str, seed: int, rules: Game) -> None:
         def draw(rng: random.Random) -> str:

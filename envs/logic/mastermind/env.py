@@ -1,6 +1,7 @@
-"""``mastermind-v0``: guess a secret code from the answers to guesses.
+"""``mastermind-v0``: guess a secret code; the environment answers each guess.
 
-A turn is a guess. Black counts right digits in the right position, white right digits elsewhere::
+Each turn is a guess. The answer counts black, which are right digits in the right position, and
+white, which are right digits in a wrong position::
 
     The code has 3 digits from 1 to 5. 10 guesses left.
     <guess> 122 </guess>
@@ -50,16 +51,16 @@ class MastermindOptions(RowOptions):
     """Options of the code and of rewards."""
 
     max_turns: int = 10
-    """Number of guesses, 10 as in the board game; unreadable guesses count, too."""
+    """Maximum number of guesses, 10 as in the board game. An unreadable guess counts as one."""
     pegs: int = 3
     """Number of digits of the code, from 2 to 6."""
     colours: int = 5
-    """The largest digit, from 2 to 9. There must be from 100 to 10000 codes."""
+    """The largest digit, from 2 to 9. The settings together must allow 100 to 10000 codes."""
     repeats: bool = True
     """Whether a code may hold a digit twice."""
     information_reward: float = 0.0
-    """Total reward for information. A guess earns log(possible codes before / after) as a share of
-    log(all codes); finding the code earns the rest."""
+    """Total reward for narrowing down the code. A guess earns the share log(possible codes before
+    / after) / log(all codes) of it; finding the code earns the rest."""
     instructions: bool = True
     """Whether a system message holds the rules; without it the agent must know the rules."""
 
@@ -86,11 +87,11 @@ class MastermindState:
     left: Codes
     """The codes that are still possible."""
     invalid: int = 0
-    """Consecutive unreadable guesses."""
+    """Number of consecutive unreadable guesses."""
 
 
 class MastermindEnv(TextEnv[str, MastermindState]):
-    """Secret codes; see the module's docstring for the protocol."""
+    """Secret codes to guess; see the module's docstring for the protocol."""
 
     Options = MastermindOptions
     card = Card(
@@ -109,14 +110,14 @@ class MastermindEnv(TextEnv[str, MastermindState]):
 
     @classmethod
     def dataset(cls, options: EnvOptions) -> Dataset[str] | None:
-        """The data set of ``tasks``; None for generated tasks."""
+        """The data set of ``tasks``, or None if tasks are generated."""
         chosen = cast(MastermindOptions, options)
         if chosen.tasks == GENERATED:
             return None
         return load_codes(chosen.tasks, chosen.columns, _game(chosen))
 
     def begin(self, task: str) -> str:
-        """The size of the code."""
+        """Describe the code's size and the number of guesses."""
         self.state = MastermindState(task, self._game.everything())
         twice = "" if self._game.repeats else ", none of them twice"
         return (
@@ -125,7 +126,7 @@ class MastermindEnv(TextEnv[str, MastermindState]):
         )
 
     def turn(self, action: Action) -> Reply:
-        """The answer to a guess, or the end."""
+        """Answer the guess, or end the episode."""
         guess = parse_guess(action)
         if guess is None or not self._game.is_guess(guess):
             return self._unreadable()
@@ -146,15 +147,15 @@ class MastermindEnv(TextEnv[str, MastermindState]):
         return go_on(message, rewards, scores=scores)
 
     def difficulty(self, task_index: int) -> float:
-        """Grows with the logarithm of the number of codes."""
+        """A difficulty that grows with the logarithm of the number of codes."""
         return math.log(len(self._game.codes) / MIN_CODES) / math.log(MAX_CODES / MIN_CODES)
 
     def gold_policy(self) -> Callable[[str], str]:
-        """Narrows down the codes; five guesses suffice for the default code."""
+        """A policy that narrows down the codes. Five guesses suffice for the default settings."""
         return GoldPolicy()
 
     def demonstrator(self, rng: np.random.Generator) -> Callable[[str], str]:
-        """Changes one digit after another, and overlooks many answers."""
+        """A policy that changes one digit after another, and overlooks many answers."""
         return PatientPolicy(rng)
 
     def _unreadable(self) -> Reply:
@@ -170,7 +171,7 @@ class MastermindEnv(TextEnv[str, MastermindState]):
         return go_on(message, scores=scores)
 
     def _information(self) -> float:
-        """The known share of the code: 0 at the start, 1 when one code is left."""
+        """The known share of the code's information: 0 at the start, 1 when one code is left."""
         return 1.0 - math.log(len(self.state.left)) / math.log(len(self._game.codes))
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Secret codes from rows: a column ``code`` or ``secret``, of digits."""
+"""Secret codes from rows, in a column ``code`` or ``secret``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from envs.logic.rows import load_puzzles, need
 
 @cache
 def load_codes(source: str, columns: str, rules: Game) -> Dataset[str]:
-    """The codes of a source of ``envs.datasets``; read once per process.
+    """The codes of a source of ``envs.datasets``. Each source is read once per process.
 
     Raises:
         ValueError: a row has no valid code of the game.

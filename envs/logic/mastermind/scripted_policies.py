@@ -1,4 +1,4 @@
-"""Scripted policies: one that narrows down the codes, and a patient one for warm starts."""
+"""Scripted policies: one narrows down the codes, and warm starts imitate a patient one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from envs.logic.mastermind.codes import Codes, Feedback, Game, game
 
 OVERLOOKS = 0.5
-"""Probability with which the patient policy overlooks an answer."""
+"""Probability that the patient policy overlooks an answer."""
 _MOST_GUESSES, _MOST_CODES = 40, 1000
 
 _START = re.compile(r"The code has (\d) digits from 1 to (\d)(, none of them twice)?\.")
@@ -17,7 +17,7 @@ _SAID = re.compile(r"(\d) black, (\d) white\.")
 
 
 class Reader:
-    """The shared knowledge of both policies: the rules, the guesses and their answers."""
+    """What both policies know: the rules, the guesses and their answers."""
 
     def __init__(self) -> None:
         self.rules: Game | None = None
@@ -25,7 +25,7 @@ class Reader:
         self._last = ""
 
     def hear(self, observation: str) -> Game:
-        """Record an observation.
+        """Record an observation and return the game.
 
         Raises:
             ValueError: the observation is neither the start of a game nor an answer to a guess.
@@ -49,8 +49,8 @@ class Reader:
 class GoldPolicy:
     """Guesses the possible code that leaves the fewest possible codes in the worst case.
 
-    Knuth, "The Computer as Master Mind" (1976), restricted to possible codes, and to a sample of
-    them if there are many.
+    This is the strategy of Knuth, "The Computer as Master Mind" (1976), except that only possible
+    codes are guessed. If there are many, only a sample of them is considered.
     """
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class PatientPolicy:
             self._place, self._digit = self._place + 1, 0
 
     def _advance(self, rules: Game) -> None:
-        """Advance to the next digit that differs from the best guess, or to the next position."""
+        """Go to the next digit that differs from the best guess's, or to the next position."""
         while True:
             self._digit += 1
             if self._digit > rules.colours:

@@ -33,9 +33,9 @@ class SudokuOptions(RowOptions):
     """Options of the grid."""
 
     size: int = 4
-    """Number of digits, rows, columns and boxes: 4 or 9."""
+    """Number of digits, rows, columns and boxes, either 4 or 9."""
     holes: int = 6
-    """Number of empty cells: 1 to 10 of 16, or 1 to 48 of 81."""
+    """Number of empty cells, from 1 to 10 for size 4 and from 1 to 48 for size 9."""
     instructions: bool = True
     """Whether a system message holds the rules; without it the agent must know the rules."""
 
@@ -60,7 +60,7 @@ class SudokuEnv(TextEnv[SudokuTask, SudokuTask]):
 
     @classmethod
     def dataset(cls, options: EnvOptions) -> Dataset[SudokuTask] | None:
-        """The data set of ``tasks``; None for generated tasks."""
+        """The data set of ``tasks``, or None if tasks are generated."""
         chosen = cast(SudokuOptions, options)
         if chosen.tasks == GENERATED:
             return None
@@ -72,7 +72,7 @@ class SudokuEnv(TextEnv[SudokuTask, SudokuTask]):
         return _to_text(task.puzzle, self._size)
 
     def turn(self, action: Action) -> Reply:
-        """A message about the mistake, or the end."""
+        """Check the grid; reply with a message about the first mistake, or end the episode."""
         grid = self._read(action)
         wrong = grid if isinstance(grid, str) else self._wrong(grid)
         solved = float(wrong is None)
@@ -82,14 +82,14 @@ class SudokuEnv(TextEnv[SudokuTask, SudokuTask]):
         return finish({"solved": solved}, scores=scores)
 
     def difficulty(self, task_index: int) -> float:
-        """Grows with the number of empty cells."""
+        """A difficulty that grows with the number of empty cells."""
         options = cast(SudokuOptions, self.options)
         given = options.tasks == GENERATED
         holes = options.holes if given else self.tasks[task_index].puzzle.count(0)
         return min(1.0, holes / max(MAX_HOLES.values()))
 
     def gold_policy(self) -> Callable[[str], str]:
-        """Solves the grid by search."""
+        """A policy that solves the grid by search."""
         return self._solve
 
     @property
@@ -97,7 +97,7 @@ class SudokuEnv(TextEnv[SudokuTask, SudokuTask]):
         return cast(SudokuOptions, self.options).size
 
     def _read(self, action: str) -> Grid | str:
-        """The grid of an action, or a message about its mistake."""
+        """The grid in an action, or a message that explains why there is none."""
         answer = only_answer(action)
         if answer is None:
             return "there is not exactly one <answer> with its </answer>"
@@ -108,7 +108,7 @@ class SudokuEnv(TextEnv[SudokuTask, SudokuTask]):
         return tuple(map(int, digits))
 
     def _wrong(self, grid: Grid) -> str | None:
-        """The first mistake in a grid; None if it is the solution."""
+        """A message about the first mistake in a grid, or None if the grid is the solution."""
         for cell, (given, digit) in enumerate(zip(self.state.puzzle, grid, strict=True)):
             if given not in (0, digit):
                 row, column = divmod(cell, self._size)
@@ -116,7 +116,7 @@ class SudokuEnv(TextEnv[SudokuTask, SudokuTask]):
         return mistake(grid, self._size)
 
     def _right(self, grid: Grid) -> float:
-        """The share of the empty cells with the right digit."""
+        """The share of empty cells that were filled with the right digit."""
         task = self.state
         cells = [cell for cell, given in enumerate(task.puzzle) if given == 0]
         return sum(grid[cell] == task.solution[cell] for cell in cells) / len(cells)

@@ -1,4 +1,4 @@
-"""Grids: solving, counting solutions, and drawing puzzles with exactly one solution."""
+"""Grids: solve them, count their solutions, and generate puzzles with exactly one solution."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from functools import cache
 from envs.datasets.generated import NUM_TASKS, check_index, split_of, task_rng
 
 Grid = tuple[int, ...]
-"""Digits row by row; 0 is an empty cell."""
+"""The digits of a grid, row by row; 0 is an empty cell."""
 BOX = {4: 2, 9: 3}
-"""Side length of a box, by size."""
+"""Side length of a box, by size of the grid."""
 MAX_HOLES = {4: 10, 9: 48}
-"""Maximum number of empty cells, by size; with more, puzzles with one solution are rare."""
+"""Maximum number of empty cells, by size of the grid. With more, few puzzles have one solution."""
 
 _EXCHANGES = 40
 
@@ -29,7 +29,7 @@ class SudokuTask:
 
 @cache
 def units(size: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Rows, columns and boxes, each by name, with its cells."""
+    """Every row, column and box: its name and its cells."""
     box, one_to = BOX[size], range(size)
     named = [(f"row {r + 1}", tuple(r * size + c for c in one_to)) for r in one_to]
     named += [(f"column {c + 1}", tuple(r * size + c for r in one_to)) for c in one_to]
@@ -42,7 +42,7 @@ def units(size: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
 
 @cache
 def _units_of(size: int) -> tuple[tuple[int, int, int], ...]:
-    """The indices in :func:`units` of each cell's row, column and box, by cell."""
+    """For each cell, the indices in :func:`units` of its row, column and box."""
     found: list[list[int]] = [[] for _ in range(size * size)]
     for place, (_, cells) in enumerate(units(size)):
         for cell in cells:
@@ -51,7 +51,7 @@ def _units_of(size: int) -> tuple[tuple[int, int, int], ...]:
 
 
 def mistake(grid: Sequence[int], size: int) -> str | None:
-    """A message about the first missing digit of a row, column or box; None if none is missing."""
+    """A message about the first row, column or box that lacks a digit, or None if none does."""
     for name, cells in units(size):
         missing = set(range(1, size + 1)).difference(grid[cell] for cell in cells)
         if missing:
@@ -64,8 +64,8 @@ def solve(
 ) -> list[Grid]:
     """Up to ``limit`` solutions of a grid.
 
-    The search fills the empty cell with the fewest possible digits, in order or shuffled by
-    ``rng``.
+    The search fills the empty cell with the fewest possible digits first. It tries digits in order,
+    or in random order if ``rng`` is passed.
     """
     where, cells, found = _units_of(size), list(grid), list[Grid]()
     free = [(1 << size) - 1] * len(units(size))
@@ -117,7 +117,7 @@ def solve(
 
 
 def dig(solution: Grid, size: int, holes: int, rng: random.Random) -> Grid:
-    """The grid with cells emptied at random, so that its solution is unique."""
+    """A puzzle with the unique solution ``solution``: its cells emptied at random."""
     while True:
         order = list(range(size * size))
         rng.shuffle(order)
@@ -137,7 +137,7 @@ def dig(solution: Grid, size: int, holes: int, rng: random.Random) -> Grid:
 
 
 class SudokuTasks:
-    """The puzzles of one split; each full grid is a solution in one split only."""
+    """The puzzles of one split. No full grid is the solution of puzzles in two splits."""
 
     def __init__(self, split: str, seed: int, size: int, holes: int) -> None:
         self._split, self._seed, self._size, self._holes = split, seed, size, holes
@@ -153,7 +153,7 @@ class SudokuTasks:
         return SudokuTask(dig(full, size, self._holes, rng), full)
 
     def _draw(self, rng: random.Random) -> Grid:
-        """A full grid of this split."""
+        """A random full grid that belongs to this split."""
         size = self._size
         while True:
             (full,) = solve([0] * (size * size), size, limit=1, rng=rng)

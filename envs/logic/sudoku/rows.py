@@ -1,7 +1,8 @@
 """Grids from rows: ``puzzle`` and ``solution``, as texts of digits or lists of rows.
 
-An empty cell is ``0``, ``.`` or ``_``. ``question`` and ``answer``, or ``quizzes`` and
-``solutions``, work, too. A puzzle without a solution is solved, and must have exactly one.
+An empty cell is ``0``, ``.`` or ``_``. The columns may also be called ``question`` and ``answer``,
+or ``quizzes`` and ``solutions``. A puzzle without a solution column must have exactly one solution,
+which is computed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _EMPTY = str.maketrans("._", "00")
 
 @cache
 def load_grids(source: str, columns: str, size: int) -> Dataset[SudokuTask]:
-    """The puzzles of a source of ``envs.datasets``; read once per process.
+    """The puzzles of a source of ``envs.datasets``. Each source is read once per process.
 
     Raises:
         ValueError: a row is not a puzzle of this size.

@@ -1,7 +1,8 @@
 r"""Comparison of plain numbers without a computer algebra system.
 
-Most answers are integers, decimals or fractions. If the verdict is certain, this module returns the
-same one as math-verify, about a thousand times faster; otherwise it returns none.
+Most answers are integers, decimals or fractions. If the verdict on such an answer is certain, this
+module returns the same verdict as math-verify, about a thousand times faster. Otherwise it returns
+None.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ _PLAIN = re.compile(
     re.ASCII,
 )
 _CLOSE = Fraction(1, 10**5)
-"""math-verify compares decimals after rounding them to six places."""
+"""Largest difference of equal decimals; math-verify compares them after rounding to six places."""
 _MOST_DIGITS = 12
-"""Maximum digits of a decimal; more digits depend on binary floating point."""
+"""Maximum number of digits of a decimal. The verdict on longer ones depends on binary floating
+point."""
 
 
 def plain_verdict(gold: str, answer: str) -> bool | None:
-    """Whether ``answer`` is right; None if comparing two numbers does not decide it."""
+    """Whether ``answer`` is right, or None if a comparison of two numbers cannot decide it."""
     wanted, given = _PLAIN.fullmatch(gold), _PLAIN.fullmatch(answer)
     if wanted is None or given is None:
         return None
@@ -37,7 +39,7 @@ def plain_verdict(gold: str, answer: str) -> bool | None:
 
 
 def _value(match: re.Match[str]) -> Fraction | None:
-    """The number; None if it has too many digits."""
+    """The number, or None if it has too many digits."""
     sign = -1 if match["sign"] else 1
     if match["decimals"] is not None:
         digits = match["whole"] + match["decimals"]

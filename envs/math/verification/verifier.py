@@ -1,8 +1,8 @@
-r"""Verification of answers by math-verify, in warm processes that can be killed.
+r"""Verification of answers by math-verify, in processes that stay alive and can be killed.
 
-math-verify's own time limit is an alarm signal, which works only in a main thread, and its code
-never yields: a tower of powers blocks the caller. Here each of a few processes compares one pair at
-a time, for any thread and any event loop.
+math-verify limits its time by an alarm signal, which works only in a main thread, and its code
+never yields. A tower of powers would therefore block the caller. Here a few processes compare one
+pair at a time each, for any thread and any event loop.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from envs.math.verification.notation import standard
 from envs.math.verification.plain_numbers import plain_verdict
 
 LONGEST = 1000
-"""Maximum characters of an answer; longer answers are unverifiable."""
+"""Maximum number of characters of an answer. Longer answers are unverifiable."""
 _SCRIPT = Path(__file__).with_name("worker.py")
 _START_S = 120.0
 """Seconds for a new process to become ready."""
 _WALL_S = 60.0
-"""Seconds of wall time for a check beyond its processor time, also on a busy machine."""
+"""Seconds of wall time for a check, in addition to its processor time; generous for busy
+machines."""
 _BAD_GOLD = "bad-gold"
-"""A process's word for an unreadable gold answer; its other words are outcomes."""
+"""A process's response to an unreadable gold answer. Its other responses are outcomes."""
 
 
 class Outcome(StrEnum):
@@ -49,7 +50,7 @@ class UnverifiableGold(ValueError):
 
 
 class VerifierFailure(RuntimeError):
-    """Raised when the verifier's infrastructure fails. Never a verdict."""
+    """Raised when the verifier's infrastructure fails. A failure is never a verdict."""
 
 
 class _Died(Exception):
@@ -85,10 +86,10 @@ class _Worker:
         self._read(_START_S)
 
     def ask(self, gold: str, answer: str) -> str:
-        """One of the words of ``envs.math.verification.worker``.
+        """The process's verdict, one of the words of ``envs.math.verification.worker``.
 
         Raises:
-            VerifierFailure: there was no word in time.
+            VerifierFailure: the process did not respond in time.
             _Died: the process exited.
         """
         line = json.dumps([gold, answer]).encode() + b"\n"
@@ -140,7 +141,7 @@ class MathVerifier:
     Any thread and any event loop may call the methods.
 
     Args:
-        workers: number of processes; None: one per core, at most 4.
+        workers: number of processes, or None for one per core, at most 4.
         cpu_s: seconds of processor time for one check. Verdicts do not depend on wall time, so
             other load on the machine does not change them.
         memory_mb: MiB of address space of each process.
@@ -171,7 +172,7 @@ class MathVerifier:
         self._closed = False
 
     def check(self, gold: str, answer: str) -> Outcome:
-        r"""Compare an answer to the gold one, both as LaTeX without its ``\boxed``; blocks.
+        r"""Compare an answer to the gold answer, both as LaTeX without ``\boxed``. Blocks.
 
         Raises:
             UnverifiableGold: the gold answer cannot be read.
@@ -181,7 +182,7 @@ class MathVerifier:
         return self._submit(gold, answer).result() if outcome is None else outcome
 
     async def acheck(self, gold: str, answer: str) -> Outcome:
-        """As :meth:`check`, without blocking."""
+        """Asynchronous form of :meth:`check`; does not block."""
         outcome = self.quick(gold, answer)
         if outcome is not None:
             return outcome
@@ -189,7 +190,7 @@ class MathVerifier:
 
     @staticmethod
     def quick(gold: str, answer: str) -> Outcome | None:
-        """The outcome for plain numbers and overlong texts; None: a process must compare."""
+        """The outcome for plain numbers and overlong texts, or None if a process must compare."""
         verdict = plain_verdict(gold, answer)
         if verdict is not None:
             return Outcome.RIGHT if verdict else Outcome.WRONG
@@ -215,7 +216,7 @@ class MathVerifier:
             return self._threads.submit(self._compare, gold, answer)
 
     def _compare(self, gold: str, answer: str) -> Outcome:
-        """Check a pair, on one of the threads."""
+        """Check a pair on one of the threads."""
         wanted = standard(gold)
         word = self._ask(wanted, standard(answer))
         # The pair killed the process; the answer is the cause if the gold can be compared with 1.
@@ -229,7 +230,7 @@ class MathVerifier:
         return Outcome(word)
 
     def _ask(self, gold: str, answer: str) -> str | None:
-        """A process's word; None if the pair killed the process."""
+        """A process's verdict, or None if the pair made the kernel kill the process."""
         for last_try in (False, True):
             worker = self._take()
             try:
@@ -253,7 +254,7 @@ class MathVerifier:
         raise AssertionError("the last try returns or raises")
 
     def _take(self) -> _Worker:
-        """A ready process, started now if none is idle."""
+        """A ready process. If none is idle, a new one is started."""
         with self._lock:
             if self._closed:
                 raise VerifierFailure("the verifier is closed")

@@ -29,7 +29,7 @@ _BOXED = (math_verify.LatexExtractionConfig(boxed_match_priority=0),)
 # Members of a group share the gold answer and many answers.
 @lru_cache(maxsize=8192)
 def check(gold: str, answer: str) -> str:
-    r"""One of the four words; both texts are LaTeX without ``\boxed``.
+    r"""The verdict, one of four words. Both texts are LaTeX without ``\boxed``.
 
     A gold answer that cannot be read, or does not equal itself, is bad. An answer is unverifiable
     if it is not mathematics and does not equal the gold answer's text.
@@ -48,9 +48,10 @@ def check(gold: str, answer: str) -> str:
 
 
 def _equal(wanted: list[Any], given: list[Any]) -> bool:
-    """math-verify's verdict, in which an inequality also equals a gold interval.
+    """Whether math-verify finds the two equal.
 
-    math-verify itself accepts only an interval for a gold inequality.
+    In contrast to math-verify, which accepts only an interval for a gold inequality, an inequality
+    also equals a gold interval.
     """
     equal: bool = math_verify.verify(
         wanted, given, allow_set_relation_comp=True, timeout_seconds=None
@@ -60,7 +61,7 @@ def _equal(wanted: list[Any], given: list[Any]) -> bool:
 
 @lru_cache(maxsize=1024)
 def _parse(text: str) -> list[Any]:
-    """math-verify's parse of a text, and the text itself; [] if nothing can be parsed."""
+    """math-verify's parse of a text, followed by the text; [] if it cannot be parsed."""
     # A sentence may end inside the box; a number with its period would not parse.
     boxed = rf"\boxed{{{text.removesuffix('.')}}}"
     parsed: list[Any] = math_verify.parse(boxed, extraction_config=_BOXED, parsing_timeout=None)
@@ -68,7 +69,7 @@ def _parse(text: str) -> list[Any]:
 
 
 def _with_imaginary_unit(parsed: Any) -> Any:
-    """The expression with the imaginary unit in place of the variable i, math-verify's reading."""
+    """The expression with the imaginary unit for the variable i, as math-verify reads it."""
     named = [symbol for symbol in getattr(parsed, "free_symbols", ()) if symbol.name == "i"]
     try:
         return parsed.subs(dict.fromkeys(named, I)) if named else parsed
@@ -78,9 +79,10 @@ def _with_imaginary_unit(parsed: Any) -> Any:
 
 
 def _far_apart(wanted: list[Any], given: list[Any]) -> bool:
-    """Whether two expressions differ at a point; math-verify would find the same, but slowly.
+    """Whether two expressions have different values at some point, and so are unequal.
 
-    math-verify tries to simplify the difference of unequal expressions to zero.
+    math-verify would reach the same verdict slowly, because it tries to simplify the difference of
+    unequal expressions to zero.
     """
     (gold, *texts), (answer, *other_texts) = wanted, given
     if set(texts) & set(other_texts):
@@ -102,7 +104,7 @@ def _far_apart(wanted: list[Any], given: list[Any]) -> bool:
 
 
 def serve(cpu_s: float, memory_mb: int) -> None:
-    """Answer checks from standard input until it ends."""
+    """Answer the checks that arrive on standard input, until it ends."""
     # Output of libraries must not mix with the answers.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1, encoding="ascii")
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
