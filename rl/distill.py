@@ -1,6 +1,6 @@
 """``python -m rl.distill model=FOLDER env=code-sandbox``: a model's episodes as training data.
 
-The model plays training tasks several times each. The episodes that ``keep`` selects become
+The model plays each training task several times. The episodes that ``keep`` selects become
 conversations for ``rl.sft``. The episodes that ``pairs`` selects become preferences for ``rl.dpo``
 and ``rl.reward_model``.
 """
@@ -37,29 +37,31 @@ class DistillConfig(RunConfig):
     """Write a model's episodes as training data for other models."""
 
     tasks: int = 512
-    """Number of training tasks: the first in the order that the seed determines."""
+    """Number of training tasks. They are the first in the order that the seed determines."""
     episodes: int = 8
     """Episodes per task."""
     prompts: int = 32
-    """Concurrent tasks."""
+    """Number of tasks that are played at the same time."""
     keep: Keep = "right"
-    """Selection per task: right: all right episodes; best: the episode with the greatest reward;
-    shortest: the shortest right episode."""
+    """Selection of episodes for each task: right (all right episodes), best (the episode with the
+    greatest reward) or shortest (the shortest right episode)."""
     per_task: int = 0
-    """keep=right: largest number of episodes per task; 0: all."""
+    """With keep=right: maximum number of episodes per task; 0 keeps all."""
     right_from: float = 1.0
-    """The outcome, above 0 and up to 1, from which on an episode is right."""
+    """An episode is right if its outcome is at least this number, above 0 and up to 1."""
     only: str = ""
-    """Conditions such as language >= 0.9, repetition >= -0.1; other episodes are dropped."""
+    """Conditions that episodes must meet, such as "language >= 0.9, repetition >= -0.1"."""
     longest: int = 0
-    """Largest number of sampled tokens per episode; longer ones are dropped; 0: no limit."""
+    """Maximum number of sampled tokens per episode; longer episodes are dropped. 0 sets no
+    limit."""
     pairs: Pairs = "none"
-    """Preferences: long2short: the shortest right episode over longer ones; right-wrong: each right
-    episode over each wrong one; ranking: all episodes of a task by their rewards."""
+    """Selection of preferences: none, long2short (the shortest right episode over longer ones),
+    right-wrong (each right episode over each wrong one) or ranking (all episodes of a task by their
+    rewards)."""
     pairs_per_task: int = 0
-    """Largest number of pairs per task; 0: all."""
+    """Maximum number of pairs per task; 0 keeps all."""
     out: str = "runs/{env}-distill-{seed}"
-    """The output folder; files in it are never overwritten."""
+    """The output folder. Existing files are never overwritten."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -116,7 +118,7 @@ async def distill(config: DistillConfig) -> dict[str, object]:
 
 
 async def _play(config: DistillConfig, runtime: Runtime) -> tuple[DistillWriter, dict[str, int]]:
-    """Play all tasks, ``prompts`` at once, and select their episodes."""
+    """Play all tasks, ``prompts`` at a time, and select their episodes."""
     from rl.distillation.writer import DistillWriter, Rules
     from rl.rollout.task_order import TaskOrder
     from rl.runtime import DISTILL
@@ -150,7 +152,7 @@ async def _play(config: DistillConfig, runtime: Runtime) -> tuple[DistillWriter,
 
 
 def _reason_for_none(writer: DistillWriter) -> str:
-    """Why no episode was kept."""
+    """The reason why no episode was kept."""
     count, right = len(writer.samples), sum(sample.right for sample in writer.samples)
     if right:
         return f"{right} right episodes met no condition (only=..., longest=...)"

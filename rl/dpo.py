@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def train_dpo(config: DPOConfig, callbacks: Sequence[Callback] = ()) -> dict[str, object]:
-    """Train and save the model; ``callbacks`` are added to those that ``config`` names.
+    """Train and save the model. ``callbacks`` are called besides those that ``config`` names.
 
     Returns:
         The first and last loss, the accuracy of the implicit reward on held-out pairs with its 95%

@@ -12,7 +12,7 @@ FAILED, STALLED, UNCLOSED = 1, 75, 76
 
 
 class UsageError(ValueError):
-    """Raised for a wrong command line, run file or setting; names what, where and the fix."""
+    """Raised for a wrong command line, run file or setting. The message gives the fix."""
 
 
 class RunFailure(RuntimeError):
@@ -22,7 +22,7 @@ class RunFailure(RuntimeError):
 
 
 class RunStalled(RunFailure):
-    """Raised when a run made no progress for too long; the message names what waits."""
+    """Raised when a run made no progress for too long. The message names what waits."""
 
     exit_code = STALLED
 

@@ -85,7 +85,7 @@ async def evaluate(
 
 
 def _population(tasks: int, episodes: int) -> str:
-    """The population that the interval of the success refers to."""
+    """The population to which the confidence interval of the success refers."""
     clustered = f", each played {episodes} times" if episodes > 1 else ""
     return f"tasks like these {tasks}{clustered}: it widens with the differences between tasks"
 
@@ -110,7 +110,7 @@ def _pass_at_k(by_task: list[list[float]], best: float) -> dict[str, float]:
 
 
 async def measure(config: EvaluateConfig) -> tuple[dict[str, object], list[TrajectoryGroup]]:
-    """Create the folder of ``config``, and :func:`evaluate` with a screen."""
+    """Create the folder of ``config`` and run :func:`evaluate` with a screen."""
     with ExitStack() as stack:
         if config.out:
             folder = run_path(config.out, config)

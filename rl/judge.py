@@ -30,7 +30,7 @@ from tools.limits import CallLimits
 from tools.tool import ToolFailure
 
 JUDGED, RESULT = "pairs.jsonl", "result.json"
-"""The files in the folder."""
+"""Names of the files in the output folder."""
 MOST_FAILED = 0.25
 """Maximum share of pairs without a judgement."""
 _REPORT_EVERY = 200
@@ -42,29 +42,33 @@ class JudgeConfig(ModelConfig):
     """Label pairs of answers with a judge model."""
 
     model: str
-    """The judge: a Hugging Face id or folder; with url, the model's name on the server."""
+    """The judge: a Hugging Face id or a folder or, with url, the model's name on the server."""
     data: str
-    """JSON lines of {"prompt": ..., "chosen": ..., "rejected": ...}, each a text or messages."""
+    """A file of JSON lines {"prompt": ..., "chosen": ..., "rejected": ...}; each value is a text
+    or messages."""
     by: Literal["pair", "grade"] = "pair"
-    """pair: the judge reads both answers, in both orders; grade: it grades each answer alone."""
+    """ "pair": the judge compares both answers, in both orders. "grade": it grades each answer
+    alone."""
     criteria: str = CRITERIA
-    """Criteria of a good answer, as text for the judge."""
+    """Criteria of a good answer, in words that the judge reads."""
     scale: int = 10
-    """by=grade: the best grade; 1 is the worst."""
+    """With by=grade: the best grade; 1 is the worst."""
     chat: ChatConfig = field(default_factory=left_out)
-    """Conversion of messages to the judge's prompt; not with url, whose server has its own."""
+    """How messages become the judge's prompt. Not used with url, because the server does this
+    itself."""
     url: str = ""
-    """An OpenAI-compatible API, http://host:port/v1; empty: the model runs in this process."""
+    """URL of an OpenAI-compatible API, http://host:port/v1. If empty, the model runs in this
+    process."""
     key: str = ""
-    """Name of the environment variable with the API's key; empty: none."""
+    """Name of the environment variable that holds the API's key; empty if the API needs none."""
     timeout_s: float = 60.0
-    """Maximum seconds of one request."""
+    """Seconds that one request may take."""
     retries: int = 3
-    """Maximum retries after a temporary failure."""
+    """Maximum number of retries after a temporary failure."""
     concurrent: int = 32
-    """Number of pairs judged concurrently."""
+    """Number of pairs that are judged at the same time."""
     out: str = "runs/judge-{seed}"
-    """The output folder; existing files are never overwritten."""
+    """The output folder. Existing files are never overwritten."""
 
     @property
     def loads_model(self) -> bool:
@@ -89,10 +93,10 @@ class JudgeConfig(ModelConfig):
 
 
 async def judge(config: JudgeConfig) -> dict[str, object]:
-    """Label the pairs and write them, the preferred answer as ``chosen``.
+    """Label the pairs and write them, with the preferred answer as ``chosen``.
 
     Returns:
-        The file, the number of pairs, the judge's certainty, the effect of the order of answers,
+        The file, the number of pairs, the judge's confidence, the effect of the order of answers,
         and the agreement with rewards, if pairs have rewards.
 
     Raises:
@@ -141,7 +145,7 @@ async def _open(config: JudgeConfig) -> AsyncIterator[Chooser]:
 async def _labels(
     config: JudgeConfig, chooser: Chooser, rows: Sequence[Mapping[str, Any]]
 ) -> list[Label | None]:
-    """A label for each pair; None without a judgement.
+    """The label of each pair, or None for a pair without a judgement.
 
     Raises:
         RunFailure: too many pairs have no judgement.

@@ -19,12 +19,12 @@ C = TypeVar("C", bound=Runnable)
 T = TypeVar("T")
 Work = Callable[[C, Job[Any]], Coroutine[Any, Any, T]]
 CLOSE_S = 120.0
-"""Maximum seconds to close a command without the setting ``close_s``."""
+"""Seconds within which a command must close, for commands without the setting ``close_s``."""
 _SPIN = "GOMP_SPINCOUNT"
 
 
 def wait_for(work: Work[C, T], config: C) -> T:
-    """Do a command's work in a thread, and wait for it.
+    """Run a command's work in a thread, and wait for its result.
 
     Raises:
         UsageError: a setting is wrong.
@@ -36,7 +36,7 @@ def wait_for(work: Work[C, T], config: C) -> T:
 
 
 async def while_awaited(work: Work[C, T], config: C) -> T:
-    """Awaitable :func:`wait_for`; the caller's event loop stays free.
+    """Asynchronous form of :func:`wait_for`; the caller's event loop stays free.
 
     Raises:
         CancelledError: this call was cancelled, and the work has stopped.
@@ -47,7 +47,7 @@ async def while_awaited(work: Work[C, T], config: C) -> T:
 
 
 def blocking(work: Callable[[C], T], config: C, job: Job[Any]) -> T:
-    """Do work without an event loop; a request to stop raises KeyboardInterrupt in it."""
+    """Run work that needs no event loop. A request to stop raises KeyboardInterrupt in it."""
     ident = ctypes.c_ulong(threading.get_ident())
 
     def interrupt() -> None:
@@ -58,7 +58,7 @@ def blocking(work: Callable[[C], T], config: C, job: Job[Any]) -> T:
 
 
 def _prepared(config: C) -> C:
-    """The settings as a command starts with them."""
+    """The settings after the preparation that a command makes at its start."""
     if config.dry_run:
         raise UsageError("dry_run (True) is for the command line: print(config) shows the settings")
     return with_model_folder(config)
@@ -70,7 +70,7 @@ def _close_s(config: Runnable) -> float:
 
 @contextmanager
 def _restored() -> Iterator[None]:
-    """Context that restores the process-wide settings that a command changes."""
+    """Restore the process-wide settings that a command changes, when the context ends."""
     spin = os.environ.get(_SPIN)
     bound_spinning()  # Before the import of torch, which reads it.
     import torch

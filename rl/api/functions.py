@@ -2,8 +2,9 @@
 
 Each function takes its command's settings, runs the work in a thread with its own event loop, and
 returns an object with the results. The functions also work inside a running event loop, as in a
-notebook; each has an awaitable version with an ``a`` before the name. Ctrl-C stops a run as it
-stops a command. Afterwards the process has no thread, signal handler or torch setting of the run.
+notebook. Each has an asynchronous form with an ``a`` before its name. Ctrl-C stops a run in the
+same way as a command. Afterwards the process has no thread, signal handler or torch setting of the
+run.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def fit(config: TrainConfig, callbacks: Sequence[Callback] = ()) -> Run:
 
 
 async def afit(config: TrainConfig, callbacks: Sequence[Callback] = ()) -> Run:
-    """Awaitable :func:`fit`; the caller's event loop stays free.
+    """Asynchronous form of :func:`fit`; the caller's event loop stays free.
 
     Raises:
         CancelledError: the call was cancelled, and the run has stopped cleanly.
@@ -77,7 +78,7 @@ def evaluate(config: EvaluateConfig) -> Evaluation:
 
 
 async def aevaluate(config: EvaluateConfig) -> Evaluation:
-    """Awaitable :func:`evaluate`."""
+    """Asynchronous form of :func:`evaluate`."""
     return await while_awaited(_evaluate, config)
 
 
@@ -87,7 +88,7 @@ def fit_sft(config: SFTConfig) -> Result:
 
 
 async def afit_sft(config: SFTConfig) -> Result:
-    """Awaitable :func:`fit_sft`."""
+    """Asynchronous form of :func:`fit_sft`."""
     return await while_awaited(_fit_sft, config)
 
 
@@ -97,7 +98,7 @@ def fit_dpo(config: DPOConfig) -> Result:
 
 
 async def afit_dpo(config: DPOConfig) -> Result:
-    """Awaitable :func:`fit_dpo`."""
+    """Asynchronous form of :func:`fit_dpo`."""
     return await while_awaited(_fit_dpo, config)
 
 
@@ -107,17 +108,17 @@ def fit_reward_model(config: RewardModelConfig) -> Result:
 
 
 async def afit_reward_model(config: RewardModelConfig) -> Result:
-    """Awaitable :func:`fit_reward_model`."""
+    """Asynchronous form of :func:`fit_reward_model`."""
     return await while_awaited(_fit_reward_model, config)
 
 
 def distill_episodes(config: DistillConfig) -> Result:
-    """Write a model's episodes in training tasks as training data: ``python -m rl.distill``."""
+    """Play training tasks and write the episodes as training data: ``python -m rl.distill``."""
     return wait_for(_distill, config)
 
 
 async def adistill_episodes(config: DistillConfig) -> Result:
-    """Awaitable :func:`distill_episodes`."""
+    """Asynchronous form of :func:`distill_episodes`."""
     return await while_awaited(_distill, config)
 
 
@@ -127,7 +128,7 @@ def judge_pairs(config: JudgeConfig) -> Result:
 
 
 async def ajudge_pairs(config: JudgeConfig) -> Result:
-    """Awaitable :func:`judge_pairs`."""
+    """Asynchronous form of :func:`judge_pairs`."""
     return await while_awaited(_judge, config)
 
 
@@ -137,7 +138,7 @@ def label_steps(config: StepLabelsConfig) -> Result:
 
 
 async def alabel_steps(config: StepLabelsConfig) -> Result:
-    """Awaitable :func:`label_steps`."""
+    """Asynchronous form of :func:`label_steps`."""
     return await while_awaited(_label_steps, config)
 
 
@@ -147,7 +148,7 @@ def merge_models(config: MergeConfig) -> Result:
 
 
 async def amerge_models(config: MergeConfig) -> Result:
-    """Awaitable :func:`merge_models`."""
+    """Asynchronous form of :func:`merge_models`."""
     return await while_awaited(_merge, config)
 
 
@@ -157,12 +158,12 @@ def replay_run(config: ReplayConfig) -> Result:
 
 
 async def areplay_run(config: ReplayConfig) -> Result:
-    """Awaitable :func:`replay_run`."""
+    """Asynchronous form of :func:`replay_run`."""
     return await while_awaited(_replay, config)
 
 
 def run_pipeline(config: PipelineConfig) -> dict[str, Path]:
-    """Run the unfinished stages of a file: ``python -m rl.pipeline``.
+    """Run the unfinished stages of a pipeline file: ``python -m rl.pipeline``.
 
     Returns:
         The output of each stage, by the stage's name.
@@ -171,7 +172,7 @@ def run_pipeline(config: PipelineConfig) -> dict[str, Path]:
 
 
 async def arun_pipeline(config: PipelineConfig) -> dict[str, Path]:
-    """Awaitable :func:`run_pipeline`."""
+    """Asynchronous form of :func:`run_pipeline`."""
     return await while_awaited(_run_pipeline, config)
 
 
@@ -270,7 +271,7 @@ _STAGES: dict[str, Callable[[Any, Job[Any]], Coroutine[Any, Any, Run | Result]]]
     "rl.judge": _judge,
     "rl.merge": _merge,
 }
-"""The work of a stage, by its command."""
+"""The function that does a stage's work, by the stage's command."""
 
 
 async def _run_pipeline(config: PipelineConfig, job: Job[Any]) -> dict[str, Path]:

@@ -1,6 +1,6 @@
-"""A run inside a user's own program, in its own thread with its own event loop.
+"""Runs a command inside a user's own program, in a thread with its own event loop.
 
-No thread or signal handler outlives the run. The caller's event loop, as in a notebook, stays free.
+No thread or signal handler outlives the run. The caller's event loop stays free, as in a notebook.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ POLL_EVERY_S = 0.5
 
 
 class Job(Generic[T]):
-    """Work in a thread; also the work's :class:`~rl.run.process.host.Host`.
+    """Work that runs in a thread. It is also the work's :class:`~rl.run.process.host.Host`.
 
     Args:
         work: called in the thread with this job; returns the coroutine to run.
-        close_s: maximum seconds for thread and event loop to end after the coroutine.
+        close_s: seconds that the thread and its event loop may take to end after the coroutine.
     """
 
     def __init__(self, work: Callable[[Job[T]], Coroutine[Any, Any, T]], close_s: float) -> None:
@@ -45,7 +45,7 @@ class Job(Generic[T]):
     # ---- for the caller ----------------------------------------------------------------------
 
     def result(self) -> T:
-        """Wait for the result. Ctrl-C asks the work to stop; a second Ctrl-C cancels it.
+        """Wait for the result. Ctrl-C asks the work to stop, and a second Ctrl-C cancels it.
 
         Raises:
             KeyboardInterrupt: Ctrl-C cancelled the work.
@@ -82,7 +82,7 @@ class Job(Generic[T]):
         return self._returned(asyncio.CancelledError())
 
     def stop(self) -> None:
-        """Ask the work to stop; a second call cancels it."""
+        """Ask the work to stop. A second call cancels it."""
         with self._lock:
             listener, loop, again = self._on_stop, self._loop, self._stopped
             self._stopped = True
@@ -97,7 +97,7 @@ class Job(Generic[T]):
 
     @contextmanager
     def listening(self, on_stop: Callable[[], None]) -> Iterator[None]:
-        """Context in which the first :meth:`stop` calls ``on_stop``."""
+        """While the context lasts, the first :meth:`stop` calls ``on_stop``."""
         with self._lock:
             self._on_stop, asked = on_stop, self._stopped
         if asked:
@@ -109,7 +109,7 @@ class Job(Generic[T]):
                 self._on_stop = None
 
     def end(self, code: int, reason: str) -> None:
-        """Abandon the thread: the caller gets an error, and the program continues."""
+        """Abandon the thread. The caller gets an error, and the program continues."""
         if not self._outcome.done():
             self._outcome.set_exception((RunStalled if code == STALLED else Unclosed)(reason))
 
@@ -137,7 +137,7 @@ class Job(Generic[T]):
             self._over_at = time.monotonic()
 
     def _is_over(self) -> bool:
-        """Whether there is an outcome; then also waits for the thread, unless it was abandoned."""
+        """Whether there is an outcome. If so, waits for the thread, unless it was abandoned."""
         if self._outcome.done():
             self._thread.join(self._close_s if self._over_at is not None else 0)
             return True

@@ -23,28 +23,28 @@ class Run:
     folder: Path
     """The folder with all files of the run; see docs/runs.md."""
     finished: bool
-    """Whether all steps are done; a stopped run can continue."""
+    """Whether all steps are done. A stopped run is unfinished and can continue."""
     steps: int
-    """Number of done steps."""
+    """Number of steps that are done."""
     before: PassRate | None
-    """Success on test tasks before the first step; None if not measured."""
+    """Success on test tasks before the first step, or None if it was not measured."""
     after: PassRate | None
-    """Success on test tasks with the best weights by validation; None if not measured."""
+    """Success on test tasks of the best weights by validation, or None if it was not measured."""
     best: Path | None
-    """The checkpoint with the best weights, which ``from_pretrained`` reads; None without one."""
+    """The checkpoint with the best weights, for ``from_pretrained``. None if there is none."""
     best_step: int
     """The step of the best checkpoint."""
     result: Mapping[str, Any] = field(repr=False)
-    """All of result.json."""
+    """The content of result.json."""
 
     @cached_property
     def history(self) -> list[dict[str, Any]]:
-        """The records of metrics.jsonl: metrics of each step, under TRL's names, and of tests."""
+        """The records of metrics.jsonl: metrics of steps, under TRL's names, and of tests."""
         return _lines(self.folder / "metrics.jsonl")
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """The metrics of the last step; empty before the first one is done."""
+        """The metrics of the last step. Empty before the first step is done."""
         return next((r for r in reversed(self.history) if "reward" in r), {})
 
 
@@ -56,30 +56,30 @@ class Evaluation:
     metrics: Mapping[str, Any] = field(repr=False)
     """All numbers that ``python -m rl.eval json=true`` prints."""
     groups: Sequence[TrajectoryGroup] = field(repr=False)
-    """The episodes, one group per task; ``group.trajectories`` have all tokens."""
+    """The episodes, one group for each task. ``group.trajectories`` contain all tokens."""
     folder: Path | None = None
-    """The folder with the episodes and the result; None without ``out``."""
+    """The folder with the episodes and the result, or None without the setting ``out``."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """Result of the other functions."""
+    """Result of the functions other than ``rl.fit`` and ``rl.evaluate``."""
 
     folder: Path | None
-    """The folder of the output, with settings and losses; None without an output."""
+    """The folder with the output, the settings and the losses, or None without an output."""
     made: Path | None
-    """The model's folder or the file in ``folder``."""
+    """The output itself: a model's folder, or a file in ``folder``. None without an output."""
     metrics: Mapping[str, Any] = field(repr=False)
     """The numbers that the command prints as a line of JSON."""
 
     @cached_property
     def history(self) -> list[dict[str, Any]]:
-        """The losses of each step; empty if nothing was trained."""
+        """The losses of each step. Empty if nothing was trained."""
         return [] if self.folder is None else _lines(self.folder / "metrics.jsonl")
 
 
 def read_run(folder: str | Path) -> Run:
-    """The finished or unfinished run of a folder.
+    """Read a finished or unfinished run from its folder.
 
     Raises:
         UsageError: the folder holds no run.

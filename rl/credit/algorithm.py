@@ -38,23 +38,24 @@ class KL:
     """The divergence from the reference model."""
 
     coef: float = 0.0
-    """Weight of the divergence from the initial model; at 0 no reference model is kept."""
+    """Weight of the divergence from the initial model. At 0, no reference model is kept."""
     estimator: KLEstimator = "k3"
-    """k1, k2, k3 or k3+; :func:`rl.credit.losses.kl_penalty`."""
+    """Estimator of the divergence: k1, k2, k3 or k3+; see :func:`rl.credit.losses.kl_penalty`."""
     ratio: bool = False
-    """Whether a divergence in the loss is multiplied by pi / pi_old. The gradient of k1 and k3 then
-    equals the gradient of the divergence (DeepSeek-V3.2, section 3.1); k2 and k3+ do not need it.
-    """
+    """Whether a divergence in the loss is multiplied by pi / pi_old. The gradient of k1 and k3
+    then equals the gradient of the divergence (DeepSeek-V3.2, section 3.1). k2 and k3+ do not need
+    this."""
     place: KLPlace = "loss"
-    """``loss``: added to the token's loss. ``reward``: subtracted from the token's reward
-    (advantages with values only)."""
+    """``loss`` adds the divergence to the token's loss. ``reward`` subtracts it from the token's
+    reward (only for advantages with values)."""
     target: float | None = None
-    """Nats per episode that coef is adapted towards after each update; None: coef is constant."""
+    """Target of the divergence in nats per episode: coef is adapted towards it after each update.
+    If None, coef is constant."""
     horizon: int = 10_000
-    """Episodes over which an adapted coef changes by at most a fifth."""
+    """Number of episodes over which an adapted coef changes by at most a fifth."""
     ref_every: int = 0
-    """The current policy becomes the reference every ref_every updates; 0: the reference is always
-    the initial model."""
+    """Number of updates after which the current policy becomes the reference. If 0, the initial
+    model is always the reference."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -76,13 +77,13 @@ class Value:
     """The value head and its loss."""
 
     coef: float = 0.0
-    """Weight of the value loss (advantages with values only)."""
+    """Weight of the value loss (only for advantages with values)."""
     clip: float | None = None
-    """Maximum change of a value in one update; None: unbounded."""
+    """Maximum change of a value in one update, or None for no bound."""
     critic: Critic = "head"
-    """The source of values. ``head``: a linear layer on the policy's last hidden state, whose
-    gradient changes the policy too. ``model``: a linear layer on a separately trained copy of the
-    initial model, which needs the memory of a second model."""
+    """The source of values. ``head`` is a linear layer on the policy's last hidden state; its
+    gradient changes the policy, too. ``model`` is a linear layer on a copy of the initial model,
+    which is trained separately and needs the memory of a second model."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -95,15 +96,17 @@ class Correction:
     """Importance weights for the mismatch of sampler and learner."""
 
     kind: str = "none"
-    """The weights: none, tis, icepop, token-mask, outlier-mask, seq-tis, seq-icepop, seq-mask,
-    geo-mask, or the name of a plug-in (old_logprobs=update only); docs/algorithms.md."""
+    """The rule for the weights: none, tis, icepop, token-mask, outlier-mask, seq-tis, seq-icepop,
+    seq-mask, geo-mask, or the name of a plug-in (old_logprobs=update only). docs/algorithms.md
+    explains them."""
     low: float = 0.5
-    """Lower bound of the ratio (all kinds except tis and seq-tis)."""
+    """Lower bound of the ratio (for all kinds except tis and seq-tis)."""
     high: float = 2.0
     """Upper bound of the ratio."""
     drop_divergence: float | None = None
-    """Sequences with a negative advantage and a mean log(pi_sampler / pi) above this value are not
-    trained; None: all are. DeepSeek-V3.2's mask (arXiv 2512.02556, section 3.1)."""
+    """Threshold of DeepSeek-V3.2's mask (arXiv 2512.02556, section 3.1), or None for no mask. A
+    sequence with a negative advantage is not trained if its mean log(pi_sampler / pi) is above the
+    threshold."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -123,7 +126,7 @@ class TokenRewardModel:
     """``implicit`` (PRIME) rewards the tokens of advantage=group-dense; ``head`` (OREAL) weights
     the tokens of group-outcome."""
     beta: float = 0.05
-    """Factor of the model's log-ratios in its own loss (implicit only)."""
+    """Factor of the model's log-ratios in the model's own loss (only for ``implicit``)."""
     lr_ratio: float = 2.0
     """Learning rate of the model, as a multiple of the policy's."""
 
@@ -144,23 +147,24 @@ class Algorithm:
     advantage: Advantage = field(
         default=GroupOutcome(), metadata={"choice": ADVANTAGES.choice("group-outcome")}
     )
-    """How much better than expected each token was; algo.advantage.KEY sets its options."""
+    """How much better than expected each token was. algo.advantage.KEY sets its options."""
     whiten: bool = False
     """Whether advantages are whitened over all sampled tokens of the update."""
     surrogate: Surrogate = field(default=Clip(), metadata={"choice": SURROGATES.choice("clip")})
-    """The policy's loss, from the ratio pi / pi_old and the advantage; algo.surrogate.KEY sets its
-    options."""
+    """The policy's loss, computed from the ratio pi / pi_old and the advantage. algo.surrogate.KEY
+    sets its options."""
     old_logprobs: OldLogprobs = "update"
-    """pi_old. ``update``: the learner's weights at the start of the update. ``sampling``: the
-    sampler's recorded log-probabilities, so that the ratio also corrects for stale weights and
-    sampler mismatch (refused for reinforce and oreal, whose losses have no ratio, or none where
-    A > 0)."""
+    """Which policy pi_old is. ``update``: the learner's weights at the start of the update.
+    ``sampling``: the sampler, by its recorded log-probabilities, so that the ratio also corrects
+    for stale weights and for the mismatch of sampler and learner. Not allowed for reinforce, whose
+    loss has no ratio, and for oreal, whose loss has none where A > 0."""
     correction: Correction = field(default_factory=Correction)
     """Importance weights for the mismatch of sampler and learner."""
     aggregation: Aggregation = "token-mean"
-    """How the step's loss sums token losses; :func:`rl.credit.losses.token_weights`."""
+    """How the step's loss sums token losses; see :func:`rl.credit.losses.token_weights`."""
     max_tokens: int | None = None
-    """The constant of ``seq-mean-token-sum-norm``: the maximum sampled tokens of an episode."""
+    """The constant of ``seq-mean-token-sum-norm``: the maximum number of sampled tokens per
+    episode."""
     kl: KL = field(default_factory=KL)
     """The divergence from the reference model."""
     token_rewards: TokenRewardModel = field(default_factory=TokenRewardModel)
@@ -170,20 +174,21 @@ class Algorithm:
     value: Value = field(default_factory=Value)
     """The value head and its loss."""
     mask_observations: bool = True
-    """False also trains on the text of environments and tools, as if the policy had sampled it:
-    Search-R1 without its mask (arXiv 2503.09516, section 3.1), for comparison only."""
+    """Whether only sampled tokens are trained. False also trains on the text of environments and
+    tools, as if the policy had sampled it: Search-R1 without its mask (arXiv 2503.09516, section
+    3.1), for comparison only."""
     mask_truncated: bool = False
-    """Whether training skips episodes that were cut for their length; their returns still count in
-    their groups' baselines. DAPO's overlong filtering (arXiv 2503.14476, section 3.4)."""
+    """Whether training skips episodes that were cut for their length. Their returns still count in
+    their groups' baselines. This is DAPO's overlong filtering (arXiv 2503.14476, section 3.4)."""
     ptx_coef: float = 0.0
-    """Weight of the mean cross-entropy of the texts that each update imitates: PPO-ptx
+    """Weight of the mean cross-entropy of additional texts that each update imitates: PPO-ptx
     (InstructGPT, arXiv 2203.02155, equation 2)."""
     forget_optimizer: bool = False
-    """Whether each update starts with empty optimizer averages."""
+    """Whether the optimizer's averages are reset at the start of each update."""
     epochs: int = 1
-    """Passes over the update's episodes."""
+    """Number of passes over the update's episodes."""
     minibatches: int = 1
-    """Optimizer steps in one pass; each trains an equal share of the episodes."""
+    """Number of optimizer steps in one pass. Each trains an equal share of the episodes."""
 
     def __post_init__(self) -> None:
         for key, plug_ins in _PLUG_INS.items():
@@ -222,7 +227,7 @@ class Algorithm:
         )
 
     def _check_sampler(self) -> None:
-        """Check the options for tokens that other weights sampled."""
+        """Check the options that concern tokens sampled by other weights."""
         mask, of_sampler = self.mask_observations, self.old_logprobs == "sampling"
         require("old_logprobs", self.old_logprobs, mask or not of_sampler, "update without a mask")
         drop, kind = self.correction.drop_divergence, self.correction.kind
@@ -233,7 +238,7 @@ class Algorithm:
         require("correction.kind", kind, fine, expected)
 
     def _check_advantage(self) -> None:
-        """Check the requirements of the advantage, and the options that require values."""
+        """Check the requirements of the advantage, and the options that need values."""
         advantage, kind = self.advantage, self.token_rewards.kind
         allowed = advantage.token_rewards
         expected = f"{' or '.join(allowed)} for advantage={advantage.name}"
@@ -254,13 +259,13 @@ class Algorithm:
         require("kl.place", place, place == "loss", f"loss for advantage={advantage.name}")
 
     def changed(self, options: Mapping[str, Any]) -> Algorithm:
-        """A copy with other options, by the keys of the command line.
+        """A copy with changed options.
 
-        ``{"surrogate": "gspo", "surrogate.clip_high": 1e-3, "kl.coef": 0.01}``. A new advantage or
-        surrogate starts with its own defaults.
+        For example ``{"surrogate": "gspo", "surrogate.clip_high": 1e-3, "kl.coef": 0.01}``. A new
+        advantage or surrogate starts with its own defaults.
 
         Args:
-            options: values by key.
+            options: values by key; the keys are those of the command line.
 
         Raises:
             UnknownNameError: no advantage or surrogate has the name.
@@ -292,12 +297,12 @@ class Algorithm:
 
     @property
     def uses_values(self) -> bool:
-        """Whether a value head is trained."""
+        """Whether values are trained."""
         return self.advantage.needs_values
 
     @property
     def one_step(self) -> bool:
-        """Whether an update is a single optimizer step."""
+        """Whether an update consists of a single optimizer step."""
         return self.epochs * self.minibatches == 1
 
     @property

@@ -1,8 +1,8 @@
-"""The table of algorithms, one row of options each.
+"""The table of algorithms. Each row is one set of options.
 
 ``ALGORITHMS["grpo"].changed({"surrogate.clip_high": 0.28})`` changes options, by the keys of the
-command line. A package adds a row in the entry-point group ``turnwise.algorithms``, a program by
-:func:`register_algorithm`.
+command line. A package adds a row by the entry-point group ``turnwise.algorithms``, and a program
+by :func:`register_algorithm`.
 """
 
 from __future__ import annotations
@@ -194,16 +194,16 @@ ALGORITHMS: dict[str, Algorithm] = {
         value=Value(coef=0.1, clip=0.2),
     ),
 }
-"""The built-in rows; :func:`find_algorithm` also finds rows of plug-ins."""
+"""The built-in rows. :func:`find_algorithm` also finds the rows of plug-ins."""
 _registry = Registry("algorithm", "turnwise.algorithms")
 _interactive: dict[str, Algorithm] = {}
-"""Rows that a notebook or script registered, which running the same code again replaces."""
+"""Rows that a notebook or script registered. Running the same code again replaces them."""
 for _name, _row in ALGORITHMS.items():
     _registry.register(_name, _row)
 
 
 def register_algorithm(name: str, row: Algorithm) -> None:
-    """Register a row in this process; a notebook's cell or a script can replace its own row.
+    """Register a row in this process. A notebook's cell or a script can replace its own row.
 
     Raises:
         TypeError: ``row`` is not an Algorithm.
@@ -222,7 +222,7 @@ def register_algorithm(name: str, row: Algorithm) -> None:
 
 
 def algorithm_names() -> list[str]:
-    """All names: the table's in its order, then those of plug-ins."""
+    """Names of all algorithms: the table's in its order, then those of plug-ins."""
     return [*ALGORITHMS, *(name for name in _registry.names() if name not in ALGORITHMS)]
 
 

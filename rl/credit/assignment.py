@@ -36,7 +36,7 @@ def assign_credit(
         token_scores: ``[N]`` float64, required with a token reward model.
 
     Raises:
-        ValueError: the advantage needs values of turns, and a turn has none.
+        ValueError: the advantage needs the values of turns, and a turn has no value.
         RunFailure: the advantage needs returns of 0 or more, and a return is negative; or a plug-in
             did not return one number for each token.
     """
@@ -70,12 +70,13 @@ def correction_weights(
     Args:
         algorithm: the settings; only ``correction`` is read.
         old: ``[N]``, log-probabilities under the policy at the start of the update.
-        sampling: ``[N]``, the sampler's recorded log-probabilities.
+        sampling: ``[N]``, log-probabilities that the sampler recorded.
         episode_ids: ``[N]`` integers >= 0.
 
     Returns:
-        ``[N]``, and the metrics ``correction/ratio_mean``, ``_max``, ``effective_samples`` (of N
-        tokens, (sum rho)^2 / (N sum rho^2)) and ``bounded`` (share of tokens that a bound changed).
+        ``[N]``, and the metrics ``correction/ratio_mean``, ``ratio_max``, ``effective_samples`` (as
+        a share of N, (sum rho)^2 / (N sum rho^2)) and ``bounded`` (the share of tokens that a bound
+        changed).
 
     Raises:
         RunFailure: a plug-in did not return one weight for each token.
@@ -109,14 +110,14 @@ def fixed_terms(
     ref_logprobs: Tensor | None = None,
     token_scores: Tensor | None = None,
 ) -> tuple[FixedTerms, dict[str, float]]:
-    """The terms that are constant during an update, from scores at its start.
+    """The terms that stay constant during an update, computed from the scores at its start.
 
     Args:
         algorithm: the algorithm's settings.
         batch: the episodes of the update.
         values: ``[N]`` float64; see :func:`assign_credit`.
-        old_logprobs: ``[N]`` float64; also required for a correction. None: the update is a single
-            optimizer step, in which the current log-probabilities are the old ones.
+        old_logprobs: ``[N]`` float64; also required for a correction. None if the update is a
+            single optimizer step, because the current log-probabilities are then the old ones.
         ref_logprobs: ``[N]`` float64, required for a divergence.
         token_scores: ``[N]`` float64; see :func:`assign_credit`.
 

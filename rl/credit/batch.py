@@ -43,19 +43,20 @@ class MicroBatch:
     lengths: Tensor
     """Tokens of each sequence, without padding; a padded row is one sequence."""
     source: Tensor
-    """``[n]``, indices into the flattened ``[B * T]``: the position that predicts each token."""
+    """``[n]``, the position that predicts each token, as an index into the flattened ``[B *
+    T]``."""
     targets: Tensor
     """``[n]``, the sampled token ids."""
     tokens: Tensor
     """``[n]``, indices into the batch's table of tokens."""
     support: Support | None = None
-    """Sampling support of each token; None: the whole vocabulary."""
+    """Sampling support of each token, or None for the whole vocabulary."""
     layout: Layout | None = None
     """Layout of the packed row; None: the rows are padded."""
 
     @property
     def num_tokens(self) -> int:
-        """Sampled tokens."""
+        """Number of sampled tokens."""
         return len(self.targets)
 
     def to(self, device: torch.device) -> MicroBatch:
@@ -75,54 +76,58 @@ class MicroBatch:
 class Batch:
     """The episodes of one update: M episodes, K turns with a token, N sampled tokens.
 
-    Each role of an episode counts as an episode of its own, with the role's conversation and
-    rewards, grouped with the same role of the other members. A turn's reward is the sum of the
-    rewards from the turn to the role's next turn with a token. Rewards before a role's first token
-    belong to its first turn.
+    Each role of an episode counts as a separate episode, with the role's conversation and rewards.
+    It is grouped with the same role of the other members. The reward of a turn is the sum of the
+    rewards from the turn up to the role's next turn with a token. Rewards before a role's first
+    token belong to its first turn.
     """
 
     rows: list[Integers]
-    """Token ids that the model reads: each row up to, but without, its last sampled token."""
+    """Token ids of each row that the model reads. A row ends before its last sampled token."""
     row_starts: Integers
-    """``[len(rows) + 1]``: row i has the tokens from row_starts[i] to row_starts[i + 1]."""
+    """``[len(rows) + 1]``: the tokens of row i are row_starts[i] to row_starts[i + 1]."""
     source: Integers
     """``[N]``, the position in the token's row whose hidden state predicts the token."""
     targets: Integers
     """``[N]``, the sampled token ids."""
     episode_ids: Tensor
-    """``[N]``, the token's episode, non-decreasing."""
+    """``[N]``, the episode of each token, in non-decreasing order."""
     sampling_logprobs: Tensor
-    """``[N]``, float64; 0 for a token that was not sampled."""
+    """``[N]``, float64, log-probability by the sampler. 0 for a token that was not sampled."""
     versions: Tensor
-    """``[N]``, version of the weights that sampled the token; -1 for a token not sampled."""
+    """``[N]``, version of the weights that sampled the token. -1 for a token that was not
+    sampled."""
     support: Support | None
-    """Sampling support of each token; None: the whole vocabulary."""
+    """Sampling support of each token, or None for the whole vocabulary."""
     sampled: Tensor
-    """``[N]`` booleans, whether the policy sampled the token: all, unless observations train."""
+    """``[N]`` booleans, whether the policy sampled the token. All True unless observations
+    train."""
     turn_ends: Tensor
-    """``[K]``, the last sampled token of each turn."""
+    """``[K]``, index of the last sampled token of each turn."""
     turn_rewards: Tensor
-    """``[K]``, float64; the rewards of an episode's turns add up to its return."""
+    """``[K]``, float64. The rewards of an episode's turns add up to its return."""
     turn_values: Tensor
-    """``[K]``, float64, value of the state before the turn; NaN: the state has no value."""
+    """``[K]``, float64, value of the state before the turn, or NaN if the state has no value."""
     turn_anchors: Tensor
-    """``[K]`` integers >= 0, equal for turns of one group that answer the same observation."""
+    """``[K]`` integers >= 0. Turns of one group have equal numbers if they answer the same
+    observation."""
     rewards: Tensor
     """``[M]``, float64, each episode's return."""
     outcomes: Tensor
-    """``[M]``, float64, success of each episode, from 0 to 1; 0 if unknown."""
+    """``[M]``, float64, success of each episode from 0 to 1, or 0 if it is unknown."""
     group_ids: Tensor
-    """``[M]``."""
+    """``[M]``, the group of each episode."""
     num_failed: int
-    """Failed episodes, which are not in the batch."""
+    """Number of failed episodes. They are not in the batch."""
     num_empty: int
-    """Episodes without a sampled token, which count in their group's baseline only."""
+    """Number of episodes without a sampled token. They count only in their group's baseline."""
     num_masked: int
-    """Episodes that ``mask_truncated`` dropped, which count in their group's baseline only."""
+    """Number of episodes that ``mask_truncated`` dropped. They count only in their group's
+    baseline."""
 
     @property
     def num_tokens(self) -> int:
-        """Sampled tokens."""
+        """Number of sampled tokens."""
         return len(self.targets)
 
     @classmethod
@@ -133,16 +138,16 @@ class Batch:
         mask_observations: bool = True,
         mask_truncated: bool = False,
     ) -> Batch:
-        """The batch of every finished episode of ``groups``.
+        """Make a batch of all finished episodes of ``groups``.
 
-        The rewards of an episode's turns count by its ``reward_weight``. Each role earns the
+        An episode's ``reward_weight`` multiplies the rewards of its turns. Each role earns the
         episode's shaping at its last turn.
 
         Args:
             groups: the groups of one update.
             mask_observations: False also trains on the observations between sampled tokens.
-            mask_truncated: whether to drop the tokens of episodes that were cut for their length;
-                their returns still count.
+            mask_truncated: whether to drop the tokens of episodes that were cut for their length.
+                Their returns still count.
 
         Raises:
             AssertionError: a trajectory's record contradicts itself.
@@ -170,12 +175,12 @@ class Batch:
         )
 
     def whole_vocabulary(self) -> Batch:
-        """A copy whose tokens have the whole vocabulary as support."""
+        """A copy in which the support of every token is the whole vocabulary."""
         return replace(self, support=None)
 
     @classmethod
     def from_segments(cls, segments: Sequence[Segment]) -> Batch:
-        """The batch of texts to imitate: each segment is an episode without reward.
+        """Make a batch of texts to imitate. Each segment is an episode without reward.
 
         The support of every token is the whole vocabulary.
 
@@ -193,7 +198,10 @@ class Batch:
         ).whole_vocabulary()
 
     def per_episode(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Numbers per token ``[N]`` as one row per episode, and their loss_mask: ``[M, L]``."""
+        """Arrange values of tokens ``[N]`` in one row per episode; also returns the loss_mask.
+
+        ``[M, L]``.
+        """
         loss_mask = self._loss_mask()
         return x.new_zeros(loss_mask.shape).masked_scatter(loss_mask, x), loss_mask
 
@@ -269,7 +277,10 @@ class Batch:
 
 
 def _cut(units: Iterable[list[int]], rows: list[Integers], max_tokens: int) -> Iterator[list[int]]:
-    """Parts of ``units`` (longest rows first), each of at most ``max_tokens`` padded tokens."""
+    """Parts of ``units``, each with at most ``max_tokens`` padded tokens.
+
+    Longest rows come first.
+    """
     part: list[int] = []
     for unit in units:
         if part and (len(part) + len(unit)) * len(rows[part[0]]) > max_tokens:
@@ -282,7 +293,7 @@ def _cut(units: Iterable[list[int]], rows: list[Integers], max_tokens: int) -> I
 
 @dataclass(slots=True)
 class _Tables:
-    """Builder of a batch."""
+    """The tables of a batch while it is built."""
 
     mask_observations: bool = True
     mask_truncated: bool = False
@@ -298,17 +309,21 @@ class _Tables:
     sampling_logprobs: list[NDArray[np.float64]] = field(default_factory=list)
     versions: list[Integers] = field(default_factory=list)
     supports: list[tuple[int, list[list[int]]]] = field(default_factory=list)
-    """For each span of tokens with a cut support: its first token, and each token's support."""
+    """Spans of tokens with a limited support: the first token's index, and each token's support."""
     sampled: list[NDArray[np.bool_]] = field(default_factory=list)
     turn_ends: list[Integers] = field(default_factory=list)
     turn_rewards: list[float] = field(default_factory=list)
     turn_values: list[float] = field(default_factory=list)
     turn_anchors: list[int] = field(default_factory=list)
     anchors: dict[tuple[int, str | None], int] = field(default_factory=dict)
-    """Number of each observation of a group; None is the first observation of its episodes."""
+    """Number of each observation of a group. None stands for the first observation of its
+    episodes."""
 
     def add_role(self, trajectory: Trajectory, role: str, group_id: int) -> None:
-        """Append a role's part of an episode; the role earns the shaping at its last turn."""
+        """Append a role's part of an episode.
+
+        The role earns the episode's shaping at its last turn.
+        """
         start = self.num_tokens
         if self.mask_truncated and trajectory.cut_for_length:
             self.num_episodes += 1
@@ -335,7 +350,7 @@ class _Tables:
             self.turn_anchors.append(self.anchors.setdefault((group_id, seen), len(self.anchors)))
 
     def add_segment(self, segment: Segment) -> Integers:
-        """Append a segment's row and its trained tokens; returns the turn of each token."""
+        """Append a segment's row and its trained tokens, and return the turn of each token."""
         loss_mask = np.asarray(segment.loss_mask, dtype=np.bool_)
         positions = np.flatnonzero(loss_mask)
         if len(positions) and not self.mask_observations:

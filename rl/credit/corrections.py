@@ -1,8 +1,8 @@
-"""Built-in corrections, importance weights for the mismatch of sampler and learner.
+"""Built-in corrections: importance weights for the mismatch of sampler and learner.
 
-The sampler may run older weights or round differently. rho is a token's probability under the
-policy at the start of the update, divided by the probability with which it was sampled. The weights
-multiply the surrogate only; advantages and denominators do not change.
+The sampler may use older weights or round differently. rho is the probability of a token under the
+policy at the start of the update, divided by the probability with which the token was sampled. The
+weights multiply the surrogate only; advantages and denominators do not change.
 
 This module does not import torch, because command lines are parsed without it.
 """
@@ -32,7 +32,7 @@ class Tis(CorrectionRule):
     name = "tis"
 
     def weights(self, ratios: SamplerRatios, low: float, high: float) -> tuple[Tensor, Tensor]:
-        """The ratio of the token, bounded from above."""
+        """The token's rho, bounded from above."""
         return ratios.rho.clamp(max=high), ratios.rho > high
 
 
@@ -44,7 +44,7 @@ class Icepop(CorrectionRule):
     name = "icepop"
 
     def weights(self, ratios: SamplerRatios, low: float, high: float) -> tuple[Tensor, Tensor]:
-        """The ratio of the token, inside of the bounds."""
+        """The token's rho inside the bounds, 0 outside."""
         return ratios.inside(ratios.rho, ratios.rho, low, high)
 
 
@@ -56,7 +56,7 @@ class TokenMask(CorrectionRule):
     name = "token-mask"
 
     def weights(self, ratios: SamplerRatios, low: float, high: float) -> tuple[Tensor, Tensor]:
-        """1 inside of the bounds."""
+        """1 if rho of the token is inside the bounds, 0 otherwise."""
         return ratios.inside(1.0, ratios.rho, low, high)
 
 
@@ -68,7 +68,7 @@ class OutlierMask(CorrectionRule):
     name = "outlier-mask"
 
     def weights(self, ratios: SamplerRatios, low: float, high: float) -> tuple[Tensor, Tensor]:
-        """0 in episodes with a ratio outside of the bounds."""
+        """0 in episodes in which some rho is outside the bounds, 1 in others."""
         outside = ratios.anywhere((ratios.rho < low) | (ratios.rho > high))
         return (~outside).to(ratios.rho.dtype), outside
 
@@ -81,7 +81,7 @@ class SequenceTis(CorrectionRule):
     name = "seq-tis"
 
     def weights(self, ratios: SamplerRatios, low: float, high: float) -> tuple[Tensor, Tensor]:
-        """The ratio of the episode, bounded from above."""
+        """The product of the episode's rho, bounded from above."""
         return ratios.product.clamp(max=high), ratios.product > high
 
 
@@ -93,7 +93,7 @@ class SequenceIcepop(CorrectionRule):
     name = "seq-icepop"
 
     def weights(self, ratios: SamplerRatios, low: float, high: float) -> tuple[Tensor, Tensor]:
-        """The ratio of the episode, inside of the bounds."""
+        """The product of the episode's rho inside the bounds, 0 outside."""
         return ratios.inside(ratios.product, ratios.product, low, high)
 
 
@@ -105,7 +105,7 @@ class SequenceMask(CorrectionRule):
     name = "seq-mask"
 
     def weights(self, ratios: SamplerRatios, low: float, high: float) -> tuple[Tensor, Tensor]:
-        """1 inside of the bounds of the episode's ratio."""
+        """1 if the product of the episode's rho is inside the bounds, 0 otherwise."""
         return ratios.inside(1.0, ratios.product, low, high)
 
 
@@ -117,5 +117,5 @@ class GeometricMask(CorrectionRule):
     name = "geo-mask"
 
     def weights(self, ratios: SamplerRatios, low: float, high: float) -> tuple[Tensor, Tensor]:
-        """1 inside of the bounds of the episode's geometric mean."""
+        """1 if the geometric mean of the episode's rho is inside the bounds, 0 otherwise."""
         return ratios.inside(1.0, ratios.geometric_mean, low, high)

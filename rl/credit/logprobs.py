@@ -1,6 +1,7 @@
-"""Log-probabilities of sampled tokens over their sampling support, what top-k and top-p kept.
+"""Log-probabilities of sampled tokens over their sampling support.
 
-:func:`token_head` computes them without holding all logits in memory at once.
+The support of a token is the set of tokens that top-k and top-p kept. :func:`token_head` computes
+the log-probabilities without holding all logits in memory at once.
 """
 
 from __future__ import annotations
@@ -18,30 +19,30 @@ HEAD_BYTES = 2**27
 BUFFERS = 2
 """Numbers that the head holds at a time for each logit, in the precision of its softmax."""
 FAR_BELOW = -1e30
-"""Logit of a token outside of the support: its probability is 0, and 0 times the logit is 0."""
+"""Logit of a token outside the support. Its probability is 0, and 0 times the logit is 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Support:
     """The token ids from which each of n tokens was sampled.
 
-    A token without ids was sampled from the whole vocabulary.
-
-    The sampler renormalises over the support, so the learner must too: a ratio of probabilities is
-    biased if only one of the two distributions is cut.
+    A token without ids was sampled from the whole vocabulary. The sampler renormalises its
+    distribution over the support, so the learner must do the same: a ratio of probabilities is
+    biased if only one of the two distributions is restricted.
     """
 
     ids: Tensor
     """Token ids of all supports, concatenated."""
     starts: Tensor
-    """``[n + 1]``: token i has the ids from starts[i] to starts[i + 1]."""
+    """``[n + 1]``: the ids of token i are starts[i] to starts[i + 1]."""
 
     @classmethod
     def of(cls, parts: Sequence[tuple[int, Sequence[Sequence[int]]]], num_tokens: int) -> Support:
-        """The support of ``num_tokens``.
+        """The support of ``num_tokens`` tokens.
 
         Args:
-            parts: spans of tokens in order: the first token's number, and the ids of each token.
+            parts: spans of tokens in order, each as the index of its first token and the ids of
+                every token. Other tokens have the whole vocabulary.
             num_tokens: number of tokens.
         """
         counts = torch.zeros(num_tokens, dtype=torch.int64)
@@ -51,7 +52,7 @@ class Support:
         return cls(torch.tensor(list(ids), dtype=torch.int64), _starts(counts))
 
     def of_tokens(self, tokens: Tensor) -> Support:
-        """The support of the tokens with these numbers, ``[m]``."""
+        """The support of the tokens with these indices, ``[m]``."""
         counts = self.starts.diff()[tokens]
         starts = _starts(counts)
         # Each id keeps its offset from the first id of its token.
@@ -203,7 +204,7 @@ def _rows(weight: Tensor, max_bytes: int) -> int:
 
 
 def _parts(count: int, rows: int) -> list[slice]:
-    """Spans of at most ``rows`` rows; at least one span, so that an empty table works too."""
+    """Spans of at most ``rows`` rows. There is at least one span, also for an empty table."""
     return [slice(i, min(i + rows, count)) for i in range(0, max(count, 1), rows)]
 
 

@@ -1,13 +1,13 @@
-"""Losses: from the scores of sampled tokens to the loss of a micro-batch, which is minimised.
+"""Losses of micro-batches, which are minimised, from the scores of sampled tokens.
 
-Pure functions that return one number for each sampled token; :func:`policy_objective` adds them up
-by the settings of an algorithm.
+Most functions are pure and return one number for each sampled token. :func:`policy_objective` adds
+these numbers up as an algorithm's settings require.
 
 Shapes: ``[N]`` is the sampled tokens of a step, in any order, without prompt, observation and
-padding tokens; ``[n]`` is the tokens of one micro-batch. A step's loss is
-``weighted_sum(per_token, token_weights(...))``. The weights contain the denominator and are
-computed over the whole optimizer step, so the losses and gradients of micro-batches add up to those
-of the step, however the step is cut.
+padding tokens; ``[n]`` is the tokens of one micro-batch. A step's loss is ``weighted_sum(per_token,
+token_weights(...))``. The weights contain the denominator and are computed over the whole optimizer
+step, so the losses and gradients of micro-batches add up to those of the step, however the step is
+cut.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from rl.errors import RunFailure
 def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, clip: float | None) -> Tensor:
     """``max((V - R)^2, (clip(V, V_old - clip, V_old + clip) - R)^2) / 2``, per token.
 
-    The clipped value loss of OpenAI's lm-human-preferences.
+    This is the clipped value loss of OpenAI's lm-human-preferences.
 
     Args:
-        values: ``[N]``, current.
-        old_values: ``[N]``, at the start of the update.
+        values: ``[N]``, the current values.
+        old_values: ``[N]``, the values at the start of the update.
         returns: ``[N]``.
-        clip: maximum change of a value in one update; None: unbounded.
+        clip: maximum change of a value in one update, or None for no bound.
     """
     error = (values - returns).square()
     if clip is not None:
@@ -44,12 +44,13 @@ def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, clip: float 
 
 
 def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, estimator: KLEstimator) -> Tensor:
-    """An estimate of KL(pi || reference) at each token; d is ``logprobs - ref_logprobs``.
+    """An estimate of KL(pi || reference) at each token.
 
-    k1 is ``d``; k2 is ``d^2 / 2``; k3 is ``exp(-d) - 1 + d``, never negative. On tokens that the
-    policy itself sampled, the *values* of k1 and k3 are unbiased. As a loss, only k2 has the
-    expected gradient of the divergence: k1's expected gradient is 0, and k3's is the gradient of
-    KL(reference || pi). ``k3+`` has the value of k3 and the gradient of k2.
+    With ``d = logprobs - ref_logprobs``, k1 is ``d``, k2 is ``d^2 / 2``, and k3 is ``exp(-d) - 1 +
+    d``, which is never negative. On tokens that the policy itself sampled, the *values* of k1 and
+    k3 are unbiased. As a loss, only k2 has the expected gradient of the divergence: k1's expected
+    gradient is 0, and k3's is the gradient of KL(reference || pi). ``k3+`` has the value of k3 and
+    the gradient of k2.
     """
     d = log_ratio(logprobs, ref_logprobs)
     if estimator == "k1":
@@ -65,10 +66,10 @@ def adapted_kl_coef(
 ) -> float:
     """The next weight of the divergence: larger if the divergence was above its target.
 
-    ``kl_coef (1 + clip(kl / target - 1, -0.2, 0.2) num_episodes / horizon)``, lm-human-preferences'
-    controller (Ziegler et al. 2019, section 2.2). An update of more episodes than the horizon
-    changes the weight by at most a fifth: by the formula, five times as many episodes could make
-    the weight 0, and more episodes negative.
+    The formula is ``kl_coef (1 + clip(kl / target - 1, -0.2, 0.2) num_episodes / horizon)``, the
+    controller of lm-human-preferences (Ziegler et al. 2019, section 2.2). In an update of more
+    episodes than the horizon, the weight changes by at most a fifth; the plain formula could make
+    it 0 or negative.
 
     Args:
         kl_coef: the current weight.
@@ -125,20 +126,21 @@ def token_weights(
 
 
 def weighted_sum(per_token: Tensor, weights: Tensor) -> Tensor:
-    """``sum(per_token * weights)``: a scalar part of the step's loss; the parts add up."""
+    """The sum of ``per_token * weights``: a micro-batch's part of the step's loss."""
     return (per_token * weights).sum()
 
 
 def diverged(log_ratios: Tensor, advantages: Tensor, rows: Tensor, limit: float) -> Tensor:
-    """Whether to drop each token: negative advantage, in a sequence far from the sampler. ``[n]``.
+    """Whether to drop each token. ``[n]``.
 
-    Off-policy sequence masking (DeepSeek-V3.2, section 3.1).
+    A token is dropped if its advantage is negative and its sequence is far from the sampler:
+    off-policy sequence masking (DeepSeek-V3.2, section 3.1).
 
     Args:
         log_ratios: ``[n]``, log(pi / pi_sampler).
         advantages: ``[n]``.
         rows: ``[n]``, the sequence of each token.
-        limit: maximum mean of log(pi_sampler / pi) over a kept sequence, in nats.
+        limit: maximum mean of log(pi_sampler / pi) over a sequence that is kept, in nats.
     """
     return (advantages < 0) & (-row_means(log_ratios.detach(), rows) > limit)
 
@@ -148,36 +150,36 @@ class TokenScores:
     """The model's current scores of n sampled tokens."""
 
     logprobs: Tensor
-    """``[n]``, under the sampling temperature."""
+    """``[n]``, log-probabilities under the sampling temperature."""
     entropy: Tensor
     """``[n]``, entropy of the distribution that each token was sampled from, in nats."""
     values: Tensor | None = None
-    """``[n]``, value of the state before each token; None without a value head."""
+    """``[n]``, value of the state before each token, or None without a value head."""
 
 
 @dataclass(frozen=True, slots=True)
 class FixedTerms:
-    """The terms that are constant during an update, ``[N]`` each, one per sampled token."""
+    """Terms that stay constant during an update, one per sampled token (``[N]`` each)."""
 
     advantages: Tensor
     old_logprobs: Tensor | None = None
-    """None: the current ones, which is exact if the update is a single optimizer step."""
+    """None stands for the current log-probabilities, which is exact in an update of one step."""
     ref_logprobs: Tensor | None = None
     """Set if the divergence from the reference is part of the loss."""
     old_values: Tensor | None = None
-    """Set, like ``returns``, if there is a value loss."""
+    """Set, together with ``returns``, if there is a value loss."""
     returns: Tensor | None = None
     corrections: Tensor | None = None
-    """Weights of the surrogate; None: all 1."""
+    """Weights of the surrogate, or None if all are 1."""
     sampling_logprobs: Tensor | None = None
-    """Set for ``drop_divergence``; None: the sampler was pi_old."""
+    """Set for ``drop_divergence``. None if the sampler was pi_old."""
 
     def at(self, tokens: Tensor) -> FixedTerms:
         """The terms of the tokens with these indices, ``[n]``."""
         return self._map(lambda x: x.index_select(0, tokens))
 
     def to(self, device: torch.device, dtype: torch.dtype) -> FixedTerms:
-        """The terms on a device, converted to a type."""
+        """A copy of the terms on a device, converted to a type."""
         return self._map(lambda x: x.to(device=device, dtype=dtype))
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> FixedTerms:
@@ -190,9 +192,9 @@ class Terms:
     """A micro-batch's part of an optimizer step."""
 
     loss: Tensor
-    """A scalar; the parts of a step add up to the step's loss."""
+    """A scalar. The losses of a step's micro-batches add up to the step's loss."""
     sums: dict[str, Tensor]
-    """Detached sums over tokens, by metric; the metrics are token means."""
+    """Detached sums over tokens, by metric. The metrics are means over tokens."""
 
 
 class Surrogates(NamedTuple):
@@ -213,7 +215,7 @@ def surrogate(
         logprobs: ``[n]``, log pi.
         old: ``[n]``, log pi_old.
         advantages: ``[n]``.
-        rows: ``[n]`` integers >= 0; equal ones are tokens of one sequence.
+        rows: ``[n]`` integers >= 0; tokens with equal numbers belong to one sequence.
 
     Raises:
         RunFailure: a plug-in did not return one number for each token.
@@ -238,15 +240,19 @@ def policy_objective(
     value_weight: float,
     rows: Tensor,
 ) -> Terms:
-    """The surrogate, plus divergence, minus entropy, plus value loss, by the algorithm's settings.
+    """The loss of a micro-batch: surrogate plus divergence minus entropy plus value loss.
+
+    The algorithm's settings select and weight the terms.
 
     Args:
         algorithm: the algorithm's settings.
         scores: scores of the micro-batch's n tokens.
         fixed: constant terms of the same tokens.
         weights: ``[n]``, from :func:`rl.credit.losses.token_weights` over the whole step.
-        value_weight: 1 / (sampled tokens of the whole step): the value loss is a token mean.
-        rows: ``[n]`` integers >= 0, the sequence of each token; all tokens of a sequence are here.
+        value_weight: 1 / (number of sampled tokens in the whole step), because the value loss is a
+            mean over tokens.
+        rows: ``[n]`` integers >= 0, the sequence of each token. The micro-batch has all tokens of
+            its sequences.
     """
     logprobs = scores.logprobs
     old = logprobs.detach() if fixed.old_logprobs is None else fixed.old_logprobs

@@ -11,10 +11,10 @@ from typing import Any, Literal
 from tools.registry import closest
 
 Std = Literal["unbiased", "biased", "mean", "none"]
-"""Divisor of centred rewards: their standard deviation (over n - 1, or over n), their group's mean,
-or 1."""
+"""Divisor of centred rewards: their standard deviation (divided by n - 1, or by n), their group's
+mean, or 1."""
 TurnStd = Literal["unbiased", "biased", "none"]
-"""Divisor of centred turn rewards, whose mean may be below 0."""
+"""Divisor of centred turn rewards. It is never a mean, because that may be negative."""
 Baseline = Literal["mean", "leave-one-out", "length-weighted"]
 """Baseline of a group's rewards; :func:`rl.credit.advantages.math.group_advantages`."""
 KLEstimator = Literal["k1", "k2", "k3", "k3+"]
@@ -27,13 +27,14 @@ Aggregation = Literal[
 OldLogprobs = Literal["update", "sampling"]
 Critic = Literal["head", "model"]
 TokenRewardsKind = Literal["none", "implicit", "head"]
-"""Token reward models, which are trained with the policy; :mod:`rl.learner.token_rewards`."""
+"""Token reward models, which are trained with the policy; see :mod:`rl.learner.token_rewards`."""
 Reduction = Literal["sum", "mean", "turn-mean"]
-"""How token log-ratios become an answer's; :func:`rl.preferences.losses.answer_log_ratios`."""
+"""How to reduce token log-ratios to an answer's; see
+:func:`rl.preferences.losses.answer_log_ratios`."""
 
 
 def require(key: str, value: Any, fine: bool, expected: str) -> None:
-    """Raise ValueError unless ``fine``; the message has the key, the value and what was expected.
+    """Check a value. The error message has the key, the value and what was expected.
 
     Raises:
         ValueError: ``fine`` is False.
@@ -46,7 +47,7 @@ def check_fields(settings: Any) -> None:
     """Check that numbers are finite and that each ``Literal`` field has one of its values.
 
     Raises:
-        ValueError: a field is not; the message names it.
+        ValueError: a field has an invalid value; the message names the field.
     """
     hints = typing.get_type_hints(type(settings))
     for field in fields(settings):
@@ -66,7 +67,7 @@ def check_names(what: str, given: Iterable[str], known: Iterable[str]) -> None:
         known: all option names.
 
     Raises:
-        ValueError: an option does not exist; the message names the closest one and all there are.
+        ValueError: an option does not exist. The message names the closest option and lists all.
     """
     known = list(known)
     for name in given:

@@ -34,9 +34,9 @@ class Credit:
     """The advantages of an update's N sampled tokens, all float64 on the CPU."""
 
     advantages: Tensor
-    """``[N]``."""
+    """``[N]``, the advantage of each token."""
     returns: Tensor | None = None
-    """``[N]``, targets of the values; None without values."""
+    """``[N]``, targets of the values, or None without values."""
     metrics: dict[str, float] = field(default_factory=dict)
     """Metrics of the step, by name."""
 
@@ -45,17 +45,17 @@ class PlugIn:
     """Base class of advantages, surrogates and corrections."""
 
     name: ClassVar[str] = ""
-    """Name on the command line and in the tables; the entry point has the same name."""
+    """Name on the command line, in the tables, and of the entry point."""
 
     def __post_init__(self) -> None:
         check_fields(self)
 
 
 class Advantage(PlugIn, ABC):
-    """How much better than expected each sampled token was."""
+    """Base class of advantages: how much better than expected each sampled token was."""
 
     needs_values: ClassVar[bool] = False
-    """Whether ``credit`` reads values; the learner then trains a value head (``value.coef``)."""
+    """Whether ``credit`` reads values. If so, the learner trains a value head (``value.coef``)."""
     token_rewards: ClassVar[tuple[TokenRewardsKind, ...]] = ("none",)
     """Supported values of ``token_rewards.kind``."""
     over_batch: ClassVar[bool] = False
@@ -68,43 +68,44 @@ class Advantage(PlugIn, ABC):
 
     @property
     def turn_rollouts(self) -> int:
-        """Continuations that are played from the start of each turn to estimate its value."""
+        """Number of continuations played from the start of each turn to estimate its value."""
         return 0
 
     @property
     def turn_discount(self) -> float:
-        """Discount per turn of the continuations."""
+        """Discount per turn in the continuations."""
         return 1.0
 
     @abstractmethod
     def credit(self, inputs: CreditInputs) -> Credit:
-        """The advantage of each token of an update, before ``whiten``."""
+        """Compute the advantage of each token of an update, before whitening."""
 
 
 class Surrogate(PlugIn, ABC):
-    """The policy's loss at a token, from the ratio pi / pi_old and the advantage."""
+    """Base class of surrogates: the policy's loss, from pi / pi_old and the advantage."""
 
     by_sequence: ClassVar[bool] = False
-    """Whether a token's loss depends on the other tokens of its sequence. Micro-batches then hold
-    whole sequences."""
+    """Whether a token's loss depends on the other tokens of its sequence. If so, micro-batches
+    hold whole sequences."""
     gradient_at_zero: ClassVar[bool] = False
     """Whether a token with advantage 0 has a gradient. If not, the learner skips episodes whose
     advantages are all 0."""
     has_ratio: ClassVar[bool] = True
     """Whether a ratio corrects for stale tokens wherever A is not 0. If not,
-    ``old_logprobs=sampling`` is refused."""
+    ``old_logprobs=sampling`` is not allowed."""
     aggregation: ClassVar[Aggregation | None] = None
-    """The only valid aggregation; None: any."""
+    """The only valid aggregation, or None if any is valid."""
 
     @abstractmethod
     def loss(self, ratios: Ratios) -> SurrogateLoss:
-        """The loss of each token of a micro-batch."""
+        """Compute the loss of each token of a micro-batch."""
 
 
 class CorrectionRule(PlugIn, ABC):
-    """Importance weights for the mismatch of sampler and learner (``correction.kind``).
+    """Base class of corrections: importance weights for the mismatch of sampler and learner.
 
-    Its bounds are the settings ``correction.low`` and ``correction.high``; it has no options.
+    A correction has no options. Its bounds are the settings ``correction.low`` and
+    ``correction.high``.
     """
 
     @abstractmethod
@@ -128,7 +129,7 @@ class PlugIns(Generic[P]):
         self._registry = Registry(kind, f"turnwise.{kind}s", _NAME)
 
     def add(self, plugin: type[P]) -> None:
-        """Register a plug-in by its ``name`` in this process.
+        """Register a plug-in in this process, by its ``name``.
 
         Raises:
             TypeError: the class is not a valid plug-in of this kind.
@@ -138,7 +139,7 @@ class PlugIns(Generic[P]):
         self._registry.register(plugin.name, plugin)
 
     def names(self) -> list[str]:
-        """All names, sorted."""
+        """Names of all plug-ins of this kind, sorted."""
         return self._registry.names()
 
     def find(self, name: str) -> type[P]:
@@ -167,7 +168,7 @@ class PlugIns(Generic[P]):
         return self.find(name)()
 
     def choice(self, default: str) -> Choice:
-        """The command-line setting that selects a plug-in by name."""
+        """The command-line setting that selects a plug-in of this kind by name."""
 
         def resolve(name: str) -> tuple[type[P], Mapping[str, Any], Any]:
             plugin = self.find(name)
@@ -200,10 +201,10 @@ Kind = TypeVar("Kind", bound=type[PlugIn])
 
 
 def register(plugin: Kind) -> Kind:
-    """Register an advantage, a surrogate or a correction in this process; also a class decorator.
+    """Register an advantage, a surrogate or a correction in this process. Also a class decorator.
 
     Raises:
-        TypeError: the class is none of them, is not a frozen dataclass, or has no name.
+        TypeError: the class is none of these, is not a frozen dataclass, or has no name.
         ValueError: another plug-in has the name.
     """
     kinds: tuple[PlugIns[Any], ...] = (ADVANTAGES, SURROGATES, CORRECTIONS)

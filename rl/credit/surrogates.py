@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 
 
 SAMPLING_DUAL_CLIP = 3.0
-"""Default dual clip with old_logprobs=sampling, where a ratio can be as large as e^20."""
+"""Default of dual_clip with old_logprobs=sampling, where a ratio can be as large as e^20."""
 SAPO_TAU = (1.0, 1.05)
-"""Temperatures of SAPO's gate for A > 0 and A < 0; a higher one closes sooner (section 3)."""
+"""Temperatures of SAPO's gate for A > 0 and for A < 0. A higher temperature closes the gate sooner
+(section 3)."""
 DPPO_MAX_RATIO = 20.0
-"""Upper bound of the weight of a token in dppo-tv."""
+"""Upper bound of a token's weight in dppo-tv."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +49,8 @@ class _Clipped(_Bounded):
     """Options of surrogates with PPO's clip."""
 
     dual_clip: float | None = None
-    """Bound on ratio times a negative advantage, in units of the advantage; 0: unbounded. None: 3
-    with old_logprobs=sampling, else unbounded."""
+    """Bound of the loss of a token with a negative advantage, as a multiple of that advantage; 0
+    means no bound. None means 3 with old_logprobs=sampling, otherwise no bound."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -84,7 +85,7 @@ class Reinforce(Surrogate):
     has_ratio = False
 
     def loss(self, ratios: Ratios) -> SurrogateLoss:
-        """The log-probability times the advantage."""
+        """The negative product of log-probability and advantage."""
         return SurrogateLoss(-ratios.advantages * ratios.logprobs)
 
 
@@ -103,7 +104,7 @@ class Cispo(_Bounded):
     """Upper bound of a token's weight, as a distance from 1."""
 
     def loss(self, ratios: Ratios) -> SurrogateLoss:
-        """Every token has a gradient; only its weight is bounded."""
+        """Bound the weight of each token. Every token keeps a gradient."""
         low, high = 1 - self.clip_low, 1 + self.clip_high
         ratio = ratios.log_ratio().detach().exp()
         loss = -ratio.clamp(low, high) * ratios.advantages * ratios.logprobs
@@ -118,7 +119,7 @@ class Sapo(Surrogate):
     name = "sapo"
 
     def loss(self, ratios: Ratios) -> SurrogateLoss:
-        """The gate closes gradually as r leaves 1."""
+        """Weight tokens by a gate that closes gradually as r moves away from 1."""
         advantages = ratios.advantages
         for_gain, for_loss = (advantages.new_full(advantages.shape, tau) for tau in SAPO_TAU)
         tau = for_gain.where(advantages > 0, for_loss)
@@ -141,7 +142,7 @@ class DppoTV(_Bounded):
     """Maximum increase of the probability of a token with A > 0."""
 
     def loss(self, ratios: Ratios) -> SurrogateLoss:
-        """Tokens beyond a bound have loss 0."""
+        """Bound the weight of each token. Tokens beyond a bound have loss 0."""
         logprobs, advantages = ratios.logprobs, ratios.advantages
         change = logprobs.detach().exp() - ratios.old.exp()
         above = (change > self.clip_high) & (advantages > 0)
@@ -172,7 +173,7 @@ class Dro(_PulledBack):
     name = "dro"
 
     def loss(self, ratios: Ratios) -> SurrogateLoss:
-        """Each token is pulled back by its own log-ratio."""
+        """Pull each token back to pi_old by the square of its own log-ratio."""
         pull = self.tau / 2 * ratios.log_ratio().square()
         return SurrogateLoss(-ratios.advantages * ratios.logprobs + pull)
 
@@ -189,7 +190,7 @@ class MirrorDescent(_PulledBack):
     by_sequence = True
 
     def loss(self, ratios: Ratios) -> SurrogateLoss:
-        """The pull of a sequence's tokens adds up to the square of the sequence's log-ratio."""
+        """Pull each sequence back to pi_old by the square of the sequence's log-ratio."""
         log_ratio = ratios.log_ratio()
         pull = self.tau / 2 * ratios.sums(log_ratio) * log_ratio
         return SurrogateLoss(-ratios.advantages * ratios.logprobs + pull)
@@ -210,7 +211,7 @@ class Oreal(Surrogate):
         require("loss_coef", self.loss_coef, self.loss_coef >= 0, ">= 0")
 
     def loss(self, ratios: Ratios) -> SurrogateLoss:
-        """Tokens with A > 0 are imitated; tokens with A < 0 become less likely."""
+        """Imitate tokens with A > 0, and make tokens with A < 0 less likely."""
         advantages = ratios.advantages
         unlikely = self.loss_coef * ratios.log_ratio().exp()
         return SurrogateLoss(-advantages * ratios.logprobs.where(advantages > 0, unlikely))
@@ -236,7 +237,7 @@ class Gspo(_OfSequences):
     name = "gspo"
 
     def loss(self, ratios: Ratios) -> SurrogateLoss:
-        """All tokens of a sequence have the sequence's ratio."""
+        """PPO's clipped loss, where all tokens of a sequence have the sequence's ratio."""
         return self._clip(ratios, ratios.means(ratios.log_ratio()).exp())
 
 
@@ -248,7 +249,7 @@ class GspoToken(_OfSequences):
     name = "gspo-token"
 
     def loss(self, ratios: Ratios) -> SurrogateLoss:
-        """The ratio has the sequence's value and the token's gradient."""
+        """PPO's clipped loss of a ratio with the sequence's value and the token's gradient."""
         own = ratios.log_ratio()
         return self._clip(ratios, (ratios.means(own).detach() + own - own.detach()).exp())
 
@@ -267,7 +268,7 @@ class Gmpo(_Bounded):
     """Upper bound of the log of a ratio, as a distance from 0."""
 
     def loss(self, ratios: Ratios) -> SurrogateLoss:
-        """Each log-ratio is bounded before the mean."""
+        """Bound each log-ratio before taking the mean."""
         log_ratio, advantages = ratios.log_ratio(), ratios.advantages
         low, high, sign = self.clip_low, self.clip_high, advantages.sign()
         bounded = sign * (sign * log_ratio).minimum(sign * log_ratio.clamp(-low, high))

@@ -1,4 +1,4 @@
-"""Comparisons of answers: files of preferences, as text and as tokens."""
+"""Comparisons of answers: reads files of preferences, and converts them to tokens."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ FORMAT = (
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Indices of two answers, of which the first is preferred."""
+    """Indices of two answers. The first is the preferred one."""
 
     better: int
     worse: int
     margin: float = 0.0
-    """Required difference between the rewards of the first and the second."""
+    """Required difference between the reward of the first answer and that of the second."""
     label: float = 1.0
     """The probability that the first answer is better."""
 
@@ -36,10 +36,10 @@ class Comparison:
     """Answers to one prompt, with the pairs to compare."""
 
     answers: tuple[Conversation, ...]
-    """Each answer follows the prompt."""
+    """The answers; each conversation starts with the prompt."""
     pairs: tuple[Pair, ...]
     first_turn: int = 0
-    """The first turn of the answers; earlier turns belong to the prompt."""
+    """Index of the first turn that belongs to the answers. Earlier turns belong to the prompt."""
 
     @property
     def prompt(self) -> tuple[Any, ...]:
@@ -49,7 +49,7 @@ class Comparison:
         return (first.system, *before, first.exchanges[self.first_turn].observation)
 
     def tokenized(self, renderer: Renderer) -> TokenComparison:
-        """The comparison as tokens: loss_mask is 1 in the answers and 0 in the prompt."""
+        """The comparison as tokens. loss_mask is 1 in the answers and 0 in the prompt."""
         segments = (answer.to_segment(renderer) for answer in self.answers)
         return TokenComparison(
             tuple(from_turn(segment, self.first_turn) for segment in segments), self.pairs
@@ -63,11 +63,11 @@ class TokenComparison:
     segments: tuple[Segment, ...]
     pairs: tuple[Pair, ...]
     offsets: tuple[float, ...] = ()
-    """Subtracted from each answer's reward (the reference model's reward); empty: 0."""
+    """The reference model's reward of each answer, which is subtracted. Empty means 0."""
 
     @property
     def width(self) -> int:
-        """Number of tokens of the longest answer, with the prompt."""
+        """Number of tokens of the longest answer, including the prompt."""
         return max(len(segment) for segment in self.segments)
 
     @property
@@ -77,7 +77,7 @@ class TokenComparison:
 
 
 def from_turn(segment: Segment, first: int) -> Segment:
-    """A segment with the same tokens, in which turns before ``first`` are masked."""
+    """A segment with the same tokens, in which the turns before ``first`` are masked."""
     rows = zip(segment.loss_mask, segment.turn_ids, strict=True)
     mask = [m if turn >= first else 0 for m, turn in rows]
     return Segment(
@@ -94,14 +94,14 @@ def read_comparisons(path: str) -> list[Comparison]:
 
     A line is either ``{"prompt", "chosen", "rejected"}``, optionally with ``"margin"`` and
     ``"label"`` (the probability that chosen is better), or ``{"prompt", "completions", "scores"}``
-    with K answers, where a greater score is better and equal scores are ties. A prompt is a list of
-    messages, or a text of the user. An answer is a list of messages, or a text of the assistant.
-    In a line without ``"prompt"``, the messages with which all answers start are the prompt. For
-    further keys of a message see :func:`rl.data.conversations.to_messages`. A line may also have
+    with K answers. A greater score is better, and equal scores are ties. A prompt is a list of
+    messages, or the user's text. An answer is a list of messages, or the assistant's text. If a
+    line has no ``"prompt"``, the messages with which all answers start are the prompt. For further
+    keys of a message, see :func:`rl.data.conversations.to_messages`. A line may also have
     ``"tools"`` (JSON schemas) and ``"tokenizer"`` (the tokenizer of its token ids).
 
     Raises:
-        ValueError: a line is not a comparison; names the file and the line.
+        ValueError: a line is not a comparison. The message names the file and the line.
     """
     comparisons = read_lines(path, _comparison, FORMAT)
     if not comparisons:
@@ -169,7 +169,7 @@ def _ranked(scores: Sequence[float], count: int) -> list[Pair]:
 
 
 def ranked_pairs(ranking: Sequence[float]) -> list[tuple[int, int]]:
-    """Every pair (better, worse) of answers with these grades, without ties.
+    """Every pair (better, worse) of answers with different grades.
 
     Args:
         ranking: a grade for each answer; the greater, the better.

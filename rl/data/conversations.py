@@ -18,23 +18,24 @@ from rl.data.roles import FORMAT, check_roles
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """An observation, and the assistant's answer to it."""
+    """An observation and the assistant's answer to it."""
 
     observation: str
     action: str
     ended: bool = True
-    """Whether the assistant ended its message; False if a stop string or a limit did."""
+    """Whether the assistant ended its message. False if a stop string or a limit ended it."""
     continues: bool = False
-    """Whether the observation is inside the assistant's message; False for the first."""
+    """Whether the observation stands inside the assistant's message. The first one never does."""
     token_ids: tuple[tuple[int, ...], tuple[int, ...]] | None = None
-    """The tokens before the answer, and the sampled tokens of the answer."""
+    """The tokens before the answer and the sampled tokens of the answer, or None if not
+    recorded."""
     prefill: str = ""
-    """Text with which the assistant's message starts, given to the assistant."""
+    """Text with which the assistant's message starts and which the assistant did not generate."""
     role: str = "user"
-    """Role of the observation: user, or after the first answer also tool."""
+    """Role of the observation: "user" or, after the first answer, "tool"."""
     calls: tuple[tuple[str, str], ...] = ()
-    """Tool calls after the answer, for the chat template: a name and arguments as JSON each. Calls
-    inside the text of the answer are not repeated here."""
+    """Tool calls after the answer, for the chat template, each a name and the arguments as JSON.
+    Calls inside the text of the answer are not repeated here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,8 @@ class Conversation:
     exchanges: tuple[Exchange, ...]
     system: str | None = None
     tokenizer: str = ""
-    """The renderer of the exchanges' token ids (``Renderer.identity``); empty: no token ids."""
+    """The renderer that produced the exchanges' token ids (``Renderer.identity``). Empty if there
+    are no token ids."""
     tools: tuple[Mapping[str, Any], ...] = ()
     """JSON schemas of the available tools, as chat templates list them."""
 
@@ -58,9 +60,9 @@ class Conversation:
             yield from (text for call in exchange.calls for text in call)
 
     def to_segment(self, renderer: Renderer) -> Segment:
-        """The tokens: loss_mask is 1 in the assistant's answers, else 0.
+        """The conversation as tokens. loss_mask is 1 in the assistant's answers and 0 elsewhere.
 
-        Uses recorded tokens if they belong to ``renderer``; otherwise renders the texts.
+        Uses the recorded tokens if they belong to ``renderer``; otherwise renders the texts.
         """
         segment, own = Segment(), self.tokenizer == renderer.identity
         for turn, exchange in enumerate(self.exchanges):
@@ -92,7 +94,7 @@ class Conversation:
 
 
 def unsampled(tokens: Sequence[int]) -> Completion:
-    """Tokens as a completion with log-probabilities 0: no policy sampled them."""
+    """Tokens that no policy sampled, as a completion with log-probabilities of 0."""
     count = len(tokens)
     return Completion(tuple(tokens), (0.0,) * count, (0,) * count, FinishReason.STOP_TOKEN)
 
@@ -100,15 +102,15 @@ def unsampled(tokens: Sequence[int]) -> Completion:
 def read_conversations(path: str, key: str = "data") -> list[Conversation]:
     """Read conversations from JSON lines of ``{"messages": [{"role": ..., "content": ...}, ...]}``.
 
-    ``"tools"`` of a line lists JSON schemas of functions, which the chat template shows the model.
-    For further keys of a message see :func:`to_messages`.
+    A line may have ``"tools"``, a list of JSON schemas of functions, which the chat template shows
+    to the model. For further keys of a message, see :func:`to_messages`.
 
     Args:
         path: the file.
         key: name of the setting, for error messages.
 
     Raises:
-        ValueError: a line is not a conversation; names the file and the line.
+        ValueError: a line is not a conversation. The message names the file and the line.
     """
     conversations = read_lines(
         path,
@@ -123,12 +125,13 @@ def read_conversations(path: str, key: str = "data") -> list[Conversation]:
 
 
 def to_messages(conversation: Conversation) -> list[dict[str, Any]]:
-    """The inverse of :func:`conversation_of`.
+    """The chat messages of a conversation: the inverse of :func:`conversation_of`.
 
-    Messages may have keys beyond role and content: ``"ended": false`` if a stop string or a limit
-    ended an assistant's message, ``"continues": true`` for a user's message inside the assistant's,
-    ``"prefill"`` for a given start of an assistant's message, and ``"token_ids"``. ``"tool_calls"``
-    have OpenAI's format; each result is a message of the role tool.
+    Besides role and content, messages may have these keys: ``"ended": false`` if a stop string or a
+    limit ended an assistant's message; ``"continues": true`` for a user's message inside the
+    assistant's; ``"prefill"`` for the start of an assistant's message that was not generated; and
+    ``"token_ids"``. ``"tool_calls"`` have OpenAI's format, and each result is a message with the
+    role "tool".
     """
     system = conversation.system
     messages: list[dict[str, Any]] = []
@@ -162,7 +165,7 @@ def _read_messages(exchange: Exchange) -> list[dict[str, Any]]:
 
 
 def tools_of(row: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
-    """The schemas in a row's ``"tools"``: a list, or a list as JSON.
+    """The schemas in a row's ``"tools"``, which is a list or the JSON text of a list.
 
     Raises:
         ValueError: ``"tools"`` is something else.
@@ -182,14 +185,14 @@ def conversation_of(
     """Convert chat messages to a conversation.
 
     Args:
-        messages: user and assistant in turn, after at most one system message. After an assistant's
-            message, one or more messages of tools may replace the user's.
+        messages: messages of user and assistant in turn, after at most one system message. One or
+            more tool messages may stand in place of a user's message, except the first.
         tokenizer: the renderer of the messages' token ids (``Renderer.identity``).
         tools: schemas of the available tools.
 
     Raises:
         ValueError: a role is invalid, or the roles are in another order.
-        TypeError: a content is not a text, or token ids are not integers.
+        TypeError: a message's content is not a text, or token ids are not integers.
         LookupError: a message has no content.
     """
     check_roles(messages)

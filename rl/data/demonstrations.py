@@ -1,4 +1,4 @@
-"""Demonstrations: conversations that an environment's scripted policy plays, to be imitated."""
+"""Demonstrations: conversations that an environment's scripted policy plays, for imitation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rl.data.conversations import Conversation, Exchange
 
 
 class NoDemonstrations(ValueError):
-    """Raised when an environment has no demonstrations; callers add the alternatives."""
+    """Raised when an environment has no demonstrations. Callers add the alternatives."""
 
 
 @runtime_checkable
@@ -37,9 +37,9 @@ async def demonstrate(
     concurrency: int = 32,
     count: Callable[[str, int, int], None] = lambda *_: None,
 ) -> list[Conversation]:
-    """Play one episode of each task with the environment's demonstrator, which makes some errors.
+    """Play one episode of each task with the environment's demonstrator, which sometimes errs.
 
-    An episode is one conversation, or one conversation per role.
+    An episode becomes one conversation, or one for each role.
 
     Args:
         env_id: the environment's full id.

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def find_file(path: str, expected: str, *, key: str = "data", instead: str = "") -> Path:
-    """The path of a file of JSON lines; the arguments are those of :func:`read_lines`.
+    """The path of a file of JSON lines. The arguments are those of :func:`read_lines`.
 
     Raises:
         ValueError: the file does not exist.
@@ -26,17 +26,17 @@ def find_file(path: str, expected: str, *, key: str = "data", instead: str = "")
 def read_lines(
     path: str, parse: Callable[[Any], T], expected: str, *, key: str = "data", instead: str = ""
 ) -> list[T]:
-    """Read a file; returns what ``parse`` returns for each line.
+    """Read a file and return the result of ``parse`` for each line.
 
     Args:
         path: the file.
-        parse: called with a line's value; raises an error that says why the line is invalid.
+        parse: called with a line's value. Raises an error with the reason if the line is invalid.
         expected: description of a valid line, for error messages.
         key: name of the setting, for error messages.
         instead: the setting's alternative to a file, for error messages.
 
     Raises:
-        ValueError: the file does not exist, or a line is invalid; names the line.
+        ValueError: the file does not exist, or a line is invalid. The message names the line.
     """
     file = find_file(path, expected, key=key, instead=instead)
     rows = []

@@ -15,10 +15,10 @@ ROLES = ("system", "user", "assistant", "tool")
 
 
 def check_roles(messages: Sequence[Mapping[str, Any]]) -> None:
-    """Raise if a message has no valid role.
+    """Check that every message has a valid role.
 
     Raises:
-        ValueError: names the message, its role and the valid roles.
+        ValueError: a role is invalid. The message names the role and the valid ones.
     """
     for number, message in enumerate(messages, 1):
         if "role" not in message:

@@ -1,4 +1,4 @@
-"""The split of rows into training rows and held-out rows."""
+"""Splits rows into training rows and held-out rows."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ P = TypeVar("P", bound=Prompted)
 
 
 def split_by_prompt(rows: Sequence[P], share: float, seed: int) -> tuple[list[P], list[P]]:
-    """Training rows and held-out rows; all rows of a prompt are on the same side.
+    """Split rows into training rows and held-out rows. All rows of a prompt are on the same side.
 
     Args:
         rows: comparisons or labelled solutions, in any order.
-        share: share of the prompts to hold out; each side gets at least one prompt.
+        share: share of the prompts to hold out. Each side gets at least one prompt.
         seed: seed of the random choice.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Solutions with labelled steps: files, as text and as tokens."""
+"""Solutions with labelled steps: reads files of them, and converts them to tokens."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ class TokenSteps:
     ends: tuple[int, ...]
     """Position of each step's last token."""
     labels: tuple[float, ...]
-    """From 0 to 1: whether a step leads to a right answer, or how often."""
+    """Label of each step, from 0 to 1: whether it leads to a right answer, or how often."""
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """The only segment."""
+        """The solution's only segment."""
         return (self.segment,)
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """A solution as text: a conversation with a step per turn, or one answer in steps."""
+    """A solution as text. Its steps are turns of a conversation, or parts of one answer."""
 
     conversation: Conversation
-    """For one answer in steps, the only action holds all of them."""
+    """The conversation. If the steps are parts of one answer, its only action holds all of them."""
     labels: tuple[float, ...]
     steps: tuple[str, ...] = ()
-    """The steps of one answer; empty: the turns of the conversation are the steps."""
+    """The steps of one answer. Empty if the steps are the turns of the conversation."""
 
     @property
     def prompt(self) -> tuple[Any, ...]:
@@ -51,7 +51,10 @@ class Steps:
         return (self.conversation.system, self.conversation.exchanges[0].observation)
 
     def tokenized(self, renderer: Renderer) -> TokenSteps:
-        """The solution as tokens; each step of one answer is encoded separately."""
+        """The solution as tokens.
+
+        If the steps are parts of one answer, each is encoded separately.
+        """
         whole = self.conversation.to_segment(renderer)
         if not self.steps:
             return TokenSteps(whole, turn_ends(whole), self.labels)
@@ -68,7 +71,7 @@ class Steps:
 
 
 def turn_ends(segment: Segment) -> tuple[int, ...]:
-    """Position of each turn's last token with loss_mask 1, for turns that have such a token."""
+    """Position of each turn's last token with loss_mask 1, for the turns that have one."""
     rows = zip(segment.turn_ids, segment.loss_mask, strict=True)
     return tuple({turn: place for place, (turn, mask) in enumerate(rows) if mask}.values())
 
@@ -80,7 +83,7 @@ def read_steps(path: str) -> list[Steps]:
     ``{"messages", "labels"}`` labels the turns of a conversation. Labels are numbers from 0 to 1.
 
     Raises:
-        ValueError: a line is not such a solution; names the file and the line.
+        ValueError: a line is not such a solution. The message names the file and the line.
     """
     solutions = read_lines(path, _steps, FORMAT)
     if not solutions:
@@ -133,7 +136,7 @@ def read_solutions(path: str) -> list[Solution]:
     """Read solutions without labels from JSON lines, each with the right answer.
 
     Raises:
-        ValueError: a line is not such a solution; names the file and the line.
+        ValueError: a line is not such a solution. The message names the file and the line.
     """
     solutions = read_lines(path, _solution, SOLUTION_FORMAT)
     if not solutions:

@@ -1,4 +1,4 @@
-"""Played episodes as conversations to imitate and as transcripts to grade."""
+"""Converts played episodes to conversations, for imitation, and to transcripts, for grading."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def conversation_of_episode(trajectory: Trajectory, renderer: Renderer) -> Conve
 
 
 def transcript_of(trajectory: Trajectory) -> Transcript:
-    """A finished episode as rubrics read it, without answers: only the environment knows these."""
+    """The transcript of a finished episode, without answers, which only the environment knows."""
     actions = [turn.action for turn in trajectory.turns]
     said = [text for pair in zip(_read(trajectory), actions, strict=True) for text in pair]
     cut = (FinishReason.LENGTH, FinishReason.CONTEXT_FULL)

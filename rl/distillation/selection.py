@@ -11,20 +11,20 @@ from typing import Literal
 from envs.rewards import Rubric, Transcript, make_rubric
 
 Keep = Literal["right", "best", "shortest"]
-"""Rule for the samples to keep, see :func:`kept`."""
+"""Rule that selects the samples to keep; see :func:`kept`."""
 Pairs = Literal["none", "long2short", "right-wrong", "ranking"]
-"""Rule for the samples to compare, in pairs (:func:`compared`) or ranked by their rewards."""
+"""Rule that selects the samples to compare, in pairs (:func:`compared`) or ranked by reward."""
 _TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """An episode as the rules see it."""
+    """What the selection rules know about an episode."""
 
     reward: float
     right: bool
     length: int
-    """Sampled tokens."""
+    """Number of sampled tokens."""
 
 
 def kept(samples: Sequence[Sample], keep: Keep, per_task: int = 0) -> list[int]:
@@ -62,7 +62,7 @@ def compared(samples: Sequence[Sample], pairs: Pairs, per_task: int = 0) -> list
     Args:
         samples: samples of one task.
         pairs: the rule.
-        per_task: keep only the first ``per_task`` pairs; 0: all.
+        per_task: maximum number of pairs; 0 keeps all.
 
     Raises:
         ValueError: the rule is unknown.
@@ -100,7 +100,7 @@ class Condition:
 
 
 def parse_conditions(text: str, key: str = "only") -> tuple[Condition, ...]:
-    """The conditions in ``language >= 0.9, repetition(ngram=4) >= -0.1``; none in an empty text.
+    """Parse conditions such as ``language >= 0.9, repetition(ngram=4) >= -0.1``.
 
     Args:
         text: rubrics of ``envs.rewards``, each with ``>=`` or ``<=`` and a number.

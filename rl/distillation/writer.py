@@ -1,4 +1,4 @@
-"""The writer of distillation data: episodes become lines of conversations and preferences."""
+"""Writes distillation data: episodes become lines of conversations and preferences."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ _TOLERANCE = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """Which episodes are right, and which are selected."""
+    """Rules that decide which episodes are right and which are selected."""
 
     keep: Keep
     per_task: int = 0
-    """Largest number of conversations per task; 0: all."""
+    """Maximum number of conversations per task; 0 keeps all."""
     pairs: Pairs = "none"
     pairs_per_task: int = 0
-    """Largest number of pairs per task; 0: all."""
+    """Maximum number of pairs per task; 0 keeps all."""
     conditions: tuple[Condition, ...] = ()
-    """Conditions that every selected episode meets."""
+    """Conditions that every selected episode must meet."""
     longest: int = 0
-    """Largest number of sampled tokens per episode; 0: no limit."""
+    """Maximum number of sampled tokens per episode; 0 sets no limit."""
     right_from: float = 1.0
-    """The outcome, from 0 to 1, from which on an episode is right."""
+    """An episode is right if its outcome is at least this number, from 0 to 1."""
 
 
 @dataclass
 class DistillWriter:
-    """Selects episodes and holds the lines of both files.
+    """Selects episodes, and holds the lines of the files of conversations and preferences.
 
     Args:
         rules: the rules of the selection.
@@ -52,15 +52,15 @@ class DistillWriter:
     pairs: list[dict[str, Any]] = field(default_factory=list)
     """Lines that ``rl.dpo`` and ``rl.reward_model`` read."""
     num_pairs: int = 0
-    """Number of pairs; a line that ranks K episodes holds up to K (K - 1) / 2."""
+    """Number of pairs. A line that ranks K episodes holds up to K (K - 1) / 2 pairs."""
     samples: list[Sample] = field(default_factory=list)
-    """All episodes that did not fail and had a turn."""
+    """All episodes that did not fail and have a turn."""
     dropped: Counter[str] = field(default_factory=Counter)
-    """Right episodes that were dropped, by the first condition that they do not meet."""
+    """Number of right episodes that were dropped, by the first condition that they do not meet."""
     tasks_kept: int = 0
     kept_lengths: list[int] = field(default_factory=list)
     rendered_alike: int = 0
-    """Conversations for which rendering the texts gives the sampled tokens."""
+    """Number of conversations whose rendered texts give exactly the sampled tokens."""
 
     def take(self, group: TrajectoryGroup) -> None:
         """Select among the episodes of one task.
@@ -84,7 +84,7 @@ class DistillWriter:
             self.num_pairs += count
 
     def summary(self) -> dict[str, float]:
-        """Counts, and mean lengths in sampled tokens."""
+        """Counts of episodes and pairs, and mean lengths in sampled tokens."""
         right = [sample.length for sample in self.samples if sample.right]
         lengths = {
             "length": [sample.length for sample in self.samples],
@@ -167,7 +167,7 @@ def pair_line(
 
 
 def ranking_line(said: Sequence[Conversation], rewards: Sequence[float]) -> dict[str, Any]:
-    """Conversations with the same first messages, ranked by their rewards.
+    """A line that ranks conversations with the same first messages by their rewards.
 
     Args:
         said: two or more conversations.
@@ -185,7 +185,7 @@ def ranking_line(said: Sequence[Conversation], rewards: Sequence[float]) -> dict
 def _answers(
     said: Sequence[Conversation],
 ) -> tuple[list[dict[str, Any]], list[list[dict[str, Any]]]]:
-    """The messages before the assistant's first, and the other messages of each conversation."""
+    """The messages before the assistant's first one, and each conversation's other messages."""
     messages = [to_messages(conversation) for conversation in said]
     first = next(n for n, message in enumerate(messages[0]) if message["role"] == "assistant")
     return messages[0][:first], [each[first:] for each in messages]

@@ -1,1 +1,1 @@
-"""``env=agent``: training a program that uses the API of OpenAI, through ``agents.capture``."""
+"""``env=agent``: trains a user's program that calls OpenAI's API, through ``agents.capture``."""

@@ -1,6 +1,6 @@
 """Rollouts of ``env=agent``: a user's program plays each episode, and an endpoint records it.
 
-Groups, retries, deadlines and checks of trajectories are the same as for environments.
+Groups, retries, deadlines and the checks of trajectories are the same as for environments.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rl.run.process.activity import ENVIRONMENT, QUEUE
 
 
 def make_collector(context: EpisodeContext, vine: VineConfig | None = None) -> Collector:
-    """The collector for the environment of ``context``."""
+    """Make the collector for the environment of ``context``."""
     external = issubclass(envs.env_type(context.env_id), AgentEnv)
     return ExternalCollector(context, vine) if external else Collector(context, vine)
 
@@ -47,7 +47,7 @@ class ProgramHost:
     """What all episodes of the user's program share.
 
     Args:
-        context: of a collection of ``agent-v0``.
+        context: the context of a collection of ``agent-v0``.
     """
 
     def __init__(self, context: EpisodeContext) -> None:
@@ -63,7 +63,7 @@ class ProgramHost:
         self.permits: contextlib.AbstractAsyncContextManager[None] = (
             asyncio.Semaphore(count) if count else contextlib.nullcontext()
         )
-        """Limit the number of concurrent episodes."""
+        """Limits the number of concurrent episodes."""
 
 
 class ExternalEpisode(Episode):
@@ -85,7 +85,7 @@ class ExternalEpisode(Episode):
     async def _failure_of(
         self, trajectory: Trajectory
     ) -> EnvFailure | PolicyFailure | EpisodeTimeout | None:
-        """Record one attempt in ``trajectory``; returns the failure, or None."""
+        """Record one attempt in ``trajectory``, and return its failure or None."""
         context, limits = self.context, self.context.limits
         captured = CapturedEpisode(
             context.renderer,
@@ -146,7 +146,7 @@ class ExternalEpisode(Episode):
         trajectory: Trajectory,
         failure: EnvFailure | EpisodeTimeout | None,
     ) -> EnvFailure | PolicyFailure | EpisodeTimeout | None:
-        """Record how the episode ended; returns the failure, or None."""
+        """Record how the episode ended, and return its failure or None."""
         if captured.failure is not None:
             return captured.failure
         if isinstance(failure, EpisodeTimeout):
@@ -173,8 +173,8 @@ class ExternalEpisode(Episode):
 def record_capture(capture: Capture, trajectory: Trajectory) -> None:
     """Copy captured conversations into the segments and turns of a trajectory.
 
-    The observation after a turn is what the next turn read. Conversations that overlap in time
-    follow each other in the order of their starts. The last turn receives the reward.
+    The observation after a turn is the text that the next turn read. Conversations that overlap in
+    time are ordered by their starts. The last turn receives the reward.
     """
     trajectory.segments = capture.segments
     trajectory.system = capture.system

@@ -26,21 +26,24 @@ class AgentOptions(EnvOptions):
     """The program, its tasks and their limits."""
 
     loop: str = ""
-    """Your agent: file.py:function or package.module:function, called with a task and a base URL;
-    or a command that reads the task from its input and the URL from its environment."""
+    """Your agent: file.py:function or package.module:function, which is called with a task and a
+    base URL; or a command, which reads the task from its standard input and the URL from its
+    environment."""
     tasks: str = ""
-    """JSON lines, Parquet, a folder, a hub id; or file.py:function, called with the split."""
+    """The tasks: JSON lines, Parquet, a folder or a hub id; or file.py:function, which is called
+    with the split."""
     demonstrations: str = ""
-    """For model=tiny and rl.sft: a file of {"messages": [...]}; or file.py:function, called with a
-    task and a seed."""
+    """Demonstrations for model=tiny and rl.sft: a file of {"messages": [...]}; or
+    file.py:function, which is called with a task and a seed."""
     max_turns: int = 64
-    """Largest number of answers per episode, over all of its conversations."""
+    """Maximum number of answers per episode, over all of its conversations."""
     concurrency: int = 0
-    """Concurrent episodes; 0: all episodes of a step. Waiting does not count as episode time."""
+    """Maximum number of concurrent episodes; 0 plays all episodes of a step at once. Time spent
+    waiting does not count as episode time."""
     min_reward: float = 0.0
-    """The smallest reward of your loop."""
+    """The lowest reward that your loop may return."""
     max_reward: float = 1.0
-    """The greatest reward of your loop."""
+    """The highest reward that your loop may return."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -70,7 +73,7 @@ class AgentEnv(TextEnv[Any, None]):
 
     @classmethod
     def dataset(cls, options: EnvOptions) -> Dataset[Any] | None:
-        """The rows that ``tasks`` names; None if a function returns the tasks."""
+        """The rows that ``tasks`` names, or None if a function returns the tasks."""
         assert isinstance(options, AgentOptions)
         source = options.tasks
         return None if not source or is_reference(source) else _rows(source)
@@ -89,7 +92,7 @@ class AgentEnv(TextEnv[Any, None]):
         )
 
     def conversations(self, tasks: Sequence[int], seed: int) -> list[Conversation]:
-        """The demonstrations: of ``tasks`` from a function, or all conversations of a file.
+        """The demonstrations of ``tasks`` from a function, or all conversations of a file.
 
         Raises:
             ValueError: ``env.demonstrations`` is missing, or contains no conversations.
@@ -117,7 +120,7 @@ class AgentEnv(TextEnv[Any, None]):
     @classmethod
     @asynccontextmanager
     async def open_services(cls, options: EnvOptions) -> AsyncIterator[Mapping[str, Any]]:
-        """The user's program and its endpoint."""
+        """Open the user's program and its endpoint."""
         from agents.capture import CaptureServer
 
         assert isinstance(options, AgentOptions)
@@ -128,7 +131,7 @@ class AgentEnv(TextEnv[Any, None]):
 
 @functools.lru_cache(maxsize=16)
 def _tasks(source: str, split: str, seed: int) -> Sequence[Any]:
-    """The tasks of a split, read once."""
+    """The tasks of a split. They are read once."""
     if not source:
         raise ValueError(
             "env.tasks ('') must name tasks: JSON lines, Parquet, a hub id, or file.py:function"
@@ -141,7 +144,7 @@ def _tasks(source: str, split: str, seed: int) -> Sequence[Any]:
 
 @functools.lru_cache(maxsize=16)
 def _rows(source: str) -> Dataset[Mapping[str, Any]]:
-    """The rows of a data set, read once."""
+    """The rows of a data set. They are read once."""
     rows = load_rows(source)
     found = ((row, json.dumps(row.columns, sort_keys=True), row.columns) for row in rows)
     return arrange(found, source)

@@ -30,7 +30,7 @@ class Program(Protocol):
     """Plays a whole episode."""
 
     async def play(self, task: Any, base_url: str, seed: int) -> float | None:
-        """Play an episode; returns the reward, or None if the program posts the reward.
+        """Play an episode. Returns the reward, or None if the program posts it to the endpoint.
 
         Raises:
             EnvFailure: the program crashed; the episode is retried.
@@ -61,10 +61,11 @@ def open_program(loop: str) -> Program:
 
 
 class FunctionProgram:
-    """A function ``play(task, base_url)``, called with ``seed=`` if it has such a parameter.
+    """Plays episodes by a function ``play(task, base_url)``, with ``seed=`` if it takes one.
 
-    All ``async`` functions share the event loop of one thread. A plain function runs in a thread
-    per episode. Neither can block the event loop of the endpoint.
+    An ``async`` function runs on an event loop in a thread that all such functions share. A plain
+    function runs in a new thread for each episode. Neither can block the event loop of the
+    endpoint.
 
     Args:
         name: name of the function, for error messages.
@@ -76,7 +77,7 @@ class FunctionProgram:
         self._takes_seed = takes(function, "seed")
 
     async def play(self, task: Any, base_url: str, seed: int) -> float | None:
-        """As :meth:`Program.play`."""
+        """Call the function; see :meth:`Program.play`."""
         seeds = {"seed": seed} if self._takes_seed else {}
         # A copy: a loop that changes its task must not affect the other members of the group.
         call = functools.partial(self._function, copy.deepcopy(task), base_url, **seeds)
@@ -97,7 +98,7 @@ class FunctionProgram:
 
 
 class CommandProgram:
-    """A command, started for each episode.
+    """Plays episodes by a command, which is started for each one.
 
     The command's environment has ``OPENAI_BASE_URL``, ``OPENAI_API_KEY`` and ``EPISODE_SEED``; its
     standard input has the task as JSON. The command posts the reward and exits with 0. At the end
@@ -111,7 +112,7 @@ class CommandProgram:
         self.name, self._words = shlex.join(words), words
 
     async def play(self, task: Any, base_url: str, seed: int) -> float | None:
-        """As :meth:`Program.play`; a command posts its reward."""
+        """Run the command, which posts its reward; see :meth:`Program.play`."""
         given = {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": "none", "EPISODE_SEED": str(seed)}
         # Files instead of pipes: a process that outlives the command would keep a pipe open.
         with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as said:
@@ -160,7 +161,7 @@ class _AgentThread:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def run(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        """Await ``call()`` on the thread's loop; cancelling this call cancels the coroutine."""
+        """Run ``call()`` on the thread's loop. Cancelling this call cancels the coroutine."""
 
         async def outcome() -> Any:
             try:

@@ -22,9 +22,10 @@ class Question:
     """Settings of a judge's question about a pair."""
 
     by: Literal["pair", "grade"]
-    """pair: which answer is better, asked in both orders; grade: a grade of each answer alone."""
+    """ "pair": which answer is better, asked in both orders. "grade": a grade of each answer
+    alone."""
     criteria: str
-    """What makes an answer good."""
+    """Criteria of a good answer."""
     scale: int
     """The best grade; 1 is the worst."""
 
@@ -36,7 +37,7 @@ class Label:
     probability: float
     """Probability that the first answer is better."""
     details: Mapping[str, float]
-    """The numbers behind the probability, by name."""
+    """The numbers from which the probability was computed, by name."""
 
 
 def read_pairs(path: str) -> list[dict[str, Any]]:
@@ -94,7 +95,7 @@ def _shown(answer: Any) -> Any:
 
 
 def labelled(row: Mapping[str, Any], label: Label) -> dict[str, Any]:
-    """The pair with its label; the answer that the judge prefers is ``chosen``."""
+    """The pair with its label. The answer that the judge prefers becomes ``chosen``."""
     line = {**row, **{k: v for k, v in label.details.items() if k.endswith("_grade")}}
     if label.probability < 0.5:
         for key in ("", "_reward", "_grade"):
@@ -123,7 +124,10 @@ def summary(judged: Sequence[tuple[Mapping[str, Any], Label]]) -> dict[str, floa
 
 
 def _agreement(row: Mapping[str, Any], label: Label) -> float | None:
-    """1 if the judge prefers the higher reward, 0.5 for a tie; None: no reward is higher."""
+    """1 if the judge prefers the higher reward, else 0, or 0.5 for a tie.
+
+    None if rewards are equal.
+    """
     if not {"chosen_reward", "rejected_reward"} <= row.keys():
         return None
     lead = row["chosen_reward"] - row["rejected_reward"]

@@ -1,4 +1,4 @@
-"""A local model as a judge, which scores the options of a question and never generates."""
+"""A local model as a judge. It scores the options of a question and generates nothing."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _MAX_TOKENS = 65536
 class LocalChooser:
     """Chooses by a softmax over the log-probabilities of the options' tokens.
 
-    If one option's tokens begin with another's ("1" and "10"), every option includes the end of the
-    message: the model answers "1" and stops, or continues to "10".
+    If one option's tokens begin with another's, as "10" begins with "1", every option includes the
+    end of the message. The model then either stops after "1" or continues to "10".
 
     Args:
         model: the judge's model, which is used in place.

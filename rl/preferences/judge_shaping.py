@@ -1,7 +1,7 @@
 """A judge as a shaping: ``shaping=judge(model='NAME', url='http://localhost:8000/v1')``.
 
-d-RLAIF (arXiv 2309.00267, section 2.2.2): the expected grade of an answer is its reward, and no
-reward model is trained.
+The expected grade of an answer is its reward, so no reward model is trained. This is d-RLAIF (arXiv
+2309.00267, section 2.2.2).
 """
 
 from __future__ import annotations
@@ -37,17 +37,18 @@ def judge(
     retries: int = 3,
     concurrent: int = 32,
 ) -> Shaping:
-    """The expected grade of an episode, from -1 to 1.
+    """A shaping whose reward is the expected grade of an episode, from -1 to 1.
 
     Args:
-        model: the judge, a folder or a Hugging Face id; with ``url``, its name at the API.
-        url: an OpenAI-compatible API; "": the model runs in this process.
-        key: the environment variable with the API's key; "": no key.
+        model: the judge, as a folder or a Hugging Face id; with ``url``, the model's name in the
+            API.
+        url: URL of an OpenAI-compatible API. If empty, the model runs in this process.
+        key: name of the environment variable with the API's key, or "" if the API needs none.
         criteria: what makes an answer good.
         scale: the best grade; 1 is the worst.
         timeout_s: deadline of a request, in seconds.
-        retries: number of repeated requests after a temporary failure.
-        concurrent: maximum concurrent requests.
+        retries: maximum number of retries after a temporary failure.
+        concurrent: maximum number of concurrent requests.
 
     Raises:
         ValueError: a number is out of range, or the environment variable is not set.
@@ -64,7 +65,7 @@ def judge(
 
 
 class _Grader:
-    """Grades episodes; a local model is loaded when the first step is shaped."""
+    """Grades episodes. A local model is loaded when the first step is shaped."""
 
     def __init__(self, model: str, url: str, key: str, limits: CallLimits) -> None:
         self._model, self._url, self._key = model, url, key
@@ -110,7 +111,7 @@ class _Grader:
 async def _all(
     chooser: Chooser, episodes: Sequence[Trajectory | None], criteria: str, scale: int
 ) -> list[float]:
-    """The grades; the first failure is raised."""
+    """The grades of all episodes. Raises the first failure."""
 
     async def one(episode: Trajectory | None) -> float:
         if episode is None:
@@ -139,7 +140,7 @@ def _request(episode: Trajectory) -> Any:
 
 
 def _answer(episode: Trajectory) -> Any:
-    """The action; for several turns, all actions and the observations between them."""
+    """The action, or all actions and the observations between them if there are several turns."""
     *before, last = episode.turns
     if not before:
         return last.action

@@ -1,4 +1,4 @@
-"""Labels of solution steps by trial: does a completion from the step reach a right answer?"""
+"""Labels solution steps by trial: does a completion from the step reach a right answer?"""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class StepRollouts:
 
     Args:
         runtime: the open runtime.
-        count: completions from each step.
-        estimate: hard: 1 if any completion is right; soft: the share of right ones.
-        seed: determines the completions' seeds, with the numbers of solution, step and completion.
+        count: number of completions from each step.
+        estimate: "hard" gives 1 if any completion is right; "soft" gives the share of right ones.
+        seed: determines, with the numbers of solution, step and completion, each completion's seed.
     """
 
     def __init__(
@@ -53,10 +53,10 @@ class StepRollouts:
         at_once: int,
         write: Callable[[dict[str, Any]], None],
     ) -> None:
-        """Label solutions concurrently, and write each as soon as it is labelled.
+        """Label solutions concurrently, and write each one as soon as it is labelled.
 
         Raises:
-            PolicyFailure, RunFailure: as :meth:`label`; written solutions stay.
+            PolicyFailure, RunFailure: as :meth:`label`. Solutions that were already written stay.
         """
         permits, done = asyncio.Semaphore(at_once), 0
 
@@ -78,7 +78,7 @@ class StepRollouts:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def label(self, number: int, solution: Solution) -> list[float]:
-        """A label for each step; the last label says whether the solution's own answer is right.
+        """A label for each step. The last label is 1 if the solution's own answer is right, else 0.
 
         Raises:
             PolicyFailure: the policy failed.

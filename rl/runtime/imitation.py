@@ -83,10 +83,10 @@ async def imitate(
 
 
 def check_lengths(window: int, segments: Sequence[Segment]) -> None:
-    """Raise if a segment is longer than the model's context window.
+    """Check that no segment is longer than the model's context window.
 
     Raises:
-        UsageError: names the first such conversation.
+        UsageError: a segment is too long. The message names the first.
     """
     for number, segment in enumerate(segments, start=1):
         if len(segment) > window:

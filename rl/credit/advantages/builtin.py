@@ -27,7 +27,7 @@ class GroupOutcome(Advantage):
     name = "group-outcome"
     token_rewards = ("none", "head")
     baseline: Baseline = "mean"
-    """Baseline of the return; ``leave-one-out`` and ``length-weighted`` require std=none."""
+    """Baseline of the return. ``leave-one-out`` and ``length-weighted`` require std=none."""
     std: Std = "unbiased"
     """Divisor of a group's centred returns."""
 
@@ -38,11 +38,14 @@ class GroupOutcome(Advantage):
 
     @property
     def needs_nonnegative_rewards(self) -> bool:
-        """True for ``std=mean``, which divides by a group's mean."""
+        """Whether returns must not be negative.
+
+        True for ``std=mean``, which divides by a group's mean.
+        """
         return self.std == "mean"
 
     def credit(self, inputs: CreditInputs) -> Credit:
-        """Each token has its episode's advantage; ``token_rewards.kind=head`` weights it."""
+        """Give each token its episode's advantage, weighted if ``token_rewards.kind=head``."""
         grouped = inputs.against_group(self.std, self.baseline)
         advantages = grouped.advantages[inputs.batch.episode_ids]
         if inputs.token_scores is not None:
@@ -51,10 +54,10 @@ class GroupOutcome(Advantage):
 
 
 def _belief(inputs: CreditInputs, advantages: Tensor, scores: Tensor) -> Tensor:
-    """Weight of each token's advantage: how strongly the scores up to it predict the outcome.
+    """The weight of each token's advantage: how strongly the scores so far predict the outcome.
 
-    ``max(2 sigmoid(w) - 1, 0)`` in right episodes and ``max(1 - 2 sigmoid(w), 0)`` in wrong ones,
-    where w is the mean score up to the token (OREAL, section 3.3, as in its code).
+    It is ``max(2 sigmoid(w) - 1, 0)`` in right episodes and ``max(1 - 2 sigmoid(w), 0)`` in wrong
+    ones, where w is the mean score up to the token (OREAL, section 3.3, as in its code).
     """
     rows, mask = inputs.batch.per_episode(scores)
     so_far = (rows.cumsum(1) / mask.cumsum(1).clamp_min(1))[mask]
@@ -74,11 +77,14 @@ class BatchOutcome(Advantage):
 
     @property
     def needs_nonnegative_rewards(self) -> bool:
-        """True for ``std=mean``, which divides by the update's mean."""
+        """Whether returns must not be negative.
+
+        True for ``std=mean``, which divides by the mean.
+        """
         return self.std == "mean"
 
     def credit(self, inputs: CreditInputs) -> Credit:
-        """The whole update is one group."""
+        """Give each token its episode's advantage, with the whole update as one group."""
         batch = inputs.batch
         grouped = inputs.compare(
             batch.rewards, batch.group_ids.new_zeros(len(batch.rewards)), self.std
@@ -97,7 +103,7 @@ class GroupProcess(Advantage):
     """Divisor of the centred rewards of a group's turns."""
 
     def credit(self, inputs: CreditInputs) -> Credit:
-        """DeepSeekMath, section 4.1.3: process supervision."""
+        """Process supervision (DeepSeekMath, section 4.1.3)."""
         batch = inputs.batch
         groups = batch.group_ids[batch.episode_ids[batch.turn_ends]]
         grouped = inputs.compare(batch.turn_rewards, groups, self.std)
@@ -124,7 +130,7 @@ class GroupInGroup(Advantage):
         require("turn_weight", self.turn_weight, self.turn_weight >= 0, ">= 0")
 
     def credit(self, inputs: CreditInputs) -> Credit:
-        """A = A^E + w A^S (GiGPO, section 4): A^E of the episode, A^S of the turn."""
+        """A = A^E + w A^S (GiGPO, section 4), with A^E from the episode and A^S from the turn."""
         batch = inputs.batch
         episodes = inputs.against_group(self.std)
         owners, rewards = batch.episode_ids[batch.turn_ends], batch.turn_rewards
@@ -147,14 +153,14 @@ class GroupDense(Advantage):
     token_rewards = ("implicit",)
     over_batch = True
     token_coef: float = 1.0
-    """Weight of the token rewards; the return has weight 1."""
+    """Weight of the token rewards. The return has weight 1."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require("token_coef", self.token_coef, self.token_coef >= 0, ">= 0")
 
     def credit(self, inputs: CreditInputs) -> Credit:
-        """Returns and sums of later token scores, both minus a leave-one-out baseline (PRIME)."""
+        """Returns plus sums of later token scores, each minus a leave-one-out baseline (PRIME)."""
         assert inputs.token_scores is not None
         grouped = inputs.against_group("none", "leave-one-out")
         dense = inputs.dense(inputs.token_scores)
@@ -176,7 +182,7 @@ class RewardToGo(Advantage):
         _share("gamma", self.gamma)
 
     def credit(self, inputs: CreditInputs) -> Credit:
-        """REINFORCE."""
+        """The advantage of REINFORCE: discounted sums of rewards."""
         rewards = inputs.at_turn_ends(inputs.batch.turn_rewards)
         return Credit(inputs.to_go(rewards, self.gamma))
 
@@ -188,7 +194,7 @@ class Vine(Advantage):
 
     name = "vine"
     rollouts: int = 9
-    """Continuations that are played from the start of each turn."""
+    """Number of continuations that are played from the start of each turn."""
     gamma_turn: float = 1.0
     """Discount per turn."""
 
@@ -199,16 +205,16 @@ class Vine(Advantage):
 
     @property
     def turn_rollouts(self) -> int:
-        """``rollouts``."""
+        """The setting ``rollouts``."""
         return self.rollouts
 
     @property
     def turn_discount(self) -> float:
-        """``gamma_turn``."""
+        """The setting ``gamma_turn``."""
         return self.gamma_turn
 
     def credit(self, inputs: CreditInputs) -> Credit:
-        """A = r + gamma_turn V_next turn - V (VinePPO, section 4), for all tokens of a turn."""
+        """A = r + gamma_turn V_next - V (VinePPO, section 4), the same for all tokens of a turn."""
         batch = inputs.batch
         values, ends = batch.turn_values, batch.turn_ends
         if values.isnan().any():
@@ -227,7 +233,7 @@ class _FromValues(Advantage):
 
     needs_values = True
     lam: float = 1.0
-    """Lambda of gae: 0 one-step, 1 Monte Carlo."""
+    """Lambda of generalised advantage estimation: 0 is one-step, 1 is Monte Carlo."""
     whiten_rewards: bool = False
     """Whether the rewards of the update's sampled tokens are divided by their standard deviation,
     which also scales the value targets."""
@@ -237,7 +243,10 @@ class _FromValues(Advantage):
         _share("lam", self.lam)
 
     def credit(self, inputs: CreditInputs) -> Credit:
-        """Advantages and value targets; ``kl.place=reward`` subtracts a divergence from rewards."""
+        """Advantages and value targets.
+
+        With ``kl.place=reward``, a divergence reduces the rewards.
+        """
         assert inputs.values is not None
         values, rewards = inputs.values, inputs.at_turn_ends(inputs.batch.turn_rewards)
         if inputs.penalties is not None:
@@ -256,7 +265,7 @@ class _FromValues(Advantage):
     def estimate(
         self, inputs: CreditInputs, rewards: Tensor, values: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Advantages and returns ``[N]`` of token rewards ``[N]``."""
+        """Advantages and returns, from the rewards and values of tokens. Each is ``[N]``."""
 
 
 @register
@@ -268,7 +277,8 @@ class Gae(_FromValues):
     gamma: float = 1.0
     """Discount per sampled token."""
     lam_alpha: float | None = None
-    """Lambda of an episode with L sampled tokens is 1 - 1 / (lam_alpha L); None: lam."""
+    """If set, the lambda of an episode with L sampled tokens is 1 - 1 / (lam_alpha L) instead of
+    lam."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -302,7 +312,7 @@ class TurnGae(_FromValues):
     def estimate(
         self, inputs: CreditInputs, rewards: Tensor, values: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """GAE over turns; a turn's value is the value at its first sampled token."""
+        """GAE over turns. The value of a turn is the value at its first sampled token."""
         turns, ends = inputs.turns(), inputs.batch.turn_ends
         starts = ends.roll(1) + 1
         starts[:1] = 0

@@ -15,23 +15,24 @@ from rl.credit.options import Baseline, Std
 from rl.rollout.trajectory import EQUAL
 
 GROUP_EPSILON = 1e-6
-"""Added to the standard deviation of a group."""
+"""Small number that is added to a group's standard deviation or mean, the divisor."""
 WHITEN_EPSILON = 1e-8
-"""Added to the variance when whitening."""
+"""Small number that is added to the variance when whitening."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupAdvantages:
-    """Advantages relative to a group, and counts of the groups."""
+    """Advantages relative to a group, and numbers of groups."""
 
     advantages: Tensor
-    """``[N]``; 0 for members that failed and for groups of one."""
+    """``[N]``. Members that failed and members of groups of one have 0."""
     num_groups: int
-    """Groups with at least one finished member."""
+    """Number of groups with at least one finished member."""
     num_singletons: int
-    """Groups with exactly one finished member, which have nothing to compare."""
+    """Number of groups with exactly one finished member, which has nothing to be compared with."""
     num_constant: int
-    """Groups of two or more whose rewards are all equal, which give no gradient."""
+    """Number of groups of two or more whose rewards are all equal, so that they give no
+    gradient."""
 
 
 def group_advantages(
@@ -56,9 +57,10 @@ def group_advantages(
         rewards: ``[N]``.
         group_ids: ``[N]`` integers >= 0; equal ones form a group.
         std: the divisor.
-        finished: ``[N]``, False for failed episodes, which enter no baseline. None: all finished.
-        baseline: what is subtracted.
-        lengths: ``[N]``, sampled tokens; required for ``length-weighted``.
+        finished: ``[N]``, False for failed episodes, which enter no baseline. If None, all have
+            finished.
+        baseline: what to subtract from the rewards.
+        lengths: ``[N]``, number of sampled tokens; required for ``length-weighted``.
 
     Raises:
         ValueError: ``lengths`` is missing, or ``std="mean"`` and a reward is negative.
@@ -111,7 +113,7 @@ def _baseline(
     lengths: Tensor | None,
     finished: Tensor,
 ) -> Tensor:
-    """The baseline of each group; ``index`` is each reward's group."""
+    """The baseline of each group. ``index`` holds the number of each reward's group."""
     zeros = torch.zeros_like(size)
     if baseline != "length-weighted":
         return zeros.index_add(0, index, rewards) / size
@@ -124,10 +126,11 @@ def _baseline(
 
 
 def dense_advantages(rewards: Tensor, loss_mask: Tensor, group_ids: Tensor) -> Tensor:
-    """Token rewards minus the mean over the other members of their mean token reward.
+    """Token rewards minus the mean of the other members' mean token rewards.
 
-    ``r n / (n - 1) - sum_j mean_j / (n - 1)`` over the n members with a token: leave-one-out for
-    rewards of tokens (PRIME, arXiv 2502.01456, equation 5, as in its code). With one member, 0.
+    The formula is ``r n / (n - 1) - sum_j mean_j / (n - 1)`` over the n members that have a token:
+    leave-one-out for rewards of tokens (PRIME, arXiv 2502.01456, equation 5, as in its code). In a
+    group with one member the result is 0.
 
     Args:
         rewards: ``[B, T]``.
@@ -150,10 +153,10 @@ def dense_advantages(rewards: Tensor, loss_mask: Tensor, group_ids: Tensor) -> T
 
 
 def suffix_sums(x: Tensor, loss_mask: Tensor, decay: float = 1.0) -> Tensor:
-    """``y_t = x_t + decay * y_next``, where next is the next position with loss_mask 1.
+    """Discounted sums to the end: ``y_t = x_t + decay * y_next`` over positions with loss_mask 1.
 
-    Process supervision (DeepSeekMath, section 4.1.3) is this sum over the normalised rewards of
-    turns, each placed at its turn's last token, with decay 1.
+    For process supervision (DeepSeekMath, section 4.1.3), ``x`` has the normalised reward of each
+    turn at the turn's last token, and decay is 1.
 
     Args:
         x: ``[B, T]``.
@@ -173,16 +176,16 @@ def gae(
     """Generalised advantage estimates and returns over sampled tokens only.
 
     ``delta_t = r_t + gamma V_next - V_t`` and ``A_t = delta_t + gamma lam A_next`` (Schulman et al.
-    2016, equation 16), where next is the next *sampled* token. An observation is part of the
-    transition, not a step of the policy, and its value is never read. The value after the last
-    token is 0. ``return_t = A_t + V_t``.
+    2016, equation 16), where next is the next *sampled* token. Observations belong to transitions
+    and are no steps of the policy, so their values are never read. The value after the last token
+    is 0. ``return_t = A_t + V_t``.
 
     Args:
         rewards: ``[B, T]``; a turn's reward is at the last sampled token of the turn.
         values: ``[B, T]``, the value of the state before token t.
         loss_mask: ``[B, T]``.
         gamma: discount per sampled token.
-        lam: from 0 (one-step) to 1 (Monte Carlo); or ``[B, 1]``, one for each row.
+        lam: from 0 (one-step) to 1 (Monte Carlo), one number or one for each row (``[B, 1]``).
 
     Returns:
         Advantages and returns, both ``[B, T]``, 0 where loss_mask is 0.
@@ -196,12 +199,13 @@ def gae(
 
 
 def adaptive_lambda(lengths: Tensor, alpha: float) -> Tensor:
-    """``1 - 1 / (alpha L)``, at least 0: longer episodes are nearer to Monte Carlo.
+    """Lambda for episodes of length L: ``1 - 1 / (alpha L)``, at least 0.
 
-    Length-adaptive GAE (VAPO, arXiv 2504.05118, section 4.2), which sets alpha to 0.05.
+    This is length-adaptive GAE (VAPO, arXiv 2504.05118, section 4.2), where alpha is 0.05. Longer
+    episodes are closer to Monte Carlo.
 
     Args:
-        lengths: sampled tokens, any shape.
+        lengths: number of sampled tokens, any shape.
         alpha: above 0.
     """
     return (1 - 1 / (alpha * lengths.clamp_min(1).double())).clamp_min(0)
@@ -228,7 +232,10 @@ def whiten(x: Tensor, loss_mask: Tensor) -> Tensor:
 
 
 def _columns(loss_mask: Tensor) -> Tensor:
-    """Each position's column when sampled tokens move left; the others share the last column."""
+    """The column of each position after sampled tokens have moved to the left.
+
+    All other positions share the last column.
+    """
     mask = loss_mask.bool()
     return torch.where(mask, mask.cumsum(1) - 1, mask.shape[1])
 
@@ -239,12 +246,12 @@ def _compact(x: Tensor, columns: Tensor) -> Tensor:
 
 
 def _spread(compact: Tensor, columns: Tensor) -> Tensor:
-    """The inverse of :func:`_compact`, with zeros at positions that were not sampled."""
+    """The inverse of :func:`_compact`. Positions that were not sampled are 0."""
     return torch.nn.functional.pad(compact, (0, 1)).gather(1, columns)
 
 
 def _scan(x: Tensor, decay: float | Tensor) -> Tensor:
-    """``y_t = x_t + decay * y_{t+1}`` by doubling: after k rounds y_t covers 2^k positions."""
+    """``y_t = x_t + decay * y_{t+1}``, by doubling: after k rounds, y_t covers 2^k positions."""
     y, reach, width = x.clone(), 1, x.shape[1]
     while reach < width:
         y[:, :-reach] += decay**reach * y[:, reach:].clone()

@@ -1,4 +1,4 @@
-"""Shaped rewards, which add rewards of lengths, token budgets and siblings to the environment's."""
+"""Shaped rewards: additions to the environment's rewards, from lengths, budgets and siblings."""
 
 from envs.rewards.registration import register
 from rl.credit.shaping.shaping import Member, Shaping, Weighted, make_shapings

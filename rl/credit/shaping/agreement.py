@@ -1,8 +1,8 @@
 """Agreement of a judge with a verifiable outcome that the judge does not see.
 
-Training against a reward model or a judge exploits it eventually: its scores rise while the outcome
+Training against a reward model or a judge eventually exploits it: its scores rise while the outcome
 falls (Gao et al., Scaling Laws for Reward Model Overoptimization, arXiv 2210.10760). The agreement
-falls first.
+falls first, and so gives an early warning.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ Numbers = NDArray[np.float64]
 def agreement_metrics(
     shapings: Sequence[Weighted], groups: Sequence[TrajectoryGroup], success_score: str
 ) -> dict[str, float]:
-    """``agreement/NAME/pairs`` and ``agreement/NAME/ranks`` of each shaping that judges.
+    """The metrics ``agreement/NAME/pairs`` and ``agreement/NAME/ranks`` of each judging shaping.
 
     Args:
         shapings: the run's shapings, whose contributions the episodes record.
         groups: a step's episodes.
-        success_score: name of the score that is the outcome; "": the return.
+        success_score: name of the score that is the outcome, or "" for the return.
 
     Returns:
-        The metrics; without those of a shaping whose outcomes or judgements are all equal.
+        The metrics, except those of shapings whose outcomes or judgements are all equal.
     """
     metrics: dict[str, float] = {}
     played = [group.finished for group in groups if group.finished]
@@ -48,16 +48,16 @@ def agreement_metrics(
 
 
 def pair_agreement(judged: Sequence[Numbers], outcomes: Sequence[Numbers]) -> float | None:
-    """The share of sibling pairs with different outcomes that the judge orders by outcome.
+    """The share of pairs of siblings that the judge orders as their outcomes do.
 
-    A tie of the judge counts as half.
+    Only pairs with different outcomes count. A tie of the judge counts as half.
 
     Args:
         judged: the judge's scores, an array for each group.
         outcomes: the outcomes of the same members.
 
     Returns:
-        None if no two siblings have different outcomes.
+        The share, or None if no two siblings have different outcomes.
     """
     agreed, count = 0.0, 0
     for judgements, facts in zip(judged, outcomes, strict=True):
@@ -69,10 +69,10 @@ def pair_agreement(judged: Sequence[Numbers], outcomes: Sequence[Numbers]) -> fl
 
 
 def rank_correlation(a: Numbers, b: Numbers) -> float | None:
-    """Spearman's correlation of two arrays of numbers, ties at their mean rank; from -1 to 1.
+    """Spearman's rank correlation of two arrays, from -1 to 1. Ties have their mean rank.
 
     Returns:
-        None if one of them is constant.
+        The correlation, or None if one of the arrays is constant.
     """
     x, y = _ranks(a) - 0.5 * (len(a) + 1), _ranks(b) - 0.5 * (len(b) + 1)
     scale = float(np.sqrt((x @ x) * (y @ y)))

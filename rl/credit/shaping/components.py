@@ -1,7 +1,7 @@
-"""Length rewards as named shapings, whose options are checked at the start.
+"""Rewards of lengths as named shapings. Their options are checked when a run starts.
 
-Lengths are sampled tokens, over all turns of an episode. ``l1_max`` and ``cosine`` replace the 1 of
-a right answer by a reward of its length; the others add to it.
+A length is the number of sampled tokens in all turns of an episode. ``l1_max`` and ``cosine``
+replace the 1 of a right answer by a reward that depends on its length; the others add to it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rl.credit.shaping.shaping import Member, Shaping
 
 
 def kimi_length() -> Shaping:
-    """Rewards shorter answers of a group: ``lengths.kimi_length``."""
+    """Rewards the shorter answers of a group; see ``lengths.kimi_length``."""
 
     def contribute(members: Sequence[Member]) -> list[float]:
         tokens = [member.num_tokens for member in members]
@@ -25,13 +25,13 @@ def kimi_length() -> Shaping:
 
 
 def overlong(max_length: int = 0, cache: int = 0) -> Shaping:
-    """Penalises answers beyond ``max_length - cache`` tokens by up to 1: ``lengths.overlong``.
+    """Penalises answers beyond ``max_length - cache`` tokens by up to 1; see ``lengths.overlong``.
 
     Args:
-        max_length: tokens; 0: the maximum that the episode could sample, by sampling.max_tokens,
-            env.max_turns and the rest of the context window.
-        cache: tokens before max_length in which the penalty grows; 0: a fifth of max_length, as
-            DAPO.
+        max_length: tokens. 0 means the maximum that the episode could sample, given
+            sampling.max_tokens, env.max_turns and the rest of the context window.
+        cache: number of tokens before max_length over which the penalty grows. 0 means a fifth of
+            max_length, as in DAPO.
 
     Raises:
         ValueError: ``max_length`` is negative, or ``cache`` is out of range.
@@ -51,9 +51,10 @@ def overlong(max_length: int = 0, cache: int = 0) -> Shaping:
 
 
 def l1_exact(alpha: float = 0.0003) -> Shaping:
-    """Penalises each token above or below the budget by ``alpha``: ``lengths.l1_exact``.
+    """Penalises each token above or below the budget by ``alpha``; see ``lengths.l1_exact``.
 
-    Needs ``env.token_budget=exact`` or ``both``; prompts with a maximum are not shaped.
+    Needs ``env.token_budget=exact`` or ``both``. Episodes whose prompt states a maximum are not
+    shaped.
 
     Raises:
         ValueError: alpha is negative.
@@ -65,12 +66,13 @@ def l1_exact(alpha: float = 0.0003) -> Shaping:
 def l1_max(
     alpha: float = 0.0003, delta: float = 0.5, rule: Literal["paper", "code"] = "paper"
 ) -> Shaping:
-    """Rewards a right answer within the budget by up to 1: ``lengths.l1_max``.
+    """Rewards a right answer within the budget by up to 1; see ``lengths.l1_max``.
 
-    Needs ``env.token_budget=max`` or ``both``; prompts with an exact budget are not shaped.
+    Needs ``env.token_budget=max`` or ``both``. Episodes whose prompt states an exact budget are not
+    shaped.
 
     Args:
-        alpha: per token.
+        alpha: slope per token.
         delta: reward of a right answer exactly at the budget (rule paper only).
         rule: "paper" multiplies the 1 of a right answer; "code" adds ``lengths.l1_max_code``.
 
@@ -97,9 +99,10 @@ def cosine(
     wrong_end: float = -0.5,
     clamp: bool = True,
 ) -> Shaping:
-    """Rewards short right answers most, short wrong ones least: ``lengths.cosine``.
+    """Favours short right answers over long ones, and long wrong over short; ``lengths.cosine``.
 
-    ``wrong_start=0.0, wrong_end=-0.5`` are open-rs's scripts, ``clamp=False`` is its code.
+    ``wrong_start=0.0, wrong_end=-0.5`` are the values in open-rs's scripts. ``clamp=False`` is the
+    formula of its code.
 
     Raises:
         ValueError: max_length is below 1.

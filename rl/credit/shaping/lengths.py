@@ -1,4 +1,4 @@
-"""Rewards of an answer's length, in tokens: pure functions.
+"""Rewards that depend on an answer's length in tokens. All functions are pure.
 
 The formulas are the papers'. If the authors' code differs, an option or another function computes
 the code's reward.
@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 
 def kimi_length(lengths: Sequence[int], right: Sequence[bool]) -> list[float]:
-    """From 0.5 for a group's shortest answer to -0.5 for its longest; wrong answers get at most 0.
+    """From 0.5 for a group's shortest answer to -0.5 for its longest. Wrong answers get at most 0.
 
-    Kimi k1.5 (arXiv:2501.12599, section 2.3.3): ``0.5 - (len - min) / (max - min)``, at most 0 for
-    a wrong answer; all 0 where all are equally long. The paper gives no weight. open-r1 and open-rs
-    count characters.
+    The formula is Kimi k1.5's ``0.5 - (len - min) / (max - min)`` (arXiv:2501.12599, section
+    2.3.3). If all answers are equally long, all rewards are 0. The paper states no weight. open-r1
+    and open-rs count characters instead of tokens.
     """
     shortest, longest = min(lengths), max(lengths)
     if shortest == longest:
@@ -25,9 +25,10 @@ def kimi_length(lengths: Sequence[int], right: Sequence[bool]) -> list[float]:
 
 
 def overlong(length: int, max_length: int, cache: int) -> float:
-    """0 up to ``max_length - cache``, then down to -1 at ``max_length``, and -1 beyond.
+    """0 up to ``max_length - cache``, then falling to -1 at ``max_length``, and -1 beyond.
 
-    DAPO's soft overlong punishment (arXiv:2503.14476, section 3.4). verl's has no floor.
+    This is DAPO's soft overlong punishment (arXiv:2503.14476, section 3.4). In verl's
+    implementation, the reward falls below -1 beyond ``max_length``.
     """
     return -min(1.0, max(0.0, (length - (max_length - cache)) / cache))
 
@@ -56,8 +57,8 @@ def l1_max_code(length: int, budget: int, alpha: float = 0.0003) -> float:
 def cosine(length: int, max_length: int, start: float, end: float, clamp: bool = True) -> float:
     """From ``start`` at length 0 to ``end`` at ``max_length``, along half a cosine.
 
-    open-rs (arXiv:2503.16219). Its code counts characters and has no clamp: beyond
-    ``max_length`` its value turns back, and is ``start`` again at twice the length.
+    This is open-rs's reward (arXiv:2503.16219). Its code counts characters and does not clamp:
+    beyond ``max_length`` its value turns back, and reaches ``start`` again at twice that length.
     """
     progress = length / max_length
     if clamp:

@@ -1,4 +1,4 @@
-"""Applying shapings to the trajectories of a step."""
+"""Applies shapings to the trajectories of a step."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ def shape(
 
     Args:
         shapings: the shapings, with weights.
-        groups: a step's episodes; siblings are compared within their group.
-        success_score: name of the score that is 1 if an episode is right; "": the return decides.
-        best_return: the return of a right episode, without ``success_score``.
-        limit: maximum tokens that all turns of an episode can sample; 0: unknown.
+        groups: a step's episodes. Siblings are compared within their group.
+        success_score: name of the score that is 1 if an episode is right. If empty, the return
+            decides.
+        best_return: the return of a right episode, for an empty ``success_score``.
+        limit: maximum number of tokens that all turns of an episode can sample, or 0 if unknown.
         reward_weight: weight of the episodes' own returns.
-        context_length: the model's context window; 0: unknown.
+        context_length: the model's context window, or 0 if unknown.
 
     Raises:
         ValueError: a shaping does not return one finite number for each episode.
@@ -54,7 +55,7 @@ def shape(
 
 
 def _longest(trajectory: Trajectory, limit: int, context_length: int) -> int:
-    """Maximum tokens that the episode could sample, given its observations; 0: unknown."""
+    """Maximum number of tokens that the episode could sample, or 0 if unknown."""
     if not context_length:
         return limit
     room = sum(context_length - segment.loss_mask.count(0) for segment in trajectory.segments)

@@ -1,7 +1,7 @@
-"""Shapings: named rewards that are added to the environment's, for finished groups.
+"""Shapings: named rewards of finished groups, added to the environment's rewards.
 
-A shaping reads tokens and siblings, which environments cannot. Each episode records its
-contributions by name; advantages use ``Trajectory.shaped_reward``.
+A shaping can read tokens and siblings; environments cannot. Each episode records its contributions
+by name. Advantages use ``Trajectory.shaped_reward``.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ class Member:
     """A finished episode of a group, as the input of a shaping."""
 
     num_tokens: int
-    """Sampled tokens, over all turns."""
+    """Number of sampled tokens, over all turns."""
     right: bool
     """Whether the episode succeeded."""
     reward: float
     """The episode's return from the environment."""
     budget: TokenBudget | None = None
-    """Token budget of the prompt; None: the prompt has none."""
+    """Token budget in the prompt, or None if the prompt has none."""
     limit: int = 0
-    """Maximum tokens that the episode could sample, given its observations; 0: unknown."""
+    """Maximum number of tokens that the episode could sample, given its observations. 0 if
+    unknown."""
     episode: Trajectory | None = None
     """The trajectory, with texts and tokens."""
 
@@ -45,10 +46,11 @@ class Shaping:
     Args:
         name: name of the recorded contribution.
         contribute: returns the added reward of each of a group's finished members, in order.
-        budget: the kind of token budget that prompts must have; "": none.
-        judges: whether it judges quality. Its agreement with the environment's outcome is then
-            logged.
-        by_group: False passes the members of all groups of a step at once, for speed.
+        budget: the kind of token budget that prompts must have, or "" if they need none.
+        judges: whether the shaping judges quality. If so, its agreement with the environment's
+            outcome is logged.
+        by_group: whether ``contribute`` gets one group at a time. False passes the members of all
+            groups at once, for speed.
     """
 
     name: str
