@@ -39,7 +39,7 @@ class DistillConfig(RunConfig):
     tasks: int = 512
     """Number of training tasks. They are the first in the order that the seed determines."""
     episodes: int = 8
-    """Episodes per task."""
+    """Number of episodes per task."""
     prompts: int = 32
     """Number of tasks that are played at the same time."""
     keep: Keep = "right"
@@ -169,7 +169,7 @@ def _lines(rows: Iterable[dict[str, Any]]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line. Returns the exit code."""
+    """Run the command line and return the exit code."""
     return run_command("rl.distill", DistillConfig, {}, _run, argv)
 
 

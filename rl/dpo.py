@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 
 def train_dpo(config: DPOConfig, callbacks: Sequence[Callback] = ()) -> dict[str, object]:
-    """Train and save the model. ``callbacks`` are called besides those that ``config`` names.
+    """Train and save the model.
+
+    Args:
+        config: the settings.
+        callbacks: callbacks in addition to those that ``config`` names.
 
     Returns:
         The first and last loss, the accuracy of the implicit reward on held-out pairs with its 95%
@@ -72,7 +76,7 @@ def _train(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line. Returns the exit code."""
+    """Run the command line and return the exit code."""
     return run_command("rl.dpo", DPOConfig, {}, _run, argv)
 
 

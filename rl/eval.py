@@ -140,7 +140,7 @@ def write_evaluation(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line. Returns the exit code."""
+    """Run the command line and return the exit code."""
     return run_command("rl.eval", EvaluateConfig, {}, _run, argv)
 
 

@@ -1,4 +1,4 @@
-"""Files of a run: folders checked before the work, whole writes, and one-line errors."""
+"""Writes files of a run: checks folders before the work, and reports errors in one line."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def make_folder(path: Path) -> None:
 def claimed_folder(path: Path, names: Sequence[str]) -> Iterator[None]:
     """Create the folder ``out`` for files that must not exist yet.
 
-    If an input is refused within the context, the folder is removed; see
+    If an input is refused inside the context, the folder is removed; see
     :func:`discard_if_refused`.
 
     Raises:
@@ -75,7 +75,7 @@ def _has_results(folder: Path) -> bool:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Context that turns errors of writing ``path`` into a RunFailure.
+    """Turn errors from writing ``path`` inside the context into a RunFailure.
 
     Raises:
         RunFailure: the file cannot be written, most often because the disk is full.
@@ -90,7 +90,7 @@ def write_stdout(text: str) -> None:
     """Write text to stdout and flush it.
 
     Raises:
-        RunFailure: stdout cannot be written; later writes to stdout are dropped.
+        RunFailure: stdout cannot be written. Later writes to stdout are dropped.
     """
     _write("stdout", sys.stdout, text)
 
@@ -99,7 +99,7 @@ def write_stderr(text: str) -> None:
     """Write text to stderr and flush it.
 
     Raises:
-        RunFailure: stderr cannot be written; later writes to stderr are dropped.
+        RunFailure: stderr cannot be written. Later writes to stderr are dropped.
     """
     _write("stderr", sys.stderr, text)
 

@@ -179,7 +179,7 @@ async def _labels(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line. Returns the exit code."""
+    """Run the command line and return the exit code."""
     return run_command("rl.judge", JudgeConfig, {}, _run, argv)
 
 

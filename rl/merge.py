@@ -1,10 +1,10 @@
 """``python -m rl.merge models=LONG,SHORT out=FOLDER``: the weighted average of models' weights.
 
-An adapter means its base model with the adapter added: ``models=ADAPTER`` alone writes a model that
-needs no PEFT.
+An adapter stands for its base model with the adapter added. ``models=ADAPTER`` alone therefore
+writes a model that needs no PEFT.
 
-Kimi k1.5 (arXiv 2501.12599, section 2.4) averages a model with long thoughts and a model with short
-ones, without training.
+Kimi k1.5 (arXiv 2501.12599, section 2.4) averages a model that thinks long and a model that thinks
+briefly, without training.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class MergeConfig:
     """Average the weights of models of one architecture, or add an adapter to its base model's."""
 
     models: tuple[str, ...]
-    """Two or more models, separated by commas: Hugging Face ids, or folders of models or runs; or
-    one adapter's folder."""
+    """Two or more models, separated by commas, each a Hugging Face id or the folder of a model or
+    run; or one adapter's folder."""
     weights: tuple[float, ...] = ()
-    """Weights of the models, with sum 1; empty: equal weights."""
+    """Weights of the models, which sum to 1; empty for equal weights."""
     out: str
-    """The folder; the model is saved under checkpoints/last."""
+    """The output folder; the model is saved under checkpoints/last."""
     dry_run: bool = False
     """Print the resolved configuration and stop."""
 
@@ -65,7 +65,7 @@ class MergeConfig:
 
 
 def merge(config: MergeConfig) -> dict[str, object]:
-    """Average the models; save the result with the type and tokenizer of the first model.
+    """Average the models, and save the result with the type and the tokenizer of the first.
 
     Returns:
         The result's folder, the models and their weights.
@@ -140,7 +140,7 @@ def _same_architecture(
     other_path: str,
     other: dict[str, torch.Tensor],
 ) -> None:
-    """Refuse models whose weights differ in name or shape."""
+    """Check that the weights of two models have the same names and shapes."""
     shapes = {name: tuple(values.shape) for name, values in first.items()}
     others = {name: tuple(values.shape) for name, values in other.items()}
     differs = next((n for n in {**shapes, **others} if shapes.get(n) != others.get(n)), None)
@@ -158,7 +158,7 @@ def _same_vocabulary(
     other_path: str,
     other: PreTrainedTokenizerBase,
 ) -> None:
-    """Refuse models with different vocabularies."""
+    """Check that two models have the same vocabulary."""
     if tokenizer.get_vocab() != other.get_vocab():
         raise UsageError(
             f"models ({path}, {other_path}) have different tokenizers: only models with one "
@@ -167,7 +167,7 @@ def _same_vocabulary(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line. Returns the exit code."""
+    """Run the command line and return the exit code."""
     return run_command("rl.merge", MergeConfig, {}, _run, argv)
 
 

@@ -17,7 +17,8 @@ output of an earlier stage::
     model = "{cold-start}"      # the stage's model; {cold-start.out} is its folder
 
 The command line overrides the file: ``key=value`` overrides [settings], ``STAGE.key=value`` a
-stage's own settings. The same command line continues a stopped pipeline; done stages do not repeat.
+stage's own settings. The same command line continues a stopped pipeline and does not repeat
+finished stages.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ NO_STAGES_OWN = {
     "resume": "the same command line continues the pipeline",
     "dry_run": "--dry-run applies to the whole pipeline",
 }
-"""Settings that no stage may have, and why."""
+"""Settings that no stage may have, each with the reason."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +63,12 @@ class Command:
 
     module: str
     config: type[Any]
-    """The type of its settings."""
+    """The dataclass of its settings."""
     product: str
     """Path of its output within its folder."""
     presets: Mapping[str, Mapping[str, str]]
     resumes: bool = False
-    """Whether resume=auto continues a stopped command."""
+    """Whether resume=auto continues the command after a stop."""
 
 
 COMMANDS = {
@@ -102,7 +103,7 @@ class Stage:
 
     @property
     def argv(self) -> list[str]:
-        """The arguments of the stage's command."""
+        """The arguments for the stage's command."""
         return [f"{key}={value}" for key, value in {**self.words, "out": self.folder}.items()]
 
     def is_done(self) -> bool:
@@ -131,15 +132,15 @@ class PipelineConfig:
     file: str
     """The file of stages."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Settings that override the file, from key or STAGE.key to value."""
+    """Settings that override the file, by key or STAGE.key."""
     out: str = ""
-    """The output folder; empty: runs/ and the name of the file."""
+    """The output folder; empty for runs/ and the name of the file."""
     dry_run: bool = False
-    """As of every command."""
+    """Print the resolved configuration and stop."""
 
     @property
     def folder(self) -> Path:
-        """The pipeline's folder, with a folder for each stage."""
+        """The pipeline's folder, which has a folder for each stage."""
         return Path(self.out or f"runs/{Path(self.file).stem}").expanduser()
 
 
@@ -148,8 +149,8 @@ def read_stages(path: str, out: Path, words: Mapping[str, str]) -> list[Stage]:
 
     Args:
         path: the file.
-        out: the pipeline's folder, with a folder for each stage.
-        words: settings of the command line, from ``key`` or ``STAGE.key`` to value.
+        out: the pipeline's folder, which has a folder for each stage.
+        words: settings of the command line, by ``key`` or ``STAGE.key``.
 
     Raises:
         UsageError: the file or a setting is wrong.
@@ -237,7 +238,8 @@ def run_stages(stages: Sequence[Stage]) -> int:
     """Run the unfinished stages. Returns the exit code of the first stage that stops.
 
     Raises:
-        UsageError: a stage was run with other settings, or from an earlier stage that is gone.
+        UsageError: a finished stage had other settings, or used the output of an earlier stage that
+            is gone.
     """
     for stage, argv in unfinished(stages):
         code: int = import_module(stage.command.module).main(argv)
@@ -252,7 +254,8 @@ def unfinished(stages: Sequence[Stage]) -> Iterator[tuple[Stage, list[str]]]:
     A stage counts as done when the caller requests the next one.
 
     Raises:
-        UsageError: a stage was run with other settings, or from an earlier stage that is gone.
+        UsageError: a finished stage had other settings, or used the output of an earlier stage that
+            is gone.
     """
     done = [stage.is_done() for stage in stages]
     _refuse_stale(stages, done)
@@ -271,7 +274,7 @@ def unfinished(stages: Sequence[Stage]) -> Iterator[tuple[Stage, list[str]]]:
 
 
 def _refuse_stale(stages: Sequence[Stage], done: Sequence[bool]) -> None:
-    """Refuse a done stage that depends on a stage that has to run again."""
+    """Check that no finished stage depends on a stage that must run again."""
     for late, stage in enumerate(stages):
         named = " ".join(stage.words.values())
         for before, made in zip(stages[:late], done, strict=False):
@@ -292,7 +295,7 @@ def _begin(stage: Stage) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line. Returns the exit code."""
+    """Run the command line and return the exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
     if not words or {"--help", "-h", "help"} & set(words):
         sys.stdout.write(

@@ -1,8 +1,9 @@
 """``python -m rl.replay runs/search``: repeats a run's updates from its recorded episodes.
 
 A run records the episodes of each update in order, with log-probabilities, versions and rewards. An
-update depends on these and its initial weights only, even if episodes were played ahead and timing
-decided which were done. On a CPU the repeated weights are equal, bit for bit.
+update depends only on these and on its initial weights. This holds even if episodes were played
+ahead, so that timing decided which of them were done. On a CPU the repeated weights are equal bit
+for bit.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ class ReplayConfig:
     """Repeat a run's updates from its recorded episodes, and compare the weights."""
 
     run: str
-    """The run's folder; run= may be omitted."""
+    """The run's folder. "run=" may be omitted."""
     until: int = 0
-    """The last step to repeat; 0: the step of the newest checkpoint."""
+    """The last step to repeat; 0 for the step of the newest checkpoint."""
     out: str = ""
-    """The folder to save the model in; empty: none."""
+    """Folder in which to save the model; empty to save nothing."""
     dry_run: bool = False
     """Print the resolved configuration and stop."""
 
@@ -98,7 +99,7 @@ def config_of(run: Path) -> TrainConfig:
 
 
 def _groups_of(trainer: Trainer, run: Path, step: int) -> list[TrajectoryGroup]:
-    """The recorded groups of a step; groups that the update dropped are marked."""
+    """The recorded groups of a step. Groups that the update dropped are marked."""
     from rl.rollout.dynamic_sampling import drop_uninformative
     from rl.rollout.trajectory import TrajectoryGroup
     from rl.rollout.trajectory_files import read_trajectories
@@ -117,7 +118,7 @@ def _groups_of(trainer: Trainer, run: Path, step: int) -> list[TrajectoryGroup]:
 
 
 async def _compared(trainer: Trainer, checkpoint: Path) -> dict[str, Any]:
-    """The difference of the weights from the run's checkpoint, which is loaded for that."""
+    """Load the run's checkpoint, and compare the weights with it."""
     if not checkpoint.is_dir():
         return {"compared": None}
     ours = await _copied(trainer)
@@ -140,7 +141,7 @@ def _step_of(checkpoint: Path) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line. Returns the exit code."""
+    """Run the command line and return the exit code."""
     return run_command("rl.replay", ReplayConfig, {}, _run, argv)
 
 

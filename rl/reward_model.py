@@ -27,12 +27,16 @@ if TYPE_CHECKING:
 def train_reward_model(
     config: RewardModelConfig, callbacks: Sequence[Callback] = ()
 ) -> dict[str, object]:
-    """Train and save the reward model; ``callbacks`` are added to those that ``config`` names.
+    """Train and save the reward model.
+
+    Args:
+        config: the settings.
+        callbacks: callbacks in addition to those that ``config`` names.
 
     Returns:
         The first and last loss, the accuracy on held-out pairs or steps with its 95% interval, and
-        the reward model's folder. For preferences also the standard deviation of the rewards on the
-        training answers.
+        the reward model's folder. For preferences, also the standard deviation of the rewards of
+        the training answers.
 
     Raises:
         UsageError: the data or the model is unusable.
@@ -125,7 +129,7 @@ def _save(folder: Path, material: Material[T], rewarder: RewardModel) -> str:
 
 
 def _centred_on(config: RewardModelConfig, material: Material[TokenComparison]) -> list[Segment]:
-    """The answers whose mean reward is shifted to 0."""
+    """The answers whose mean reward is to be shifted to 0."""
     from rl.data.conversations import read_conversations
     from rl.runtime.imitation import check_lengths
 
@@ -141,7 +145,7 @@ def _centred_on(config: RewardModelConfig, material: Material[TokenComparison]) 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line. Returns the exit code."""
+    """Run the command line and return the exit code."""
     return run_command("rl.reward_model", RewardModelConfig, {}, _run, argv)
 
 

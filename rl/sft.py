@@ -1,7 +1,7 @@
 """``python -m rl.sft env=code-sandbox``: supervised fine-tuning on conversations.
 
-The conversations are an environment's demonstrations, or a file of chat messages. The loss is over
-the assistant's tokens.
+The conversations are an environment's demonstrations, or a file of chat messages. Only the
+assistant's tokens are trained.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ async def _test(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line. Returns the exit code."""
+    """Run the command line and return the exit code."""
     return run_command("rl.sft", SFTConfig, {}, _run, argv)
 
 

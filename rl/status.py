@@ -1,9 +1,9 @@
 """``python -m rl.status runs/search``: the status of a run, during it or afterwards.
 
 The command reads the status that a run writes every two seconds, and checks whether its process
-exists. ``follow=true`` repeats that until the run ends. The exit code: 0 finished, 10 running, 11
-no progress, 12 killed, 13 stopped by a user, 14 failed, 15 not visible from here, and silent for a
-minute.
+exists. ``follow=true`` repeats this until the run ends. The exit code is 0 for finished, 10 for
+running, 11 for no progress, 12 for killed, 13 for stopped by a user, 14 for failed, and 15 for a
+run whose process is not visible from here and which has been silent for a minute.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ EXIT_CODES = {
     states.SILENT: 15,
 }
 _LATE_S = 15.0
-"""Seconds after which a live run that wrote nothing is suspended or cannot write."""
+"""Seconds without a write after which a live run counts as suspended or unable to write."""
 
 
 @from_python
@@ -47,13 +47,13 @@ class StatusConfig:
     """Show the status of a run."""
 
     run: str
-    """The run's folder; run= may be omitted."""
+    """The run's folder. "run=" may be omitted."""
     follow: bool = False
     """Repeat until the run ends."""
     every_s: float = 2.0
     """Seconds between two readings."""
     most: int = 20
-    """Maximum number of activities to show, the longest waits first."""
+    """Maximum number of activities to show. The longest waits come first."""
     dry_run: bool = False
     """Print the resolved configuration and stop."""
 
@@ -111,7 +111,7 @@ def table(state: RunState, most: int) -> Table:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line. Returns the exit code."""
+    """Run the command line and return the exit code."""
     return run_command("rl.status", StatusConfig, {}, _run, argv)
 
 

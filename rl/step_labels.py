@@ -1,8 +1,8 @@
 """``python -m rl.step_labels env=math data=FILE model=FOLDER``: labels solution steps by trial.
 
-Math-Shepherd's labels (arXiv 2312.08935, section 3.3): a model completes the solution several times
-from each step, and the right answers among the completions label the step. ``rl.reward_model
-process=true`` reads the labels. A stopped command resumes.
+These are Math-Shepherd's labels (arXiv 2312.08935, section 3.3). A model completes the solution
+several times from each step, and the right answers among the completions determine the step's
+label. ``rl.reward_model process=true`` reads the labels. A stopped command resumes.
 """
 
 from __future__ import annotations
@@ -30,26 +30,27 @@ from rl.settings.run import RunConfig, run_path
 LABELLED, RESULT, CONFIG = "steps.jsonl", "result.json", "config.json"
 """Names of the files in the folder."""
 MAY_CHANGE = ("out", "at_once", "threads", "device", "close_s", "episode_timeout_s", "dry_run")
-"""Settings that a resumed command may change."""
+"""Settings that may change when a stopped command resumes."""
 
 
 @from_python
 @dataclass(frozen=True, kw_only=True)
 class StepLabelsConfig(RunConfig):
-    """Label the steps of solutions by the right answers that follow."""
+    """Label each step of a solution by the right answers that follow from it."""
 
     env: EnvChoice = field(default_factory=left_out, metadata={"choice": ENV})
-    """Must be math: its verifier checks answers, and env.reward defines where an answer is."""
+    """Must be math. Its verifier checks answers, and env.reward defines where an answer stands."""
     model: str
     """The model that completes solutions: a Hugging Face id or folder."""
     data: str
-    """JSON lines of {"prompt": a text or messages, "completions": [step, ...], "answer": ...}."""
+    """A file of JSON lines {"prompt": a text or messages, "completions": [step, ...], "answer":
+    ...}."""
     rollouts: int = 8
-    """Completions from each step."""
+    """Number of completions from each step."""
     estimate: Literal["soft", "hard"] = "soft"
-    """soft: the share of right answers; hard: 1 if any answer is right."""
+    """soft: the share of right answers. hard: 1 if any answer is right."""
     at_once: int = 8
-    """Concurrent solutions."""
+    """Number of solutions that are labelled at the same time."""
     out: str = "runs/steps-{seed}"
     """The output folder. A command with the same settings resumes an unfinished file in it."""
 
@@ -68,7 +69,7 @@ class StepLabelsConfig(RunConfig):
 
 
 async def label(config: StepLabelsConfig) -> dict[str, object]:
-    """Label the solutions without labels.
+    """Label the solutions that have no labels yet.
 
     Returns:
         The path of the labels; numbers of solutions, of steps, and of solutions labelled by this
@@ -114,7 +115,7 @@ async def label(config: StepLabelsConfig) -> dict[str, object]:
 
 
 def _done(folder: Path, config: StepLabelsConfig) -> dict[int, dict[str, object]]:
-    """The rows that an earlier command labelled; records the settings of this command.
+    """The rows that an earlier command labelled. Also records the settings of this command.
 
     Raises:
         UsageError: the earlier command had other settings.
@@ -155,7 +156,7 @@ def _labels(row: dict[str, object]) -> list[float]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line. Returns the exit code."""
+    """Run the command line and return the exit code."""
     return run_command("rl.step_labels", StepLabelsConfig, {}, _run, argv)
 
 

@@ -1,8 +1,8 @@
 """``python -m rl.train env=code-sandbox``: the training loop of reinforcement learning.
 
 A step plays episodes with the current weights, shapes their rewards, learns from them, and loads
-the new weights into the policy. Validation tasks choose the best weights every ``eval.every``
-steps. Test tasks, on which no choice depends, are played before and after.
+the new weights into the policy. Validation tasks select the best weights every ``eval.every``
+steps. Test tasks are played before and after training; no choice depends on them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from rl.tracking.tracker import Tracker
 
 Phase = Callable[[str], AbstractContextManager[object]]
-"""Function that returns a context; its seconds count as the named phase of a step."""
+"""Function that returns a context whose seconds count as the named phase of a step."""
 
 
 @dataclass
@@ -62,11 +62,16 @@ class Outcome:
 async def train(
     config: TrainConfig, host: Host = COMMAND, callbacks: Sequence[Callback] = ()
 ) -> Outcome:
-    """Train as ``config`` says, in the process of ``host``, with additional ``callbacks``.
+    """Train as ``config`` specifies.
+
+    Args:
+        config: the settings.
+        host: the process in which the run works.
+        callbacks: callbacks in addition to those that ``config`` names.
 
     Raises:
         UsageError: a setting is wrong, or the folder holds another or a running run.
-        RunFailure: a callback raised; the done steps are saved.
+        RunFailure: a callback raised an error; the finished steps are saved.
         NonFiniteLoss, BrokenWeights: the last update failed; earlier weights are saved.
         RolloutFailure: too many episodes failed for reasons other than the policy.
     """
@@ -124,7 +129,7 @@ async def train(
 def _tracker(
     config: TrainConfig, folder: RunFolder, display: Display, callbacks: Sequence[Callback]
 ) -> Tracker:
-    """The tracker with metrics.jsonl, the screen, and the sinks and callbacks of ``config``."""
+    """The tracker, with metrics.jsonl, the screen, and the sinks and callbacks of ``config``."""
     from rl.run.screen import OnScreen
     from rl.tracking.json_lines import JsonLines
     from rl.tracking.mark import FOLDER
@@ -170,7 +175,7 @@ async def _record_step(
     groups: Sequence[TrajectoryGroup],
     saves: bool,
 ) -> None:
-    """Log a step, save it if ``saves``, and call the callbacks; if one raises, save the step."""
+    """Log a step, save it if ``saves``, and call the callbacks. If one raises, save the step."""
     tracker.log(metrics)  # Before the checkpoint, so that its metrics are on the disk.
     if saves:
         with phase("save"):
@@ -229,14 +234,14 @@ async def _learn(
 
 
 async def _validate_now(trainer: Trainer, phase: Phase, interrupt: Interrupt) -> dict[str, float]:
-    """Validate after a step; after a request to stop, the resumed run validates instead."""
+    """Validate after a step. After a request to stop, leave that to the resumed run."""
     trainer.progress.validation_due = True
     with phase("validate"):
         return await _validate(trainer, interrupt)
 
 
 async def _validate(trainer: Trainer, interrupt: Interrupt) -> dict[str, float]:
-    """Success on validation tasks as a metric; empty without tasks, or after Ctrl-C."""
+    """Measure success on validation tasks, as a metric. Empty without tasks, or after Ctrl-C."""
     if trainer.config.eval.tasks == 0:
         trainer.progress.validation_due = False
         return {}
@@ -254,7 +259,7 @@ async def _end(
     title: str,
     tracker: Tracker,
 ) -> None:
-    """Test the best weights of a finished run, or save a stopped run; write the result."""
+    """Finish a run: test the best weights, or save a stopped run, and write the result."""
     from rl.run.curve import draw_curve
     from rl.run.ledger_chart import draw_ledger
     from rl.run.metrics.no_gradient import causes_in, no_gradient_of
@@ -306,16 +311,16 @@ def _result(
 
 
 def _tested(tests: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """The last of the tests, without the prefix of its keys; None without tests."""
+    """The last test result, without the prefix of its keys, or None if there is none."""
     if not tests:
         return None
     return {k.removeprefix("test/"): v for k, v in tests[-1].items() if k.startswith("test/")}
 
 
 async def _test_best(trainer: Trainer, tracker: Tracker) -> PassRate | None:
-    """Measure success of the best weights on test tasks, unless already measured at this step.
+    """Measure success of the best weights on test tasks, unless it was measured at this step.
 
-    Without validation tasks the last weights count as the best.
+    Without validation tasks, the last weights count as the best.
     """
     tested = trainer.folder.last_test(trainer.progress.step)
     if tested is not None:
@@ -344,7 +349,7 @@ async def _test(trainer: Trainer, weights: str, tracker: Tracker) -> PassRate | 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line. Returns the exit code."""
+    """Run the command line and return the exit code."""
     return run_command("rl.train", TrainConfig, PRESETS, _run, argv)
 
 

@@ -25,7 +25,7 @@ class CallLimits:
     timeout_s: float | None = None
     """Seconds per attempt; None: only the caller's deadline for all attempts applies."""
     retries: int = 0
-    """Further attempts after a retryable failure."""
+    """Number of further attempts after a retryable failure."""
     max_concurrent: int | None = None
     """Concurrent attempts in one event loop; further calls queue. None: unlimited."""
 

@@ -88,7 +88,7 @@ class EngineClient(Protocol):
 
     @property
     def context_window(self) -> int:
-        """Maximum tokens of one sequence."""
+        """Maximum number of tokens in one sequence."""
         ...
 
     @property

@@ -39,7 +39,7 @@ class StartConfig:
     model: str
     """A folder or id in the Hugging Face layout."""
     context_window: int
-    """Maximum tokens of one sequence."""
+    """Maximum number of tokens in one sequence."""
     dtype: str = "auto"
     """float32, bfloat16, ...; auto: the type of the saved model."""
     cpu: bool = True

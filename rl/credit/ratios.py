@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MAX_LOG_RATIO = 20.0
-"""Log-ratios are clamped to plus or minus this value: e^20 is finite and outside of any clip."""
+"""Bound of the magnitude of log-ratios. e^20 is finite and outside of any clip."""
 
 
 def log_ratio(logprobs: Tensor, other: Tensor) -> Tensor:
@@ -30,8 +30,9 @@ def clipped_surrogate(
 ) -> Tensor:
     """``-min(ratio A, clip(ratio, 1 - clip_low, 1 + clip_high) A)``, per token.
 
-    PPO (Schulman et al. 2017, equation 7); unequal bounds are DAPO's clip-higher (section 3.1).
-    With ``dual_clip`` c, where A < 0 the loss is at most ``-c A`` (Ye et al. 2020, equation 5).
+    This is PPO's loss (Schulman et al. 2017, equation 7). Unequal bounds are DAPO's clip-higher
+    (section 3.1). ``dual_clip`` c limits the loss to ``-c A`` where A < 0 (Ye et al. 2020, equation
+    5).
 
     Args:
         ratio: ``[N]``, pi / pi_old.
@@ -51,7 +52,10 @@ def clipped_surrogate(
 def clip_regions(
     ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float
 ) -> tuple[Tensor, Tensor]:
-    """Where the clip stops the gradient: below with A < 0, above with A > 0. ``[N]`` booleans."""
+    """Where the lower bound (A < 0) and the upper bound (A > 0) stop the gradient.
+
+    ``[N]`` booleans.
+    """
     low = (ratio < 1 - clip_low) & (advantages < 0)
     high = (ratio > 1 + clip_high) & (advantages > 0)
     return low, high
@@ -74,27 +78,27 @@ class SurrogateLoss:
     """The policy's loss at each token, and the tokens that a bound changed."""
 
     loss: Tensor
-    """``[n]``, minimised."""
+    """``[n]``, the loss of each token, which is minimised."""
     below: Tensor | None = None
-    """``[n]`` booleans: where the lower bound stops the gradient (``cispo``: bounds it); None:
-    nowhere."""
+    """``[n]`` booleans: where the lower bound stops the gradient, or, in ``cispo``, limits it.
+    None if it does so nowhere."""
     above: Tensor | None = None
-    """``[n]`` booleans: the same for the upper bound."""
+    """``[n]`` booleans: where the upper bound does the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ratios:
-    """The n sampled tokens of a micro-batch under two policies."""
+    """Probabilities of a micro-batch's n sampled tokens under two policies."""
 
     logprobs: Tensor
-    """``[n]``, log pi; the gradient goes here."""
+    """``[n]``, log pi, through which the gradient flows."""
     old: Tensor
     """``[n]``, log pi_old."""
     advantages: Tensor
-    """``[n]``."""
+    """``[n]``, the advantage of each token."""
     rows: Tensor
-    """``[n]`` integers >= 0; equal ones are tokens of one sequence (an episode, or a role's part of
-    it). With ``by_sequence`` all tokens of a sequence are here."""
+    """``[n]`` integers >= 0; tokens with equal numbers belong to one sequence (an episode, or a
+    role's part of it). With ``by_sequence``, a micro-batch has all tokens of its sequences."""
     of_sampler: bool = False
     """Whether pi_old is the sampler's recorded log-probability (``old_logprobs=sampling``)."""
 
@@ -117,11 +121,11 @@ class Ratios:
 
 
 class SamplerRatios:
-    """Ratios rho = pi_old / pi_sampler of N sampled tokens, and of their episodes.
+    """Ratios rho = pi_old / pi_sampler of N sampled tokens and of their episodes.
 
     Args:
         old: ``[N]``, log-probabilities under the policy at the start of the update.
-        sampling: ``[N]``, the sampler's recorded log-probabilities.
+        sampling: ``[N]``, log-probabilities that the sampler recorded.
         episode_ids: ``[N]`` integers >= 0.
     """
 
@@ -138,13 +142,13 @@ class SamplerRatios:
         """``[N]``, geometric mean of rho over the token's episode."""
 
     def anywhere(self, chosen: Tensor) -> Tensor:
-        """Whether any token of each token's episode is ``chosen``; both ``[N]`` booleans."""
+        """Whether any token of a token's episode is ``chosen``. ``[N]`` booleans."""
         counts = self._zeros.index_add(0, self._index, chosen.to(self._zeros.dtype))
         return counts[self._index] > 0
 
     def inside(
         self, weights: Tensor | float, ratios: Tensor, low: float, high: float
     ) -> tuple[Tensor, Tensor]:
-        """``weights`` where ``ratios`` are from low to high, else 0; and where they are not."""
+        """``weights``, set to 0 where ``ratios`` are not from low to high; and where that is."""
         outside = (ratios < low) | (ratios > high)
         return (ratios.new_ones(ratios.shape) * weights).masked_fill(outside, 0.0), outside

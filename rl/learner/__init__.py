@@ -1,1 +1,1 @@
-"""From trajectories to new weights."""
+"""The learner: from trajectories to new weights."""

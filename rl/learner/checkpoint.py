@@ -26,7 +26,8 @@ from rl.learner.model import load_model
 TRAINER_STATE = "trainer_state.pt"
 """The file beside the weights that :func:`load_trainer_state` reads."""
 _HIDDEN = (".tmp", ".old")
-"""Name endings of the hidden siblings: the new folder being written, and the replaced folder."""
+"""Endings of the hidden siblings' names: of the folder being written, and of the replaced
+folder."""
 
 
 def save_checkpoint(
@@ -37,18 +38,18 @@ def save_checkpoint(
 ) -> None:
     """Write ``folder``: weights, configuration, tokenizer and the trainer's state.
 
-    An existing folder is moved to a hidden sibling ending in ``.old`` just before the new one takes
-    its name, and is then deleted. A process that dies leaves a hidden sibling, which
-    :func:`recover` and the next save to this folder remove.
+    An existing folder is moved to a hidden sibling ending in ``.old`` just before the new folder
+    takes its name, and is then deleted. A process that dies may leave a hidden sibling.
+    :func:`recover` and the next save to this folder remove it.
 
     Args:
-        folder: the checkpoint; missing parents are created.
+        folder: the checkpoint. Missing parent folders are created.
         model: the model whose weights and configurations are saved.
-        tokenizer: the tokenizer to save; None: none.
-        trainer_state: plain values and tensors, nested as needed; None: no trainer state.
+        tokenizer: the tokenizer to save, or None for none.
+        trainer_state: plain values and tensors, which may be nested, or None for no trainer state.
 
     Raises:
-        RunFailure: the checkpoint cannot be written; an existing folder stays unchanged.
+        RunFailure: the checkpoint cannot be written; an existing folder has not changed.
     """
     partial, previous = _siblings(folder)
     try:
@@ -80,7 +81,7 @@ def save_checkpoint(
 
 
 def recover(folder: Path) -> None:
-    """Remove what a process left that died while saving ``folder``.
+    """Remove the remains of a process that died while it saved ``folder``.
 
     If the process died between the two renames, the replaced folder gets its name back.
     """
@@ -151,7 +152,7 @@ def _about_writing(error: Exception) -> bool:
 
 
 def _room(folder: Path) -> str:
-    """The free space of a disk for an error message, which torch's message lacks."""
+    """The disk's free space, for an error message; torch's own message does not state it."""
     try:
         return f" ({shutil.disk_usage(folder).free / 2**20:.1f} MiB are free there)"
     except OSError:

@@ -1,4 +1,4 @@
-"""The learner in this process, which owns the model, trains it and writes its checkpoints."""
+"""The learner in this process. It owns the model, trains it and writes its checkpoints."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class LocalLearner:
         self._spec = spec
         self._thread = host.thread
         self._metrics: dict[str, float] | None = None
-        """Metrics of the update that made the current version; None: no update made it."""
+        """Metrics of the update that made the current version, or None if no update made it."""
         self._updater: Updater | None = None
         self._offloader: Offloader | None = None
         if spec.training is not None:
@@ -112,7 +112,11 @@ class LocalLearner:
         await self._thread.do(self._save, folder, state, resumable)
 
     async def load(self, folder: Path, version: int | None = None) -> dict[str, Any]:
-        """See ``seam.Learner.load``."""
+        """Free the memory that torch caches for the next forward passes.
+
+        The weights stay, because the policy's weights are verified against them. The optimizer's
+        state also stays.
+        """
         return await self._thread.do(self._load, folder, version)
 
     async def offload(self) -> None:
@@ -130,11 +134,11 @@ class LocalLearner:
             await self._thread.do(self._offloader.onload)
 
     async def close(self) -> None:
-        """Wait until running calls are done; the host owns the thread."""
+        """Wait until running calls are done. The thread stays, because the host owns it."""
         await self._thread.settle()
 
     def trained_elsewhere(self) -> None:
-        """Count a new version, after a command trained ``model`` without :meth:`update`."""
+        """Count a new version, because a command trained ``model`` without :meth:`update`."""
         self.version += 1
         self._metrics = None
 
@@ -207,7 +211,7 @@ def facts_of(model: PreTrainedModel) -> ModelFacts:
 
 
 def _end_tokens(model: PreTrainedModel) -> tuple[int, ...]:
-    """The tokens that end a message, by the model's generation config."""
+    """The tokens that end a message, as the model's generation config states them."""
     config = model.generation_config
     named = None if config is None else config.eos_token_id
     if named is None:
@@ -222,7 +226,7 @@ def note_advantages(
 
     Args:
         groups: the groups of the update, including dropped ones.
-        credit: :attr:`Updater.credit`; None: the update trained nothing.
+        credit: :attr:`Updater.credit`, or None if the update trained nothing.
     """
     if credit is None:
         return

@@ -1,8 +1,8 @@
 """Low-rank adapters (LoRA, Hu et al. 2021, arXiv 2106.09685), by PEFT.
 
-PEFT replaces layers inside of the model, whose class stays the same, so code that calls the model
-also calls the adapter. The base model's weights never change. A checkpoint is an adapter's folder,
-which names the base model; transformers reads it if PEFT is installed.
+PEFT replaces layers inside the model. The model's class stays the same, so code that calls the
+model also calls the adapter. The base model's weights never change. A checkpoint is an adapter's
+folder, which names the base model; transformers reads it if PEFT is installed.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ ADAPTER_WEIGHTS = "adapter_model.safetensors"
 """PEFT's name of an adapter's file."""
 NOT_INSTALLED = "needs PEFT: pip install 'turnwise[lora]'"
 _PREFIX = "base_model.model."
-"""Prefix of each name in an adapter's file, from the models that PEFT wraps around the model."""
+"""Prefix of each name in an adapter's file. PEFT's wrapper around the model causes it."""
 _ADAPTER = "default"
-"""PEFT's name of an unnamed adapter, which is not part of the names in a file."""
+"""PEFT's name for an adapter without a name. Names in a file do not contain it."""
 
 
 def check_lora(settings: LoraConfig, model: str) -> None:
@@ -50,9 +50,11 @@ def check_lora(settings: LoraConfig, model: str) -> None:
 
 
 def add_adapter(model: PreTrainedModel, settings: LoraConfig, base: str, seed: int) -> None:
-    """Add an adapter without effect to ``model``, in place, and freeze all other weights.
+    """Add an adapter to ``model``, in place, and freeze all other weights.
 
-    The adapter is float32 whatever the model's type, because steps are small.
+    At first the adapter has no effect.
+
+    The adapter is float32, whatever the model's type, because optimizer steps are small.
 
     Args:
         model: the loaded model.
@@ -92,8 +94,8 @@ def is_adapted(model: PreTrainedModel) -> bool:
 def trained_state(model: PreTrainedModel) -> dict[str, Tensor]:
     """The weights that training changes, by name.
 
-    Without an adapter the model's ``state_dict``; with an adapter the matrices A and B, by their
-    names in an adapter's file. The tensors are the model's own, not copies.
+    Without an adapter, this is the model's ``state_dict``. With an adapter, it is the matrices A
+    and B, under their names in an adapter's file. The tensors are the model's own, not copies.
     """
     if not is_adapted(model):
         return dict(model.state_dict())
@@ -106,7 +108,7 @@ def trained_state(model: PreTrainedModel) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def load_trained_state(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:
-    """The inverse of :func:`trained_state`."""
+    """Load weights that :func:`trained_state` returned."""
     if not is_adapted(model):
         model.load_state_dict(weights)
         return
@@ -152,7 +154,7 @@ def read_adapter(folder: Path, model: PreTrainedModel) -> dict[str, Tensor]:
 
 
 def adapter_config(model: PreTrainedModel) -> dict[str, Any] | None:
-    """The content of ``adapter_config.json``; None: there is no adapter."""
+    """The content of ``adapter_config.json``, or None if there is no adapter."""
     if not is_adapted(model):
         return None
     configs: Any = model.peft_config
@@ -162,7 +164,10 @@ def adapter_config(model: PreTrainedModel) -> dict[str, Any] | None:
 
 @contextlib.contextmanager
 def without_adapter(model: PreTrainedModel) -> Iterator[None]:
-    """Context in which ``model`` is the base model, bit for bit; do not train in it."""
+    """Disable the adapter while the context lasts, so that ``model`` is exactly the base model.
+
+    Do not train inside the context.
+    """
     model.disable_adapters()
     try:
         yield
@@ -171,7 +176,7 @@ def without_adapter(model: PreTrainedModel) -> Iterator[None]:
 
 
 def base_of(path: str) -> str:
-    """The base model that an adapter's folder names; any other path unchanged.
+    """The base model that an adapter's folder names. Any other path is returned unchanged.
 
     Raises:
         ValueError: the adapter's folder names no base model.
@@ -222,7 +227,7 @@ def _name_in_file(name: str) -> str:
 
 
 def _targets(model: PreTrainedModel, settings: LoraConfig) -> list[str]:
-    """Last parts of the names of the layers with an adapter."""
+    """The last parts of the names of the layers that get an adapter."""
     head = model.get_output_embeddings()
     linear = {
         name.rpartition(".")[2]

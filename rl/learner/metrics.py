@@ -12,20 +12,22 @@ from rl.credit.losses import Terms
 from rl.learner.scoring import ScoringModel
 
 COMPARED_EPISODES = 8
-"""Episodes compared with the sampler in an update without a gradient."""
+"""Number of episodes to compare with the sampler in an update without a gradient."""
 NEAR = (0.9, 1.1)
-"""Ratios inside differ only by the rounding of other kernels."""
+"""Bounds of ratios that the rounding of different kernels can explain."""
 
 
 class UpdateMetrics:
     """Sums of an update's metrics, named as in TRL where TRL has the metric.
 
-    Token means are over the scored tokens of all optimizer steps: those of episodes with a
-    gradient. ``unscored_tokens`` counts the others. ``loss`` and ``grad_norm`` are means over
-    optimizer steps. Only each step's loss and gradient norm leave the device before :meth:`means`.
+    Token means are over the scored tokens of all optimizer steps, which are the tokens of episodes
+    with a gradient. ``unscored_tokens`` counts the other tokens. ``loss`` and ``grad_norm`` are
+    means over optimizer steps. Only each step's loss and gradient norm leave the device before
+    :meth:`means`.
 
     Args:
-        version: version of the weights before the update; None: the version of its newest token.
+        version: version of the weights before the update, or None for the version of the newest
+            token.
     """
 
     def __init__(self, version: int | None = None) -> None:
@@ -34,7 +36,7 @@ class UpdateMetrics:
         self.step_loss = torch.zeros(())
         """The loss of the current optimizer step so far."""
         self.num_unscored = 0
-        """Tokens of episodes without a gradient, over all optimizer steps."""
+        """Number of tokens in episodes without a gradient, over all optimizer steps."""
         self._num_tokens = 0
         self._sums: dict[str, Tensor] = {}
         self._losses: list[float] = []
@@ -45,14 +47,14 @@ class UpdateMetrics:
         self._ptx_losses: list[Tensor] = []
 
     def add(self, terms: Terms, num_tokens: int) -> None:
-        """Add a micro-batch."""
+        """Add the terms of a micro-batch."""
         self._num_tokens += num_tokens
         self.step_loss = terms.loss.detach() + self.step_loss.to(terms.loss.device)
         for name, value in terms.sums.items():
             self._sums[name] = self._sums[name] + value if name in self._sums else value
 
     def add_imitation(self, terms: Terms, weight: float) -> None:
-        """Add a micro-batch of texts to imitate; its loss has the factor ``weight``."""
+        """Add the terms of a micro-batch of texts to imitate. ``weight`` multiplies its loss."""
         self.step_loss = terms.loss.detach() + self.step_loss.to(terms.loss.device)
         self._ptx_losses.append(terms.loss.detach() / weight)
 
@@ -98,7 +100,7 @@ class UpdateMetrics:
 def compare_few(model: ScoringModel, batch: Batch, metrics: UpdateMetrics, max_tokens: int) -> None:
     """Compare a few evenly spaced episodes of an update with their sampler.
 
-    Without this, an update without a gradient would not detect a sampler with stale weights.
+    This comparison detects a sampler with stale weights even if the update has no gradient.
 
     Args:
         model: the model with the weights before the update.
@@ -120,15 +122,15 @@ def compare_few(model: ScoringModel, batch: Batch, metrics: UpdateMetrics, max_t
 def mismatch(log_ratios: Tensor, ages: Tensor) -> dict[str, float]:
     """Metrics of the mismatch between the learner's and the sampler's probabilities of tokens.
 
-    Probabilities differ if kernels or weights differ (stale tokens, an update that did not arrive),
-    or if the sampler reports log-probabilities of another distribution than it samples from. r is
-    the ratio of the learner's probability to the sampler's. For tokens drawn from the sampler, the
-    divergence KL(sampler || learner) is the mean of k1 = -log r, and also of k3 = r - 1 - log r,
-    which is never negative (Schulman, "Approximating KL divergence", 2020).
+    Probabilities differ if kernels differ, if weights differ (stale tokens, an update that did not
+    arrive), or if the sampler reports the log-probabilities of a distribution from which it does
+    not sample. r is the ratio of the learner's probability to the sampler's. For tokens drawn from
+    the sampler, the divergence KL(sampler || learner) is the mean of k1 = -log r, and also of k3 =
+    r - 1 - log r, which is never negative (Schulman, "Approximating KL divergence", 2020).
 
     Args:
         log_ratios: ``[n]``, the learner's log-probability minus the sampler's.
-        ages: ``[n]``, by how many versions the sampling weights were older.
+        ages: ``[n]``, number of versions by which the sampling weights were older.
     """
     logs = log_ratios.double().cpu()
     ratios = logs.exp()

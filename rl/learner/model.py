@@ -1,4 +1,4 @@
-"""The policy's model: loading it, scoring with it, and how far rounding moves its scores."""
+"""The policy's model: loads it, scores with it, and measures how rounding changes its scores."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from rl.credit.logprobs import Support
 from rl.learner.lora import base_of, merged
 
 LEAST_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-4}
-"""Smallest tolerance in nats, by the type of the weights."""
+"""Smallest tolerance in nats, by the type of the weights, for types with many digits."""
 COARSE_TOLERANCE = 0.25
-"""The same for types with few digits, whose kernels round in their own ways."""
+"""Smallest tolerance in nats for types with few digits, whose kernels round differently."""
 NOISE_MARGIN = 4
-"""The tolerance is this many times the noise."""
+"""Factor between the measured noise and the tolerance."""
 NOISE_ROWS, NOISE_TOKENS = 4, 48
-"""The random sequences that noise is measured on; the first is the probe's own."""
+"""Number and length of the random sequences on which noise is measured. The first is the probe's
+own."""
 
 
 def load_model(
@@ -36,14 +37,15 @@ def load_model(
     the sampler's.
 
     Args:
-        path_or_model: a folder in the Hugging Face layout, a hub id, or a model, which is moved.
-            For an adapter's folder, the base model is loaded with the adapter merged into it.
+        path_or_model: a folder in the Hugging Face layout, a hub id, or a model, which is moved to
+            the device. For an adapter's folder, the base model is loaded and the adapter merged
+            into it.
         device: device of the weights.
         dtype: type of the weights. The optimizer keeps float32 copies of narrower weights.
 
     Raises:
         ValueError: there is no model at the path, the model is a classifier (such as a reward
-            model), or its files lack weights, which would be random.
+            model), or its files lack weights, so that these would be random.
     """
     if isinstance(path_or_model, PreTrainedModel):
         model = path_or_model
@@ -69,13 +71,13 @@ def check_model(path: str) -> None:
     """Check that there is a model at a path, without loading its weights.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no model.
     """
     _name_and_kind(base_of(path))
 
 
 def _name_and_kind(path: str) -> tuple[str, str]:
-    """The path or id of the model for transformers, and the class that saved the model."""
+    """The path or id of the model that transformers loads, and the class that saved the model."""
     local = Path(path).expanduser()
     if path == "tiny" and not local.is_dir():
         raise ValueError(
@@ -133,13 +135,13 @@ def score_tokens(
     temperature: float,
     supports: Sequence[Sequence[int]] = (),
 ) -> list[float]:
-    """The log-probability of each token but the first, given the tokens before it.
+    """The log-probability of each token, except the first, given the tokens before it.
 
     Args:
         model: a causal language model.
         token_ids: one sequence.
-        temperature: logits are divided by it; 0 (greedy) is scored at 1, as by policies.
-        supports: sampling supports of the last tokens; empty: the whole vocabulary.
+        temperature: divisor of the logits. 0 (greedy) is scored at 1, as in policies.
+        supports: sampling supports of the last tokens, or empty for the whole vocabulary.
     """
     ids = torch.tensor(token_ids, device=model.device)
     logits = model(input_ids=ids[None], use_cache=False).logits[0, :-1]
@@ -156,10 +158,10 @@ def score_tokens(
 def tolerance_of(model: PreTrainedModel, seed: int = 0) -> float:
     """Largest difference of a log-probability, in nats, that rounding can explain.
 
-    Equal weights give different log-probabilities if sums are rounded in another order. The
-    difference depends on the model's size, depth, vocabulary and type, and is measured once: the
-    learner scores the same tokens alone, in a batch, and token by token through the cache, as a
-    server generates. A server's kernels differ about as much.
+    Equal weights give slightly different log-probabilities if sums are rounded in another order.
+    The difference depends on the model's size, depth, vocabulary and type. To measure it, the
+    learner scores the same tokens alone, in a batch, and one by one through the cache, as a server
+    generates. A server's kernels differ by about the same amount.
 
     Args:
         model: the learner's model.
@@ -173,7 +175,7 @@ def tolerance_of(model: PreTrainedModel, seed: int = 0) -> float:
 
 @torch.no_grad()
 def scoring_noise(model: PreTrainedModel, seed: int = 0) -> float:
-    """Largest difference between three ways to score the same random tokens, in nats."""
+    """Largest difference, in nats, between three ways of scoring the same random tokens."""
     drawn = random.Random(seed)
     count = model.get_output_embeddings().out_features
     rows = [[drawn.randrange(count) for _ in range(NOISE_TOKENS)] for _ in range(NOISE_ROWS)]
@@ -186,7 +188,7 @@ def scoring_noise(model: PreTrainedModel, seed: int = 0) -> float:
 
 
 def _token_by_token(model: PreTrainedModel, ids: Tensor) -> Tensor:
-    """Logits of ``ids``, ``[rows, n]``: half in one pass, the rest one by one with the cache."""
+    """Logits of ``ids``, ``[rows, n]``: the first half in one pass, the rest one by one."""
     half = ids.shape[1] // 2
     logits, cache = [], None
     for part in (ids[:, :half], *ids[:, half:].split(1, dim=1)):

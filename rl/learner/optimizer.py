@@ -66,7 +66,7 @@ class Optimizer:
         in_critic = [id(p) in apart for p in self._parameters]
         groups: list[dict[str, Any]] = []
         self._rates: list[float] = []
-        """Rate of each parameter group after the warm-up."""
+        """Learning rate of each parameter group after the warm-up."""
         for of_critic in (False, True) if apart else (False,):
             members = [
                 p for p, mine in zip(self._stepped, in_critic, strict=True) if mine == of_critic
@@ -80,12 +80,12 @@ class Optimizer:
 
     @property
     def learning_rate(self) -> float:
-        """The rate of the next step, except the critic's."""
+        """The learning rate of the next step, for all parameters except the critic's."""
         return self.config.lr * self._schedule
 
     @property
     def _schedule(self) -> float:
-        """The rate of the next step, as a share of the full rate."""
+        """The learning rate of the next step, as a share of the full rate."""
         config = self.config
         step = self.num_steps + 1
         warmed = min(1.0, step / config.warmup_steps) if config.warmup_steps else 1.0
@@ -117,14 +117,14 @@ class Optimizer:
                 stepped.grad = torch.zeros_like(stepped)
 
     def clip_gradients(self) -> Tensor:
-        """Scale the gradient down to ``max_grad_norm``; returns its norm before."""
+        """Scale the gradient down to ``max_grad_norm``, and return its norm before scaling."""
         for parameter, stepped in self._with_copies():
             _move_gradient(stepped, parameter)
         return nn.utils.clip_grad_norm_(self._stepped, self.config.max_grad_norm)
 
     @torch.no_grad()
     def step(self) -> None:
-        """Make one step and drop the gradient."""
+        """Make one optimizer step and drop the gradient."""
         for group, rate in zip(self._adamw.param_groups, self._rates, strict=True):
             group["lr"] = rate * self._schedule
         self._adamw.step()
@@ -134,7 +134,7 @@ class Optimizer:
         self.zero_grad()
 
     def forget(self) -> None:
-        """Drop the averages of past gradients; the warm-up continues."""
+        """Drop the averages of past gradients. The warm-up continues."""
         self._adamw.state.clear()
 
     def zero_grad(self) -> None:
@@ -202,7 +202,7 @@ class Optimizer:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Moments, number of steps, and the float32 copies by position, if there are any."""
+        """Averages of gradients, number of steps, and the float32 copies, if any, by position."""
         return {
             "adamw": self._adamw.state_dict(),
             "num_steps": self.num_steps,
@@ -211,7 +211,7 @@ class Optimizer:
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The inverse of :meth:`state_dict`, for the same parameters in the same order."""
+        """Restore a state of :meth:`state_dict`, for the same parameters in the same order."""
         self._adamw.load_state_dict(state["adamw"])
         self.num_steps = state["num_steps"]
         for i, copy in state["copies"].items():

@@ -14,7 +14,7 @@ _registry = Registry("learner", "turnwise.learners")
 
 
 def register(name: str, target: OpenLearner | str) -> None:
-    """Register a learner in this process; ``"module:attribute"`` is imported on first use.
+    """Register a learner in this process. ``"module:attribute"`` is imported on first use.
 
     Raises:
         ValueError: another learner has the name.
@@ -23,7 +23,7 @@ def register(name: str, target: OpenLearner | str) -> None:
 
 
 def check_learner(name: str) -> None:
-    """Raise UnknownNameError unless a learner has this name."""
+    """Check that a learner has this name; otherwise raise UnknownNameError."""
     known = _registry.names()
     if name not in known:
         raise _registry.unknown(name, known)

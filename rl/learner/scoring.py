@@ -1,8 +1,8 @@
 """Scoring: log-probabilities, entropies and values of tokens, by the policy or its reference.
 
-All forward passes go through one root module, which a sharded learner needs: FSDP2 gathers a
-module's parameters when its ``forward`` begins, so weights that are read outside of the root's
-``forward`` are empty shards.
+All forward passes go through one root module, as a sharded learner requires. FSDP2 gathers a
+module's parameters when its ``forward`` begins. Weights that are read outside the root's
+``forward`` are therefore empty shards.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _padded: set[str] = set()
 
 
 class Scores(NamedTuple):
-    """Scores of n tokens; a tuple, in which FSDP2 finds the tensors with gradients."""
+    """Scores of n tokens. The type is a tuple, so that FSDP2 finds the tensors with gradients."""
 
     logprobs: Tensor
-    """``[n]``, under the sampling temperature."""
+    """``[n]``, log-probabilities under the sampling temperature."""
     entropy: Tensor
     """``[n]``, entropy of each token's distribution, in nats."""
     values: Tensor | None
-    """``[n]``; None without a value head."""
+    """``[n]``, or None without a value head."""
 
 
 class ScoringModule(nn.Module):
@@ -83,7 +83,7 @@ class ScoringModule(nn.Module):
 
     @property
     def trunk(self) -> nn.Module:
-        """The model without its head."""
+        """The model without its output head."""
         trunk: nn.Module = self.model.base_model
         return trunk
 
@@ -100,13 +100,13 @@ class ScoringModule(nn.Module):
         return torch.promote_types(self.head.weight.dtype, torch.float32)
 
     def forward(self, micro: MicroBatch, temperature: float) -> Scores:
-        """Score the micro-batch's tokens; the head runs only at positions that predict one.
+        """Score the micro-batch's tokens. The head runs only at positions that predict one.
 
-        A token's distribution is over its sampling support.
+        The distribution of a token is over the token's sampling support.
 
         Args:
             micro: a micro-batch on the model's device.
-            temperature: logits are divided by it.
+            temperature: divisor of the logits.
         """
         hidden = self._sources(micro, self.trunk)
         head = self.head
@@ -153,8 +153,8 @@ class ScoringModule(nn.Module):
 def needs_mask(model: PreTrainedModel) -> bool:
     """Whether the model needs an attention mask for padding on the right.
 
-    Plain causal attention needs none; a mask would only select a slower kernel. State-space,
-    convolution and linear-attention layers need one: they are causal too, but may carry a state
+    Plain causal attention needs no mask, and a mask would select a slower kernel. State-space,
+    convolution and linear-attention layers need one: they are also causal, but may carry a state
     over the whole row.
     """
     config = model.config.to_dict()
@@ -181,7 +181,7 @@ class ScoringModel:
     """
 
     value_trunk: nn.Module | None = None
-    """Computes the hidden states of values; None: the model's own trunk does."""
+    """Trunk that computes the hidden states of values, or None if the model's own trunk does."""
     packs = False
 
     def __init__(
@@ -203,7 +203,7 @@ class ScoringModel:
         self.root = ScoringModule(
             model, with_values=with_values, own_trunk=own_trunk, memory=memory
         )
-        """All forward passes go through this module."""
+        """The module through which all forward passes go."""
         self.value_head = self.root.value_head
         self.value_trunk = self.root.value_trunk
         self.on_score: Callable[[], None] = lambda: None
@@ -212,7 +212,7 @@ class ScoringModel:
 
     @property
     def context_window(self) -> int:
-        """Maximum tokens of one sequence."""
+        """Maximum number of tokens in one sequence."""
         window: int = self.model.config.max_position_embeddings
         return window
 
@@ -231,7 +231,7 @@ class ScoringModel:
         return [p for p in self.model.parameters() if p.requires_grad] + self.critic_parameters()
 
     def critic_parameters(self) -> list[nn.Parameter]:
-        """Trained parameters that only values use; empty without values."""
+        """Trained parameters that only values use. Empty without values."""
         parts = [part for part in (self.value_head, self.value_trunk) if part is not None]
         return [p for part in parts for p in part.parameters() if p.requires_grad]
 
@@ -248,7 +248,7 @@ class ScoringModel:
         return batch.micro_batches(max_tokens, episodes, whole=whole, packed=packed)
 
     def score(self, micro: MicroBatch) -> TokenScores:
-        """Score the micro-batch's tokens, at the temperature; see :meth:`ScoringModule.forward`.
+        """Score the micro-batch's tokens at the temperature; see :meth:`ScoringModule.forward`.
 
         Args:
             micro: a micro-batch on the model's device.
@@ -266,7 +266,7 @@ class ScoringModel:
             max_tokens: maximum tokens of one forward pass, padding included.
 
         Returns:
-            Each ``[N]``, float64, on the CPU.
+            Log-probabilities, and values or None; each ``[N]``, float64, on the CPU.
         """
         logprobs = torch.empty(batch.num_tokens, dtype=torch.float64)
         values = torch.empty_like(logprobs) if self.value_head is not None else None
@@ -279,7 +279,7 @@ class ScoringModel:
 
     @torch.no_grad()
     def _check_head(self) -> None:
-        """Compare our logits with the model's on a few tokens."""
+        """Check on a few tokens that this class computes the same logits as the model."""
         ids = torch.arange(4, device=self.device)[None] % self.root.head.out_features
         theirs = self.model(input_ids=ids, use_cache=False).logits
         ours = self.root.logits(ids)
@@ -317,10 +317,10 @@ def _say_padded(model: PreTrainedModel, reason: str) -> None:
 
 
 class BaseModel(ScoringModel):
-    """Scores with the model's adapter disabled: the initial model, without a copy."""
+    """Scores with the model's adapter disabled, and so with the initial model, without a copy."""
 
     def score(self, micro: MicroBatch) -> TokenScores:
-        """Scores of the base model; see :meth:`ScoringModel.score`."""
+        """Score with the base model; see :meth:`ScoringModel.score`."""
         with without_adapter(self.model):
             return super().score(micro)
 
@@ -333,10 +333,10 @@ def make_reference(
     *,
     packing: bool = False,
 ) -> ScoringModel | None:
-    """A reference with the model's current weights; None: the algorithm has no divergence.
+    """A reference with the model's current weights, or None if the algorithm has no divergence.
 
-    The reference is a copy. If only an adapter is trained, it is the base model without a copy,
-    unless ``kl.ref_every`` renews the reference.
+    The reference is a copy of the model. If only an adapter is trained, no copy is needed: the
+    reference is the base model, unless ``kl.ref_every`` renews the reference.
     """
     if algorithm.kl.coef <= 0:
         return None
@@ -347,5 +347,5 @@ def make_reference(
 
 
 def copied(reference: ScoringModel | None) -> PreTrainedModel | None:
-    """The reference's own copy of the model; None: it has no copy."""
+    """The reference's own copy of the model, or None if it has no copy."""
     return None if reference is None or isinstance(reference, BaseModel) else reference.model

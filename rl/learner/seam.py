@@ -1,4 +1,4 @@
-"""The protocol between a run and its learner: versioned verbs, facts and handles.
+"""The protocol between a run and its learner: versioned methods, facts and handles.
 
 A run never holds the model. It opens a :class:`Learner` with a :class:`LearnerSpec`, reads its
 :class:`ModelFacts`, and gives its weights to the policy as a :class:`WeightHandle`. Only the
@@ -8,8 +8,8 @@ Weights have versions. The initial weights are version 0, and an update makes ve
 version ``n``. A caller that does not know whether a call arrived can repeat it: the learner
 recognises the version and does nothing twice.
 
-``learner=NAME`` selects a learner, where NAME is an entry point of the group
-``turnwise.learners``; see :mod:`rl.learner.registration`.
+``learner=NAME`` selects a learner, where NAME is an entry point of the group ``turnwise.learners``;
+see :mod:`rl.learner.registration`.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
 
 
 class NonFiniteLoss(RunFailure):
-    """Raised instead of an optimizer step whose loss or gradient is not finite.
+    """Raised before an optimizer step if its loss or gradient is not finite.
 
     The weights are the same as before the update.
     """
 
 
 class BrokenWeights(RunFailure):
-    """Raised after a step with a finite loss and gradient that made weights not finite."""
+    """Raised after a step with finite loss and gradient that made weights not finite."""
 
 
 class LearnerLost(RunFailure):
-    """Raised when a learner ended or did not answer within its deadline."""
+    """Raised when a learner ended, or did not answer within its deadline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +53,21 @@ class ModelFacts:
     """Constant properties of the learner's model."""
 
     family: str
-    """The architecture, as Hugging Face's ``model_type`` names it: ``qwen3``."""
+    """The architecture, by Hugging Face's ``model_type``, for example ``qwen3``."""
     context_window: int
-    """Maximum tokens of one sequence."""
+    """Maximum number of tokens in one sequence."""
     vocab_size: int
-    """Rows of the output head; token ids are below it."""
+    """Number of rows of the output head. All token ids are below it."""
     end_token_ids: tuple[int, ...]
-    """The tokens that end a message, by the model's generation config; empty: it names none."""
+    """The tokens that end a message, from the model's generation config. Empty if it names none."""
     device: str
-    """Where the weights are: ``cpu``, ``cuda:0``."""
+    """The device of the weights, for example ``cpu`` or ``cuda:0``."""
     dtype: str
-    """The type of the weights: ``float32``, ``bfloat16``."""
+    """The type of the weights, for example ``float32`` or ``bfloat16``."""
     num_parameters: int
     num_trained: int
     adapter: Mapping[str, Any] | None
-    """The content of ``adapter_config.json``; None where all weights are trained."""
+    """The content of ``adapter_config.json``, or None if all weights are trained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +77,10 @@ class TrainingSpec:
     algorithm: Algorithm
     optimizer: OptimizerConfig
     temperature: float
-    """Episodes are sampled at it."""
+    """Sampling temperature of the episodes."""
     micro_batch_tokens: int
-    """Maximum tokens, padding counted, of one forward pass. Results do not depend on it."""
+    """Maximum number of tokens of one forward pass, including padding. Results do not depend on
+    it."""
     memory: MemoryConfig = DEFAULT_MEMORY
     """What the learner keeps in memory. Results do not depend on it."""
     packing: bool = True
@@ -88,29 +89,29 @@ class TrainingSpec:
 
 @dataclass(frozen=True, slots=True)
 class LearnerSpec:
-    """Everything needed to open a learner; it can be pickled and opened in another process."""
+    """Everything needed to open a learner. It can be pickled, and used in another process."""
 
     model: str
     """A folder in the Hugging Face layout, or a hub id."""
     tokenizer: PreTrainedTokenizerBase
-    """Saved beside the weights in every checkpoint."""
+    """The tokenizer, which is saved beside the weights in every checkpoint."""
     device: str
     dtype: str
     lora: LoraConfig
     seed: int
     training: TrainingSpec | None
-    """None: the weights are never trained, only sampled from."""
+    """Settings of the updates, or None if the weights are never trained, only sampled from."""
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Resources of the run's process for a learner; it cannot be pickled."""
+    """Resources of the run's process that a learner may use. It cannot be pickled."""
 
     thread: TorchThread
-    """Computes with torch on several cores, one job after the other."""
+    """Thread that computes with torch on several cores, one job after the other."""
     on_progress: Callable[[], None]
-    """Call it at least once for each micro-batch, from any thread; the watchdog ends a run without
-    progress."""
+    """Reports progress. Call it at least once for each micro-batch, from any thread, because the
+    watchdog ends a run without progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ class Experience:
 
 
 class WeightHandle(Protocol):
-    """One version of the weights, for a policy. It is valid until the learner's next update."""
+    """One version of the weights, for a policy. The handle is valid until the next update."""
 
     @property
     def version(self) -> int:
@@ -131,11 +132,12 @@ class WeightHandle(Protocol):
         ...
 
     async def tensors(self, *, complete: bool = False) -> Mapping[str, Tensor]:
-        """The weights by name; the caller only reads them.
+        """The weights by name. The caller must not change them.
 
         Args:
-            complete: the model's whole ``state_dict``. False: what training changes, under the
-                names of a checkpoint's file; with LoRA the adapter alone.
+            complete: whether to return the model's whole ``state_dict``. If False, the handle
+                returns what training changes, under the names of a checkpoint's file; with LoRA
+                that is the adapter alone.
         """
         ...
 
@@ -143,7 +145,7 @@ class WeightHandle(Protocol):
 class Learner(Protocol):
     """Owner of the model: trains it, scores with it, hands over its weights and saves it.
 
-    Calls are sequential, except ``score``, which may come at any time. Any call may raise
+    Calls come one after the other, except ``score``, which may come at any time. Any call may raise
     :class:`LearnerLost`.
     """
 
@@ -158,14 +160,14 @@ class Learner(Protocol):
         ...
 
     async def update(self, experience: Experience, version: int) -> dict[str, float]:
-        """Make ``version`` of the weights from the version before it; returns the metrics.
+        """Make ``version`` of the weights from the version before it, and return the metrics.
 
-        The update happens completely or not at all. Repeated with the same version, the call
-        returns the same metrics and trains nothing.
+        The update happens completely or not at all. A repeated call with the same version returns
+        the same metrics and trains nothing.
 
         Raises:
             NonFiniteLoss: the loss is not finite; the weights are as before.
-            BrokenWeights: the update made weights that are not finite; load others.
+            BrokenWeights: the update made weights that are not finite. Load other weights.
             ValueError: ``version`` is neither the current version nor the next one, or the
                 experience contradicts the algorithm.
         """
@@ -174,13 +176,13 @@ class Learner(Protocol):
     async def score(
         self, token_ids: Sequence[int], temperature: float, supports: Sequence[Sequence[int]] = ()
     ) -> Sequence[float]:
-        """The log-probability of each token but the first, given the tokens before it.
+        """The log-probability of each token, except the first, given the tokens before it.
 
         Args:
             token_ids: one sequence.
-            temperature: logits are divided by it; 0 (greedy) is scored at 1.
-            supports: token ids that each of the last tokens was sampled from; empty: the whole
-                vocabulary.
+            temperature: divisor of the logits. 0 (greedy) is scored at 1.
+            supports: for each of the last tokens, the token ids from which it was sampled. Empty
+                for the whole vocabulary.
         """
         ...
 
@@ -188,12 +190,12 @@ class Learner(Protocol):
         """Largest difference of a log-probability, in nats, that equal weights may show elsewhere.
 
         Args:
-            seed: seed of the tokens that the learner measures its rounding with.
+            seed: seed of the tokens with which the learner measures its rounding.
         """
         ...
 
     async def weights(self, version: int) -> WeightHandle:
-        """The weights of ``version``.
+        """A handle of the weights with this version.
 
         Raises:
             ValueError: the learner has another version.
@@ -203,25 +205,25 @@ class Learner(Protocol):
     async def save(
         self, folder: Path, state: Mapping[str, Any] | None = None, *, resumable: bool = False
     ) -> None:
-        """Write a checkpoint, which appears complete or not at all.
+        """Write a checkpoint. It appears complete or not at all.
 
         Args:
             folder: the checkpoint; an existing one is replaced.
-            state: plain values and tensors of the caller, which :meth:`load` returns; None: none.
-            resumable: whether to save the optimizer's state and the version too.
+            state: plain values and tensors of the caller, which :meth:`load` returns, or None.
+            resumable: whether to save the optimizer's state and the version as well.
 
         Raises:
-            RunFailure: the checkpoint cannot be written; an existing one stays.
+            RunFailure: the checkpoint cannot be written; an existing one has not changed.
         """
         ...
 
     async def load(self, folder: Path, version: int | None = None) -> dict[str, Any]:
-        """Continue from a checkpoint; returns the ``state`` that it was saved with.
+        """Continue from a checkpoint, and return the ``state`` with which it was saved.
 
         Args:
             folder: the checkpoint.
-            version: loads only the weights, as this version. None: loads a resumable checkpoint
-                with its own version and optimizer state.
+            version: version that the loaded weights get; only weights are loaded. If None, a
+                resumable checkpoint is loaded with its own version and optimizer state.
 
         Raises:
             UsageError: the checkpoint belongs to an algorithm with other parts.
@@ -234,16 +236,16 @@ class Learner(Protocol):
         ...
 
     async def onload(self) -> None:
-        """Allocate the memory again, before the next update. Repeating the call does nothing."""
+        """Allocate the freed memory again, before the next update. A repeated call does nothing."""
         ...
 
     async def close(self) -> None:
-        """Free everything. Repeating the call does nothing."""
+        """Free all resources. A repeated call does nothing."""
         ...
 
 
 OpenLearner = Callable[[LearnerSpec, Host], Awaitable[Learner]]
-"""A plug-in's entry point: opens a learner whose weights are version 0.
+"""A plug-in's entry point: a function that opens a learner whose weights are version 0.
 
 It raises ValueError if the model does not exist, cannot be trained or contradicts the spec.
 """

@@ -23,16 +23,17 @@ class OptimizerConfig:
     """
 
     lr: float = 1e-6
-    """Learning rate after the warm-up; 0: the run chooses."""
+    """Learning rate after the warm-up; 0 selects the run's default."""
     critic_lr: float = 0.0
-    """Learning rate of the critic (the value head, and its trunk with algo.value.critic=model),
-    with the same warm-up and decay; 0: lr."""
+    """Learning rate of the critic (the value head and, with algo.value.critic=model, its trunk),
+    with the same warm-up and decay; 0 means lr."""
     warmup_steps: int = 0
-    """Optimizer step k has the rate lr * k / warmup_steps until k reaches warmup_steps."""
+    """Number of optimizer steps over which the learning rate grows linearly to lr."""
     decay_steps: int = 0
-    """Optimizer steps until the rate has fallen linearly to 0, warm-up included; 0: no decay."""
+    """Number of optimizer steps, including the warm-up, until the learning rate has fallen
+    linearly to 0; 0 means no decay."""
     betas: tuple[float, float] = (0.9, 0.95)
-    """Decay of AdamW's averages of the gradient and of its square."""
+    """Decay rates of AdamW's averages of the gradient and of its square."""
     weight_decay: float = 0.0
     """Weight decay of matrices; biases and norms have none."""
     max_grad_norm: float = 1.0

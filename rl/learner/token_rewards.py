@@ -1,4 +1,4 @@
-"""Token rewards from a model phi that is trained with the policy, on outcomes only.
+"""Token rewards from a model phi, which is trained with the policy on the episodes' outcomes.
 
 ``implicit`` is PRIME's implicit process reward model (arXiv 2502.01456, section 3.2): a token's
 score is q = log(phi / initial), and an episode is right with probability sigmoid(beta sum q).
@@ -69,7 +69,8 @@ class TokenRewards:
     def scores(self, batch: Batch) -> Tensor:
         """The score of each token, ``[N]`` float64 on the CPU.
 
-        Scores are over the whole vocabulary, because they do not depend on how tokens were sampled.
+        Scores are computed over the whole vocabulary, because they do not depend on how tokens were
+        sampled.
         """
         batch = batch.whole_vocabulary()
         logprobs, values = self.model.score_batch(batch, self._max_tokens)
@@ -79,7 +80,7 @@ class TokenRewards:
         return logprobs - self._initial.score_batch(batch, self._max_tokens)[0]
 
     def accumulate(self, batch: Batch, scores: Tensor) -> dict[str, float]:
-        """Compute the gradient of the outcomes' mean cross-entropy; :meth:`step` applies it.
+        """Compute the gradient of the outcomes' mean cross-entropy, which :meth:`step` applies.
 
         The cross-entropy depends on an episode's scores only through their sum. Its gradient is
         therefore the scores' gradient times one factor per episode.
@@ -129,11 +130,11 @@ class TokenRewards:
         return [scoring.model for scoring in both if scoring is not None]
 
     def drop_gradient(self) -> None:
-        """Undo :meth:`accumulate`, after a failed update."""
+        """Drop the gradient of :meth:`accumulate`, after a failed update."""
         self.optimizer.zero_grad()
 
     def state_dict(self) -> dict[str, Any]:
-        """State of a resumable run, including phi's initial model."""
+        """State for a resumable run, including phi's initial model."""
         head = self.model.value_head
         return {
             "model": self.model.model.state_dict(),
@@ -143,7 +144,7 @@ class TokenRewards:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The inverse of :meth:`state_dict`, for the same kind."""
+        """Restore a state of :meth:`state_dict`, for the same kind of token rewards."""
         self.model.model.load_state_dict(state["model"])
         if self.model.value_head is not None:
             self.model.value_head.load_state_dict(state["head"])

@@ -1,8 +1,8 @@
 """The updater: from groups of episodes to new weights.
 
-:meth:`Updater.update` reads from top to bottom: the batch; the terms that are constant during the
-update (old and reference log-probabilities, values, advantages); the optimizer steps, each over one
-minibatch and summed over its micro-batches.
+:meth:`Updater.update` has three stages. It makes the batch. It computes the terms that stay
+constant during the update (old and reference log-probabilities, values, advantages). It makes the
+optimizer steps, each over one minibatch, and sums a step over its micro-batches.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from rl.learner.token_rewards import TokenRewards
 from rl.rollout.trajectory import Segment, TrajectoryGroup
 
 ZERO_ADVANTAGE = 1e-6
-"""Advantages up to this magnitude count as 0."""
+"""Largest magnitude of an advantage that counts as 0."""
 
 
 class Updater:
@@ -73,22 +73,23 @@ class Updater:
                 f"max_tokens_per_micro_batch ({max_tokens_per_micro_batch}) must be >= 1"
             )
         self.algorithm = algorithm
-        """The current settings: with ``kl.target``, ``kl.coef`` changes after each update."""
+        """The current settings. With ``kl.target``, ``kl.coef`` changes after each update."""
         self.max_tokens_per_micro_batch = max_tokens_per_micro_batch
         self.num_updates = 0
         self.num_skipped_updates = 0
-        """Updates that had no token to train."""
+        """Number of updates that had no token to train."""
         self.credit: tuple[Tensor, Tensor] | None = None
-        """The episode and the advantage of each token of the last update; None: it had none."""
+        """The episode and the advantage of each token of the last update, or None if it had no
+        token."""
         own, values = algorithm.value.critic == "model", algorithm.uses_values
         self.model = ScoringModel(
             model, temperature, own, with_values=values, memory=memory, packing=packing
         )
         self.reference = make_reference(model, algorithm, temperature, memory, packing=packing)
-        """The initial model, or the model at the last refresh; None: the algorithm has no
+        """The initial model, or the model at the last refresh. None if the algorithm has no
         divergence."""
         self.token_rewards: TokenRewards | None = None
-        """The token reward model; None: the algorithm has none."""
+        """The token reward model, or None if the algorithm has none."""
         if algorithm.token_rewards.kind != "none":
             self.token_rewards = TokenRewards(
                 model,
@@ -116,9 +117,10 @@ class Updater:
 
         Args:
             groups: the episodes of one update.
-            ptx_data: texts to imitate (``ptx_coef``); each optimizer step trains an equal share.
-            version: version of the current weights, for the ages of tokens; None: the version of
-                the newest token.
+            ptx_data: texts to imitate (``ptx_coef``). Each optimizer step trains an equal share of
+                them.
+            version: version of the current weights, from which the ages of tokens are computed. If
+                None, the version of the newest token.
 
         Returns:
             The update's metrics. An update without a sampled token trains nothing and is counted.
@@ -126,7 +128,7 @@ class Updater:
         Raises:
             NonFiniteLoss: the loss or gradient is not finite; the weights have not changed.
             BrokenWeights: the update's only step made weights that are not finite.
-            ValueError: the algorithm needs the outcomes of episodes, and one is missing.
+            ValueError: the algorithm needs the outcomes of episodes, and an outcome is missing.
         """
         finished = [trajectory for group in groups for trajectory in group.finished]
         if self.algorithm.uses_outcomes and any(t.outcome is None for t in finished):
@@ -241,7 +243,7 @@ class Updater:
         """Make one optimizer step on the mean cross-entropy of the tokens with loss_mask 1.
 
         Args:
-            segments: texts to imitate; only ``token_ids`` and ``loss_mask`` matter.
+            segments: texts to imitate. Only ``token_ids`` and ``loss_mask`` are read.
 
         Returns:
             The update's metrics. An update without such a token trains nothing and is counted.
@@ -265,7 +267,10 @@ class Updater:
         return self._finish(batch, metrics)
 
     def state_dict(self) -> dict[str, Any]:
-        """State of a resumable run, besides the model's weights; resuming is exact bit for bit."""
+        """State for a resumable run, besides the model's weights.
+
+        A resumed run is equal bit for bit.
+        """
         return {
             "optimizer": self.optimizer.state_dict(),
             "generator": self._generator.get_state(),
@@ -276,7 +281,7 @@ class Updater:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The inverse of :meth:`state_dict`, for the same model and algorithm.
+        """Restore a state of :meth:`state_dict`, for the same model and algorithm.
 
         Raises:
             ValueError: the state belongs to an algorithm with other parts.
@@ -296,7 +301,7 @@ class Updater:
         self.num_skipped_updates = state["num_skipped_updates"]
 
     def _parts(self) -> dict[str, Any]:
-        """The parts with a state of their own; None: the algorithm has no such part."""
+        """The parts that have a state of their own, by name. None stands for a missing part."""
         parts = {"value_head": self.model.value_head, "value_trunk": self.model.value_trunk}
         return {**parts, "reference": copied(self.reference), "token_rewards": self.token_rewards}
 
@@ -315,7 +320,7 @@ class Updater:
     def _weights(
         self, batch: Batch, episodes: Tensor, aggregation: Aggregation
     ) -> tuple[Tensor, int]:
-        """Each token's weight in the step of these episodes, ``[N]``, and the step's tokens."""
+        """Weights ``[N]`` of tokens in the step of these episodes, and its number of tokens."""
         chosen = episodes[batch.episode_ids]
         ids = batch.episode_ids[chosen]
         if aggregation == "prompt-mean":
@@ -329,7 +334,7 @@ class Updater:
     def _has_gradient(self, batch: Batch, advantages: Tensor) -> Tensor:
         """Whether each episode has a gradient: ``[M]`` booleans.
 
-        Episodes without a gradient get no forward pass, which only metrics would need. If no
+        Episodes without a gradient get no forward pass, because only metrics would need it. If no
         episode has a gradient, a few are scored for the metrics.
         """
         episodes = torch.full((len(batch.rewards),), self.algorithm.gradient_at_zero)

@@ -1,1 +1,1 @@
-"""Policy engines: what ``policy=NAME`` stands for, with its settings."""
+"""Policy engines, which ``policy=NAME`` selects, and their settings."""

@@ -38,7 +38,7 @@ class RunSettings(Protocol):
 
     @property
     def seed(self) -> int:
-        """Seeds tasks, sampling and initial values."""
+        """Seed of tasks, sampling and initial values."""
         ...
 
     @property
@@ -53,7 +53,7 @@ class RunSettings(Protocol):
 
     @property
     def context_length(self) -> int:
-        """Maximum tokens of an episode; 0: the model's own window."""
+        """Maximum number of tokens in an episode; 0 for the model's own window."""
         ...
 
     @property
@@ -86,26 +86,26 @@ class PolicyContext:
     learner: Learner
     """The source of the weights, and of the scores that verify them."""
     spec: LearnerSpec
-    """The learner was opened with it: the model's folder, the tokenizer, device and type."""
+    """The specification of the learner: the model's folder, the tokenizer, device and type."""
     thread: TorchThread | None
-    """Computes for learner and policy in turns. None: both compute at once, so a policy in this
-    process needs weights and a thread of its own."""
+    """The thread on which learner and policy compute in turns. If None, both compute at the same
+    time, so a policy in this process needs its own weights and thread."""
     logs: Path | None
-    """Folder for the logs of servers; None: they are dropped."""
+    """Folder for the logs of servers. If None, the logs are dropped."""
     report: Callable[[str], None]
-    """Shows the user a line."""
+    """Shows a line to the user."""
     stack: AsyncExitStack
-    """Closes the policy at the end of the run."""
+    """The stack that closes the policy at the end of the run."""
 
     @property
     def context_window(self) -> int:
-        """Maximum tokens of an episode."""
+        """Maximum number of tokens in an episode."""
         return self.config.context_length or self.learner.facts.context_window
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyEngine(ABC):
-    """A way to sample. Its fields are the settings ``policy.KEY``, each with a default."""
+    """Base class of policy engines. Its fields are the settings ``policy.KEY``, with defaults."""
 
     supports_deterministic: ClassVar[bool] = False
     """Whether equal runs sample equal tokens, so that ``deterministic=true`` is allowed."""
@@ -114,22 +114,22 @@ class PolicyEngine(ABC):
     trained. Otherwise it receives the whole model's weights."""
 
     def deadlines(self) -> Mapping[str, float]:
-        """Settings that limit how long a healthy run makes no progress, in seconds.
+        """Deadlines in seconds, by setting, during which a healthy run may make no progress.
 
         The run's ``stall_s`` must be above each of them.
         """
         return {}
 
     def check_staleness(self) -> None:
-        """Called if ``staleness`` is above 0: the policy samples while the learner learns.
+        """Check that the policy can sample while the learner learns, for ``staleness`` above 0.
 
         Raises:
-            ValueError: the policy cannot.
+            ValueError: the policy cannot do this.
         """
         return
 
     def check(self, config: RunSettings, device: torch.device, lora: LoraConfig) -> None:
-        """Called before the model is loaded, to reject settings that are impossible here.
+        """Reject settings that are impossible on this machine, before the model is loaded.
 
         Raises:
             UsageError: the policy cannot run on this machine or with these settings.
@@ -141,7 +141,7 @@ class PolicyEngine(ABC):
         """Start the policy, and load the learner's weights.
 
         Push ``policy.close`` to ``context.stack`` before the policy starts anything, so that a
-        failed start is cleaned up, too.
+        failed start is also cleaned up.
 
         Raises:
             PolicyFailure: the policy cannot be started, or cannot load the weights.

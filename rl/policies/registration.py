@@ -19,7 +19,7 @@ _OWN = {
 
 
 def register_policy(name: str, engine: type[PolicyEngine] | str) -> None:
-    """Give a policy engine a name in this process; ``"module:attribute"`` is imported on first use.
+    """Register a policy engine in this process. ``"module:attribute"`` is imported on first use.
 
     Raises:
         TypeError: ``engine`` is not a policy engine.
@@ -31,16 +31,16 @@ def register_policy(name: str, engine: type[PolicyEngine] | str) -> None:
 
 
 def policy_names() -> list[str]:
-    """All names: turnwise's own, then the others, sorted."""
+    """Names of all policy engines: turnwise's own, then the others, sorted."""
     return [*_OWN, *(name for name in _registry.names() if name not in _OWN)]
 
 
 def find_policy(name: str) -> type[PolicyEngine]:
-    """The policy engine of a name.
+    """The policy engine with this name.
 
     Raises:
         UnknownNameError: no policy engine has the name.
-        UsageError: the policy engine fails to import, or is not one.
+        UsageError: the registered object fails to import, or is not a policy engine.
     """
     try:
         found = _registry.get(name)
@@ -53,7 +53,7 @@ def find_policy(name: str) -> type[PolicyEngine]:
 
 
 def _check(engine: Any) -> None:
-    """Raise TypeError unless ``engine`` is a usable policy engine."""
+    """Check that ``engine`` is a usable policy engine; otherwise raise TypeError."""
     if not (isinstance(engine, type) and issubclass(engine, PolicyEngine)):
         raise TypeError(f"{engine!r} is not a subclass of rl.policies.engine.PolicyEngine")
     if engine.__abstractmethods__:

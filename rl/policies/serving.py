@@ -21,25 +21,25 @@ _DEADLINES = ("start_s", "load_s", "stall_s")
 
 @dataclass(frozen=True, kw_only=True)
 class ServerEngine(PolicyEngine):
-    """Servers that load the weights after each update, and are verified by a probe.
+    """Base class of engines whose servers load the weights after each update.
 
-    A subclass makes an :class:`agents.serving.ServerPolicy` in ``open`` and passes it to
-    :meth:`start`.
+    A probe verifies the servers' weights. A subclass makes an :class:`agents.serving.ServerPolicy`
+    in ``open`` and passes it to :meth:`start`.
     """
 
     weights: str = ""
-    """Folder for the transfer of weights, under one path for this process and for the servers;
-    empty: this machine's shared memory."""
+    """Folder for the transfer of weights, which this process and the servers see under the same
+    path. If empty, this machine's shared memory is used."""
     tolerance: float = 0.0
-    """Maximum difference in nats between the servers' log-probabilities and the learner's after an
-    update; 0: four times the model's own noise, measured at the start, and at least 1e-4 for
-    float32, 0.25 for bfloat16."""
+    """Maximum difference, in nats, between the log-probabilities of servers and learner after an
+    update. 0 means four times the model's own noise, which is measured at the start, but at least
+    1e-4 for float32 and 0.25 for bfloat16."""
     start_s: float = 600.0
-    """Maximum seconds for a server to start."""
+    """Seconds that a server may take to start."""
     load_s: float = 120.0
-    """Maximum seconds for a server to load weights."""
+    """Seconds that a server may take to load weights."""
     stall_s: float = 60.0
-    """Seconds without a token after which a server, while it has requests, counts as hanging."""
+    """Seconds without a token after which a server that has requests counts as hanging."""
 
     def __post_init__(self) -> None:
         for name in _DEADLINES:
@@ -49,11 +49,11 @@ class ServerEngine(PolicyEngine):
             raise ValueError(f"tolerance ({self.tolerance}) must be >= 0")
 
     def deadlines(self) -> Mapping[str, float]:
-        """Deadlines of a start, of loading weights, and of a token."""
+        """Deadlines for a start, for loading weights, and for a token."""
         return {name: getattr(self, name) for name in _DEADLINES}
 
     def check(self, config: RunSettings, device: torch.device, lora: LoraConfig) -> None:
-        """Reject a context that the probe of the weights does not fit into.
+        """Reject a context length that is too small for the probe of the weights.
 
         Raises:
             UsageError: ``context_length`` is too small.
@@ -68,7 +68,7 @@ class ServerEngine(PolicyEngine):
             )
 
     async def prober(self, context: PolicyContext) -> Prober:
-        """Verifies servers against the learner, with the configured tolerance."""
+        """A prober that verifies servers against the learner, with the configured tolerance."""
         from agents.serving import Prober
 
         learner, config = context.learner, context.config
@@ -81,7 +81,7 @@ class ServerEngine(PolicyEngine):
         )
 
     def publisher(self, context: PolicyContext) -> WeightPublisher:
-        """Publishes weights as folders; an adapter alone if the engine loads adapters."""
+        """A publisher that writes weights to folders, or only the adapter if the engine can."""
         from agents.serving import WeightFolders
 
         parent = Path(self.weights) if self.weights else None

@@ -31,8 +31,8 @@ class VLLM(ServerEngine):
     """Whether vLLM computes on the learner's device."""
 
     transfer: Literal["files", "ipc", "nccl"] = "files"
-    """How vLLM gets the weights: from files, or by vLLM's own transfer between two GPUs (nccl) or
-    on one GPU (ipc). vLLM's own transfer needs vLLM in this interpreter as well."""
+    """How vLLM gets the weights: "files", or vLLM's own transfer, either between two GPUs ("nccl")
+    or on one GPU ("ipc"). vLLM's own transfer needs vLLM in this interpreter as well."""
 
     @property
     def urls(self) -> list[str]:
@@ -56,7 +56,7 @@ class VLLM(ServerEngine):
             self._check_transfer(config, device, lora)
 
     def publisher(self, context: PolicyContext) -> WeightPublisher:
-        """Publishes weights as files, or by vLLM's own transfer."""
+        """A publisher of weights as files, or by vLLM's own transfer."""
         if self.transfer == "files":
             return super().publisher(context)
         from agents.vllm import RENDEZVOUS, Transfer
@@ -64,7 +64,7 @@ class VLLM(ServerEngine):
         return Transfer(RENDEZVOUS[self.transfer], deadline_s=self.load_s)
 
     def start_config(self, context: PolicyContext) -> StartConfig:
-        """How vLLM is started for the run's model."""
+        """The settings with which vLLM is started for the run's model."""
         from agents.vllm.arguments import StartConfig
         from rl.learner.lora import base_of
 
@@ -85,7 +85,7 @@ class VLLM(ServerEngine):
         )
 
     def _check_transfer(self, config: RunSettings, device: torch.device, lora: LoraConfig) -> None:
-        """Reject a run for which vLLM's own transfer of weights is impossible."""
+        """Reject settings with which vLLM's own transfer of weights is impossible."""
         from rl.settings.train import TrainConfig
 
         setting = f"policy.transfer ({self.transfer})"
@@ -123,7 +123,7 @@ class VLLM(ServerEngine):
 
 
 def _check_support(config: RunSettings, device: torch.device) -> None:
-    """Reject truncated sampling if vLLM cannot report the sampling support that training needs."""
+    """Reject top_p and top_k if vLLM cannot report the sampling support that training needs."""
     from rl.settings.train import TrainConfig
 
     sampling = config.sampling_params
@@ -154,7 +154,7 @@ class VLLMServers(VLLM):
     """vLLM servers, which load the learner's weights after each update."""
 
     url: str = ""
-    """Running servers, separated by commas; empty: the run starts its own."""
+    """URLs of running servers, separated by commas. If empty, the run starts its own servers."""
     replicas: int = 1
     """Number of servers that the run starts."""
     python: str = sys.executable
@@ -202,7 +202,7 @@ class VLLMServers(VLLM):
         return policy
 
     def _configs(self, context: PolicyContext) -> list[ServerConfig]:
-        """How each server is started."""
+        """The settings with which each server is started."""
         from agents.vllm import ServerConfig
         from agents.vllm.arguments import split_words
 
@@ -238,10 +238,10 @@ class VLLMInProcess(VLLM):
         parse_pairs(self.arguments)
 
     def check_staleness(self) -> None:
-        """Reject a sleeping engine.
+        """Reject an engine with ``sleep``, which cannot sample while the learner learns.
 
         Raises:
-            ValueError: the engine would sleep.
+            ValueError: ``sleep`` is set.
         """
         if self.sleep:
             raise ValueError(

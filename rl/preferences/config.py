@@ -19,17 +19,18 @@ class PreferenceConfig(TrackingConfig, ModelConfig):
     """Settings shared by the commands that train on a file of preferences."""
 
     data: str
-    """JSON lines: {"prompt", "chosen", "rejected"} or {"prompt", "completions", "scores"}."""
+    """A file of JSON lines {"prompt", "chosen", "rejected"} or {"prompt", "completions",
+    "scores"}."""
     chat: ChatConfig = field(default_factory=left_out)
     """How messages become a prompt."""
     held_out: float = 0.1
-    """The share of prompts that accuracy is measured on, and that are not trained."""
+    """Share of prompts that are held out from training, to measure accuracy."""
     steps: int = 0
-    """Optimizer steps; 0: one pass over the prompts."""
+    """Number of optimizer steps; 0 for one pass over the prompts."""
     batch_size: int = 64
-    """Comparisons per step; all answers of one are in the same step."""
+    """Comparisons per step. All answers of a comparison are in the same step."""
     micro_batch_tokens: int = 4096
-    """Padded tokens per forward pass; results do not depend on it."""
+    """Maximum number of tokens per forward pass, including padding. Results do not depend on it."""
     memory: MemoryConfig = field(default_factory=left_out)
     """What the learner keeps in the device's memory."""
     max_seconds: float = 0.0
@@ -49,18 +50,21 @@ class RewardModelConfig(PreferenceConfig):
     """Train a reward model: a language model that gives each answer a score."""
 
     model: str
-    """The initial language model, a folder or a Hugging Face id: usually SFT's."""
+    """The initial language model, a folder or a Hugging Face id. Usually it is fine-tuned
+    (rl.sft)."""
     process: bool = False
-    """Whether data has solutions with labelled steps, and each step gets a score:
-    {"prompt", "completions", "labels"} or {"messages", "labels"}."""
+    """Whether to train a process reward model, which scores each step of a solution. The data are
+    then {"prompt", "completions", "labels"} or {"messages", "labels"}."""
     center: str = ""
-    """A file of {"messages": [...]} whose answers have mean reward 0; empty: all answers."""
+    """A file of {"messages": [...]}. The reward is shifted so that these answers have mean reward
+    0. If empty, all answers of the data are used."""
     optimizer: OptimizerConfig = field(
         default_factory=left_out, metadata={"defaults": {"lr": 1e-5, "warmup_steps": 5}}
     )
     """The learner's optimizer."""
     out: str = "runs/reward-model-{seed}"
-    """The folder; the reward model is saved under checkpoints/last, where none may be yet."""
+    """The output folder. The reward model is saved under checkpoints/last, which must not exist
+    yet."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,15 +81,16 @@ class DPOConfig(PreferenceConfig):
     """Train a policy on preferences directly, relative to its initial weights."""
 
     beta: float = 0.1
-    """Weight of the log-ratio: higher values keep the policy nearer to its initial weights."""
+    """Weight of the log-ratio. Higher values keep the policy nearer to its initial weights."""
     reduction: Reduction = "sum"
-    """Of an answer's log-ratio: sum or mean over tokens (DPO: sum), or turn-mean (SWEET-RL)."""
+    """How the log-ratios of tokens become an answer's: "sum" (DPO), "mean" over tokens, or
+    "turn-mean" (SWEET-RL)."""
     optimizer: OptimizerConfig = field(
         default_factory=left_out, metadata={"defaults": {"lr": 1e-6, "warmup_steps": 5}}
     )
     """The learner's optimizer."""
     out: str = "runs/dpo-{seed}"
-    """The folder; the model is saved under checkpoints/last, where none may be yet."""
+    """The output folder. The model is saved under checkpoints/last, which must not exist yet."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

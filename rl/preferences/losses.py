@@ -1,4 +1,4 @@
-"""Losses of reward models and of DPO, and the labels that they are trained on.
+"""Losses of reward models and of DPO, and their training labels.
 
 Pure functions. Shapes: ``[P]`` one entry per pair of answers, ``[K]`` one per answer of a prompt or
 per turn, ``[N]`` one per token.
@@ -22,15 +22,16 @@ def bradley_terry(
 ) -> Tensor:
     """``-log sigma(better - worse - margin)``, per pair: the cross-entropy of a preference.
 
-    InstructGPT (arXiv 2203.02155, equation 1); the margin is Llama 2's (arXiv 2307.09288, equation
-    2). A soft label p is the probability that "better" is better (RLAIF, arXiv 2309.00267):
-    ``-p log sigma(d - margin) - (1 - p) log sigma(-d - margin)``, with ``d = better - worse``.
+    The loss is InstructGPT's (arXiv 2203.02155, equation 1), the margin Llama 2's (arXiv
+    2307.09288, equation 2). A soft label p is the probability that "better" is better (RLAIF, arXiv
+    2309.00267): ``-p log sigma(d - margin) - (1 - p) log sigma(-d - margin)``, with ``d = better -
+    worse``.
 
     Args:
         better: ``[P]``, rewards of the preferred answers.
-        worse: ``[P]``, rewards of the others.
-        margin: required lead of the first over the second; ``[P]`` or one number.
-        label: from 0 to 1; ``[P]`` or one number.
+        worse: ``[P]``, rewards of the other answers.
+        margin: required difference of the two rewards; ``[P]`` or one number.
+        label: probability that the preferred answer is better, from 0 to 1; ``[P]`` or one number.
     """
     difference = better - worse
     return -label * logsigmoid(difference - margin) - (1 - label) * logsigmoid(-difference - margin)
@@ -39,14 +40,15 @@ def bradley_terry(
 def ranking_loss(rewards: Tensor, ranking: Sequence[float]) -> Tensor:
     """Bradley-Terry over all pairs of K answers to one prompt, times 1 / C(K, 2). A scalar.
 
-    InstructGPT (arXiv 2203.02155, equation 1). Ties are dropped and stay in the denominator.
+    This is InstructGPT's loss (arXiv 2203.02155, equation 1). Ties are dropped, but still count in
+    the denominator.
 
     Args:
         rewards: ``[K]``.
-        ranking: a grade for each answer; the greater, the better.
+        ranking: a grade for each answer. Greater is better.
 
     Raises:
-        ValueError: there are fewer than two answers, or not one grade for each.
+        ValueError: there are fewer than two answers, or the number of grades differs.
     """
     count = len(rewards)
     if count < 2 or len(ranking) != count:
@@ -90,8 +92,8 @@ def answer_log_ratios(
 def turn_advantages(logprobs: Tensor, ref_logprobs: Tensor, turn_ids: Tensor) -> Tensor:
     """The mean of ``log(pi / pi_ref)`` over each turn's tokens.
 
-    SWEET-RL's advantage of a turn (arXiv 2503.15478), where pi reads information that is available
-    in training only. SWEET-RL's ablation fails without the mean over length.
+    This is SWEET-RL's advantage of a turn (arXiv 2503.15478), where pi reads information that is
+    available in training only. In SWEET-RL's ablation, training fails without the mean over length.
 
     Args:
         logprobs: ``[N]``.
@@ -105,14 +107,15 @@ def turn_advantages(logprobs: Tensor, ref_logprobs: Tensor, turn_ids: Tensor) ->
 
 
 def dpo_loss(better: Tensor, worse: Tensor, beta: float, label: Tensor | float = 1.0) -> Tensor:
-    """``-log sigma(beta (better - worse))``, per pair, of answers' log-ratios.
+    """``-log sigma(beta (better - worse))``, per pair.
 
-    DPO (Rafailov et al., arXiv 2305.18290, equation 7). With log-ratios by ``turn-mean`` it is
-    SWEET-RL's preference over turns, ``-log sigma(sum beta A+ - sum beta A-)``.
+    This is DPO's loss (Rafailov et al., arXiv 2305.18290, equation 7). With log-ratios by
+    ``turn-mean``, it is SWEET-RL's preference over turns, ``-log sigma(sum beta A+ - sum beta
+    A-)``.
 
     Args:
         better: ``[P]``, ``log(pi / pi_ref)`` of the preferred answers.
-        worse: ``[P]``, of the others.
+        worse: ``[P]``, ``log(pi / pi_ref)`` of the other answers.
         beta: how strongly the policy is kept near the reference.
         label: see :func:`bradley_terry`.
     """
@@ -142,13 +145,13 @@ def step_labels(right: Tensor, estimate: Literal["hard", "soft"]) -> Tensor:
 
 
 def solution_score(step_scores: Tensor, by: Literal["min", "product"]) -> Tensor:
-    """A solution's score from the scores of its steps, ``[S]`` from 0 to 1. A scalar.
+    """A solution's score, a scalar, from the scores of its steps (``[S]``, from 0 to 1).
 
     Math-Shepherd (section 3.4) takes the minimum; Lightman et al. (arXiv 2305.20050) take the
     product.
 
     Raises:
-        ValueError: ``by`` is neither.
+        ValueError: ``by`` is neither "min" nor "product".
     """
     if by not in ("min", "product"):
         raise ValueError(f"by ({by}) must be min or product")

@@ -18,16 +18,16 @@ from rl.preferences.losses import answer_log_ratios
 
 
 class PolicyReward:
-    """``beta log pi(answer)``; relative to a reference, it is DPO's implicit reward.
+    """Rewards an answer with ``beta log pi(answer)``, from which DPO's implicit reward follows.
 
-    Rafailov et al., arXiv 2305.18290, section 4: ``beta log(pi / pi_ref)``. The reference's part
-    is constant, so :meth:`rl.preferences.updater.PreferenceUpdater.anchored` computes it once, and
-    no second model is kept.
+    The implicit reward is ``beta log(pi / pi_ref)`` (Rafailov et al., arXiv 2305.18290, section 4).
+    The reference's part is constant, so :meth:`rl.preferences.updater.PreferenceUpdater.anchored`
+    computes it once, and no second model is kept.
 
     Args:
         model: a causal language model, which is trained in place.
         beta: how strongly the policy is kept near the reference.
-        reduction: how token log-ratios become an answer's;
+        reduction: how token log-ratios become an answer's; see
             :func:`rl.preferences.losses.answer_log_ratios`.
         memory: what is kept in memory. Results do not depend on it.
 

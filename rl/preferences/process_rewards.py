@@ -19,7 +19,8 @@ from rl.preferences.updater import checked_step, cut
 class ProcessUpdater:
     """Trains a reward model to score each step's last token with the log-odds of its label.
 
-    Math-Shepherd (arXiv 2312.08935, equation 4): cross-entropy at every step; labels may be soft.
+    The loss is the cross-entropy at every step (Math-Shepherd, arXiv 2312.08935, equation 4).
+    Labels may be soft.
 
     Args:
         rewarder: the reward model to train.
@@ -76,7 +77,7 @@ class ProcessUpdater:
 
     @torch.no_grad()
     def agreements(self, solutions: Sequence[TokenSteps]) -> list[float]:
-        """Whether each step's score and label are on the same side of 0.5: 1 or 0."""
+        """1 for each step whose score and label are on the same side of 0.5, 0 for the others."""
         found = []
         for part in self._parts(solutions):
             logits = self.rewarder.score_steps([s.segment for s in part], [s.ends for s in part])

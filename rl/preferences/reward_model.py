@@ -18,9 +18,10 @@ from rl.learner.scoring import needs_mask
 from rl.learner.settings import DEFAULT_MEMORY, NO_TRAINING, MemoryConfig
 
 BIAS = "reward_bias"
-"""Key in the model's configuration: a constant that is added to every score."""
+"""Key in the model's configuration for a constant that is added to every score."""
 STEPS = "reward_steps"
-"""Key in the model's configuration: whether scores are log-odds of steps, at their last tokens."""
+"""Key in the model's configuration for whether scores are log-odds of steps, at their last
+tokens."""
 
 
 class RewardModel:
@@ -52,7 +53,7 @@ class RewardModel:
 
     @classmethod
     def from_causal(cls, causal: PreTrainedModel, memory: MemoryConfig = DEFAULT_MEMORY) -> Self:
-        """A reward model from a language model's body, used in place, and a new head of zeros.
+        """Make a reward model from a language model's body, used in place, and a new head of zeros.
 
         Raises:
             ValueError: transformers has no classifier of this architecture.
@@ -75,10 +76,10 @@ class RewardModel:
 
     @classmethod
     def load(cls, path: str | Path, device: torch.device | str = "cpu") -> Self:
-        """A saved reward model, from a folder or a hub id.
+        """Load a reward model from a folder or a hub id.
 
         Raises:
-            ValueError: there is none.
+            ValueError: there is no reward model.
         """
         local = Path(path).expanduser()
         name = str(local) if local.is_dir() else str(path)
@@ -114,14 +115,14 @@ class RewardModel:
         self.model.config.update({STEPS: value})
 
     def parameters(self) -> list[nn.Parameter]:
-        """Everything that is trained."""
+        """All trained parameters."""
         return [p for p in self.model.parameters() if p.requires_grad]
 
     def score(self, segments: Sequence[Segment]) -> Tensor:
         """The score of each answer, at its last token with loss_mask 1. ``[K]`` float64.
 
         Raises:
-            ValueError: an answer has no such token.
+            ValueError: an answer has no token with loss_mask 1.
         """
         return self.score_steps(segments, [[_last(segment.loss_mask)] for segment in segments])
 

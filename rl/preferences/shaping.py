@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 def reward_model(path: str, device: str = "auto") -> Shaping:
-    """A reward model's score of an episode's last action; 0 for an episode without an action.
+    """Scores an episode's last action by a reward model. An episode without an action scores 0.
 
     Args:
         path: a folder that ``python -m rl.reward_model`` saved, or a hub id.
-        device: device of the model; auto: the GPU if there is one.
+        device: device of the model. "auto" selects the GPU if there is one.
 
     Raises:
         ValueError: the folder holds no reward model.
@@ -43,17 +43,18 @@ def reward_model(path: str, device: str = "auto") -> Shaping:
 def process_model(
     path: str, by: Literal["min", "product"] = "min", device: str = "auto"
 ) -> Shaping:
-    """A process reward model's score of an episode's turns; 0 for an episode without an action.
+    """Scores an episode's turns by a process reward model. An episode without an action scores 0.
 
-    A turn's score is the probability that it leads to a right answer, at its last token.
+    A turn's score is the model's probability, at the turn's last token, that the turn leads to a
+    right answer.
 
     Args:
         path: a folder that ``python -m rl.reward_model process=true`` saved, or a hub id.
         by: the minimum of the turns' scores (Math-Shepherd), or their product.
-        device: device of the model; auto: the GPU if there is one.
+        device: device of the model. "auto" selects the GPU if there is one.
 
     Raises:
-        ValueError: the folder holds no reward model, or ``by`` is neither.
+        ValueError: the folder holds no reward model, or ``by`` is neither "min" nor "product".
     """
     if by not in ("min", "product"):
         raise ValueError(f"by ({by!r}) must be min or product")
@@ -90,7 +91,7 @@ def _judge(name: str, path: str, device: str, score: Score) -> Shaping:
 
 
 def _check_folder(path: str) -> None:
-    """Raise ValueError for a folder without a reward model, before the run starts."""
+    """Raise ValueError, before the run starts, unless a folder holds a reward model."""
     local = Path(path).expanduser()
     if not local.is_dir():
         return  # A hub id, or a folder that an earlier stage of the pipeline will write.
@@ -122,7 +123,7 @@ def _load(name: str, path: str, device: str) -> tuple[RewardModel, Renderer]:
 
 
 def _last_segment(member: Member) -> Segment | None:
-    """The last segment of an episode with sampled tokens; None: no segment has any."""
+    """The last segment of an episode with sampled tokens, or None if no segment has any."""
     if member.episode is None:
         raise ValueError("a reward model reads episodes, but this member has none")
     if len(member.episode.roles) > 1:
@@ -134,7 +135,7 @@ def _last_segment(member: Member) -> Segment | None:
 
 
 def _check_tokens(episode: Trajectory, segment: Segment, renderer: Renderer) -> None:
-    """Raise ValueError if the reward model's tokenizer decodes an action to another text."""
+    """Raise ValueError unless the reward model's tokenizer decodes actions to their texts."""
     last = max(t for t, m in zip(segment.turn_ids, segment.loss_mask, strict=True) if m)
     rows = zip(segment.token_ids, segment.loss_mask, segment.turn_ids, strict=True)
     said = renderer.text([token for token, mask, turn in rows if mask and turn == last])

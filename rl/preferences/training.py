@@ -1,4 +1,4 @@
-"""Training on a file of preferences or labels: data, optimizer steps, accuracy."""
+"""Training on a file of preferences or labels: loads data, makes steps, measures accuracy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rl.runtime.imitation import check_lengths
 from rl.runtime.model import device_of, dtype_of, load_tokenizer
 
 STEPS_PER_LINE = 50
-"""Steps between two lines of progress."""
+"""Number of steps between two lines of progress."""
 
 
 class Tokenized(Protocol):
@@ -52,14 +52,14 @@ class Row(Prompted, Protocol[T_co]):
 
 
 class Trainable(Protocol[T_contra]):
-    """Learns from rows, and predicts their labels."""
+    """A model that learns from rows and predicts their labels."""
 
     def update(self, rows: Sequence[T_contra], /) -> dict[str, float]:
         """Make one optimizer step; the returned metrics include ``loss`` and ``accuracy``."""
         ...
 
     def agreements(self, rows: Sequence[T_contra], /) -> list[float]:
-        """Agreement with each label, from 0 to 1."""
+        """Agreement of the model with each label, from 0 to 1."""
         ...
 
 
@@ -80,9 +80,9 @@ def open_material(
     """Load the model and the data.
 
     Args:
-        config: the settings, which name both.
+        config: the settings, which name the model and the data.
         read: reads the rows of a file.
-        report: writes a line with the number of rows.
+        report: called with a line about the number of rows.
 
     Raises:
         UsageError: the model or the data cannot be used with the settings.
@@ -126,7 +126,7 @@ def learn(
     screen: Screen,
     log: TrainingLog,
 ) -> dict[str, Any]:
-    """Make ``config.steps`` optimizer steps; each row is used once per pass.
+    """Make ``config.steps`` optimizer steps. Each pass uses each row once.
 
     Returns:
         ``steps``, ``seconds``, ``first_loss`` and ``last_loss``.

@@ -1,7 +1,8 @@
-"""Training on comparisons of answers, of a reward model or of a policy (DPO).
+"""Training of a reward model or of a policy (DPO) on comparisons of answers.
 
-A reward model rewards an answer with its head; a policy with its log-probability relative to a
-reference ("your language model is secretly a reward model", DPO). Both have Bradley-Terry's loss.
+A reward model computes an answer's reward by its head. A policy's reward is its log-probability of
+the answer, relative to a reference ("your language model is secretly a reward model", DPO). Both
+are trained with Bradley-Terry's loss.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from rl.preferences.losses import bradley_terry
 
 
 class Rewarder(Protocol):
-    """A trainable model that gives answers a reward."""
+    """A trainable model that computes rewards of answers."""
 
     def parameters(self) -> list[nn.Parameter]:
         """The trained parameters."""
@@ -37,7 +38,7 @@ class Rewarder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PairLosses:
-    """A rewarder's loss and reward differences on some comparisons."""
+    """The loss and the reward differences of some comparisons."""
 
     loss: Tensor
     """The sum over comparisons of the mean over their pairs; a scalar."""
@@ -48,7 +49,7 @@ class PairLosses:
 
     @property
     def agreements(self) -> list[float]:
-        """1 for each pair that the rewarder orders as its label does, 0 for others, 0.5 for ties.
+        """1 for each pair that the rewarder orders as its label does, 0.5 for a tie, else 0.
 
         Pairs with the label 0.5 are not counted.
         """
@@ -64,8 +65,9 @@ class PreferenceUpdater:
     Args:
         rewarder: the model to train.
         optimizer: the optimizer's settings.
-        max_tokens_per_micro_batch: maximum tokens of one forward pass, padding included. All
-            answers to a prompt share a pass, whatever their number. Results do not depend on it.
+        max_tokens_per_micro_batch: maximum number of tokens in one forward pass, including padding.
+            All answers to a prompt are in the same pass, even if they have more tokens. Results do
+            not depend on it.
 
     Raises:
         ValueError: ``max_tokens_per_micro_batch`` is below 1.
@@ -111,7 +113,7 @@ class PreferenceUpdater:
 
     @torch.no_grad()
     def agreements(self, comparisons: Sequence[TokenComparison]) -> list[float]:
-        """Whether the rewarder orders each pair as its label does: 1, 0, or 0.5 for a tie."""
+        """1 for each pair that the rewarder orders as its label does, 0.5 for a tie, else 0."""
         parts = (self._compare(part).agreements for part in self._parts(comparisons))
         return [agreement for part in parts for agreement in part]
 
@@ -120,7 +122,10 @@ class PreferenceUpdater:
         return rewards_of(self.rewarder, segments, self.max_tokens_per_micro_batch)
 
     def anchored(self, comparisons: Sequence[TokenComparison]) -> list[TokenComparison]:
-        """Copies with the current rewards as the reference, which later rewards are relative to."""
+        """Copies of the comparisons with the current rewards as their reference.
+
+        Later rewards are relative to this reference.
+        """
         rewards = iter(self.rewards([s for c in comparisons for s in c.segments]))
         return [replace(c, offsets=tuple(next(rewards) for _ in c.segments)) for c in comparisons]
 
@@ -147,7 +152,7 @@ class PreferenceUpdater:
 
 
 def checked_step(optimizer: Optimizer, loss: float) -> float:
-    """Make an optimizer step if loss and gradient are finite; returns the gradient's norm.
+    """Make an optimizer step if loss and gradient are finite, and return the gradient's norm.
 
     Raises:
         RunFailure: the loss or gradient is not finite; the weights have not changed.
@@ -177,7 +182,7 @@ def rewards_of(
     """The reward of each answer.
 
     Args:
-        rewarder: the model that gives the rewards.
+        rewarder: the model that computes the rewards.
         segments: the answers, each with its prompt.
         max_tokens: maximum tokens of one forward pass, padding included.
     """
@@ -192,12 +197,12 @@ def rewards_of(
 def cut(
     widths: Sequence[int], max_tokens: int, sizes: Sequence[int] | None = None
 ) -> Iterator[list[int]]:
-    """Positions, longest first, in parts of at most ``max_tokens`` padded tokens.
+    """Divide items into parts of at most ``max_tokens`` padded tokens, longest items first.
 
     Args:
-        widths: tokens of each item's longest row.
-        max_tokens: the bound; a longer item is a part of its own.
-        sizes: rows of each item; None: one each.
+        widths: number of tokens in each item's longest row.
+        max_tokens: maximum number of tokens. A longer item is a part by itself.
+        sizes: number of rows of each item, or None for one each.
     """
     rows = [1] * len(widths) if sizes is None else sizes
     part: list[int] = []

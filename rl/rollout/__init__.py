@@ -1,1 +1,1 @@
-"""Rollouts: an environment, a policy and tasks become trajectories."""
+"""Rollouts: a policy plays tasks of an environment, and trajectories record them."""

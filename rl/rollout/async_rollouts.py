@@ -1,13 +1,13 @@
 """Asynchronous rollouts: groups are played ahead of the learner, within the staleness bound.
 
-With ``staleness=n`` and B groups per update, group number k (from 0) starts when at least
-``k // B - n`` updates are done: AReaL's capacity law (Fu et al., arXiv 2505.24298, section 4.1).
-An update takes finished groups, the oldest first. It waits for a slow group only if the group would
-be more than n updates old in any later update. Hence no update uses older groups, and no group is
+With ``staleness=n`` and B groups per update, group number k (from 0) starts when at least ``k // B
+- n`` updates are done. This is AReaL's capacity law (Fu et al., arXiv 2505.24298, section 4.1). An
+update takes finished groups, oldest first. It waits for a slow group only if the group would be
+more than n updates old in any later update. Therefore no update uses older groups, and no group is
 discarded.
 
-With dynamic sampling (DAPO, arXiv 2503.14476, section 3.2) a group whose returns are all equal is
-replaced at once by a group of another task, at most ``max_draws - 1`` times.
+With dynamic sampling (DAPO, arXiv 2503.14476, section 3.2), a group whose returns are all equal is
+immediately replaced by a group of another task, at most ``max_draws - 1`` times.
 
 Episodes continue while weights change. Each token records the version that sampled it.
 """
@@ -27,18 +27,19 @@ from rl.rollout.token_table import from_table, to_table
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup
 
 Play = Callable[[int, int, int], Awaitable[TrajectoryGroup]]
-"""Called with a slot's number, the index of its draw and the task; returns the group."""
+"""Function that plays a group, called with the slot's number, the index of the draw, and the
+task."""
 
 
 @dataclass(slots=True)
 class Slot:
-    """A place in a future update, and the groups played for it."""
+    """A place in a future update, and the groups that were played for it."""
 
     number: int
     tasks: list[int]
-    """Tasks drawn for the slot; the groups of all but the last had equal returns."""
+    """Tasks drawn for the slot. The groups of all but the last task had equal returns."""
     begun_at: int
-    """Number of updates done when the slot started."""
+    """Number of updates that were done when the slot started."""
     played: list[TrajectoryGroup] = field(default_factory=list)
     """The finished groups of the tasks."""
     done: bool = False
@@ -77,8 +78,8 @@ class GroupStream:
     """Plays groups in the background.
 
     Args:
-        play: plays a group; its randomness depends only on the slot's number and the draw.
-        draw: returns the next tasks, given their number.
+        play: plays a group. Its randomness depends only on the slot's number and the draw.
+        draw: returns the next tasks; its argument is their number.
         finished: called with each task and its finished group.
         prompts: groups per update.
         staleness: largest age of a group, in updates.
@@ -102,16 +103,17 @@ class GroupStream:
         self._staleness = staleness
         self._max_draws = max_draws
         self._begun = 0
-        """Number of slots started in the whole run."""
+        """Number of slots that were started in the whole run."""
         self._slots: dict[int, Slot] = {}
-        """Slots without an update, by number; finished slots in the order of their ends."""
+        """Slots that no update has taken, by number. Finished slots are in the order of their
+        ends."""
         self._taken: list[Slot] = []
-        """Slots of the update in progress."""
+        """Slots that the current update has taken."""
         self._running: dict[int, asyncio.Task[None]] = {}
         self._done = asyncio.Event()
 
     async def take(self, updates: int) -> list[TrajectoryGroup]:
-        """The groups of the next update; the others continue, and new ones start.
+        """Wait for the groups of the next update. Other groups continue, and new ones start.
 
         Args:
             updates: number of updates done.
@@ -121,7 +123,7 @@ class GroupStream:
             and so on.
 
         Raises:
-            BaseException: the exception that playing a group raised.
+            BaseException: playing a group raised this exception.
         """
         self._begin(updates)
         while True:
@@ -138,7 +140,7 @@ class GroupStream:
         return [group for draw in draws for group in draw if group is not None]
 
     def learned(self, updates: int) -> None:
-        """Record that the update is done, and start as many new slots."""
+        """Record that the update is done, and start the same number of new slots."""
         self._taken = []
         self._begin(updates)
 
@@ -156,7 +158,7 @@ class GroupStream:
         )
 
     def load_state_dict(self, state: Mapping[str, Any], updates: int) -> None:
-        """Restore a state: unfinished groups restart with the same tasks and seeds."""
+        """Restore a state. Unfinished groups restart with the same tasks and seeds."""
         self._begun = state["begun"]
         played_of = iter(_played(state))
         for one in state["ahead"]:
@@ -200,7 +202,7 @@ class GroupStream:
         task.add_done_callback(done)
 
     async def _fill(self, slot: Slot) -> None:
-        """Play tasks for a slot until returns differ or ``max_draws`` is reached."""
+        """Play tasks for a slot until a group's returns differ or ``max_draws`` is reached."""
         while True:
             draw = len(slot.played)
             if draw == len(slot.tasks):
@@ -221,7 +223,7 @@ class GroupStream:
                 task.result()
 
     def _chosen(self, updates: int) -> list[Slot] | None:
-        """The slots of the next update; None: the update must wait."""
+        """The slots of the next update, or None if the update must wait."""
         done = [slot for slot in self._slots.values() if slot.done]
         chosen = sorted(done, key=lambda slot: slot.begun_at)[: self._prompts]
         if len(chosen) < self._prompts:

@@ -1,4 +1,4 @@
-"""One attempt at an episode, and its copies between two turns."""
+"""One attempt at an episode. It can be copied between two turns."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from rl.rollout.trajectory import Trajectory
 
 @dataclass(slots=True)
 class Attempt:
-    """One attempt at an episode; the caller closes the environment."""
+    """One attempt at an episode. The caller closes its environment."""
 
     env: TextEnv[Any, Any]
     trajectory: Trajectory
     recorder: Recorder
     """Records the environment's tool calls in the trajectory."""
     agents: dict[str, TokenAgent] = field(default_factory=dict)
-    """By role, in the order of their first turns."""
+    """Agents by role, in the order of their first turns."""
 
     async def fork(self, record: Trajectory, reseed: int | None = None) -> Attempt:
-        """A copy in the same state, recorded in ``record``; the original stays unchanged.
+        """A copy in the same state, recorded in ``record``. The original stays unchanged.
 
         Args:
             record: receives a copy of the record so far.
-            reseed: seed of the copy's environment; None: both continue with the same randomness.
+            reseed: seed of the copy's environment. If None, both continue with the same random
+                numbers.
 
         Raises:
             EnvFailure, NotForkable: the environment cannot be copied.

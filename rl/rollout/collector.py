@@ -18,7 +18,7 @@ from rl.rollout.vine import VineConfig, value_turns
 
 
 class RolloutFailure(RunFailure):
-    """Raised when too many episodes of a collection failed, or when none had a turn."""
+    """Raised when too many episodes of a collection failed, or no episode had a turn."""
 
 
 class Collector:
@@ -26,7 +26,7 @@ class Collector:
 
     Args:
         context: what the episodes share.
-        vine: how the turns of collected episodes are valued; None: turns have no values.
+        vine: settings of the values of turns, or None if turns have no values.
     """
 
     def __init__(self, context: EpisodeContext, vine: VineConfig | None = None) -> None:
@@ -40,13 +40,13 @@ class Collector:
 
         Args:
             tasks: indices into the environment's split.
-            group_size: members of each group; they start in the same state.
+            group_size: number of members of each group, which all start in the same state.
             seed_key: (seed, step, ...), different for each collection of a run. The sampling seed
                 of a turn depends only on this key, the task's position in ``tasks``, the member and
                 the turn.
 
         Returns:
-            One group per task, in the order of ``tasks``, failed members included.
+            One group per task, in the order of ``tasks``, including failed members.
 
         Raises:
             RolloutFailure: more than ``limits.max_failed`` of the episodes failed, or no episode
@@ -68,7 +68,7 @@ class Collector:
     async def collect_group(
         self, task: int, group_size: int, seed_key: tuple[int, ...]
     ) -> TrajectoryGroup:
-        """Play one group, as :meth:`collect` plays each of its groups.
+        """Play one group in the same way as :meth:`collect`.
 
         Args:
             task: index into the environment's split.
@@ -76,7 +76,7 @@ class Collector:
             seed_key: the collection's key, followed by the task's position.
 
         Returns:
-            The group, failed members included. The caller collects groups and calls :meth:`check`.
+            The group, including failed members. The caller must call :meth:`check` for its groups.
         """
         members = [self._episode(task, member, seed_key) for member in range(group_size)]
         return TrajectoryGroup(await self._play_valued(members))
@@ -101,7 +101,7 @@ class Collector:
         return self.context.make_env()
 
     def check(self, trajectories: Sequence[Trajectory]) -> None:
-        """Raise if too many episodes of a collection failed.
+        """Check that not too many episodes of a collection failed.
 
         Raises:
             RolloutFailure: as :meth:`collect`.

@@ -1,4 +1,4 @@
-"""What all episodes of a collection share: the environment, the policy, limits and reports."""
+"""The environment, policy, limits and reports that all episodes of a collection share."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ class EpisodeLimits:
     context_length: int
     """The model's context window, in tokens."""
     episode_tokens: int = 0
-    """Sampled tokens of an episode over all turns; 0: only the context window limits them."""
+    """Maximum number of sampled tokens in an episode, over all turns. If 0, only the context
+    window limits them."""
     episode_timeout_s: float = 3600.0
-    """Wall-clock seconds of an attempt, without the time that its requests wait in the policy's
-    queue. An attempt that takes longer fails and is retried."""
+    """Wall-clock seconds of an attempt, not counting the time that its requests wait in the
+    policy's queue. An attempt that takes longer fails and is retried."""
     retries: int = 2
-    """How often an episode restarts after a retryable failure."""
+    """Number of restarts of an episode after retryable failures."""
     max_failed: float = 0.25
-    """The largest share of failed episodes in a collection."""
+    """Maximum share of failed episodes in a collection."""
     requests_at_once: int = 0
-    """Concurrent requests of one episode, for agents that send several; 0: no limit."""
+    """Maximum number of concurrent requests of one episode, for agents that send several. 0 sets
+    no limit."""
 
 
 @runtime_checkable
@@ -39,13 +41,13 @@ class Queueing(Protocol):
     """A service with a queue of callers."""
 
     async def ready(self) -> None:
-        """Return when the queue is short."""
+        """Wait until the queue is short."""
         ...
 
 
 @dataclass(kw_only=True)
 class EpisodeContext:
-    """What all episodes of a collection share."""
+    """Everything that the episodes of a collection share."""
 
     env_id: str
     """The environment's full id."""
@@ -54,14 +56,14 @@ class EpisodeContext:
     services: Mapping[str, Any]
     """The services of ``TextEnv.open_services``; the caller opens and closes them."""
     policy: Policy
-    """Samples the completions."""
+    """The policy, which samples the completions."""
     renderer: Renderer
-    """Turns messages into tokens."""
+    """The renderer, which turns messages into tokens."""
     sampling: SamplingParams
     """How completions are sampled."""
     limits: EpisodeLimits
     activities: Activities = field(default_factory=Activities)
-    """Episodes report here what they wait for."""
+    """Where episodes report what they wait for."""
     on_episode: Callable[[], None] = lambda: None
     """Called at the end of each episode."""
 
@@ -70,7 +72,7 @@ class EpisodeContext:
         return envs.make_from(self.env_id, self.options, self.services)
 
     async def services_ready(self) -> None:
-        """Wait until the queue of each service is short: another turn would only lengthen it."""
+        """Wait until the queue of each service is short; another turn would only lengthen it."""
         for service in self._queueing:
             await service.ready()
 

@@ -1,6 +1,6 @@
 """Choice of the tasks of a step: uniform, from easy to hard, or by failure rate.
 
-The ``state_dict`` holds a curriculum's whole state, so that a resumed run plays the same tasks.
+``state_dict`` returns the whole state of a curriculum, so that a resumed run plays the same tasks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rl.rollout.task_order import TaskOrder
 
 _STREAM = 0x6B31
-"""Separates a curriculum's random numbers from those of the task order with the same seed."""
+"""Makes a curriculum's random numbers differ from those of the task order with the same seed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,17 +23,17 @@ class CurriculumConfig:
     """Choice of the tasks of a training step."""
 
     order: Literal["uniform", "easy-to-hard", "prioritized"] = "uniform"
-    """uniform: each task once per pass; easy-to-hard: sorted by the environment's difficulty;
+    """uniform: each task once per pass. easy-to-hard: sorted by the environment's difficulty.
     prioritized: in proportion to 1 - success rate (Kimi k1.5)."""
     pool: int = 0
-    """Number of tasks to choose from, drawn once; 0: all tasks of the split."""
+    """Number of tasks to choose from, drawn once; 0 for all tasks of the split."""
     ramp_steps: int = 0
-    """Steps for which easy-to-hard sorts tasks; 0: all steps of the run."""
+    """Number of steps for which easy-to-hard sorts tasks; 0 for all steps of the run."""
     max_draws: int = 1
-    """From 2 on, groups whose returns are all equal are replaced (DAPO's dynamic sampling). This is
-    the largest number of draws per step; with staleness, per group of the step."""
+    """Maximum number of draws per step or, with staleness, per group of the step. From 2 on,
+    groups whose returns are all equal are replaced (DAPO's dynamic sampling)."""
     keep: float = 1.0
-    """Share of a step's groups to learn from: those whose returns differ most (StarPO-S)."""
+    """Share of a step's groups to learn from: the groups whose returns differ most (StarPO-S)."""
 
     def __post_init__(self) -> None:
         for key, least in (("pool", 0), ("ramp_steps", 0), ("max_draws", 1)):
@@ -48,7 +48,9 @@ class CurriculumConfig:
 
 
 class Curriculum:
-    """Each task once per pass, in a new order per pass; base class of the other curricula.
+    """Uniform choice: each task once per pass, in a new order per pass.
+
+    This is also the base class of the other curricula.
 
     Args:
         tasks: indices into the split.
@@ -59,11 +61,11 @@ class Curriculum:
         self.tasks = tasks
         self.seed = seed
         self.position = 0
-        """Number of tasks taken."""
+        """Number of tasks taken so far."""
         self._order = TaskOrder(len(tasks), seed)
 
     def take(self, count: int) -> list[int]:
-        """The next tasks."""
+        """Take the next tasks."""
         places = self._order.take(self.position, count)
         self.position += count
         return [self.tasks[place] for place in places]
@@ -87,7 +89,7 @@ class EasyToHard(Curriculum):
         tasks: indices into the split.
         seed: seed of the order.
         length: number of sorted tasks.
-        difficulty: returns the difficulty of a task; equally hard tasks keep the uniform order.
+        difficulty: returns the difficulty of a task. Equally hard tasks keep the uniform order.
 
     Raises:
         ValueError: all sorted tasks are equally hard.
@@ -107,18 +109,18 @@ class EasyToHard(Curriculum):
             )
 
     def take(self, count: int) -> list[int]:
-        """As the base class's."""
+        """Take the next tasks, the easiest first while the ramp lasts."""
         start = self.position
         early = self._sorted[start : start + count]
         self.position += len(early)
         return early + super().take(count - len(early))
 
     def state_dict(self) -> dict[str, Any]:
-        """As the base class's, with the length of the ramp: a longer resumed run keeps the ramp."""
+        """The state, including the length of the ramp, which a longer resumed run keeps."""
         return {**super().state_dict(), "length": len(self._sorted)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """As the base class's."""
+        """Restore a state."""
         super().load_state_dict(state)
         self._sort(state["length"])
 
@@ -130,19 +132,19 @@ class EasyToHard(Curriculum):
 class Prioritized(Curriculum):
     """Tasks in proportion to 1 - s, where s is a task's success rate so far.
 
-    Kimi k1.5 (arXiv:2501.12599, section 2.3.4) does not say over which episodes: here s covers all
-    episodes of the task. A task that was never played has s = 0. A draw holds no task twice. Tasks
-    that never failed complete a draw that the others cannot fill.
+    Kimi k1.5 (arXiv:2501.12599, section 2.3.4) does not say over which episodes s is computed; here
+    it covers all episodes of the task. A task that was never played has s = 0. No draw contains a
+    task twice. If the other tasks cannot fill a draw, tasks that never failed complete it.
     """
 
     def __init__(self, tasks: Sequence[int], seed: int) -> None:
         super().__init__(tasks, seed)
         self._places = None if isinstance(tasks, range) else {t: i for i, t in enumerate(tasks)}
         self._played: dict[int, tuple[float, int]] = {}
-        """By index in ``tasks``: the sum of outcomes, and the number of episodes."""
+        """The sum of outcomes and the number of episodes, by index in ``tasks``."""
 
     def take(self, count: int) -> list[int]:
-        """As the base class's."""
+        """Restore a state."""
         rng = np.random.default_rng([self.seed, _STREAM, self.position])
         self.position += count
         places: list[int] = []
@@ -151,13 +153,13 @@ class Prioritized(Curriculum):
         return [self.tasks[place] for place in places]
 
     def learn(self, task: int, successes: Sequence[float]) -> None:
-        """As the base class's."""
+        """Update a task's success rate with the outcomes of its episodes."""
         place = task if self._places is None else self._places[task]
         total, count = self._played.get(place, (0.0, 0))
         self._played[place] = (total + sum(successes), count + len(successes))
 
     def weights(self) -> NDArray[np.float64]:
-        """1 - s of every task, where s is its success rate."""
+        """The weight 1 - s of every task, where s is the task's success rate."""
         weights = np.ones(len(self.tasks))
         for place, (total, count) in self._played.items():
             if count:
@@ -166,11 +168,11 @@ class Prioritized(Curriculum):
         return weights
 
     def state_dict(self) -> dict[str, Any]:
-        """As the base class's, with the success rates."""
+        """The state, including the success rates."""
         return {**super().state_dict(), "played": dict(self._played)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """As the base class's."""
+        """Draw the next tasks."""
         super().load_state_dict(state)
         self._played = dict(state["played"])
 
@@ -190,14 +192,14 @@ def make_curriculum(
     run_length: int,
     difficulty: Callable[[int], float],
 ) -> Curriculum:
-    """The curriculum of a configuration.
+    """Make the curriculum of a configuration.
 
     Args:
         config: the settings.
         num_tasks: number of tasks in the split.
         seed: seed of the run.
         run_length: number of tasks in the ramp, or in the whole run.
-        difficulty: returns the difficulty of a task; only easy-to-hard calls it.
+        difficulty: returns the difficulty of a task. Only easy-to-hard calls it.
 
     Raises:
         ValueError: the environment defines no difficulty, or all tasks are equally hard.

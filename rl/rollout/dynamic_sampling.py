@@ -1,10 +1,10 @@
-"""Choice of the groups that an update learns from.
+"""Choice of the groups from which an update learns.
 
-Dynamic sampling (DAPO, arXiv:2503.14476, section 3.2): if all returns of a group are equal, every
-advantage is 0. The update leaves such groups out, and the same number of other tasks is drawn until
-the batch is full or ``max_draws`` is reached. A draw completes before the next one starts, so that
-slow episodes are not under-represented. Asynchronous rollouts replace single groups instead, see
-:mod:`rl.rollout.async_rollouts`.
+If all returns of a group are equal, every advantage is 0. With dynamic sampling (DAPO,
+arXiv:2503.14476, section 3.2), the update leaves such groups out, and the same number of other
+tasks is drawn until the batch is full or ``max_draws`` is reached. A draw completes before the next
+one starts, so that slow episodes are not under-represented. Asynchronous rollouts replace single
+groups instead, see :mod:`rl.rollout.async_rollouts`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from statistics import pstdev
 from rl.rollout.trajectory import TrajectoryGroup
 
 Draw = Callable[[int, int], Awaitable[list[TrajectoryGroup]]]
-"""Called with the number of groups and the index of the draw; returns the groups."""
+"""Function that plays groups, called with their number and the index of the draw."""
 
 
 async def fill(draw: Draw, count: int, max_draws: int) -> list[TrajectoryGroup]:
@@ -24,8 +24,8 @@ async def fill(draw: Draw, count: int, max_draws: int) -> list[TrajectoryGroup]:
 
     Args:
         draw: plays new tasks.
-        count: groups of an update.
-        max_draws: largest number of draws; with 1 the first draw is final.
+        count: number of groups of an update.
+        max_draws: maximum number of draws. With 1, the first draw is final.
 
     Returns:
         All played groups, in the order of the draws.
@@ -42,15 +42,15 @@ async def fill(draw: Draw, count: int, max_draws: int) -> list[TrajectoryGroup]:
 def drop_uninformative(
     groups: Sequence[TrajectoryGroup], count: int, max_draws: int, keep: float
 ) -> None:
-    """Mark groups that the update leaves out as ``dropped``.
+    """Mark the groups that the update leaves out as ``dropped``.
 
     Fewer than ``count`` groups may remain. If all returns are equal in every group, the groups of
     the first draw remain.
 
     Args:
         groups: all groups played for the step, in the order of the draws.
-        count: groups of an update.
-        max_draws: 1: no dynamic sampling.
+        count: number of groups of an update.
+        max_draws: maximum number of draws; 1 means no dynamic sampling.
         keep: the share for :func:`keep_widest`.
     """
     for group in groups:
@@ -65,7 +65,8 @@ def drop_uninformative(
 def keep_widest(groups: Sequence[TrajectoryGroup], share: float) -> None:
     """Keep the groups with the greatest standard deviation of returns; drop the others.
 
-    The filter of StarPO-S (RAGEN, arXiv:2504.20073, section 4.2), which keeps a quarter.
+    This is the filter of StarPO-S (RAGEN, arXiv:2504.20073, section 4.2), which keeps a quarter of
+    the groups.
 
     Args:
         groups: groups of a step; groups that are already dropped do not count.

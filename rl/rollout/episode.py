@@ -1,7 +1,7 @@
 """One episode with its roles, deadline and retries, from the first attempt to the record.
 
-An error that the agent did not cause is a failure of this episode alone: the episode has no reward
-and enters no baseline. A timeout is such a failure, because time measures the machine.
+An error that the agent did not cause makes only this episode fail: it has no reward and enters no
+baseline. A timeout is such a failure, because time depends on the machine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tools.owner import acting_for
 
 logger = logging.getLogger(__name__)
 LARGEST_NUMBER = 1e15
-"""Limit of a reward or score: squares of returns must fit into the learner's 32 bits."""
+"""Largest magnitude of a reward or score. Squares of returns must fit into 32-bit floats."""
 _SHORTEST_CHECK_S = 0.05
 _NAMES = {
     GENERATE: "the policy",
@@ -41,7 +41,7 @@ _NAMES = {
 
 
 class EpisodeTimeout(RuntimeError):
-    """Raised when an attempt exceeds ``episode_timeout_s``; the agent is not the cause."""
+    """Raised when an attempt exceeds ``episode_timeout_s``, which is not the agent's fault."""
 
     retryable = True
 
@@ -80,17 +80,18 @@ class Episode:
         self.env_seed = seed_of(*seed_key)
         self.attempt = 0
         self.starts: list[Attempt] = []
-        """With ``keeps_starts``: copies from the start of each turn of the last attempt. The caller
-        closes them with :meth:`close_starts`. The last copy may be of a turn without an action."""
+        """With ``keeps_starts``: a copy from the start of each turn of the last attempt. The
+        caller closes the copies with :meth:`close_starts`. The last copy may belong to a turn
+        without an action."""
         self._keeps_starts = keeps_starts
         self._activity: Activity
-        """Reports what the episode waits for, while it is played."""
+        """Reports what the episode waits for while it is played."""
         self._num_asked = 0
-        """Requests that wait for the policy."""
+        """Number of requests that wait for the policy."""
 
     @property
     def session(self) -> str:
-        """The policy's name for this attempt."""
+        """Name of this attempt in requests to the policy."""
         return "/".join(map(str, (*self.seed_key, self.task, self.member, self.attempt)))
 
     async def play(self) -> Trajectory:
@@ -144,7 +145,7 @@ class Episode:
     async def _failure_of(
         self, trajectory: Trajectory
     ) -> EnvFailure | PolicyFailure | EpisodeTimeout | None:
-        """Record one attempt in ``trajectory``; returns the failure, or None."""
+        """Record one attempt in ``trajectory``, and return its failure or None."""
         attempt, failure, unclosed = None, None, None
         try:
             async with self._in_time():
@@ -162,7 +163,7 @@ class Episode:
         return failure or unclosed
 
     def _waited_for(self) -> str:
-        """Name of what the episode waits for now."""
+        """Name of the component for which the episode waits now."""
         return _NAMES[self._activity.state]
 
     def _on_tool(self, busy: bool) -> None:
@@ -180,13 +181,13 @@ class Episode:
         )
 
     async def _open(self, trajectory: Trajectory) -> Attempt:
-        """An attempt with an open environment, which the caller closes."""
+        """An attempt with an open environment. The caller closes the environment."""
         env = self.context.make_env()
         env.tool_tap = recorder = Recorder(calls=trajectory.calls, tools=trajectory.tools)
         return Attempt(env, trajectory, recorder)
 
     async def _begin(self, attempt: Attempt) -> None:
-        """Bring an open attempt to its first turn."""
+        """Prepare an open attempt for its first turn."""
         env = attempt.env
         reset = env.areset(seed=self.env_seed, options={"task": self.task})
         observation, _ = await reset
@@ -194,7 +195,7 @@ class Episode:
         self._listen(attempt, observation)
 
     async def _close(self, env: TextEnv[Any, Any]) -> EnvFailure | None:
-        """Close an environment; returns the failure, or None."""
+        """Close an environment, and return the failure or None."""
         try:
             with self._blamed():
                 async with asyncio.timeout(env.options.step_timeout_s):
@@ -239,7 +240,7 @@ class Episode:
                 self._listen(attempt, result.observation)
 
     def _listen(self, attempt: Attempt, observation: str) -> None:
-        """Give ``observation`` to the role that acts next; a new role starts a conversation."""
+        """Pass ``observation`` to the role that acts next. A new role starts a conversation."""
         context, env, trajectory = self.context, attempt.env, attempt.trajectory
         if env.role in attempt.agents:
             agent = attempt.agents[env.role]
@@ -261,7 +262,7 @@ class Episode:
 
     @contextmanager
     def _generating(self) -> Iterator[None]:
-        """Report that the episode waits for the policy; on exit, for the environment."""
+        """Report that the episode waits for the policy and, on exit, for the environment."""
         policy, activity = self.context.policy, self._activity
         queued_s = policy.queued_s(self.session)
         activity.enter(GENERATE)
@@ -280,7 +281,10 @@ class Episode:
 
     @asynccontextmanager
     async def _in_time(self) -> AsyncIterator[None]:
-        """Raise EpisodeTimeout if the body exceeds the limit; the policy's queue does not count."""
+        """Raise EpisodeTimeout if the body exceeds the limit.
+
+        Time in the policy's queue does not count.
+        """
         policy, session = self.context.policy, self.session
         limit_s = self.context.limits.episode_timeout_s
         loop = asyncio.get_running_loop()
@@ -319,7 +323,7 @@ class Episode:
 
     @contextmanager
     def _blamed(self) -> Iterator[None]:
-        """Turn any error of an environment's code into a failure of this episode."""
+        """Turn any error in an environment's code into a failure of this episode."""
         try:
             yield
         except EnvFailure:
@@ -336,7 +340,7 @@ class Episode:
 
 
 async def play_episodes(context: EpisodeContext, episodes: Sequence[Episode]) -> list[Trajectory]:
-    """Play episodes concurrently; returns their records in the same order."""
+    """Play episodes concurrently, and return their records in the same order."""
     context.policy.begin([episode.session for episode in episodes])
     async with asyncio.TaskGroup() as running:
         played = [running.create_task(episode.play()) for episode in episodes]
@@ -344,7 +348,7 @@ async def play_episodes(context: EpisodeContext, episodes: Sequence[Episode]) ->
 
 
 def outcome_of(trajectory: Trajectory, env: TextEnv[Any, Any]) -> float:
-    """How right a finished episode of ``env`` is, from 0 to 1."""
+    """The success of a finished episode of ``env``, from 0 to 1."""
     return share_of_success(trajectory, env.success_score, env.reward_range)
 
 
@@ -372,7 +376,7 @@ def _turn(
 
 
 def _numbers(kind: str, values: Mapping[str, Any]) -> dict[str, float]:
-    """An environment's numbers as floats; anything else fails the episode."""
+    """An environment's numbers as floats. Anything else makes the episode fail."""
     try:
         numbers = {str(name): float(value) for name, value in values.items()}
     except (TypeError, ValueError) as error:
@@ -385,7 +389,7 @@ def _numbers(kind: str, values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _tool_call(call: EnvToolCall) -> EnvToolCall:
-    """The call as the record holds it; the record must be valid JSON."""
+    """The call in the form of the record, which must be valid JSON."""
     if not isinstance(call, EnvToolCall):
         raise TypeError(f"tool_calls must hold EnvToolCalls, not {type(call).__name__}")
     made = EnvToolCall(call.name, dict(call.arguments), call.text, call.error, call.cost)

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 
 class TaskOrder:
-    """An endless sequence of task indices, determined by the number of tasks and the seed.
+    """An endless sequence of task indices. The number of tasks and the seed determine it.
 
-    A position is the whole state: a resumed run neither repeats nor skips a task.
+    A position in the sequence is the whole state, so a resumed run neither repeats nor skips a
+    task.
     """
 
     def __init__(self, num_tasks: int, seed: int) -> None:
@@ -20,7 +21,7 @@ class TaskOrder:
         self._pass: tuple[int, NDArray[np.int64]] | None = None
 
     def take(self, start: int, count: int) -> list[int]:
-        """``count`` tasks of the sequence, from position ``start`` on."""
+        """``count`` tasks of the sequence, starting at position ``start``."""
         return list(self._from(start, count))
 
     def _from(self, start: int, count: int) -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""The record of an episode: tokens, turns, ending, and what a replay needs."""
+"""The record of an episode: tokens, turns, ending, and everything that a replay needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from envs.episode import EnvToolCall, StopReason
 from envs.record import EpisodeId, RecordedCall, RecordedTool
 
 EQUAL = 1e-9
-"""Returns count as equal if they differ by at most this share of the largest reward."""
+"""Relative tolerance for equal returns, as a share of the largest reward."""
 
 __all__ = [
     "NOT_SAMPLED",
@@ -29,44 +29,44 @@ __all__ = [
 
 @dataclass(slots=True)
 class Turn:
-    """One action and the environment's answer."""
+    """One action and the environment's reply."""
 
     action: str
     """The text that the environment received."""
     observation: str
     finish_reason: str
     num_tokens: int
-    """Sampled tokens."""
+    """Number of sampled tokens."""
     rewards: dict[str, float] = field(default_factory=dict)
-    """Named contributions that add up to the turn's reward."""
+    """Contributions by name, which add up to the turn's reward."""
     scores: dict[str, float] = field(default_factory=dict)
     tool_calls: list[EnvToolCall] = field(default_factory=list)
-    """The agent's calls, malformed ones included. ``Trajectory.calls`` records the requests that
+    """The agent's calls, including malformed ones. ``Trajectory.calls`` records the requests that
     reached tool services, with the data that a replay needs."""
     generate_s: float = 0.0
-    """Seconds between the request to the policy and its answer."""
+    """Seconds from the request to the policy until its answer."""
     env_s: float = 0.0
     """Seconds in the environment's step."""
     role: str = ""
-    """The role that acted, in an episode of several roles."""
+    """The role that acted, in an episode with several roles; otherwise empty."""
     value: float | None = None
-    """Monte Carlo value of the state at the start of the turn (``rl.rollout.vine``)."""
+    """Monte Carlo value of the state at the start of the turn (``rl.rollout.vine``), or None."""
 
     @property
     def reward(self) -> float:
-        """The turn's reward: the sum of its contributions."""
+        """The turn's reward, which is the sum of its contributions."""
         return sum(self.rewards.values())
 
 
 @dataclass(slots=True)
 class Continuations:
-    """Counts of the continuations that valued an episode's turns; none of them is trained on."""
+    """Numbers of the continuations that valued an episode's turns. None is trained on."""
 
     count: int = 0
     failed: int = 0
-    """Failed continuations, which count in no value."""
+    """Number of failed continuations, which count in no value."""
     num_sampled: int = 0
-    """Sampled tokens of the other continuations."""
+    """Number of sampled tokens in the other continuations."""
 
 
 @dataclass(slots=True)
@@ -79,43 +79,44 @@ class Trajectory:
     """Index of the task in its split."""
     seed: int
     member: int
-    """Index in its group."""
+    """Index of the episode in its group."""
     segments: list[Segment] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
     terminated: bool = False
     truncated: bool = False
     stop_reason: str | None = None
-    """Set exactly when truncated."""
+    """Reason of a truncation. None if the episode was not truncated."""
     failure: str | None = None
-    """The infrastructure failure, if any: the episode has no reward and enters no baseline."""
+    """The infrastructure failure, or None. A failed episode has no reward and enters no
+    baseline."""
     attempts: int = 1
-    """Number of attempts: the first and one for each retry."""
+    """Number of attempts, including the first."""
     shaping: dict[str, float] = field(default_factory=dict)
-    """Named contributions in addition to the environment's rewards (``rl.credit.shaping``)."""
+    """Contributions by name that are added to the environment's rewards (``rl.credit.shaping``)."""
     reward_weight: float = 1.0
-    """Weight of the environment's rewards in training; ``reward`` itself is unweighted."""
+    """Weight of the environment's rewards in training. ``reward`` itself is not weighted."""
     outcome: float | None = None
-    """How right the episode is, from 0 to 1, by the environment's score or the return's place in
-    its range. None: the episode failed, or the file is older than this field."""
+    """Success of the episode from 0 to 1: the environment's score, or the return as a share of its
+    range. None if the episode failed, or if the file is older than this field."""
     part: str = ""
-    """In a mixture of environments: the name of the part that was played. The id, the options and
-    the task are the part's."""
+    """In a mixture of environments, the name of the part that was played. The id, the options and
+    the task then belong to the part."""
     system: str | None = None
     """The system message."""
     observation: str = ""
     """The first observation."""
     calls: list[RecordedCall] = field(default_factory=list)
-    """Requests to tools and their results, from which ``envs.replay`` plays the episode again."""
+    """Requests to tools and their results. ``envs.replay`` uses them to play the episode again."""
     tools: dict[str, RecordedTool] = field(default_factory=dict)
     """Descriptions of the tools, by service."""
     continuations: Continuations = field(default_factory=Continuations)
-    """The continuations that valued the turns."""
+    """Numbers of the continuations that valued the turns."""
     advantages: Sequence[float] = ()
-    """For callbacks: the advantage of each trained token, role after role. Files do not contain
-    it, and a learner in another process leaves it empty."""
+    """The advantage of each trained token, one role after the other, for callbacks. Files do not
+    contain it, and a learner in another process leaves it empty."""
 
     def fail(self, failure: Exception) -> None:
-        """Record a failure, which replaces any other ending."""
+        """Record a failure. It replaces any other ending."""
         self.failure = f"{type(failure).__name__}: {failure}"
         self.terminated, self.truncated, self.stop_reason = False, False, None
         self.outcome = None
@@ -129,17 +130,17 @@ class Trajectory:
 
     @property
     def reward(self) -> float:
-        """Undiscounted return: the sum of the turns' rewards."""
+        """The undiscounted return, which is the sum of the turns' rewards."""
         return sum(turn.reward for turn in self.turns)
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The roles that acted, in the order of their first turns; an only role has no name."""
+        """The roles that acted, in the order of their first turns. A single role has no name."""
         return tuple(dict.fromkeys(segment.role for segment in self.segments)) or ("",)
 
     @property
     def named_roles(self) -> tuple[str, ...]:
-        """The roles that acted or were paid; none in an episode of one role."""
+        """The roles that acted or were rewarded. Empty in an episode with one role."""
         if not any(self.roles):
             return ()
         paid = (_owner(name, turn) for turn in self.turns for name in turn.rewards)
@@ -148,8 +149,8 @@ class Trajectory:
     def rewards_of(self, role: str) -> list[float]:
         """The reward of a role at each turn of the episode.
 
-        In an episode of named roles a contribution called ``ROLE/NAME`` belongs to that role, even
-        if the role never acts. Any other contribution belongs to the role that acted.
+        In an episode with named roles, a contribution called ``ROLE/NAME`` belongs to that role,
+        even if the role never acts. Any other contribution belongs to the role that acted.
         """
         named = any(self.roles)
         return [
@@ -163,17 +164,17 @@ class Trajectory:
 
     @property
     def shaping_sum(self) -> float:
-        """What all shapings add."""
+        """The sum of the contributions of all shapings."""
         return sum(self.shaping.values())
 
     @property
     def shaped_reward(self) -> float:
-        """What advantages see: the weighted return plus all shapings."""
+        """The return from which advantages are computed: the weighted return plus all shapings."""
         return self.reward_weight * self.reward + self.shaping_sum
 
     @property
     def rewards(self) -> dict[str, float]:
-        """Named contributions over all turns."""
+        """The contributions of all turns, summed by name."""
         total: dict[str, float] = {}
         for turn in self.turns:
             for name, value in turn.rewards.items():
@@ -194,7 +195,7 @@ class Trajectory:
         return sum(int(np.count_nonzero(segment.loss_mask)) for segment in self.segments)
 
     def check(self) -> None:
-        """Assert every invariant; called before any training on the trajectory.
+        """Assert every invariant. This is called before any training on the trajectory.
 
         Raises:
             AssertionError: the record contradicts itself.
@@ -210,7 +211,7 @@ class Trajectory:
             self._check_turns()
 
     def _check_turns(self) -> None:
-        """Assert that the masks select as many tokens of each turn as the turn records."""
+        """Assert that the masks select the recorded number of tokens of each turn."""
         selected: Counter[int] = Counter()
         for segment in self.segments:
             trained = np.asarray(segment.loss_mask, dtype=np.bool_)
@@ -222,7 +223,7 @@ class Trajectory:
         )
 
     def _check_fork(self, index: int, segment: Segment) -> None:
-        """Assert that a fork shares its first tokens with an earlier segment."""
+        """Assert that a forked segment shares its first tokens with an earlier segment."""
         if segment.parent is None:
             return
         assert 0 <= segment.parent < index, "a fork precedes its parent"
@@ -268,13 +269,13 @@ class Trajectory:
 
 
 def _owner(name: str, turn: Turn) -> str:
-    """The role that a contribution pays, in an episode of named roles."""
+    """The role to which a contribution belongs, in an episode with named roles."""
     return name.split("/")[0] if "/" in name else turn.role
 
 
 @dataclass(slots=True)
 class TrajectoryGroup:
-    """Trajectories with the same initial state: the members that GRPO compares."""
+    """Trajectories with the same initial state, which GRPO compares with one another."""
 
     trajectories: list[Trajectory]
     dropped: bool = False
@@ -287,15 +288,15 @@ class TrajectoryGroup:
 
     @property
     def outcomes(self) -> list[float]:
-        """How right each finished member is, from 0 to 1; 0 if unknown."""
+        """The success of each finished member, from 0 to 1, or 0 if it is unknown."""
         return [t.outcome or 0.0 for t in self.finished]
 
     @property
     def is_constant(self) -> bool:
-        """Whether all returns are equal, or no two exist: every advantage is 0.
+        """Whether all returns are equal, or there are fewer than two, so that every advantage is 0.
 
-        Returns are compared up to rounding, relative to the largest single reward: .1 + .2 is .3.
-        Each role is compared with the same role of the other members.
+        Returns are compared up to rounding, relative to the largest single reward, so that .1 + .2
+        equals .3. Each role is compared with the same role of the other members.
         """
         rewards = [x for t in self.finished for turn in t.turns for x in turn.rewards.values()]
         rounding = EQUAL * max(map(abs, rewards), default=0.0)

@@ -1,7 +1,7 @@
 """Monte Carlo values of states, as in VinePPO (Kazemnejad et al., arXiv 2410.01679, section 4).
 
-The state at the start of a turn has the mean return-to-go of several continuations as its value.
-The same policy plays each continuation, from a copy of the environment and of the agents'
+The value of the state at the start of a turn is the mean return-to-go of several continuations. The
+same policy plays each continuation, from a copy of the environment and of the agents'
 conversations, with separate random numbers. Continuations do not change the episode itself.
 """
 
@@ -21,11 +21,11 @@ from rl.rollout.trajectory import Trajectory
 
 logger = logging.getLogger(__name__)
 _STREAM = 0x71E5
-"""Separates the random numbers of continuations from those of episodes."""
+"""Makes the random numbers of continuations differ from those of episodes."""
 
 
 class VineFailure(RuntimeError):
-    """Why an episode failed: all continuations of one of its turns failed."""
+    """Failure of an episode because all continuations of one of its turns failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,18 +33,18 @@ class VineConfig:
     """Settings of VinePPO's values."""
 
     rollouts: int
-    """Continuations from each state."""
+    """Number of continuations from each state."""
     gamma_turn: float = 1.0
     """Discount per turn."""
 
 
 class Continuation(Episode):
-    """One continuation of an episode from a copy.
+    """One continuation of an episode, which starts from a copy.
 
     Args:
         context: the policy and the limits.
-        start: the copy; the continuation leaves it unchanged.
-        key: key of the state. The seeds depend on it and on ``number``.
+        start: the copy, which the continuation leaves unchanged.
+        key: key of the state. The key and ``number`` determine the seeds.
         number: index among the state's continuations.
     """
 
@@ -64,25 +64,25 @@ class Continuation(Episode):
         return attempt
 
     async def _begin(self, attempt: Attempt) -> None:
-        """No-op: continuations start mid-episode."""
+        """Do nothing, because continuations start in the middle of an episode."""
 
 
 @dataclass(slots=True)
 class _State:
-    """A state, and the episodes that were in it."""
+    """A state, and the episodes that reached it."""
 
     start: Attempt
     key: tuple[int, ...]
     turn: int
     """Index of the turn that starts in the state."""
     episodes: list[Trajectory]
-    """The first one counts the state's continuations."""
+    """The episodes that reached the state. The first one records the numbers of continuations."""
 
     def continuations(self, context: EpisodeContext, count: int) -> list[Continuation]:
         return [Continuation(context, self.start, self.key, i) for i in range(count)]
 
     def settle(self, played: Sequence[Trajectory], gamma_turn: float) -> None:
-        """Record the state's value and the number of continuations and their tokens."""
+        """Record the state's value, and the numbers of its continuations and of their tokens."""
         finished = [t for t in played if t.failure is None]
         counted = self.episodes[0].continuations
         counted.count += len(played)
@@ -105,9 +105,9 @@ class _State:
 def return_to_go(trajectory: Trajectory, role: str, turn: int, gamma_turn: float) -> float:
     """A role's discounted return from one of its turns on.
 
-    As in ``rl.credit.batch``: each of the role's turns with a token discounts what follows. Rewards
-    that the role receives at other roles' turns belong to its preceding turn. Rewards before its
-    first turn with a token belong to that turn.
+    As in ``rl.credit.batch``, later rewards are discounted once for each of the role's turns that
+    has a token. Rewards that the role receives at other roles' turns belong to the role's preceding
+    turn. Rewards before its first turn with a token belong to that turn.
     """
     rewards, before = trajectory.rewards_of(role), trajectory.turns[:turn]
     spoke = any(acted.role == role and acted.num_tokens for acted in before)
@@ -129,8 +129,8 @@ async def value_turns(
     """Set the value of each turn of the finished episodes.
 
     The members of a group share their first state, which is valued once. About as many
-    continuations run at once as there are episodes. A failed continuation counts in no value. An
-    episode with a turn without a value fails.
+    continuations run at the same time as there are episodes. A failed continuation counts in no
+    value. An episode fails if one of its turns has no value.
 
     Args:
         context: what the continuations share with the episodes.
@@ -170,7 +170,7 @@ def _states(episodes: Sequence[Episode], trajectories: Sequence[Trajectory]) -> 
 
 
 async def require_copies(context: EpisodeContext) -> None:
-    """Copy an episode at its start, as a check.
+    """Check that episodes can be copied, by copying one at its start.
 
     Raises:
         UsageError: the environment cannot be copied.

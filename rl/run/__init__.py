@@ -1,1 +1,1 @@
-"""What a run leaves behind: configuration, metrics, trajectories, curve, checkpoints."""
+"""The steps of a run and everything that a run writes: metrics, trajectories, checkpoints."""

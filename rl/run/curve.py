@@ -33,7 +33,7 @@ def draw_curve(metrics: Records, path: Path, title: str) -> None:
 
 
 def curve(metrics: Records, title: str) -> Figure:
-    """The figure of :func:`draw_curve`: training reward with its interval, evaluations, tests."""
+    """The figure that :func:`draw_curve` writes."""
     figure, axes = _axes(title)
     _draw_rewards(axes, [r for r in metrics if "reward" in r])
     checks = [r for r in metrics if "eval/success" in r]

@@ -1,4 +1,4 @@
-"""The result of an evaluation as a table; ``--json`` prints every number."""
+"""Formats the result of an evaluation as a table. ``--json`` prints every number instead."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def table_text(result: Mapping[str, Any]) -> str:
 
 
 def rows_of(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The main numbers of an evaluation with their labels; absent numbers are omitted."""
+    """The main numbers of an evaluation with their labels. Absent numbers are omitted."""
     yield "environment", str(result["env"])
     yield "model", str(result["model"])
     yield "tasks", str(result["played"])

@@ -58,7 +58,7 @@ MAY_CHANGE = (
     "callbacks",
     "dry_run",
 )
-"""Settings (prefixes of keys) that may change when a run is resumed."""
+""""""
 _NOT_REPORTED = ("resume", "out", "dry_run")
 _TASKS = "env.options.tasks"
 _EPISODES = re.compile(r"\.?step-(\d+)\.(?:jsonl\.gz|npz)(?:\.tmp)?")
@@ -86,7 +86,7 @@ class RunFolder:
         self.logs = path / "logs"
         """Logs of servers that the run starts."""
         self.changes: list[str] = []
-        """Changed settings of a resumed run, such as ``steps=80 (before: 60)``."""
+        """Settings that changed when the run was resumed, such as ``steps=80 (before: 60)``."""
         if self.metrics_path.exists() or any(self.checkpoints.glob("step-*")):
             if config.resume == "no":
                 raise UsageError(
@@ -99,9 +99,10 @@ class RunFolder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Context that locks the folder against other processes.
+        """Lock the folder against other processes while the context lasts.
 
-        The lock ends with the process, however it ends; child processes do not inherit it.
+        The lock ends with the process, even if the process is killed. Child processes do not
+        inherit it.
 
         Raises:
             UsageError: another process holds the lock.
@@ -135,10 +136,10 @@ class RunFolder:
         self._write_json("result.json", result)
 
     def _check_same_run(self, config: TrainConfig) -> None:
-        """Refuse to resume the folder's run with other settings than :data:`MAY_CHANGE`.
+        """Check that only settings in :data:`MAY_CHANGE` differ from those of the folder's run.
 
         Raises:
-            UsageError: names the first setting that differs.
+            UsageError: another setting differs. The message names the first.
         """
         path = self.path / "config.json"
         if not path.exists():
@@ -164,9 +165,9 @@ class RunFolder:
                 )
 
     def rewind(self, step: int) -> None:
-        """Remove the metrics and episodes after ``step``, as a resumed run repeats those steps.
+        """Remove the metrics and episodes after ``step``, which a resumed run records again.
 
-        -1 removes all.
+        -1 removes all of them.
         """
         if self.metrics_path.exists():
             kept = [r for r in self.read_metrics() if r["step"] <= step]
@@ -196,7 +197,7 @@ class RunFolder:
         return records
 
     def last_test(self, step: int) -> PassRate | None:
-        """Success on test tasks as measured after ``step``; None if it was not measured."""
+        """Success on test tasks as measured after ``step``, or None if it was not measured."""
         for record in self.read_metrics():
             if record["step"] == step and "test/success" in record:
                 keys = ("test/success", "test/success_low", "test/success_high", "test/tasks")
@@ -231,7 +232,7 @@ class RunFolder:
 
 
 def _is_same_path(before: Any, now: Any) -> bool:
-    """Whether a path, which earlier versions recorded relative, is the same as ``now``."""
+    """Whether a recorded path equals ``now``. Earlier versions recorded relative paths."""
     return str(Path(str(before)).expanduser().absolute()) == str(now)
 
 
@@ -242,7 +243,7 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 
 
 def versions() -> dict[str, Any]:
-    """Versions of Python and packages, the machine, and the commit of the code, if known."""
+    """Versions of Python, the packages and the machine, and the commit of the code if known."""
     found: dict[str, Any] = {"python": platform.python_version(), "machine": platform.machine()}
     installed = {d.metadata["Name"]: d.version for d in metadata.distributions()}
     found["packages"] = {name: installed[name] for name in PACKAGES if name in installed}
@@ -251,9 +252,10 @@ def versions() -> dict[str, Any]:
 
 
 def _commit(home: Path) -> str | None:
-    """The commit checked out in ``home``; None if ``home`` is no checkout, or git is absent.
+    """The commit checked out in ``home``, or None if ``home`` is no checkout or git is absent.
 
-    A checkout around ``home`` does not count: packages may be installed inside another project.
+    A checkout that contains ``home`` does not count, because packages may be installed inside
+    another project.
     """
     git = shutil.which("git")
     if git is None or not (home / ".git").exists():

@@ -1,4 +1,4 @@
-"""The seconds of each step as a PNG: a panel for each lane, stacked by state."""
+"""A chart of the seconds of each step, as a PNG: one panel per lane, stacked by state."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def draw_ledger(metrics: Sequence[Mapping[str, Any]], path: Path, title: str) ->
 
 
 def lanes_of(records: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """The states of each lane with any seconds, ``idle`` last."""
+    """The states of each lane that have any seconds; ``idle`` is last."""
     lanes: dict[str, list[str]] = {}
     for record in records:
         for key, seconds in record.items():

@@ -20,16 +20,16 @@ from rl.tracking.sink import RunInfo, Sink, SinkOptions
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 PLAIN_EVERY_S = 10.0
-"""Seconds between two lines about a progress bar without a terminal."""
+"""Seconds between two lines about a progress bar, if the output is not a terminal."""
 WARN_AT = (3, 10, 30, 100, 300, 1000)
-"""Numbers of successive steps without a gradient at which the screen shows what to try."""
+"""Numbers of consecutive steps without a gradient at which the screen shows what to try."""
 
 
 class Screen:
-    """Lines that stay, and a progress bar for each count.
+    """Shows lines that stay, and a progress bar for each count.
 
     Args:
-        stream: the output, stderr by default. Bars are live on a terminal; elsewhere a line shows
+        stream: the output, stderr by default. On a terminal, bars are live. Elsewhere, a line shows
             the count every few seconds.
     """
 
@@ -60,13 +60,13 @@ class Screen:
         """Print a line that stays.
 
         Raises:
-            RunFailure: the line cannot be written, as to a file on a full disk.
+            RunFailure: the line cannot be written, for example to a file on a full disk.
         """
         with writing(Path("stderr")):
             self._console.print(text, markup=False, soft_wrap=True)
 
     def count(self, what: str, done: int, total: int) -> None:
-        """Show the number done of ``total``; the bar disappears when all are done."""
+        """Show that ``done`` of ``total`` are done. The bar disappears when all are done."""
         begun = what not in self._bars
         self._bars[what] = (done, total)
         if done >= total:
@@ -80,7 +80,7 @@ class Screen:
             self.report(f"{what} {done}/{total}")
 
     def _shown(self) -> Group:
-        """The live area below the lines on a terminal."""
+        """The live area below the lines, on a terminal."""
         bars = Table.grid(padding=(0, 2))
         for what, (done, total) in self._bars.items():
             bars.add_row(
@@ -93,8 +93,8 @@ class Display(Screen):
     """Shows a run's progress.
 
     Args:
-        title: names the run.
-        num_steps: steps of the whole run.
+        title: name of the run.
+        num_steps: number of steps of the whole run.
         stream: the output; a terminal shows a live table, anything else gets a line per step.
     """
 
@@ -164,7 +164,7 @@ class Display(Screen):
 
 
 def failures(metrics: Mapping[str, float]) -> str:
-    """Numbers of failed episodes by kind, and of restarted episodes; "" without any."""
+    """Numbers of failed episodes by kind, and of restarted episodes. Empty if there are none."""
     failed, again = metrics.get("failures", 0.0), metrics.get("retries", 0.0)
     kinds = [
         (k.removeprefix("failures/"), v) for k, v in metrics.items() if k.startswith("failures/")
@@ -202,7 +202,7 @@ def _seconds(metrics: Mapping[str, float]) -> str:
 
 
 class OnScreen(Sink):
-    """Shows the steps of a run; the run calls it directly.
+    """Shows the steps of a run. The run calls it directly.
 
     Args:
         display: the screen.
@@ -213,10 +213,10 @@ class OnScreen(Sink):
         self._display = display
 
     def open(self, run: RunInfo, id: str) -> str:
-        """Do nothing, as the display is already open."""
+        """Do nothing, because the display is already open."""
         return ""
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Show a step; evaluations between steps are reported as lines."""
+        """Show a step. Evaluations between steps are reported as lines."""
         if "step_time" in metrics:
             self._display.step(step, metrics)

@@ -1,4 +1,4 @@
-"""The tasks that a command plays, checked before torch is loaded."""
+"""Determines the tasks that a command plays, and checks them before torch is loaded."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Played:
     of: int
     """Number of available tasks."""
     what: str
-    """Description of the counted tasks, and of how rows were chosen."""
+    """Description of the tasks and, for rows, of how they were chosen."""
 
     def __str__(self) -> str:
         return f"{self.tasks} of {self.of} {self.what}"
@@ -47,7 +47,8 @@ def check_splits(config: RunConfig) -> None:
     Evaluations use :func:`tasks_to_play` instead.
 
     Raises:
-        UsageError: names the option or the split, and the setting that avoids the split.
+        UsageError: the environment cannot be created, or a split is empty. The message names the
+            option or the split, and the setting that avoids the split.
     """
     if isinstance(config, TrainConfig):
         check_split(config, "train")
@@ -65,7 +66,7 @@ def check_splits(config: RunConfig) -> None:
 
 
 def tasks_to_play(config: EvaluateConfig) -> Played:
-    """The tasks that an evaluation plays.
+    """Determine the tasks that an evaluation plays.
 
     Raises:
         UsageError: the split is empty, or a row of the data set cannot be a task.
@@ -99,7 +100,7 @@ def tasks_to_play(config: EvaluateConfig) -> Played:
 
 
 def _trained_on_them(config: EvaluateConfig) -> str:
-    """A notice if the model's own run trained on tasks of the same source."""
+    """A notice if the model's own run trained on tasks from the same source."""
     options, checkpoints = config.env.options, Path(config.model).expanduser().parent
     if not isinstance(options, RowOptions) or checkpoints.name != "checkpoints":
         return ""
@@ -122,7 +123,10 @@ def _hashed_parts(names: Sequence[str]) -> str:
 
 
 def _mixture_to_play(config: EvaluateConfig, options: MixOptions) -> Played:
-    """See :func:`tasks_to_play`; the rows of each part are chosen as for that part alone."""
+    """The tasks of a mixture; see :func:`tasks_to_play`.
+
+    Rows of each part are chosen as if the part were the whole environment.
+    """
     split: str = "test" if config.split == "held-out" else config.split
     try:
         unsplit = options.parts_without_split()
@@ -154,8 +158,8 @@ def check_split(config: RunConfig, split: str, remedy: str = "") -> int:
     """The number of tasks in a split.
 
     Raises:
-        UsageError: the environment cannot be created, or the split is empty; the second message
-            ends with ``remedy``.
+        UsageError: the environment cannot be created, or the split is empty. The message about an
+            empty split ends with ``remedy``.
     """
     try:
         options = dataclasses.replace(config.env.options, split=split)

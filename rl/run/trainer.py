@@ -43,24 +43,24 @@ KEPT_CHECKPOINTS = 2
 
 @dataclass
 class Progress:
-    """State of a run that its checkpoints hold beside the learner's state."""
+    """State of a run that its checkpoints hold, in addition to the learner's state."""
 
     step: int = 0
     seconds: float = 0.0
     validation_due: bool = False
-    """Whether the validation of this step is still missing."""
+    """Whether this step must still be validated."""
 
 
 @dataclass(frozen=True)
 class Best:
-    """Step and validation of the weights in checkpoints/best, saved beside them."""
+    """Step and validation result of the weights in checkpoints/best. Saved beside the weights."""
 
     step: int = -1
     success: float = -math.inf
 
 
 class Trainer:
-    """The parts of a training step, on an open runtime.
+    """The parts of a training step, as methods, on an open runtime.
 
     Raises:
         UsageError: a setting contradicts the model or the environment.
@@ -92,7 +92,7 @@ class Trainer:
         except ValueError as error:
             raise UsageError(str(error)) from error
         self.stream = self._make_stream() if config.staleness else None
-        """Plays episodes ahead, if groups may be older than the weights; otherwise None."""
+        """Plays episodes ahead if groups may be older than the weights; otherwise None."""
         self._env = env
         self._most_tokens = config.sampling.max_tokens * config.env.options.max_turns
         self._window = self.collector.context.limits.context_length
@@ -103,7 +103,7 @@ class Trainer:
         self._resources = AsyncExitStack()
 
     async def rollout(self, step: int) -> list[TrajectoryGroup]:
-        """Play the step's episodes; groups that no update needs are marked as dropped."""
+        """Play the step's episodes. Groups that the update does not need are marked as dropped."""
         config = self.config
         max_draws, keep = config.curriculum.max_draws, config.curriculum.keep
 
@@ -127,11 +127,11 @@ class Trainer:
         """Add the run's shapings to the rewards of a step's episodes.
 
         Returns:
-            The agreement of judging shapings with the environment, as metrics.
+            Metrics of how well judging shapings agree with the environment.
 
         Raises:
-            RunFailure: a shaping does not give one finite number for each episode, or the
-                algorithm needs non-negative rewards.
+            RunFailure: a shaping does not give one finite number for each episode, or the algorithm
+                needs non-negative rewards.
         """
         active = step >= self.config.shaping_from
         shapings = self.shapings if active else ()
@@ -174,10 +174,10 @@ class Trainer:
         return metrics | staleness_metrics(finished, version)
 
     async def publish(self) -> dict[str, float]:
-        """Load the current weights into the policy; returns the policy's metrics.
+        """Load the current weights into the policy, and return the policy's metrics.
 
         Raises:
-            PolicyFailure: the policy cannot load the weights, or its servers use others.
+            PolicyFailure: the policy cannot load the weights, or its servers use other weights.
         """
         await self.runtime.publish()
         if self.stream is not None:
@@ -186,7 +186,7 @@ class Trainer:
         return self.runtime.policy.take_metrics()
 
     async def validate(self) -> dict[str, float]:
-        """Success on validation tasks, for :meth:`record_validation`."""
+        """Measure success on validation tasks, for :meth:`record_validation`."""
         config = self.config.eval
         rate, groups = await self.runtime.evaluate(
             "validation", config.tasks, VALIDATION, self._eval_sampling
@@ -194,14 +194,14 @@ class Trainer:
         return {"eval/success": rate.rate, **part_metrics(groups, "eval/", ("success",))}
 
     async def record_validation(self, success: float | None) -> None:
-        """Save the weights as the best ones if their success is the highest so far, or is None."""
+        """Save the weights as the best ones if ``success`` is None or the highest so far."""
         if success is None or success > self.best.success:
             self.best = Best(self.progress.step, -math.inf if success is None else success)
             await self.learner.save(self._best_path, dataclasses.asdict(self.best))
         self.progress.validation_due = False
 
     async def test(self) -> PassRate:
-        """Success on test tasks."""
+        """Measure success on test tasks."""
         tasks = self.config.eval.test_tasks
         rate, _ = await self.runtime.evaluate("test", tasks, TEST, self._eval_sampling)
         return rate
@@ -209,8 +209,8 @@ class Trainer:
     async def save(self) -> None:
         """Write the checkpoint of the current step, and delete all but the newest few.
 
-        The checkpoint has the state at the time of the call, although episodes continue meanwhile.
-        An existing checkpoint of the step has the same weights, and stays.
+        Episodes continue meanwhile, but the checkpoint holds the state at the time of the call. An
+        existing checkpoint of the step has the same weights and is kept.
         """
         path = self.folder.checkpoints / f"step-{self.progress.step:06d}"
         if path in self._saved():
@@ -232,12 +232,12 @@ class Trainer:
             await self.save()
 
     async def restore(self) -> bool:
-        """Continue from the newest checkpoint; False if there is none, so that the run starts.
+        """Continue from the newest checkpoint. Returns False if there is none.
 
         An unusable checkpoint is set aside, and the one before it is used.
 
         Raises:
-            UsageError: no existing checkpoint can be used.
+            UsageError: there are checkpoints, but none can be used.
         """
         tidy(self.folder.checkpoints, self._saved()[:-KEPT_CHECKPOINTS])
         if not self._saved():
@@ -255,7 +255,7 @@ class Trainer:
         return True
 
     def _ptx_batch(self, steps_done: int) -> list[Segment]:
-        """The texts of the next update: each text once per pass, each pass in a new order."""
+        """The texts of the next update. Each pass uses each text once, in a new order."""
         count = self.config.texts.batch_size
         order = TaskOrder(len(self._ptx_data), self.config.seed)
         return [self._ptx_data[i] for i in order.take(steps_done * count, count)]
@@ -306,7 +306,7 @@ class Trainer:
         return self
 
     async def stop_rollouts(self) -> None:
-        """Stop the episodes that are played ahead, as no further update learns from them."""
+        """Stop the episodes that are played ahead, because no update will learn from them."""
         if self.stream is not None:
             async with self._in_time(self.stream.close, "the rollouts"):
                 pass
@@ -323,7 +323,7 @@ class Trainer:
         return at_end(end, what, self.runtime.activities, self.config.close_s)
 
     async def _load_newest(self) -> dict[str, Any]:
-        """Load the newest usable checkpoint into the learner; returns the trainer's state."""
+        """Load the newest usable checkpoint into the learner, and return the trainer's state."""
         unusable: list[tuple[Path, ValueError]] = []
         for checkpoint in reversed(self._saved()):
             try:
@@ -345,7 +345,7 @@ class Trainer:
         )
 
     def _recall_best(self) -> None:
-        """Read the record of checkpoints/best, which may be from a step that is repeated."""
+        """Read the record of checkpoints/best. It may come from a step that this run repeats."""
         try:
             self.best = Best(**load_trainer_state(self._best_path))
         except ValueError as error:
@@ -361,7 +361,7 @@ class Trainer:
 
 
 def vine_config(algorithm: Algorithm) -> VineConfig | None:
-    """The settings of an algorithm's Monte Carlo values; None: it uses none."""
+    """The settings of an algorithm's Monte Carlo values, or None if it uses none."""
     advantage = algorithm.advantage
     if not advantage.turn_rollouts:
         return None

@@ -1,4 +1,4 @@
-"""The files of training on texts beside the model: settings, losses and their curve."""
+"""Files of commands that train on texts: settings, losses and their curve."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TrainingLog(Tracker):
 
     Args:
         command: the command's name.
-        folder: an existing folder; opening replaces the files of an earlier attempt.
+        folder: an existing folder. :meth:`open` replaces the files of an earlier attempt.
         config: the command's settings.
         report: called with a line for the user.
         callbacks: additional callbacks, from Python.
@@ -76,7 +76,7 @@ class TrainingLog(Tracker):
         self.call(record, groups=())
 
     def tested(self, record: Mapping[str, Any]) -> None:
-        """Log an evaluation, and call the callbacks; raises as :meth:`step`."""
+        """Log an evaluation and call the callbacks. Raises the errors of :meth:`step`."""
         self.log(record)
         self.call(record)
 
@@ -85,5 +85,5 @@ class TrainingLog(Tracker):
         draw_losses([r for r in self._records if "loss" in r], self._folder / CURVE, title)
 
     def finish(self, result: Mapping[str, Any], images: Mapping[str, Path] | None = None) -> None:
-        """See :meth:`Tracker.finish`; the curve is one of the images."""
+        """Finish the tracker, with the curve as one of the images; see :meth:`Tracker.finish`."""
         super().finish(result, {"curve": self._folder / CURVE, **(images or {})})

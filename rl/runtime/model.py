@@ -1,4 +1,4 @@
-"""A model's tokenizer, its device, and the type of its weights."""
+"""Loads a model's tokenizer, and selects its device and the type of its weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rl.settings.run import ModelConfig, RunConfig
 
 
 def load_tokenizer(path: str, chat: ChatConfig = OWN_TEMPLATE) -> PreTrainedTokenizerBase:
-    """The model's tokenizer, with the settings of the chat template applied.
+    """Load the model's tokenizer and apply the settings of the chat template.
 
     Raises:
         UsageError: there is no tokenizer, or its template cannot be set.
@@ -34,13 +34,13 @@ def load_tokenizer(path: str, chat: ChatConfig = OWN_TEMPLATE) -> PreTrainedToke
 
 
 def cores_of_learner(config: RunConfig, own_weights: bool) -> int:
-    """The number of the learner's cores; a policy that samples meanwhile has the others."""
+    """Number of cores for the learner. A policy that samples at the same time gets the others."""
     cores = config.num_threads
     return cores - cores // 2 if own_weights else cores
 
 
 def device_of(config: ModelConfig) -> torch.device:
-    """The configured device; auto is the GPU if there is one.
+    """The configured device. "auto" is the GPU if there is one, otherwise the CPU.
 
     Raises:
         UsageError: torch does not know the device, or this machine lacks it.
@@ -58,7 +58,7 @@ def device_of(config: ModelConfig) -> torch.device:
 
 
 def dtype_of(config: ModelConfig) -> torch.dtype:
-    """The configured type of weights; auto is bfloat16 on a GPU and float32 elsewhere."""
+    """The configured type of weights. "auto" is bfloat16 on a GPU and float32 elsewhere."""
     if config.dtype != "auto":
         return {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]
     return torch.bfloat16 if device_of(config).type == "cuda" else torch.float32

@@ -1,4 +1,4 @@
-"""The runtime: opened from a configuration, it plays episodes and evaluates."""
+"""The runtime of a command, which plays episodes and evaluates."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ from rl.settings.sft import SFTConfig
 from rl.settings.train import TrainConfig
 
 TRAIN, VALIDATION, TEST, EVALUATE, DISTILL = 0, 1, 2, 3, 4
-"""First number after the seed in the seed key of episodes: no two kinds share random numbers."""
+"""Kinds of episodes. The kind follows the seed in the seed key, so no two kinds share random
+numbers."""
 
 
 @dataclass
@@ -65,13 +66,13 @@ class Runtime:
     activities: Activities
     """The current activities of all components."""
     thread: TorchThread
-    """The thread for this process's computations on several cores."""
+    """The thread for computations of this process on several cores."""
     on_evaluated: Callable[[str, Sequence[TrajectoryGroup]], None] = lambda split, groups: None
-    """Called with the split and the episodes of each evaluation."""
+    """Called after each evaluation with the split and the episodes."""
 
     @property
     def success_score(self) -> str:
-        """The name of the environment's success score; "" without one."""
+        """The name of the environment's success score, or "" if it has none."""
         return envs.env_type(self.config.env.env_id).success_score
 
     def best_success(self, split: str) -> float:
@@ -85,7 +86,7 @@ class Runtime:
     def collector(
         self, split: str, sampling: SamplingParams, vine: VineConfig | None = None
     ) -> Collector:
-        """A collector that plays episodes of a split, and values turns if ``vine`` is given."""
+        """A collector that plays episodes of a split. If ``vine`` is set, it also values turns."""
         config = self.config
         context = EpisodeContext(
             env_id=config.env.env_id,
@@ -109,8 +110,8 @@ class Runtime:
     ) -> tuple[PassRate, list[TrajectoryGroup]]:
         """Play the first ``num_tasks`` tasks of a split, ``episodes`` times each.
 
-        The sampling seeds are the same every time, so two evaluations differ only by their weights.
-        The interval is for tasks like these.
+        The sampling seeds are the same every time, so the results of two evaluations differ only
+        because of the weights. The interval holds for tasks like these.
         """
         collector = self.collector(split, sampling)
         tasks = range(min(num_tasks, len(collector.make_env().tasks)))
@@ -141,7 +142,10 @@ class Runtime:
 
     @asynccontextmanager
     async def learning(self) -> AsyncIterator[None]:
-        """Context in which the learner has the device; a policy on the same device may sleep."""
+        """Give the learner the device while the context lasts.
+
+        A policy on the same device may sleep.
+        """
         if not isinstance(self.policy, Sleeper):
             yield
             return
@@ -156,7 +160,7 @@ class Runtime:
             await self.policy.wake()
 
     def facts(self) -> dict[str, Any]:
-        """The facts that a run depends on beside its configuration."""
+        """Facts, besides the configuration, on which a run depends."""
         model = self.learner.facts
         return {
             "device": model.device,
@@ -186,7 +190,7 @@ async def open_runtime(
     Args:
         config: the command's settings.
         report: called with a line for the user.
-        logs: a folder for the logs of started servers; None: the logs are dropped.
+        logs: folder for the logs of servers that are started, or None to drop the logs.
         own_weights: whether the policy samples during training, and so needs a copy of the weights.
         activities: receives the activities of all components.
 
@@ -242,7 +246,7 @@ async def _open_learner(
     activities: Activities,
     stack: AsyncExitStack,
 ) -> Learner:
-    """The configured learner; ``stack`` closes it within ``close_s``."""
+    """Open the configured learner. ``stack`` closes it within ``close_s``."""
     name = config.learner if isinstance(config, TrainConfig) else "local"
     host = Host(thread, lambda: activities.progressed("a micro-batch"))
     with activities.doing(LEARNER, f"the model {spec.model}", OPEN):
@@ -262,7 +266,7 @@ async def _open_learner(
 async def _open_services(
     config: RunConfig, stack: AsyncExitStack, activities: Activities
 ) -> Mapping[str, Any]:
-    """The environment's services; ``stack`` closes them within ``close_s``."""
+    """Open the environment's services. ``stack`` closes them within ``close_s``."""
     opened = envs.env_type(config.env.env_id).open_services(config.env.options)
     what = "the environment's services"
     with activities.doing(LEARNER, what, OPEN):
@@ -270,7 +274,7 @@ async def _open_services(
 
 
 def _prepare(config: RunConfig) -> tuple[torch.device, LoraConfig]:
-    """Check policy and adapter, and prepare the process; returns the model's device and adapter.
+    """Check policy and adapter, and prepare the process. Returns the device and the adapter.
 
     Raises:
         UsageError: the device is missing, or the policy or the adapter is impossible.
@@ -322,7 +326,7 @@ async def _model_path(
     report: Callable[[str], None],
     activities: Activities,
 ) -> str:
-    """The path of the model; ``model=tiny`` is created first."""
+    """The path of the model. ``model=tiny`` is created first if necessary."""
     if config.model != "tiny":
         return config.model
     if config.chat != OWN_TEMPLATE:
@@ -349,7 +353,7 @@ async def _model_path(
 
 @runtime_checkable
 class Confining(Protocol):
-    """A service that runs programs, with a known isolation from this machine."""
+    """A service that runs programs and reports how well they are isolated from this machine."""
 
     @property
     def backend(self) -> str:
@@ -358,14 +362,14 @@ class Confining(Protocol):
 
     @property
     def isolation(self) -> str:
-        """The strength of the isolation; "none": no isolation."""
+        """The strength of the isolation; "none" if there is none."""
         ...
 
 
 def _check_isolation(
     config: RunConfig, services: Mapping[str, Any], report: Callable[[str], None]
 ) -> None:
-    """Report the isolation of services, and refuse to run a model's programs without isolation.
+    """Report the isolation of services. Refuse to run a model's programs without isolation.
 
     Raises:
         UsageError: a service has no isolation, and ``allow_unsafe`` is false.

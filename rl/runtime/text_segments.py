@@ -19,9 +19,9 @@ async def text_segments(runtime: Runtime, data: str, demonstrations: int) -> lis
     """The conversations of ``data``, rendered with the model's chat template.
 
     Args:
-        runtime: has the environment, whose author demonstrates, and the model.
-        data: "demonstrations", or a file of messages.
-        demonstrations: number of episodes of the author, at most one for each task.
+        runtime: the open runtime, with the model and the environment that demonstrates.
+        data: "demonstrations" for the environment's demonstrator, or a file of messages.
+        demonstrations: number of demonstrated episodes, at most one for each task.
 
     Raises:
         UsageError: the data is wrong, or a conversation exceeds the model's window.

@@ -1,8 +1,8 @@
 """``model=tiny``: a small Qwen3 and its tokenizer, created from an environment's own text.
 
-No weights are downloaded. A short supervised run on imperfect demonstrations gives the model a
-start with the author's errors, and reinforcement learning improves it. The model is created once
-and cached by a hash of everything that it depends on.
+No weights are downloaded. Short supervised training on imperfect demonstrations is the warm start,
+from which the model also learns the demonstrator's errors. Reinforcement learning then improves it.
+The model is created once and cached by a hash of everything that it depends on.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 WHOLE_TEXT_EVERY = 5
-"""Every Nth demonstration trains on all tokens, including those that the author only read."""
+"""Every Nth demonstration trains on all tokens, including those that the demonstrator only read."""
 SPECIAL_TOKENS = ("<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>")
 
 
@@ -64,20 +64,20 @@ async def make_tiny(
     thread: TorchThread | None = None,
     count: Count = lambda *_: None,
 ) -> Path:
-    """The folder of the tiny model for an environment; created unless the cache has it.
+    """The folder of the tiny model for an environment. The model is created unless it is cached.
 
     Args:
         env_id: the environment's full id.
-        options: the environment's training options; demonstrations come from their split.
+        options: the environment's training options. Demonstrations come from their split.
         services: the environment's services.
         seed: seed of the demonstrations, the initial weights and the order of imitation.
         recipe: size and warm start.
         report: called with a line for the user.
-        thread: computes the warm start; None: a new thread on one core.
+        thread: the thread that computes the warm start, or None for a new one that uses one core.
         count: called at each demonstration and step.
 
     Raises:
-        NoDemonstrations: the environment has no author to imitate.
+        NoDemonstrations: the environment has no demonstrator to imitate.
         UsageError: a demonstration exceeds the recipe's window.
         RunFailure: the cache cannot be written.
     """
@@ -185,11 +185,12 @@ def new_model(
 
 
 def _to_learn(conversations: Sequence[Conversation], renderer: Renderer) -> list[Segment]:
-    """The conversations as segments that train the author's words, and some of them all tokens.
+    """The conversations as segments. Most train only the demonstrator's words, some all tokens.
 
-    The model was never pretrained. Text that the author only read is its only other text, and
-    teaches it to copy where a passage repeats a query or a query repeats a question. But most of
-    that text is unpredictable: trained every time, it would drown the author's words.
+    The model was never pretrained. Text that the demonstrator only read is the only other text it
+    sees. This text teaches the model to copy, because passages repeat queries and queries repeat
+    questions. But most of it is unpredictable: in every segment, it would outweigh the
+    demonstrator's words.
     """
     segments = [conversation.to_segment(renderer) for conversation in conversations]
     return [
@@ -199,7 +200,7 @@ def _to_learn(conversations: Sequence[Conversation], renderer: Renderer) -> list
 
 
 def _whole_text(segment: Segment) -> Segment:
-    """The same text with every token trained, not only the author's words."""
+    """The same text with every token trained, not only the demonstrator's words."""
     count = len(segment)
     return Segment(
         token_ids=segment.token_ids,
@@ -211,7 +212,7 @@ def _whole_text(segment: Segment) -> Segment:
 
 
 def _key(env_id: str, options: EnvOptions, seed: int, recipe: TinyRecipe) -> str:
-    """A hash of everything that the model depends on, such as the environment's source."""
+    """A hash of everything on which the model depends, such as the environment's source."""
     content = {
         "env": env_id,
         "options": asdict(options),
@@ -227,7 +228,7 @@ def _key(env_id: str, options: EnvOptions, seed: int, recipe: TinyRecipe) -> str
 
 
 def _parts(env_id: str, options: EnvOptions) -> list[tuple[str, EnvOptions]]:
-    """An environment and, for a mixture, its parts."""
+    """An environment and its options or, for a mixture, its parts and theirs."""
     inner = options.parts() if isinstance(options, MixOptions) else ()
     return [(env_id, options), *((part.env_id, part.options) for part in inner)]
 
@@ -242,10 +243,11 @@ def _made_of(env_id: str, options: EnvOptions) -> tuple[dict[str, str], dict[str
 
 
 def _data_hashes(options: EnvOptions) -> dict[str, str]:
-    """The hash of every data file that the environment's own options name, directly or by folder.
+    """The hash of every data file that the environment's options name, directly or by folder.
 
-    A named function (``agent.py:play``) means its file. Rows are in the options themselves. An
-    option such as "code" may also be the name of a folder here; only its data files count then.
+    A function (``agent.py:play``) stands for its file. Rows are part of the options themselves. If
+    an option's value, such as "code", happens to be the name of a folder here, only data files in
+    it count.
     """
     common = {field.name for field in fields(EnvOptions)}
     texts = {k: v for k, v in asdict(options).items() if k not in common and isinstance(v, str)}
@@ -263,7 +265,7 @@ def _data_hashes(options: EnvOptions) -> dict[str, str]:
 
 
 def _publish(folder: Path, model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Write the folder atomically, although another run may create the same one."""
+    """Write the folder atomically. Another run may create the same folder at the same time."""
     partial = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     model.save_pretrained(partial)
     tokenizer.save_pretrained(partial)

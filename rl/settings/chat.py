@@ -16,14 +16,19 @@ _WORDS = {"true": True, "false": False, "none": None, "null": None}
 
 @dataclass(frozen=True, kw_only=True)
 class ChatConfig:
-    """The chat template. A checkpoint includes it, so commands that load one need no settings."""
+    """The chat template.
+
+    A checkpoint includes it, so commands that load the checkpoint need no settings.
+    """
 
     template: str = ""
-    """A Jinja file, or a published prompt: r1-zero, orz, qwen-math; empty: the model's own."""
+    """A Jinja file, or a published prompt: r1-zero, orz, qwen-math. Empty for the model's own
+    template."""
     template_kwargs: str = ""
-    """Arguments of the template beside the messages: "enable_thinking=False"."""
+    """Arguments of the template besides the messages, as in "enable_thinking=False"."""
     prefill: str = ""
-    """Text that begins every answer without being sampled: "<think>". Format rewards count it."""
+    """Text with which every answer begins and which is not sampled, as in "<think>". Format
+    rewards include it."""
 
     def __post_init__(self) -> None:
         self.arguments()
@@ -38,7 +43,7 @@ class ChatConfig:
         return Path(self.template).expanduser()
 
     def source(self) -> str:
-        """The Jinja source of the template; empty: the model's own.
+        """The Jinja source of the template, or "" for the model's own template.
 
         Raises:
             ValueError: the template's file cannot be read.
@@ -54,7 +59,7 @@ class ChatConfig:
         """The values of ``template_kwargs``: True, False, None, numbers, or text.
 
         Raises:
-            ValueError: ``template_kwargs`` is not of the form key=value key=value.
+            ValueError: ``template_kwargs`` does not have the form key=value key=value.
         """
         try:
             words = shlex.split(self.template_kwargs)

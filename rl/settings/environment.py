@@ -40,7 +40,7 @@ def _with_absolute_path(options: EnvOptions) -> EnvOptions:
 
 
 def _names() -> list[str]:
-    """Names without versions; a family (``family/NAME``) counts as one name."""
+    """Names without versions. A family (``family/NAME``) counts as one name."""
     names = {re.sub(r"(/.*)?-v\d+$", r"\1", env_id) for env_id in envs.ids()}
     return sorted({f"{n.partition('/')[0]}/NAME" if "/" in n else n for n in names})
 

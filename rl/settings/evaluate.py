@@ -17,16 +17,17 @@ class EvaluateConfig(TrackingConfig, RunConfig):
     """Measure how often a model succeeds in an environment."""
 
     split: Literal["test", "held-out", "validation", "train", "all"] = "test"
-    """Which tasks to play. test: test tasks; if rows name no split, all rows. held-out: those of
-    such rows that training leaves for its test. all: all rows."""
+    """Which tasks to play. test: test tasks or, if rows name no split, all rows. held-out: if rows
+    name no split, the rows that training leaves for its test. all: all rows."""
     tasks: int = 0
-    """Number of tasks, the first ones; 0: all rows of a data set, or 512 generated tasks."""
+    """Number of tasks, starting with the first; 0 for all rows of a data set, or 512 generated
+    tasks."""
     episodes: int = 1
-    """Episodes per task."""
+    """Number of episodes per task."""
     json: bool = False
-    """Print all numbers as a line of JSON instead of a table; --json alone works too."""
+    """Print all numbers as a line of JSON instead of a table. "--json" does the same."""
     out: str = ""
-    """A folder for the episodes and the result; empty: nothing is written."""
+    """A folder for the episodes and the result; empty to write nothing."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

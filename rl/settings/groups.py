@@ -16,13 +16,14 @@ class SamplingConfig:
     """Divisor of the logits, in the policy and in the learner."""
     top_p: float = 1.0
     """Probability mass to sample from, likeliest tokens first. The learner renormalises over the
-    same tokens, which are stored with each sampled token: bound their number with top_k."""
+    same tokens, which are stored with each sampled token. Limit their number with top_k."""
     top_k: int = 0
-    """Number of likeliest tokens to sample from, before top_p; 0: all."""
+    """Number of likeliest tokens to sample from, before top_p; 0 for all."""
     max_tokens: int = 512
-    """Maximum tokens of a turn."""
+    """Maximum number of tokens in a turn."""
     slots: int = 64
-    """Maximum sequences that a policy, or each of its servers, decodes at once."""
+    """Maximum number of sequences that a policy, or each of its servers, decodes at the same
+    time."""
 
     def __post_init__(self) -> None:
         at_least(0, self, "temperature", "top_k")
@@ -30,7 +31,7 @@ class SamplingConfig:
         self.params()
 
     def check_training(self) -> None:
-        """Refuse settings that only an evaluation may have.
+        """Check that no setting is used that only an evaluation may have.
 
         Raises:
             ValueError: sampling is greedy.
@@ -46,8 +47,8 @@ class SamplingConfig:
         """The parameters of a request to a policy.
 
         Args:
-            with_support: whether the response includes the tokens that top_p and top_k left;
-                training needs them.
+            with_support: whether the response includes the tokens that top_p and top_k kept.
+                Training needs them.
 
         Raises:
             ValueError: a value is outside its range.
@@ -66,18 +67,19 @@ class EvalConfig:
     """Held-out evaluation: validation tasks during the run, test tasks before and after it."""
 
     every: int = 10
-    """Steps between evaluations on validation tasks, which choose the best checkpoint."""
+    """Number of steps between evaluations on validation tasks, which select the best checkpoint."""
     tasks: int = 128
-    """Validation tasks of each evaluation; 0: none, and the last weights count as the best."""
+    """Number of validation tasks in each evaluation. With 0 there is no validation, and the last
+    weights count as the best."""
     test_tasks: int = 512
-    """Test tasks, played before and after training, whatever eval.tasks is; no choice depends on
-    them. 0: none."""
+    """Number of test tasks, which are played before and after training. No choice depends on them,
+    and eval.tasks does not affect them. 0 plays none."""
     temperature: float = 1.0
     """Sampling temperature; 0 is greedy."""
     top_p: float = 1.0
     """Probability mass to sample from, likeliest tokens first."""
     top_k: int = 0
-    """Number of likeliest tokens to sample from, before top_p; 0: all."""
+    """Number of likeliest tokens to sample from, before top_p; 0 for all."""
 
     def __post_init__(self) -> None:
         at_least(0, self, "tasks", "test_tasks", "temperature", "top_k")
@@ -88,7 +90,7 @@ class EvalConfig:
         """The parameters of a request to a policy.
 
         Args:
-            max_tokens: maximum tokens of a turn.
+            max_tokens: maximum number of tokens in a turn.
 
         Raises:
             ValueError: a value is outside its range.
@@ -104,12 +106,13 @@ class EvalConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TextsConfig:
-    """Conversations that an update imitates beside its episodes, if algo.ptx_coef is above 0."""
+    """Conversations that each update imitates besides its episodes (algo.ptx_coef above 0)."""
 
     data: str = "demonstrations"
-    """"demonstrations": by the environment's imperfect author; or a file of {"messages": [...]}."""
+    """ "demonstrations" for episodes of the environment's imperfect demonstrator, or a file of
+    {"messages": [...]}."""
     demonstrations: int = 2000
-    """Number of episodes that the author plays."""
+    """Number of episodes that the demonstrator plays."""
     batch_size: int = 32
     """Conversations per update."""
 
@@ -122,29 +125,29 @@ class TinyRecipe:
     """Size and warm start of model=tiny, a small Qwen3."""
 
     vocab_size: int = 512
-    """Entries of the tokenizer, including the 256 bytes."""
+    """Number of entries of the tokenizer, including the 256 bytes."""
     hidden_size: int = 96
-    """Width."""
+    """Width of the hidden states."""
     intermediate_size: int = 256
     """Width of the feed-forward layers."""
     num_layers: int = 3
-    """Decoder layers."""
+    """Number of decoder layers."""
     num_heads: int = 3
-    """Attention heads; they share hidden_size."""
+    """Number of attention heads, which share hidden_size."""
     num_kv_heads: int = 1
-    """Key-value heads."""
+    """Number of key-value heads."""
     context_length: int = 1024
     """Context window in tokens."""
     demonstrations: int = 8000
-    """Episodes of the environment's imperfect author."""
+    """Number of demonstrated episodes."""
     steps: int = 800
-    """Supervised steps."""
+    """Number of supervised steps."""
     batch_size: int = 32
     """Episodes per supervised step."""
     lr: float = 3e-3
-    """Learning rate after the warm-up; it decays to 0 at the last step."""
+    """Learning rate after the warm-up. It decays to 0 at the last step."""
     warmup_steps: int = 50
-    """Steps over which the learning rate grows to lr."""
+    """Number of steps over which the learning rate grows to lr."""
 
     def __post_init__(self) -> None:
         at_least(1, self, *(f.name for f in fields(self) if f.name != "lr"))
@@ -166,10 +169,10 @@ def at_least(
     config: object,
     *keys: str,
 ) -> None:
-    """Refuse settings that are below ``least`` or not finite.
+    """Check that settings are finite and at least ``least``.
 
     Raises:
-        ValueError: names the key, its value and the bound.
+        ValueError: a setting is not. The message names the key, its value and the bound.
     """
     for key in keys:
         value = getattr(config, key)

@@ -13,15 +13,18 @@ ADAPTER_CONFIG = "adapter_config.json"
 
 @dataclass(frozen=True, kw_only=True)
 class LoraConfig:
-    """LoRA (Hu et al. 2021): only low-rank matrices beside the linear layers are trained."""
+    """LoRA (Hu et al.
+
+    2021): trains only low-rank matrices, which are added to the linear layers.
+    """
 
     rank: int = 0
-    """Rank of the matrices; 0: no adapter, all weights are trained."""
+    """Rank of the matrices. With 0 there is no adapter, and all weights are trained."""
     alpha: int = 0
-    """The adapter's output is scaled by alpha / rank, as in PEFT; 0: twice the rank."""
+    """Numerator of the adapter's scale alpha / rank, as in PEFT; 0 for twice the rank."""
     targets: tuple[str, ...] = ()
-    """Linear layers with an adapter, by the last part of their names (q_proj,v_proj); empty: all
-    layers of the decoder, without the output head and the embedding."""
+    """Linear layers that get an adapter, by the last part of their names, as in q_proj,v_proj. If
+    empty, all linear layers of the decoder; never the output head and the embedding."""
 
     def __post_init__(self) -> None:
         at_least(0, self, "rank", "alpha")

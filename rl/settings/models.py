@@ -1,4 +1,4 @@
-"""The model that ``model=...`` names: a run's folder means its best checkpoint."""
+"""Finds the model that ``model=...`` names. A run's folder stands for its best checkpoint."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from rl.errors import UsageError
 from rl.settings.parsing.files import like_folder
 
 MADE = ("config.json", "adapter_config.json")
-"""A folder with one of these files holds a model."""
+"""Files that show that a folder holds a model."""
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 
 
 def find_model(model: str, key: str = "model") -> str:
     """The folder that ``model`` names, or ``model`` itself if it is "tiny" or a hub id.
 
-    A run's folder means the first that exists of its checkpoints/best, checkpoints/last and newest
+    A run's folder stands for its checkpoints/best, else its checkpoints/last, else its newest
     checkpoints/step-*.
 
     Raises:
@@ -58,7 +58,7 @@ def _saved(run: Path, setting: str) -> Path:
         setting: key and value, for messages.
 
     Raises:
-        UsageError: there is none.
+        UsageError: the run has no checkpoint.
     """
     checkpoints = _checkpoints(run)
     steps = sorted(checkpoints.glob("step-*"), reverse=True)

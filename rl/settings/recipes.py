@@ -1,6 +1,6 @@
-"""Recipes: algorithms that set more of a run than its loss.
+"""Recipes: algorithms that also set other settings of a run.
 
-``algo=dapo`` means the recipe's algorithm and settings; the user's own settings override them.
+``algo=dapo`` selects the recipe's algorithm and settings. The user's own settings override them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rl.credit.algorithms import ALGORITHMS
 
 @dataclass(frozen=True)
 class Recipe:
-    """An algorithm, and settings of the run, from key to text, as on the command line."""
+    """An algorithm, and other settings of a run as texts by key, as on the command line."""
 
     row: Algorithm
     settings: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""The settings that commands share: a model, the machine, and what playing episodes needs."""
+"""Settings that commands share: the model, the machine, and the playing of episodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from rl.settings.parsing.plain import to_plain
 from rl.settings.policy import POLICY
 
 MAX_THREADS = 1024
-"""Above the number of processors of any machine; with many more the system ends the process."""
+"""Maximum number of threads, more than any machine has processors. With many more, the system ends
+the process."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,17 +29,18 @@ class ModelConfig:
     """Settings of every command that uses a model: the model, and the machine."""
 
     model: str
-    """A Hugging Face id, a model's folder, or a run's folder, which means its checkpoints/best."""
+    """A Hugging Face id, a model's folder, or a run's folder, which stands for its
+    checkpoints/best."""
     seed: int = 0
-    """Seeds tasks, sampling and initial values."""
+    """Seed of tasks, sampling and initial values."""
     device: str = "auto"
-    """cpu, cuda, cuda:1, or auto: the GPU if there is one."""
+    """ "cpu", "cuda", "cuda:1", or "auto" for the GPU if there is one."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type of the weights; auto is float32 on a CPU and bfloat16 on a GPU."""
+    """Type of the weights. "auto" is float32 on a CPU and bfloat16 on a GPU."""
     threads: int = 0
-    """CPU threads of torch. 0: all cores that the process may use, by its affinity, the cgroup's
-    cpu.max and OMP_NUM_THREADS. The local policy samples a model of under 2 million parameters
-    with one thread."""
+    """Number of CPU threads of torch. 0 means all cores that the process may use by its affinity,
+    the cgroup's cpu.max and OMP_NUM_THREADS. The local policy samples from models of under 2
+    million parameters with one thread."""
     dry_run: bool = False
     """Print the resolved configuration and stop."""
 
@@ -57,7 +59,7 @@ class ModelConfig:
 
     @property
     def loads_model(self) -> bool:
-        """Whether this process loads ``model``; False: ``model`` is a name on a server."""
+        """Whether this process loads ``model``. False if ``model`` is a name on a server."""
         return True
 
 
@@ -66,30 +68,30 @@ class RunConfig(ModelConfig):
     """Settings of every command that plays episodes."""
 
     env: EnvChoice = field(default_factory=left_out, metadata={"choice": ENV})
-    """The environment: an id, a bare name, or path/to/file.py:MyEnv; its options follow as
-    env.KEY."""
+    """The environment: an id, a bare name, or path/to/file.py:MyEnv. env.KEY sets its options."""
     model: str = "tiny"
-    """A Hugging Face id, a model's folder, or a run's folder, which means its checkpoints/best;
-    "tiny" is created and warm-started here, without a download."""
+    """A Hugging Face id, a model's folder, or a run's folder, which stands for its
+    checkpoints/best. "tiny" is created and warm-started on this machine, without a download."""
     tiny: TinyRecipe = field(default_factory=left_out)
     """Size and warm start of model=tiny."""
     policy: PolicyChoice = field(default_factory=left_out, metadata={"choice": POLICY})
-    """What samples the actions; its settings follow as policy.KEY."""
+    """The policy, which samples the actions. policy.KEY sets its options."""
     chat: ChatConfig = field(default_factory=left_out)
-    """Conversion of messages to a prompt."""
+    """How messages become a prompt."""
     sampling: SamplingConfig = field(default_factory=left_out)
     """Sampling by the policy."""
     context_length: int = 0
-    """Maximum tokens of an episode; 0: the model's own window."""
+    """Maximum number of tokens in an episode; 0 for the model's own window."""
     episode_timeout_s: float = 3600.0
-    """Maximum seconds of an episode, without its wait for a free slot. A longer one fails."""
+    """Seconds that an episode may take, not counting its wait for a free slot. A longer episode
+    fails."""
     close_s: float = 120.0
-    """Maximum seconds for each part that a command opened to close at the end."""
+    """Seconds that each opened component may take to close at the end of the command."""
     deterministic: bool = False
     """Make two runs agree bit for bit, except for timings; slower. On a GPU, an operation without a
     deterministic kernel ends the run."""
     allow_unsafe: bool = False
-    """Allow a sandbox without isolation to run programs."""
+    """Allow programs to run in a sandbox without isolation."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -115,7 +117,7 @@ class RunConfig(ModelConfig):
 
 
 def run_path(out: str, config: ModelConfig, algo: str = "") -> Path:
-    """``out`` with {env}, {algo} and {seed} filled in; commands without episodes fill {seed} alone.
+    """``out`` with {env}, {algo} and {seed} filled in. Commands without episodes have only {seed}.
 
     Raises:
         UsageError: ``out`` is empty, or has another name in braces.

@@ -19,11 +19,12 @@ class SFTConfig(TrackingConfig, RunConfig):
     """Train a language model on conversations (supervised fine-tuning)."""
 
     data: str = "demonstrations"
-    """"demonstrations": by the environment's imperfect author; or a file of {"messages": [...]}."""
+    """ "demonstrations" for episodes of the environment's imperfect demonstrator, or a file of
+    {"messages": [...]}."""
     demonstrations: int = 2000
-    """Number of episodes that the author plays."""
+    """Number of episodes that the demonstrator plays."""
     steps: int = 260
-    """Optimizer steps."""
+    """Number of optimizer steps."""
     batch_size: int = 32
     """Conversations per step."""
     optimizer: OptimizerConfig = field(
@@ -31,13 +32,13 @@ class SFTConfig(TrackingConfig, RunConfig):
     )
     """The learner's optimizer."""
     lora: LoraConfig = field(default_factory=left_out)
-    """An adapter that is trained instead of the model's own weights."""
+    """The adapter to train instead of the model's own weights."""
     memory: MemoryConfig = field(default_factory=left_out)
     """What the learner keeps in the device's memory."""
     test_tasks: int = 512
-    """Number of test tasks, played before and after the training; 0: none."""
+    """Number of test tasks, which are played before and after the training; 0 plays none."""
     out: str = "runs/{env}-sft-{seed}"
-    """The folder; the model is saved under checkpoints/last."""
+    """The output folder; the model is saved under checkpoints/last."""
     max_seconds: float = 0.0
     """Stop after this many seconds of training; 0 for no limit."""
 

@@ -58,7 +58,7 @@ def _resolve(text: str) -> tuple[type[Any], Mapping[str, Any], Build]:
 
 @functools.cache
 def _options_of(*names: str) -> type[SinkOptions]:
-    """A dataclass with the options of several sinks; repeated calls return the same class."""
+    """A dataclass with the options of several sinks. Repeated calls return the same class."""
     kinds = list(dict.fromkeys(sink_type(name).Options for name in names))
     own = [k for k in kinds if not any(o is not k and issubclass(o, k) for o in kinds)]
     if len(own) < 2:
@@ -75,10 +75,10 @@ class TrackingConfig:
     """Settings of a command's metric sinks and callbacks."""
 
     log: LogChoice = field(default_factory=left_out, metadata={"choice": LOG})
-    """Trackers of the metrics beside metrics.jsonl, separated by commas (log=wandb,tensorboard);
-    their options follow as log.KEY."""
+    """Trackers that receive the metrics in addition to metrics.jsonl, separated by commas, as in
+    wandb,tensorboard. log.KEY sets their options."""
     callbacks: str = ""
-    """Names of callbacks, separated by commas, with options in parentheses: NAME(KEY=VALUE)."""
+    """Names of callbacks, separated by commas. Options follow in parentheses: NAME(KEY=VALUE)."""
 
     def check_tracking(self) -> None:
         """Check sinks and callbacks without opening them.

@@ -29,9 +29,9 @@ from rl.settings.tracking import TrackingConfig
 TINY_LR, LARGE_LR = 4e-4, 1e-6
 """Default learning rates: for model=tiny, and for every other model."""
 ADAPTER_LR = 10
-"""LoRA learning-rate multiplier."""
+"""Factor of the default learning rate for an adapter."""
 _MARGIN = 1.25
-"""Factor for suggesting an outer deadline."""
+"""Factor for the deadline that an error message suggests for an outer wait."""
 PRESETS: dict[str, dict[str, str]] = {
     "smoke": {
         "steps": "4",
@@ -48,12 +48,12 @@ PRESETS: dict[str, dict[str, str]] = {
         "save_every": "2",
     },
 }
-"""Presets: ``preset=smoke`` runs every part once, in under a minute."""
+"""Presets by name. ``preset=smoke`` runs every part once, in less than a minute."""
 
 
 @dataclass(frozen=True)
 class AlgorithmChoice:
-    """A chosen algorithm: its name, and its options with the user's changes."""
+    """A chosen algorithm: its name, and its options including the user's changes."""
 
     name: str
     row: Algorithm
@@ -81,40 +81,42 @@ class TrainConfig(TrackingConfig, RunConfig):
     """Train a language model in an environment by reinforcement learning."""
 
     algo: AlgorithmChoice = field(default_factory=left_out, metadata={"choice": ALGORITHM})
-    """The algorithm, a row of docs/algorithms.md; its options follow as algo.KEY. A recipe sets
-    other keys too."""
+    """The algorithm, a row of docs/algorithms.md. algo.KEY sets its options. A recipe also sets
+    other keys."""
     steps: int = 60
-    """Learner updates."""
+    """Number of updates of the weights."""
     prompts: int = 32
-    """Tasks per step."""
+    """Number of tasks per step."""
     group_size: int = 8
-    """Episodes per task."""
+    """Number of episodes per task."""
     staleness: int = 0
-    """Maximum age of episodes, in updates of the weights. 0: each step plays its episodes, then
-    learns; above 0: playing and learning run concurrently."""
+    """Maximum age of episodes, in updates of the weights. With 0, each step plays its episodes and
+    then learns. Above 0, playing and learning run at the same time."""
     stale_correction: str = "tis"
-    """With staleness, the importance correction of tokens from older weights, if
-    algo.correction.kind is none and pi_old is of the update; values as of algo.correction.kind."""
+    """Importance correction for tokens from older weights, used with staleness if
+    algo.correction.kind is none and algo.old_logprobs is update. The values are those of
+    algo.correction.kind."""
     curriculum: CurriculumConfig = field(default_factory=left_out)
     """Choice of the tasks of a step."""
     texts: TextsConfig = field(default_factory=left_out)
     """Texts that each update imitates, if algo.ptx_coef is above 0."""
     shaping: str = ""
-    """Additions to rewards from lengths, siblings and reward models: 0.5*kimi_length; see
+    """Additions to rewards from lengths, siblings and reward models, as in 0.5*kimi_length. See
     docs/algorithms.md."""
     reward_weight: float = 1.0
-    """Weight of the environment's own rewards; at 0 only shaping is trained on."""
+    """Weight of the environment's own rewards. At 0, only shaping is trained on."""
     shaping_from: int = 1
-    """First step whose rewards are shaped and weighted."""
+    """First step at which rewards are shaped and weighted."""
     optimizer: OptimizerConfig = field(
         default_factory=left_out, metadata={"defaults": {"lr": 0.0, "warmup_steps": 5}}
     )
-    """The learner's optimizer; lr=0 means 4e-4 for model=tiny and 1e-6 for every other model, and
-    ten times as much for an adapter."""
+    """The learner's optimizer. lr=0 means 4e-4 for model=tiny and 1e-6 for other models, and ten
+    times that for an adapter."""
     lora: LoraConfig = field(default_factory=left_out)
-    """An adapter that is trained instead of the model's own weights."""
+    """The adapter to train instead of the model's own weights."""
     learner: str = "local"
-    """The learner, which computes updates: local is this process; plug-ins add other names."""
+    """The learner, which computes updates. "local" computes them in this process; plug-ins add
+    others."""
     micro_batch_tokens: int = 4096
     """Tokens of a forward pass of the learner, padding included; the loss does not depend on it."""
     packing: bool = True
@@ -128,17 +130,18 @@ class TrainConfig(TrackingConfig, RunConfig):
     """The run's folder."""
     resume: Literal["no", "auto"] = "no"
     """auto: continue from the newest checkpoint in out, if there is one. A run's folder: continue
-    that run with its own settings; python -m rl.train resume=FOLDER needs nothing else."""
+    that run with its own settings, as in python -m rl.train resume=FOLDER."""
     save_every: int = 20
-    """Steps between checkpoints; the last step is always saved."""
+    """Number of steps between checkpoints. The last step is always saved."""
     keep_episodes: int = 0
-    """Number of newest steps whose episodes stay in the folder; 0: all."""
+    """Number of newest steps whose episodes stay in the folder; 0 keeps all."""
     max_seconds: float = 0.0
-    """Stop cleanly after this many seconds of training; 0: no limit."""
+    """Stop cleanly after this many seconds of training; 0 for no limit."""
     stall_s: float = 3600.0
-    """Seconds without progress (a token, an episode, a micro-batch, an update's arrival) after
-    which waiting episodes restart; after as many again the run ends with exit code 75. 0: never.
-    Must be above env.step_timeout_s, and above policy.start_s, load_s and stall_s."""
+    """Seconds without progress (a token, an episode, a micro-batch, the arrival of an update)
+    after which waiting episodes restart. After the same time again, the run ends with exit code 75.
+    0 means never. Must be above env.step_timeout_s and above policy.start_s, policy.load_s and
+    policy.stall_s."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -184,7 +187,7 @@ class TrainConfig(TrackingConfig, RunConfig):
     def _check_stall(self) -> None:
         """Check that the watchdog's deadline is above the deadlines of single waits.
 
-        The deadline of a whole episode may be longer: its tokens count as progress.
+        The deadline of a whole episode may be longer, because its tokens count as progress.
         """
         alone = {"env.step_timeout_s": self.env.options.step_timeout_s}
         deadlines = self.policy.settings.deadlines()

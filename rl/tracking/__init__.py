@@ -1,6 +1,6 @@
-"""Metric sinks, and callbacks of the user's own.
+"""Metric sinks, and callbacks.
 
-Derive from :class:`Sink` or :class:`Callback`; docs/tracking.md shows how.
+To write your own, derive from :class:`Sink` or :class:`Callback`; docs/tracking.md shows how.
 """
 
 from rl.tracking.callback import Callback, register_callback

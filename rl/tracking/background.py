@@ -1,7 +1,7 @@
 """A sink in its own thread, so that neither its errors nor its waits affect the run.
 
-Records wait in a queue until the sink accepts them. A refused record is retried with growing
-pauses, so a lost network loses no step. Each kind of problem is reported once.
+Records wait in a queue until the sink accepts them. A record that a sink refuses is retried after
+growing pauses, so a lost network connection loses no step. Each kind of problem is reported once.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from rl.tracking.sink import Ending, RunInfo, Sink
 
 logger = logging.getLogger(__name__)
 MAX_WAITING = 10_000
-"""Maximum number of waiting records; older records are dropped, and the user is warned."""
+"""Maximum number of waiting records. Beyond it, older records are dropped and the user is
+warned."""
 PAUSES_S = (1.0, 5.0, 20.0, 60.0)
-"""Pauses before retries; the last one repeats."""
+"""Seconds of pause before each retry. The last one repeats."""
 
 
 class Background:
@@ -48,7 +49,7 @@ class Background:
         self._tried = threading.Event()
         """Set after the first attempt to open the sink."""
         self._given_up = threading.Event()
-        """Set when the run no longer waits."""
+        """Set when the run no longer waits for the sink."""
         self._error: BaseException | None = None
         """The error of the first attempt to open the sink."""
         self._late = False
@@ -78,7 +79,7 @@ class Background:
             ) from self._error
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Queue a record; returns at once."""
+        """Queue a record. Returns at once."""
         with self._changed:
             self._records.append((step, metrics))
             full = len(self._records) > MAX_WAITING
@@ -90,7 +91,7 @@ class Background:
             self._report("full", f"{MAX_WAITING} records wait; {dropped}")
 
     def finish(self, ending: Ending) -> None:
-        """Queue the end of the run; returns at once."""
+        """Queue the end of the run. Returns at once."""
         with self._changed:
             self._ending = ending
             self._changed.notify()
@@ -109,7 +110,7 @@ class Background:
             self._changed.notify()
 
     def _work(self) -> None:
-        """The thread."""
+        """Open the sink, and pass records to it until the end of the run."""
         if not self._attempt("start", self._open, first=True):
             return
         while (record := self._next()) is not None:
@@ -139,7 +140,7 @@ class Background:
             self._mark.delivered(step, missing)
 
     def _next(self) -> tuple[int, Mapping[str, Any]] | None:
-        """The oldest record, which stays in the queue; None if there are no more."""
+        """The oldest record, which stays in the queue, or None if there are no more."""
         with self._changed:
             while not self._records:
                 if self._ending is not None or self._given_up.is_set():
@@ -148,7 +149,7 @@ class Background:
             return self._records[0]
 
     def _attempt(self, what: str, action: Callable[[], None], first: bool = False) -> bool:
-        """Do ``action`` with retries; False if the run stopped waiting."""
+        """Call ``action``, with retries. Returns False if the run stopped waiting."""
         tries = 0
         while not self._given_up.is_set():
             try:
@@ -170,7 +171,10 @@ class Background:
         return False
 
     def _refuse(self, error: BaseException) -> bool:
-        """Pass the error to a run that still waits for the sink to open; False if it does not."""
+        """Pass the error to a run that waits for the sink to open.
+
+        Returns False if no run waits.
+        """
         with self._changed:
             if self._late:
                 return False
@@ -179,7 +183,7 @@ class Background:
             return True
 
     def _report(self, kind: str, text: str) -> None:
-        """Report a line to the user, once for each kind."""
+        """Report a line to the user, once for each kind of problem."""
         if kind in self._reported or self._given_up.is_set():
             return
         self._reported.add(kind)

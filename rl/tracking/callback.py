@@ -19,14 +19,14 @@ CALLBACKS = Registry("callback", "turnwise.callbacks")
 
 
 class Callback:
-    """Base class of a user's own code in a run; define the methods that you need.
+    """Base class of a user's own code in a run. Define the methods that you need.
 
     The run waits for each method. An exception ends the run with one line that names the callback,
-    after the done steps are saved.
+    after saving the finished steps.
     """
 
     def on_start(self, run: RunInfo) -> None:
-        """Called when the run starts, or continues after ``run.step``."""
+        """Called when the run starts, or when it continues after step ``run.step``."""
 
     def on_step(
         self, step: int, metrics: Mapping[str, Any], groups: Sequence[TrajectoryGroup]
@@ -36,9 +36,9 @@ class Callback:
         Args:
             step: the number of the step.
             metrics: the step's line of metrics.jsonl.
-            groups: the step's episodes, with ``shaped_reward``, the reward that was trained on, and
-                ``advantages``, the advantage of each trained token. Empty in commands that learn
-                from a file.
+            groups: the step's episodes. Each has ``shaped_reward``, the reward used for training,
+                and ``advantages``, the advantage of each trained token. Empty in commands that
+                learn from a file.
         """
 
     def on_evaluation(
@@ -57,12 +57,12 @@ class Callback:
         """Called at the end of the run.
 
         Args:
-            result: the content of result.json; None if the run failed.
+            result: the content of result.json, or None if the run failed.
         """
 
 
 def register_callback(name: str, target: Any) -> None:
-    """Register a callback, its class or ``"module:Class"`` as ``callbacks=NAME`` in this process.
+    """Register a callback's class, or ``"module:Class"``, as ``callbacks=NAME`` in this process.
 
     Raises:
         ValueError: the name is already registered.
@@ -87,7 +87,7 @@ class Callbacks:
         """Call ``on_start``.
 
         Raises:
-            RunFailure: a callback raised; the other methods raise it too.
+            RunFailure: a callback raised an error. The other methods also raise RunFailure.
         """
         self._each("on_start", lambda callback: callback.on_start(run))
 

@@ -1,4 +1,4 @@
-"""metrics.jsonl, a sink of every run: a line of JSON for each record."""
+"""metrics.jsonl, a sink that every run has: a line of JSON for each record."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class JsonLines(Sink):
     """
 
     rewinds = True
-    """:meth:`rl.run.folder.RunFolder.rewind` removes the lines."""
+    """True, because :meth:`rl.run.folder.RunFolder.rewind` removes the lines."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(SinkOptions())
         self._path = path
 
     def open(self, run: RunInfo, id: str) -> str:
-        """Return the path; :meth:`log` opens the file for each line."""
+        """Return the path. The file itself is opened by :meth:`log`, for each line."""
         return str(self._path)
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:

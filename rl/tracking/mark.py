@@ -1,4 +1,4 @@
-"""The progress of a sink with a run, kept in the run's folder for a resumed run."""
+"""The progress of a sink with a run. It is stored in the run's folder for a resumed run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Mark:
     """A run's id in a tracker, and the last record that the tracker has.
 
     Args:
-        path: the file; None: the mark is only in memory.
+        path: the file, or None to keep the mark in memory only.
 
     Raises:
         RunFailure: the file is no mark.
@@ -28,9 +28,9 @@ class Mark:
         self._path = path
         self.id = ""
         self.step = -1
-        """The last step with metrics in the tracker; -1: none."""
+        """The last step with metrics in the tracker, or -1 if there is none."""
         self._keys: set[str] = set()
-        """The metrics of that step that the tracker has."""
+        """The metrics of that step that the tracker already has."""
         if path is not None and path.exists():
             try:
                 known = json.loads(path.read_text(encoding="utf-8"))
@@ -60,7 +60,7 @@ class Mark:
         self._write()
 
     def rewound(self, step: int) -> None:
-        """Record that the tracker dropped everything after ``step``."""
+        """Record that the tracker dropped all steps after ``step``."""
         if step < self.step:
             self.step, self._keys = step, set()
 

@@ -14,10 +14,10 @@ from rl.tracking.sink import Ending, RunInfo, Sink, SinkOptions
 T = TypeVar("T")
 STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 MOST_PARAMS, MOST_METRICS = 100, 1000
-"""Maximum numbers in one request to MLflow."""
+"""Maximum numbers of parameters and of metrics in one request to MLflow."""
 LONGEST_PARAM = 6000
 _FORBIDDEN = re.compile(r"[^\w\-./ :]")
-"""Characters that MLflow allows in no name."""
+"""Characters that MLflow does not allow in names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,11 +25,11 @@ class MLflowOptions(SinkOptions):
     """The options of ``log=mlflow``."""
 
     tracking_uri: str = ""
-    """MLflow: the server, database or folder; empty: MLFLOW_TRACKING_URI, or MLflow's default."""
+    """MLflow: the server, database or folder. If empty, MLFLOW_TRACKING_URI or MLflow's default."""
 
 
 class MLflow(Sink):
-    """Logs to MLflow: ``log.project`` is the experiment."""
+    """Logs to MLflow. ``log.project`` is the experiment."""
 
     Options = MLflowOptions
     package = "mlflow"
@@ -59,7 +59,7 @@ class MLflow(Sink):
 
     @property
     def place(self) -> str:
-        """The store and the run's id."""
+        """The store, and the run's id in it."""
         return f"run {self._id} in {self._client.tracking_uri}"
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
@@ -85,7 +85,7 @@ class MLflow(Sink):
 
 
 def _name(name: str) -> str:
-    """A name in the characters that MLflow allows."""
+    """A name in which forbidden characters are replaced."""
     return _FORBIDDEN.sub("_", name)
 
 

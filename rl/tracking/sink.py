@@ -14,7 +14,7 @@ from rl.settings.groups import at_least
 from tools.registry import Registry
 
 NONE = "none"
-"""``log=none``: only metrics.jsonl and the screen."""
+"""Value of ``log`` that selects no tracker, only metrics.jsonl and the screen."""
 SINKS = Registry("sink", "turnwise.sinks")
 
 
@@ -23,12 +23,12 @@ class SinkOptions:
     """The options of every sink, given as ``log.KEY``."""
 
     project: str = "turnwise"
-    """The project in W&B and trackio, the experiment in MLflow."""
+    """Name of the project in W&B and trackio, or of the experiment in MLflow."""
     name: str = ""
-    """The run's name in the tracker; empty: the name of the run's folder."""
+    """Name of the run in the tracker; empty for the name of the run's folder."""
     timeout_s: float = 30.0
-    """Maximum seconds for a sink to start, and for all sinks to finish; the run continues without
-    a slower sink."""
+    """Seconds that a sink may take to start, and that all sinks together may take to finish. The
+    run continues without a slower sink."""
 
     def __post_init__(self) -> None:
         at_least(0.1, self, "timeout_s")
@@ -36,15 +36,15 @@ class SinkOptions:
 
 @dataclass(frozen=True)
 class RunInfo:
-    """The run as sinks and callbacks see it."""
+    """Description of a run for sinks and callbacks."""
 
     command: str
     """The command: train, sft, dpo, reward_model or eval."""
     folder: Path
     config: Mapping[str, Any]
-    """The resolved configuration, under the command line's keys (``algo.kl.coef``)."""
+    """The resolved configuration, by the command line's keys (``algo.kl.coef``)."""
     step: int = 0
-    """The last step of a resumed run; 0 in a new run."""
+    """The last step of a resumed run, or 0 in a new run."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Ending:
 
     status: Literal["finished", "interrupted", "failed"]
     result: Mapping[str, Any] = field(default_factory=dict)
-    """The content of result.json; empty if the run failed."""
+    """The content of result.json. Empty if the run failed."""
     images: Mapping[str, Path] = field(default_factory=dict)
     """Images by name (``curve``, ``ledger``)."""
 
@@ -71,12 +71,12 @@ class Sink(ABC):
     Options: ClassVar[type[SinkOptions]] = SinkOptions
     """A frozen dataclass derived from :class:`SinkOptions`; its fields are ``log.KEY``."""
     package: ClassVar[str] = ""
-    """The module that the sink needs; "": none."""
+    """Name of the module that the sink needs, or "" if it needs none."""
     extra: ClassVar[str] = ""
-    """The argument of ``pip install``: ``turnwise[wandb]``."""
+    """Argument of ``pip install`` for that module, such as ``turnwise[wandb]``."""
     rewinds: ClassVar[bool] = False
-    """Whether :meth:`open` drops the steps after ``run.step``. A resumed run repeats these steps.
-    A sink that cannot drop them does not get them again."""
+    """Whether :meth:`open` drops the steps after ``run.step``, which a resumed run repeats. A sink
+    that cannot drop steps does not receive them again."""
 
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
@@ -87,7 +87,7 @@ class Sink(ABC):
 
         Args:
             run: the run and its configuration.
-            id: the id that this method returned at the start of the run; "" in a new run.
+            id: the id that this method returned when the run started, or "" in a new run.
 
         Returns:
             The run's id in the tracker, which is stored in the run's folder.
@@ -95,12 +95,12 @@ class Sink(ABC):
 
     @property
     def place(self) -> str:
-        """URL, path or command that shows the metrics; the screen shows it once."""
+        """URL, path or command that shows the metrics. The screen shows it once."""
         return ""
 
     @abstractmethod
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Record metrics of a step. Several calls may have the same step with other metrics."""
+        """Record metrics of a step. Several calls may have the same step and different metrics."""
 
     def finish(self, ending: Ending) -> None:  # noqa: B027 - many sinks have nothing to do
         """Record the result and end the run in the tracker."""
@@ -129,7 +129,7 @@ def sink_type(name: str) -> type[Sink]:
 
     Raises:
         UnknownNameError: no sink has the name.
-        PluginImportError: the plug-in that owns the name fails to import.
+        PluginImportError: the plug-in that registers the name fails to import.
         ValueError: the registered object is no sink.
     """
     found = SINKS.get(name)
@@ -139,7 +139,7 @@ def sink_type(name: str) -> type[Sink]:
 
 
 def make_sinks(names: Sequence[str], options: SinkOptions) -> dict[str, Sink]:
-    """The sinks of ``log=NAMES``, not yet open.
+    """Make the sinks that ``log=NAMES`` selects. They are not open yet.
 
     Raises:
         UsageError: the package of a sink is not installed.

@@ -10,14 +10,14 @@ from rl.tracking.sink import Ending, RunInfo, Sink
 
 
 class TensorBoard(Sink):
-    """Writes event files under ``tensorboard/``: ``tensorboard --logdir RUN`` shows them."""
+    """Writes event files under ``tensorboard/``, which ``tensorboard --logdir RUN`` shows."""
 
     package = "tensorboard"
     extra = "turnwise[tensorboard]"
     rewinds = True
 
     def open(self, run: RunInfo, id: str) -> str:
-        """Start an event file; TensorBoard drops later steps in older files."""
+        """Start an event file. TensorBoard drops later steps that older files contain."""
         from torch.utils.tensorboard import SummaryWriter
 
         self._folder = run.folder / "tensorboard"

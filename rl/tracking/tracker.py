@@ -1,6 +1,6 @@
 """The tracker of a command, which passes records to sinks and callbacks.
 
-metrics.jsonl and the screen get a record at once. Trackers get it from their own threads. The run
+metrics.jsonl and the screen get a record at once. Other sinks get it in their own threads. The run
 waits for callbacks.
 """
 
@@ -29,12 +29,12 @@ class Tracker:
 
     Args:
         run: the run; :meth:`open` sets its step.
-        config: names sinks and callbacks.
-        direct: sinks that the run calls directly; their errors end the run.
+        config: the settings that name sinks and callbacks.
+        direct: sinks that the run calls directly. Their errors end the run.
         report: called with a line for the user.
         callbacks: additional callbacks, from Python.
-        marks: the folder with the progress of each sink, for a resumed run; None: the run cannot
-            be resumed.
+        marks: folder for the progress of each sink, for a resumed run, or None if the run cannot be
+            resumed.
 
     Raises:
         UsageError: a package is not installed, or a callback's name or option is wrong.
@@ -68,7 +68,7 @@ class Tracker:
 
         Raises:
             UsageError: a sink cannot start.
-            RunFailure: a callback raised.
+            RunFailure: a callback raised an error.
         """
         self.run = replace(self.run, step=step)
         for sink in self._direct:
@@ -89,7 +89,7 @@ class Tracker:
             raise
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Pass a record, with its ``step``, to all sinks; returns when it is in metrics.jsonl.
+        """Pass a record, with its ``step``, to all sinks. Returns when metrics.jsonl contains it.
 
         Raises:
             RunFailure: metrics.jsonl or the screen cannot be written.
@@ -112,10 +112,10 @@ class Tracker:
 
         Args:
             record: the record, with its ``step``.
-            groups: the step's episodes; None: the record has only evaluations.
+            groups: the step's episodes, or None if the record has only evaluations.
 
         Raises:
-            RunFailure: a callback raised.
+            RunFailure: a callback raised an error.
         """
         evaluations, self._evaluations = self._evaluations, []
         for split, played in evaluations:
@@ -124,19 +124,21 @@ class Tracker:
             self.callbacks.step(record["step"], record, groups)
 
     def finish(self, result: Mapping[str, Any], images: Mapping[str, Path] | None = None) -> None:
-        """Set the result, which :meth:`close` passes to sinks and callbacks."""
+        """Store the result, which :meth:`close` passes to sinks and callbacks."""
         done = result.get("finished", True)
         drawn = {name: path for name, path in (images or {}).items() if path.exists()}
         self._ending = Ending("finished" if done else "interrupted", result, drawn)
 
     def close(self, error: BaseException | None) -> None:
-        """End the run in all trackers, and call ``on_end``; takes at most ``timeout_s`` seconds.
+        """End the run in all sinks and call ``on_end``.
+
+        Waits for sinks at most ``timeout_s`` seconds.
 
         Args:
-            error: the error that ends the run; None without an error.
+            error: the error that ends the run, or None.
 
         Raises:
-            RunFailure: a callback raised. If ``error`` is given, it gets a note instead.
+            RunFailure: a callback raised an error. If ``error`` is set, it gets a note instead.
         """
         if not self._is_open:
             return

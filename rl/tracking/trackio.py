@@ -17,11 +17,12 @@ class TrackioOptions(SinkOptions):
     """The options of ``log=trackio``."""
 
     space: str = ""
-    """trackio: a Hugging Face Space (user/name) that shows the run; empty: only this machine."""
+    """trackio: the Hugging Face Space (user/name) that shows the run. If empty, only this machine
+    does."""
 
 
 class Trackio(Sink):
-    """Logs to trackio: ``trackio show`` opens the page."""
+    """Logs to trackio. ``trackio show`` opens the page."""
 
     Options = TrackioOptions
     package = "trackio"
@@ -65,7 +66,7 @@ class Trackio(Sink):
 
 
 def _mute(*modules: Any) -> None:
-    """Keep modules from printing to standard output, which the command needs."""
+    """Keep modules from printing to standard output, which the command needs for its result."""
     for module in modules:
         module.print = _log
 

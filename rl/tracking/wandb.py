@@ -1,4 +1,4 @@
-"""Weights & Biases."""
+"""Weights & Biases, a metric sink."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 from rl.tracking.sink import Ending, RunInfo, Sink, SinkOptions
 
 STEP = "step"
-"""The metric on the horizontal axis of every chart."""
+"""Name of the metric on the horizontal axis of every chart."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,18 +17,18 @@ class WandBOptions(SinkOptions):
     """The options of ``log=wandb``."""
 
     entity: str = ""
-    """W&B: the team or user that the run belongs to; empty: your default."""
+    """W&B: the team or user to which the run belongs; empty for your default."""
     group: str = ""
     """W&B: the group of the run."""
     tags: str = ""
     """W&B: labels, separated by commas."""
     mode: Literal["auto", "online", "offline"] = "auto"
-    """W&B: auto means WANDB_MODE, or online; offline keeps the run in its folder until
-    `wandb sync`."""
+    """W&B: "auto" uses WANDB_MODE, or "online". "offline" keeps the run in its folder until you
+    call `wandb sync`."""
 
 
 class WandB(Sink):
-    """Logs to Weights & Biases; sign in with ``wandb login`` or WANDB_API_KEY."""
+    """Logs to Weights & Biases. Sign in with ``wandb login`` or WANDB_API_KEY."""
 
     Options = WandBOptions
     package = "wandb"
@@ -72,7 +72,7 @@ class WandB(Sink):
 
     @property
     def place(self) -> str:
-        """The run's page, or how to upload it."""
+        """The URL of the run's page, or the command that uploads the run."""
         return str(self._run.url or f"offline; upload it with: wandb sync {self._run.dir}/..")
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:

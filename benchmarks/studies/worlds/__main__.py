@@ -19,7 +19,7 @@ COMMANDS = {
 
 
 def main() -> int:
-    """The command line. Returns the exit code."""
+    """Run the command line and return the exit code."""
     if sys.argv[1:2] == [] or sys.argv[1] not in COMMANDS:
         sys.stderr.write(f"error: the first word must be one of {', '.join(COMMANDS)}\n")
         return 1

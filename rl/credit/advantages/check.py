@@ -14,7 +14,11 @@ from rl.rollout.trajectory import Segment
 
 
 def check_credit(advantage: Advantage, credit: Credit, num_tokens: int) -> None:
-    """Raise RunFailure unless a plug-in returned one number for each token."""
+    """Check that a plug-in returned one number for each token.
+
+    Raises:
+        RunFailure: it did not.
+    """
     returned = {"advantages": credit.advantages}
     if advantage.needs_values:
         if credit.returns is None:
@@ -32,10 +36,10 @@ def check_credit(advantage: Advantage, credit: Credit, num_tokens: int) -> None:
 
 
 def check_values(advantage: Advantage) -> None:
-    """Check that an advantage with values returns value targets, on two short episodes.
+    """Check, on two short episodes, that an advantage with values returns value targets.
 
     Raises:
-        ValueError: the advantage does not return them, or fails.
+        ValueError: the advantage does not return them, or raises an error.
     """
     segments = [Segment([0, 1, 2], [0, 1, 1], [0.0] * 3, [-1, 0, 0], [0, 0, 1]) for _ in range(2)]
     batch = replace(

@@ -26,21 +26,21 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CreditInputs:
-    """Inputs of an advantage: an update's M episodes, K turns and N sampled tokens."""
+    """Inputs of an advantage. An update has M episodes, K turns and N sampled tokens."""
 
     batch: Batch
-    """Rewards, turns and groups, on the CPU."""
+    """Rewards, turns and groups of the update, on the CPU."""
     values: Tensor | None = None
-    """``[N]`` float64, the value of the state before each token (``needs_values``)."""
+    """``[N]`` float64, the value of the state before each token. None unless ``needs_values``."""
     token_scores: Tensor | None = None
-    """``[N]`` float64, scores of the token reward model (``token_rewards.kind``)."""
+    """``[N]`` float64, scores of the token reward model. None without ``token_rewards.kind``."""
     penalties: Tensor | None = None
-    """``[N]`` float64, subtracted from each token's reward (``kl.place=reward``)."""
+    """``[N]`` float64, to subtract from each token's reward. None unless ``kl.place=reward``."""
 
     def compare(
         self, rewards: Tensor, groups: Tensor, std: Std, baseline: Baseline = "mean"
     ) -> GroupAdvantages:
-        """Advantages of rewards ``[n]`` relative to their groups ``[n]``, of episodes or turns."""
+        """Advantages of rewards ``[n]`` (of episodes or turns) relative to their groups."""
         lengths = self.lengths() if baseline == "length-weighted" else None
         return group_advantages(rewards, groups, std, baseline=baseline, lengths=lengths)
 
@@ -49,7 +49,7 @@ class CreditInputs:
         return self.compare(self.batch.rewards, self.batch.group_ids, std, baseline)
 
     def group_metrics(self, grouped: GroupAdvantages, member: str) -> dict[str, float]:
-        """Metrics of the groups; warns of groups with one member.
+        """Metrics of the groups. Logs a warning about groups with one member.
 
         Args:
             grouped: result of :meth:`compare`.
@@ -70,7 +70,7 @@ class CreditInputs:
         }
 
     def lengths(self) -> Tensor:
-        """Sampled tokens of each episode, ``[M]``."""
+        """Number of sampled tokens of each episode, ``[M]``."""
         return self.batch.episode_ids.bincount(minlength=len(self.batch.rewards))
 
     def turns(self) -> Tensor:
@@ -78,7 +78,7 @@ class CreditInputs:
         return torch.searchsorted(self.batch.turn_ends, torch.arange(self.batch.num_tokens))
 
     def at_turn_ends(self, per_turn: Tensor) -> Tensor:
-        """Numbers per turn ``[K]``, each at its turn's last sampled token: ``[N]``."""
+        """Values of turns ``[K]``, placed at the last sampled token of each turn: ``[N]``."""
         zeros = per_turn.new_zeros(self.batch.num_tokens)
         return zeros.index_add(0, self.batch.turn_ends, per_turn)
 
@@ -98,7 +98,7 @@ class CreditInputs:
         return advantages[mask], returns[mask]
 
     def adaptive_lambda(self, alpha: float) -> Tensor:
-        """Lambda of each episode, by its length: ``[M, 1]``."""
+        """Lambda of each episode, which depends on its length: ``[M, 1]``."""
         return adaptive_lambda(self.lengths(), alpha)[:, None]
 
     def dense(self, scores: Tensor) -> Tensor:

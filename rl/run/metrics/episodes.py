@@ -15,9 +15,9 @@ from rl.run.metrics.reflection import reflects
 
 
 def success_of(trajectory: Trajectory, score: str) -> float:
-    """The last turn's ``score``; 0 if the episode ended without one.
+    """The success of an episode: ``score`` at its last turn, or 0 if it ended without one.
 
-    Without a success score (an empty name) the return counts as the success.
+    If there is no success score (an empty name), the return is the success.
     """
     if not score:
         return trajectory.reward
@@ -29,7 +29,7 @@ def share_of_success(
 ) -> float:
     """The success of an episode, from 0 to 1.
 
-    Without a success score, the return is scaled to its range.
+    If there is no success score, the return is scaled to its range.
     """
     low, high = (0.0, 1.0) if score else reward_range
     if not high > low:
@@ -61,9 +61,9 @@ def part_metrics(
     """Metrics of each environment in a mixture, under ``PREFIXparts/PART/...``.
 
     Args:
-        groups: the episodes; without a mixture there are no metrics.
+        groups: the episodes. If they are not of a mixture, there are no metrics.
         prefix: prefix of every name.
-        names: the metrics, of "episodes", "failures", "reward" and "success".
+        names: names of metrics, among "episodes", "failures", "reward" and "success".
     """
     everyone = [t for group in groups for t in group.trajectories]
     metrics: dict[str, float] = {}
@@ -81,13 +81,14 @@ def part_metrics(
 def rollout_metrics(groups: Sequence[TrajectoryGroup], success_score: str = "") -> dict[str, float]:
     """Rewards, lengths, turns, endings and tools over a step's episodes.
 
-    Failed episodes count only in ``failures``, and by kind in ``failures/KIND``; repeated attempts
-    count in ``retries``. Groups that dynamic sampling dropped count in everything, so that the
-    metrics describe the policy and not the selected groups.
+    Failed episodes count only in ``failures`` and, by kind, in ``failures/KIND``. Repeated attempts
+    count in ``retries``. Groups that dynamic sampling dropped count in all metrics, so that these
+    describe the policy and not the selected groups.
 
     Args:
         groups: the step's episodes.
-        success_score: the environment's success score; with "" no episode is right or wrong.
+        success_score: name of the environment's success score. If empty, no episode is right or
+            wrong.
     """
     finished = [t for group in groups for t in group.finished]
     everyone = [t for group in groups for t in group.trajectories]
@@ -134,7 +135,7 @@ def rollout_metrics(groups: Sequence[TrajectoryGroup], success_score: str = "") 
 
 
 def _lengths_by_success(finished: Sequence[Trajectory], score: str) -> dict[str, float]:
-    """Mean sampled tokens of the fully successful episodes, and of the others."""
+    """Mean numbers of sampled tokens, of the fully successful episodes and of the others."""
     lengths: dict[str, list[int]] = {"right": [], "wrong": []}
     for t in finished:
         lengths["right" if success_of(t, score) >= 1 else "wrong"].append(t.num_sampled)
@@ -142,7 +143,7 @@ def _lengths_by_success(finished: Sequence[Trajectory], score: str) -> dict[str,
 
 
 def _vine_metrics(everyone: Sequence[Trajectory]) -> dict[str, float]:
-    """Metrics of the continuations that value turns, which count in no other metric."""
+    """Metrics of the continuations that value turns. Continuations count in no other metric."""
     played = [t.continuations for t in everyone if t.continuations.count]
     if not played:
         return {}
@@ -183,7 +184,7 @@ def _reward_metrics(
 
 
 def _means(prefix: str, records: Iterable[dict[str, float]], count: int) -> dict[str, float]:
-    """The mean of each named number over ``count`` episodes; an absent number counts as 0."""
+    """The mean of each named number over ``count`` episodes. An absent number counts as 0."""
     totals: dict[str, float] = defaultdict(float)
     for record in records:
         for name, value in record.items():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 ROUNDING = 1e-6
-"""Tolerance below the success of a right episode."""
+"""Difference to the success of a right episode that still counts as right."""
 Z_95 = 1.959963984540054
 """Two-sided 95% quantile of the normal distribution."""
 
@@ -29,8 +29,8 @@ class PassRate:
 def pass_rate(successes: Sequence[float]) -> PassRate:
     """The mean of successes with Wilson's score interval (Wilson 1927, JASA 22, p. 209).
 
-    Values outside [0, 1] are returns of an environment without a success score: their mean has the
-    normal interval, from the standard error.
+    Values outside [0, 1] are returns of an environment without a success score. Their mean has the
+    normal interval, which follows from the standard error.
 
     Raises:
         ValueError: ``successes`` is empty.
@@ -48,13 +48,14 @@ def pass_rate(successes: Sequence[float]) -> PassRate:
 def pass_rate_of_tasks(by_task: Sequence[Sequence[float]]) -> PassRate:
     """The mean of successes over tasks, with its 95% interval for tasks like these.
 
-    Episodes of one task are correlated; only tasks are independent. The interval is Wilson's at the
-    effective number of episodes: the number of independent episodes with the observed variance of
-    the tasks' means (the design effect of Kish 1965, in Wilson's interval as in Korn and Graubard
-    1998, Survey Methodology 24, p. 193). With one episode per task it equals :func:`pass_rate`'s.
+    Only tasks are independent; the episodes of one task are correlated. The interval is therefore
+    Wilson's at the effective number of episodes. This is the number of independent episodes whose
+    mean would have the observed variance of the tasks' means (the design effect of Kish 1965, in
+    Wilson's interval as in Korn and Graubard 1998, Survey Methodology 24, p. 193). With one episode
+    per task, the interval equals that of :func:`pass_rate`.
 
     Args:
-        by_task: the successes of each task's episodes; tasks without episodes do not count.
+        by_task: the successes of each task's episodes. Tasks without episodes do not count.
 
     Raises:
         ValueError: there is no episode.
@@ -85,14 +86,15 @@ def _wilson(p: float, n: float) -> tuple[float, float]:
 def mean_interval(by_task: Sequence[Sequence[float]]) -> tuple[float, float]:
     """The 95% interval of the mean over all episodes, for tasks like these.
 
-    Episodes of one task are correlated; only tasks are independent. So the standard error is
-    clustered by task, and the quantile is Student's t with (tasks - 1) degrees of freedom.
+    Only tasks are independent; the episodes of one task are correlated. Therefore the standard
+    error is clustered by task, and the quantile is that of Student's t with (tasks - 1) degrees of
+    freedom.
 
     Args:
         by_task: the values of each task's episodes.
 
     Returns:
-        The bounds; infinite with fewer than two tasks.
+        The bounds. They are infinite with fewer than two tasks.
     """
     tasks = [values for values in by_task if values]
     count = sum(map(len, tasks))
@@ -106,7 +108,7 @@ def mean_interval(by_task: Sequence[Sequence[float]]) -> tuple[float, float]:
 
 
 def _t_95(degrees: int) -> float:
-    """Two-sided 95% quantile of Student's t (Abramowitz and Stegun 1964, 26.7.5)."""
+    """The two-sided 95% quantile of Student's t (Abramowitz and Stegun 1964, 26.7.5)."""
     if degrees < 3:
         # The expansion is for many degrees; these two values are exact.
         return (12.706204736, 4.302652730)[degrees - 1]
@@ -123,8 +125,8 @@ def _t_95(degrees: int) -> float:
 def pass_at_k(episodes: int, right: int, k: int) -> float:
     """The unbiased estimate of the chance that at least one of k episodes is right.
 
-    ``1 - C(n - c, k) / C(n, k)`` (Chen et al. 2021, arXiv 2107.03374, equation 1), for n episodes
-    with c right ones.
+    The estimate is ``1 - C(n - c, k) / C(n, k)`` (Chen et al. 2021, arXiv 2107.03374, equation 1),
+    for n episodes of which c are right.
 
     Raises:
         ValueError: k is not from 1 to ``episodes``.

@@ -1,8 +1,8 @@
 """Steps whose rewards gave no gradient: their number, causes and remedies.
 
-A step that learns nothing still has a reward, which moves by chance. The step's record in
-metrics.jsonl names the cause as ``no_gradient/CAUSE``, which the screen, the curve and result.json
-use.
+A step that learns nothing still has a reward, which varies by chance. The step's record in
+metrics.jsonl names the cause as ``no_gradient/CAUSE``. The screen, the curve and result.json use
+this name.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ REMEDIES = {
     OTHER: "check clip_ratio/* and rewards/* in metrics.jsonl, algo.* and shaping",
 }
 _MANY_CUT = 0.9
-"""Share of cut answers from which the token limit, not the task, explains equal rewards."""
+"""Share of cut answers above which the token limit, not the task, explains equal rewards."""
 _ZERO = 1e-10
 """Largest gradient norm that counts as rounding."""
 
 
 def cause_of(metrics: Mapping[str, float], successes: Sequence[float]) -> str | None:
-    """Why a step's rewards gave no gradient; None if they gave one.
+    """The reason why a step's rewards gave no gradient, or None if they gave one.
 
     Args:
         metrics: the metrics of the step's episodes and update.
@@ -76,7 +76,7 @@ def cause_of(metrics: Mapping[str, float], successes: Sequence[float]) -> str | 
 
 
 def cause_in(record: Mapping[str, Any]) -> str | None:
-    """The cause in a step's record; None if the rewards gave a gradient."""
+    """The cause in a step's record, or None if the rewards gave a gradient."""
     return next((k.removeprefix(PREFIX) for k in record if k.startswith(PREFIX)), None)
 
 
@@ -89,12 +89,12 @@ class NoGradient:
     count: int
     """Number of steps without a gradient."""
     last: int
-    """Number of steps without a gradient after the last step with one."""
+    """Number of steps since the last step with a gradient."""
     causes: Mapping[str, int]
-    """Number of steps with each cause, the most frequent first."""
+    """Number of steps for each cause, the most frequent first."""
 
     def __str__(self) -> str:
-        """The steps, their causes, and what to try; "" if every step had a gradient."""
+        """The steps, their causes, and what to try. Empty if every step had a gradient."""
         if not self.count:
             return ""
         which = f"{self.count} of {self.steps} steps"
@@ -106,7 +106,7 @@ class NoGradient:
 
     @property
     def remedies(self) -> str:
-        """What to try against each cause; "" without causes."""
+        """What to try for each cause. Empty without causes."""
         return "; ".join(REMEDIES[cause] for cause in self.causes)
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Explicit reflection in answers: its detection, and its rates beside accuracy."""
+"""Explicit reflection in answers: detects it, and computes its rates besides accuracy."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ _PHRASE = re.compile("|".join(rf"\b{re.escape(phrase)}" for phrase in PHRASES), 
 def reflects(text: str) -> bool:
     """Whether the text contains one of :data:`PHRASES` at the start of a word.
 
-    This detects explicit reflection only, not a chain that corrects itself without saying so.
-    Rethinking Reflection in Pre-Training (arXiv 2504.04022) asks a model instead of using a list.
+    This detects explicit reflection only, not a chain of thought that corrects itself without
+    saying so. Rethinking Reflection in Pre-Training (arXiv 2504.04022) asks a model instead of
+    using a list.
     """
     return _PHRASE.search(text) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class ReflectionRates:
-    """Shares of all items, as in Rethinking Reflection in Pre-Training (arXiv 2504.04022)."""
+    """Rates as shares of all items (Rethinking Reflection in Pre-Training, arXiv 2504.04022)."""
 
     accuracy: float
     """Share of right answers."""
@@ -31,7 +32,8 @@ class ReflectionRates:
     explicit_accuracy: float
     """Share of right answers with explicit reflection."""
     implicit_accuracy: float
-    """Share of right answers without it; with ``explicit_accuracy`` it adds up to ``accuracy``."""
+    """Share of right answers without explicit reflection. Together with ``explicit_accuracy`` it
+    adds up to ``accuracy``."""
 
 
 def reflection_rates(correct: Sequence[bool], explicit: Sequence[bool]) -> ReflectionRates:

@@ -21,10 +21,10 @@ class Measured(Protocol):
 
 
 class ServiceMetrics:
-    """Reads the counters of services, as differences between two readings.
+    """Reads the counters of services, and reports their changes between two readings.
 
     Args:
-        services: services by name; those without counters are ignored.
+        services: services by name. Services without counters are ignored.
     """
 
     def __init__(self, services: Mapping[str, Any]) -> None:
@@ -32,7 +32,7 @@ class ServiceMetrics:
         self._before: dict[str, Health] = {}
 
     async def take(self) -> dict[str, float]:
-        """Counts since the last call, and current gauges, under ``SERVICE/...``.
+        """Changes of counters since the last call, and current gauges, under ``SERVICE/...``.
 
         A service that fails is omitted, because learning does not depend on its metrics.
         """

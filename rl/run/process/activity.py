@@ -1,8 +1,8 @@
-"""Current activities of a run: their states, since when, and the time of the last progress.
+"""Current activities of a run: the state of each and its start, and the last progress.
 
 Each component reports its own activities: an episode that generates or waits for its environment,
-the loop that learns. The ledger counts their seconds; the watchdog and ``rl.status`` show them. The
-event loop and the learner's thread write here, the watchdog's thread reads.
+or the loop that learns. The ledger counts their seconds; the watchdog and ``rl.status`` show them.
+The event loop and the learner's thread write here, and the watchdog's thread reads.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from agents.policy import Busy, Observable
 from rl.run.process.ledger import Lane
 
 ROLLOUT, LEARNER, POLICY, CLOSE = "rollout", "learner", "policy", "close"
-"""Lanes. ``CLOSE`` holds what is being closed, and counts no seconds."""
+"""Lanes. ``CLOSE`` lists components that are being closed; its seconds are not counted."""
 OPEN = "open"
-"""State of what is being opened before the first step."""
+"""State of components that are being opened before the first step."""
 GENERATE, ENVIRONMENT, TOOL, QUEUE = "generate", "environment", "tool", "queue"
 """States of an episode."""
 Count = Callable[[str, int, int], None]
@@ -54,7 +54,8 @@ class Activity:
         self.since = 0.0
         self._share = 0.0
         self.give_up: Callable[[], None] | None = None
-        """Cancels the current attempt so that it restarts; called on the event loop."""
+        """Cancels the current attempt, so that it restarts. Called on the event loop. None if the
+        activity cannot restart."""
 
     def enter(self, state: str) -> None:
         """Change the state."""
@@ -70,7 +71,7 @@ class Activities:
     """The activities of one run.
 
     Args:
-        clock: seconds, never going back.
+        clock: returns monotonic seconds.
         on_count: called with counts, for a progress bar.
     """
 
@@ -92,7 +93,7 @@ class Activities:
 
     @contextmanager
     def doing(self, lane: str, name: str, state: str) -> Iterator[Activity]:
-        """Context in which an activity runs in ``lane``, at first in ``state``."""
+        """Run an activity in ``lane`` while the context lasts, at first in ``state``."""
         activity = Activity(self, lane, name, state)
         self._shift(activity, None, state)
         with self._lock:
@@ -106,7 +107,7 @@ class Activities:
 
     @contextmanager
     def busy(self, lane: str, state: str) -> Iterator[None]:
-        """Count the context's seconds in a lane, without listing an activity."""
+        """Count the seconds of the context in a lane, without listing an activity."""
         activity = Activity(self, lane, "", state)
         self._shift(activity, None, state)
         try:
@@ -122,7 +123,7 @@ class Activities:
             precedence: see :class:`~rl.run.process.ledger.Lane`.
 
         Returns:
-            A context manager's function: ``with busy(state)`` counts its seconds in the lane.
+            A function ``busy``: ``with busy(state)`` counts the seconds of the context in the lane.
         """
         with self._lock:
             self._lanes[name] = Lane(self._taken_at, precedence)
@@ -145,11 +146,11 @@ class Activities:
             lane.move(activity.state, state, own)
 
     def progressed(self, what: str) -> None:
-        """Record progress: an episode is finished, a micro-batch learned."""
+        """Record progress: for example, an episode ended or a micro-batch was learned."""
         self._progress = (self._clock(), what)
 
     def counted(self, what: str, done: int, total: int) -> None:
-        """Record progress that is counted, such as a step of the warm start."""
+        """Record progress that has a count, such as a step of the warm start."""
         self.progressed(what)
         self._on_count(what, done, total)
 
@@ -165,7 +166,7 @@ class Activities:
         self._sources.append(source)  # After _seen: the watchdog's thread reads both.
 
     def component_status(self) -> dict[str, str]:
-        """Status of each component of the watched sources, by its name."""
+        """Status of each component of the watched sources, by the component's name."""
         return {
             name: does
             for source in self._sources
@@ -173,7 +174,7 @@ class Activities:
         }
 
     def last_progress(self) -> tuple[float, str]:
-        """Seconds since the last progress, and what it was."""
+        """Seconds since the last progress, and its description."""
         for index, source in enumerate(self._sources):
             number = source.progress()
             if number != self._seen[index]:
@@ -183,7 +184,7 @@ class Activities:
         return self._clock() - at, what
 
     def waits(self) -> list[Waiting]:
-        """The running activities, the longest in their state first."""
+        """The running activities. Those that are longest in their state come first."""
         with self._lock:
             now, running = self._clock(), list(self._running.values())
         waiting = [Waiting(a.lane, a.name, a.state, now - a.since) for a in running]
@@ -194,14 +195,14 @@ class Activities:
         return len(self._restarts())
 
     def restart_all(self) -> None:
-        """Restart all activities that can restart. On the event loop only."""
+        """Restart all activities that can restart. Call this on the event loop only."""
         for restart in self._restarts():
             restart()
 
     def take(self) -> dict[str, float]:
-        """Seconds since the last call: ``time/LANE/STATE``, and ``time/wall`` for all time.
+        """Seconds since the last call, as ``time/LANE/STATE``, and ``time/wall`` for all time.
 
-        Each lane adds up to ``time/wall``.
+        The states of each lane add up to ``time/wall``.
         """
         with self._lock:
             now = self._clock()

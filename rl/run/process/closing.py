@@ -25,7 +25,7 @@ from rl.run.process.stacks import awaited_by, stacks_of_threads
 T = TypeVar("T")
 _SHOWN = 4
 EXIT_S = 10.0
-"""Maximum seconds for a process to end after its work."""
+"""Seconds within which a process must end after its work."""
 
 
 class InTime(AbstractAsyncContextManager[T], Generic[T]):
@@ -35,10 +35,11 @@ class InTime(AbstractAsyncContextManager[T], Generic[T]):
         context: the context to enter and exit.
         what: the name of the context, for messages.
         activities: lists the exit while it runs.
-        limit_s: maximum seconds of the exit.
+        limit_s: seconds that the exit may take.
 
     Raises:
-        Unclosed: the exit took longer. If another error is being raised, it gets a note instead.
+        Unclosed: the exit took longer. If another error is already being raised, that error gets a
+            note instead.
     """
 
     def __init__(
@@ -95,12 +96,13 @@ def at_end(
 def run_in_time(work: Coroutine[Any, Any, T], limit_s: float) -> T:
     """Run a coroutine like ``asyncio.run``, with a deadline for closing its event loop.
 
-    ``asyncio.run`` waits without a deadline for busy threads and for tasks that ignore cancelling.
+    ``asyncio.run`` itself waits without a deadline for busy threads and for tasks that ignore
+    cancellation.
 
     Args:
         work: the coroutine.
-        limit_s: maximum seconds from the end of ``work`` to the end of the event loop. After that
-            the process ends with the exit code of the error of ``work``, or :data:`UNCLOSED`.
+        limit_s: seconds between the end of ``work`` and the end of the event loop. After that, the
+            process is ended with the exit code of the error of ``work``, or with :data:`UNCLOSED`.
     """
     guard = _Guard(limit_s)
 
@@ -127,10 +129,10 @@ def run_in_time(work: Coroutine[Any, Any, T], limit_s: float) -> T:
 
 
 def exit_process(code: int) -> NoReturn:
-    """Exit this process; if threads keep it alive, end it at once after :data:`EXIT_S` seconds.
+    """Exit this process. If threads still keep it alive after :data:`EXIT_S` seconds, kill it.
 
     Args:
-        code: the exit code; :data:`UNCLOSED` instead of 0 if the process had to be ended.
+        code: the exit code. If it is 0 and the process had to be killed, :data:`UNCLOSED` is used.
     """
     _Guard(EXIT_S).arm(code or UNCLOSED, lambda: [])
     sys.exit(code)
@@ -147,7 +149,7 @@ def end_process(code: int, reason: str) -> NoReturn:
 
 
 class _Guard:
-    """Ends the process after a deadline, unless disarmed before."""
+    """Ends the process after a deadline, unless it is disarmed before."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s

@@ -1,4 +1,4 @@
-"""The common part of every command of ``rl``: parsing, one-line errors, exit codes, output."""
+"""Code that all commands of ``rl`` share: parsing, one-line errors, exit codes, output."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ C = TypeVar("C", bound=Runnable)
 
 
 class _Log(logging.StreamHandler[TextIO]):
-    """Shows warnings on stderr. On a full disk they are lost without a traceback of logging.
+    """Shows warnings on stderr. If stderr cannot be written, warnings are lost without a traceback.
 
-    The command's own next line on stderr then ends the command with one line.
+    The command's own next line on stderr then ends the command with a one-line error.
     """
 
     def handleError(self, record: logging.LogRecord) -> None:
@@ -55,14 +55,14 @@ def run_command(
 ) -> int:
     """Parse the command line of ``python -m module`` and do the command's work.
 
-    Ctrl-C and SIGTERM end the work in order, at any time.
+    Ctrl-C and SIGTERM end the work cleanly, at any time.
 
     Args:
         module: the command's module, for the help.
         config_type: the command's settings.
         presets: named settings.
         work: does the work and returns the exit code.
-        argv: the words after the module; None: those of this process.
+        argv: the words after the module, or None for those of this process.
 
     Returns:
         The exit code.
@@ -90,7 +90,7 @@ def run_command(
 
 
 def _check_tracking(config: object) -> None:
-    """Check sinks and callbacks, which a command otherwise checks after other work."""
+    """Check sinks and callbacks early; otherwise a command checks them after other work."""
     if isinstance(config, TrackingConfig):
         config.check_tracking()
 
@@ -113,12 +113,12 @@ def report(text: str) -> None:
 
 
 def last_words(text: str) -> None:
-    """Write the last line of a command to stderr, if stderr can be written."""
+    """Write the last line of a command to stderr, if stderr can still be written."""
     with contextlib.suppress(RunFailure):
         write_stderr(f"{text}\n")
 
 
 def answer(result: Mapping[str, object]) -> int:
-    """Write a command's result as a line of JSON; returns the exit code of success."""
+    """Write a command's result as a line of JSON, and return the exit code of success."""
     write_stdout(json.dumps(result) + "\n")
     return 0

@@ -1,4 +1,4 @@
-"""The number of cores that this process may use, and the spinning of OpenMP's threads."""
+"""The number of cores that this process may use, and how long OpenMP's threads spin."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
 SPIN_COUNT = 5000
-"""Rounds that a waiting thread spins before it sleeps: longer than the time between two operations
-of a model. On two cores, a forward of 64 rows and 14.6M parameters by two threads was 1.31, 1.46
-and 1.48 times as fast as by one thread with 2,000, 5,000 and 20,000 rounds; 1,500 small layers
-beside four busy processes took 1.4, 0.8 and 7.7 s."""
+"""Number of rounds that a waiting thread spins before it sleeps. This is longer than the time
+between two operations of a model. On two cores, a forward pass of 64 rows and 14.6M parameters by
+two threads was 1.31, 1.46 and 1.48 times as fast as by one thread with 2,000, 5,000 and 20,000
+rounds. Beside four busy processes, 1,500 small layers took 1.4, 0.8 and 7.7 s."""
 
 
 def usable_cores() -> int:
-    """The number of cores in the process's affinity, bounded by the quotas of its control groups.
+    """The number of cores in the process's affinity, limited by the quotas of its control groups.
 
-    ``OMP_NUM_THREADS``, if set, is another bound.
+    ``OMP_NUM_THREADS``, if it is set, is a further limit.
     """
     bounds = [len(os.sched_getaffinity(0)), *_quotas(CGROUPS, Path("/proc/self/cgroup"))]
     asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
@@ -26,18 +26,18 @@ def usable_cores() -> int:
 
 
 def bound_spinning() -> None:
-    """Shorten the spinning of OpenMP's waiting threads; call this before torch is loaded.
+    """Shorten the spinning of OpenMP's waiting threads. Call this before torch is loaded.
 
-    By default they spin for milliseconds. If other processes use the same cores, the spinning
-    keeps the awaited thread from running: small layers on two threads took more than 30 times as
-    long as on one. ``GOMP_SPINCOUNT`` and ``OMP_WAIT_POLICY`` of the user override this.
+    By default they spin for milliseconds. If other processes use the same cores, the spinning keeps
+    the awaited thread from running: small layers on two threads took more than 30 times as long as
+    on one. If the user sets ``GOMP_SPINCOUNT`` or ``OMP_WAIT_POLICY``, that setting is kept.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", str(SPIN_COUNT))
 
 
 def _quotas(root: Path, membership: Path) -> list[int]:
-    """Whole cores in the ``cpu.max`` of the process's control group and of each parent group."""
+    """Whole cores that ``cpu.max`` allows, in the process's control group and in each parent."""
     try:
         lines = membership.read_text(encoding="ascii").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""The process of a run: a command's own process, or a program that uses the Python API."""
+"""The process in which a run works: a command's own, or a program that uses the Python API."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Host(Protocol):
     """A run's access to its process."""
 
     def listening(self, on_stop: Callable[[], None]) -> AbstractContextManager[None]:
-        """Context in which each request to stop calls ``on_stop``."""
+        """While the context lasts, each request to stop calls ``on_stop``."""
         ...
 
     def end(self, code: int, reason: str) -> None:
-        """End a run that cannot end in order; callable from any thread.
+        """End a run that cannot be closed normally. May be called from any thread.
 
         Args:
             code: the command's exit code.
@@ -34,7 +34,7 @@ class CommandProcess:
 
     @contextmanager
     def listening(self, on_stop: Callable[[], None]) -> Iterator[None]:
-        """Context in which Ctrl-C and SIGTERM call ``on_stop``.
+        """While the context lasts, Ctrl-C and SIGTERM call ``on_stop``.
 
         The handlers are Python's, not the event loop's, so they also work while the loop is busy.
         """

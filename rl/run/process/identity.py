@@ -1,4 +1,4 @@
-"""Check that the four package names, which are common ones, resolve to turnwise's packages."""
+"""Checks that the four common package names are imported from turnwise."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ class PackageCollision(ImportError):
 
 
 def check_packages() -> None:
-    """Refuse to start if a package name resolves to another project's package.
+    """Check that no package name is imported from another project.
 
     Raises:
-        PackageCollision: names the package and its path.
-        SystemExit: the same in one line, if a command (``python -m rl.train``) is starting.
+        PackageCollision: another project's package is imported. The message names it and its path.
+        SystemExit: the same case while a command (``python -m rl.train``) starts, with a one-line
+            message.
     """
     home = Path(__file__).resolve().parents[3]
     for name in PACKAGES:
@@ -35,7 +36,7 @@ def check_packages() -> None:
 
 
 def _found(name: str) -> Path | None:
-    """The package's ``__init__.py``; of a namespace package its folder."""
+    """The package's ``__init__.py`` or, for a namespace package, its folder."""
     spec = importlib.util.find_spec(name)
     if spec is None:
         return None

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as requests to stop: the run saves its progress and ends."""
+"""Treats Ctrl-C and SIGTERM as requests to stop: the run saves its progress and ends."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ T = TypeVar("T")
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Context in which SIGTERM acts like Ctrl-C, so that open resources are closed.
+    """Let SIGTERM act like Ctrl-C while the context lasts, so that open resources are closed.
 
-    An existing handler of SIGTERM stays, and threads other than the main thread change nothing.
+    An existing handler of SIGTERM is kept. Outside the main thread, the context does nothing.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
@@ -42,7 +42,7 @@ def _as_ctrl_c(number: int, frame: FrameType | None) -> None:
 
 
 class Interrupt:
-    """Context in which the first request asks the run to stop; a second one stops it at once.
+    """In this context, a first request asks the run to stop, and a second one stops it at once.
 
     Requests are signals or, in a user's program, calls; see :mod:`rl.run.process.host`.
 
@@ -85,12 +85,12 @@ class Interrupt:
     async def unless_asked(
         self, work: Coroutine[Any, Any, T], save: Callable[[], Awaitable[None]] | None = None
     ) -> T | None:
-        """The result of ``work``, or None if a stop is requested first, which cancels ``work``.
+        """Await ``work``. If a stop is requested first, cancel ``work`` and return None.
 
         Args:
             work: the coroutine.
-            save: called if ``work`` is cancelled. It starts before the cancellation arrives, as
-                the end of ``work`` may take too long.
+            save: called if ``work`` is cancelled. It starts before ``work`` has ended, because that
+                may take too long.
         """
         if self.asked:
             work.close()

@@ -1,8 +1,9 @@
 """Seconds of a run by lane and state; the states of each lane add up to the wall time.
 
-Lanes run concurrently (rollouts beside learning, if ``staleness`` is above 0), so the seconds of
-different lanes are not added. Within a lane, the running activities share each instant equally, or
-the first state in the lane's precedence gets all of it. An instant without activities is idle.
+Lanes run concurrently: with ``staleness`` above 0, rollouts run during learning. The seconds of
+different lanes are therefore not added. Within a lane, the running activities share each instant
+equally, or the first state in the lane's precedence gets the whole instant. An instant without
+activities is idle.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ IDLE = "idle"
 
 
 class Lane:
-    """The seconds of one lane. The caller passes a monotonic time, and locks out other threads.
+    """The seconds of one lane. The caller passes a monotonic time and prevents concurrent calls.
 
     Args:
         now: the start, in seconds.
-        precedence: states that get a whole instant while an activity is in them, the first one
-            before the others; empty: activities share each instant.
+        precedence: states in order of precedence. While an activity is in one of them, the first
+            such state gets the whole instant. If empty, activities share each instant.
     """
 
     def __init__(self, now: float, precedence: Sequence[str] = ()) -> None:
@@ -28,7 +29,7 @@ class Lane:
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._now = now
         self.share = 0.0
-        """The seconds of an activity that had run since the start."""
+        """Seconds that an activity running since the start would have been assigned."""
 
     def change(self, now: float, before: str | None, after: str | None) -> None:
         """Record an activity that starts (``before`` is None), changes its state, or ends."""
@@ -45,7 +46,10 @@ class Lane:
         self._seconds[after] += moved
 
     def take(self, now: float) -> dict[str, float]:
-        """Seconds in each state since the last call; with ``idle``, they sum to the time passed."""
+        """Seconds in each state since the last call.
+
+        Including ``idle``, they add up to the time passed.
+        """
         self._pass(now)
         taken = {IDLE: 0.0, **self._seconds}
         self._seconds.clear()

@@ -19,13 +19,13 @@ _PLUMBING = (
     "base_events.py",
     "runners.py",
 )
-"""Files whose frames do not show the work of a thread; the frames of their callers do."""
+"""Files whose frames do not show what a thread does. Their callers' frames do."""
 _IDLE = ("_worker", "_shutdown")
 """Functions in which a pool's thread waits for work, or the main thread for other threads."""
 
 
 def stacks_of_threads() -> list[str]:
-    """A line for each working thread that keeps the process alive: its name and position."""
+    """A line for each working thread that keeps the process alive, with its name and position."""
     frames = sys._current_frames()
     keeping = [t for t in threading.enumerate() if not t.daemon and t.ident in frames]
     working = [(thread.name, frames[thread.ident or 0]) for thread in keeping]
@@ -33,11 +33,11 @@ def stacks_of_threads() -> list[str]:
 
 
 def awaited_by(tasks: Iterable[asyncio.Task[Any]], depth: int = 100) -> list[str]:
-    """A line for each unfinished task: its coroutine, and the innermost ones that it awaits.
+    """A line for each unfinished task, with its coroutine and the innermost coroutines it awaits.
 
     Args:
         tasks: the tasks.
-        depth: number of innermost coroutines to name beside the outermost.
+        depth: number of innermost coroutines to name besides the outermost.
     """
     return [f"task {_chain(task, depth)}" for task in tasks if not task.done()]
 
@@ -76,7 +76,7 @@ def _chain(task: asyncio.Task[Any], depth: int) -> str:
 
 
 def _position(frame: FrameType) -> str:
-    """The innermost frame outside the plumbing."""
+    """The innermost frame that is not of asyncio or the thread machinery."""
     outer: FrameType | None = frame
     while outer is not None and Path(outer.f_code.co_filename).name in _PLUMBING:
         outer = outer.f_back

@@ -21,8 +21,8 @@ FILE = "status.json"
 RUNNING, STALLED, ENDING = "running", "stalled", "ending"
 FINISHED, INTERRUPTED, FAILED = "finished", "interrupted", "failed"
 DEAD, SILENT = "dead", "silent"
-"""States that only a reader finds. DEAD: the process is gone and wrote no end. SILENT: the process
-is not visible from here, and has written nothing for long."""
+"""States that only a reader finds. DEAD: the process is gone and recorded no end. SILENT: the
+process is not visible from here, and has written nothing for a long time."""
 OVER = (FINISHED, INTERRUPTED, FAILED)
 _TYPES: dict[str, tuple[type, ...]] = {
     "str": (str,),
@@ -30,9 +30,9 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "float": (float, int),
     "int | None": (int, type(None)),
 }
-"""Annotations of the fields below, and the Python types of their JSON values."""
+"""Python types of the fields' JSON values, by annotation."""
 _FILE_KEYS = {"component_status": "parts", "message": "told"}
-"""Fields that have another key in status.json, so that old and new files are alike."""
+"""Fields that have another key in status.json, so that old and new files have the same keys."""
 _WAIT = {"lane": "str", "name": "str", "state": "str", "seconds": "float"}
 _SHOWN = 80
 SILENT_S = 60.0
@@ -45,41 +45,42 @@ class RunState:
 
     state: str
     step: int
-    """Steps done."""
+    """Number of steps that are done."""
     steps: int
-    """Steps of the whole run."""
+    """Number of steps of the whole run."""
     pid: int
     born: str
-    """Start time of the process in the system's count, as another process may get its pid."""
+    """Start time of the process as the system records it, because another process may get its
+    pid."""
     host: str
     began: float
-    """Unix time."""
+    """Unix time of the start of the run."""
     written: float
-    """Unix time."""
+    """Unix time at which the status was written."""
     progress_s: float
     """Seconds since the last progress."""
     progress: str
-    """What made progress."""
+    """Description of the last progress."""
     loop_s: float
     """Seconds since the last response of the event loop."""
     waits: list[dict[str, Any]] = field(default_factory=list)
-    """Running activities (lane, name, state, seconds), at most a hundred, the longest first."""
+    """Running activities (lane, name, state, seconds), at most a hundred, longest first."""
     num_waits: int = 0
     """Number of all running activities."""
     component_status: dict[str, str] = field(default_factory=dict)
-    """What each component of the policy does, by its name."""
+    """What each component of the policy is doing, by the component's name."""
     recoveries: int = 0
     """Number of times that the watchdog restarted waiting episodes."""
     message: str = ""
     """What went wrong, and what the watchdog did about it."""
     exit_code: int | None = None
-    """Exit code of the process, if written before its end."""
+    """Exit code of the process, if it was written before the process ended; otherwise None."""
     namespace: str = ""
-    """PID namespace of the process; on one host each container may have its own. "": unknown."""
+    """PID namespace of the process, or "" if unknown. Each container on a host may have its own."""
 
     @property
     def verdict(self) -> str:
-        """The state; :data:`DEAD` or :data:`SILENT` if the process wrote no end."""
+        """The run's state, or :data:`DEAD` or :data:`SILENT` if the process recorded no end."""
         if self.state in OVER or (self.state == STALLED and self.exit_code is not None):
             return self.state
         if self.alive:
@@ -88,12 +89,12 @@ class RunState:
 
     @property
     def visible(self) -> bool:
-        """Whether the process, if it exists, is visible from here."""
+        """Whether the process, if it exists, can be seen from here."""
         return self.host == platform.node() and self.namespace in ("", namespace())
 
     @property
     def alive(self) -> bool:
-        """Whether the process exists, as far as can be known from here."""
+        """Whether the process exists, as far as this can be known from here."""
         if not self.visible:
             return self.age_s < SILENT_S
         return born_at(self.pid) == self.born
@@ -105,7 +106,7 @@ class RunState:
 
 
 def write_state(folder: Path, state: RunState) -> None:
-    """Replace the file, without a flush to the disk.
+    """Replace the file, without flushing it to the disk.
 
     Raises:
         OSError: the file cannot be written.
@@ -138,7 +139,7 @@ def read_state(folder: Path) -> RunState:
 
 
 def _no_run(folder: Path) -> str:
-    """Why a folder has no status, and what to give instead."""
+    """The reason why a folder has no status, and what to pass instead."""
     if not folder.is_dir():
         return f"run ({folder}) does not exist: no such folder.{like_folder(folder)}"
     if (folder / "config.json").is_file():
@@ -155,7 +156,7 @@ def _check(state: RunState) -> None:
     """Check the type of every value, so that it can be shown.
 
     Raises:
-        ValueError: names the first value of a wrong type.
+        ValueError: a value has a wrong type. The message names the first.
     """
     if state.state not in (*OVER, RUNNING, STALLED, ENDING):
         raise _wrong("state", state.state, f"one of {RUNNING}, {STALLED}, {ENDING}, {OVER}")
@@ -190,7 +191,7 @@ def _wrong(name: str, value: object, expected: str) -> ValueError:
 
 
 def born_at(pid: int) -> str:
-    """Start time of a process; "" if there is none, or only a zombie."""
+    """Start time of a process, or "" if the process does not exist or is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -199,7 +200,7 @@ def born_at(pid: int) -> str:
 
 
 def namespace() -> str:
-    """The PID namespace of this process; "" on systems without namespaces."""
+    """The PID namespace of this process, or "" on systems without namespaces."""
     try:
         return str(Path("/proc/self/ns/pid").readlink())
     except OSError:
@@ -207,7 +208,7 @@ def namespace() -> str:
 
 
 def _born_elsewhere(pid: int) -> str:
-    """On a system without /proc: "running" if the process exists, otherwise ""."""
+    """On a system without /proc, "running" if the process exists, otherwise ""."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

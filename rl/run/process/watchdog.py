@@ -1,9 +1,9 @@
 """The watchdog: the outermost deadline of a run.
 
-Each single wait has its own deadline: an environment's step, an episode, a server without tokens,
-a component that closes. The watchdog checks the run as a whole, from its own thread. After
-``stall_s`` seconds without progress it records what everything waits for and restarts the waiting
-episodes; if that does not help, it ends the run. It also writes ``status.json``.
+Each single wait has its own deadline: an environment's step, an episode, a server without tokens, a
+component that closes. The watchdog checks the run as a whole, from its own thread. After
+``stall_s`` seconds without progress, it records all waits and restarts the waiting episodes. If
+that does not help, it ends the run. It also writes ``status.json``.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ STOPPED_S = 5.0
 """A check this many seconds late means that the process was suspended."""
 _SHOWN_WAITS = 3
 _MARGIN = 1.25
-"""Factor of the watchdog's deadline for closing over ``close_s``, which has to act first."""
+"""Ratio of the watchdog's deadline for closing to ``close_s``, which must act first."""
 
 
 class Watchdog:
-    """Watches one run while its context is open, which encloses everything else that a run opens.
+    """Watches a run while its context is open. The context encloses all other contexts of the run.
 
     Args:
         activities: the run's activities.
@@ -54,8 +54,8 @@ class Watchdog:
         host: ends a run that cannot end in order.
 
     Raises:
-        RunStalled: the run made no progress, and ended in order. A run that cannot end in order
-            ends the process with the same exit code.
+        RunStalled: the run made no progress and was closed normally. If it cannot be closed, the
+            process ends with the same exit code.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Watchdog:
         self._began = time.time()
         self._answered = self._written = time.monotonic()
         self._woke = self._went_on = self._answered
-        """Times of the last check, and of the last resumption after a suspension."""
+        """Times of the last check and of the last resumption after a suspension."""
         self._asked = True
         self._recovered_at: float | None = None
         self._ending_at: float | None = None
@@ -83,9 +83,9 @@ class Watchdog:
         self._recoveries = 0
         self._unwritable = False
         self.step = 0
-        """Number of done steps."""
+        """Number of steps that are done."""
         self.finished = False
-        """Set at the end: the run did all its steps, or as many as max_seconds allowed."""
+        """Whether the run ended after all its steps, or after as many as max_seconds allowed."""
 
     async def __aenter__(self) -> Self:
         self._loop, self._thread_of_loop = asyncio.get_running_loop(), threading.get_ident()
@@ -128,7 +128,7 @@ class Watchdog:
         self._write(states.INTERRUPTED if stopped else states.FAILED, code)
 
     def _cut_short(self) -> str:
-        """Why a finished run did fewer than all steps; "" if it did all."""
+        """The reason why a finished run did not do all steps, or "" if it did."""
         if self.step >= self._steps:
             return ""
         return (
@@ -137,7 +137,7 @@ class Watchdog:
         )
 
     def _watch(self) -> None:
-        """The thread: check, act, write."""
+        """Check the run, act if necessary, and write the status, until the run ends."""
         limits = [WRITE_EVERY_S, self._close_s / 10, self._stall_s / 10 or WRITE_EVERY_S]
         every_s = max(0.02, min(limits))
         self._woke = time.monotonic()
@@ -169,11 +169,11 @@ class Watchdog:
             self._ending_at = now
 
     def _was_suspended(self) -> bool:
-        """Whether the process was suspended during this check; the next check handles that."""
+        """Whether the process was suspended during this check. If so, the next check handles it."""
         return time.monotonic() - self._woke > STOPPED_S
 
     def _beat(self) -> None:
-        """Record a response of the event loop; called on the event loop."""
+        """Record a response of the event loop. Called on the event loop."""
         self._answered, self._asked = time.monotonic(), False
 
     def _check_closing(self) -> None:
@@ -191,7 +191,7 @@ class Watchdog:
             self._end_process(STALLED_CODE, f"what runs did not end within {self._close_s:g} s")
 
     def _check_progress(self) -> None:
-        """Restart the waiting episodes, or end the run, after too long without progress."""
+        """After too long without progress, restart the waiting episodes or end the run."""
         silent_s, _ = self._activities.last_progress()
         now = time.monotonic()
         if not self._stall_s or self._ending_at is not None or self._was_suspended():

@@ -1,4 +1,4 @@
-"""Settings that are chosen by name and then have settings of their own."""
+"""Settings whose value is chosen by name and then has its own settings."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ Build = Callable[[Mapping[str, Any]], Any]
 
 @dataclass(frozen=True)
 class Choice:
-    """A field that is chosen by name and then has fields of its own.
+    """A field whose value is chosen by name and then has its own fields.
 
     Args:
-        resolve: maps a name to its dataclass, the dataclass's defaults, and a function that builds
-            the value from the fields. Raises UnknownNameError for an unknown name.
+        resolve: returns, for a name, its dataclass, the dataclass's defaults, and a function that
+            builds the value from the fields. Raises UnknownNameError for an unknown name.
         default: the default name.
         names: returns all names, for the help.
-        implies: by name, other settings that the name implies, from key to text.
-        hidden: fields that commands set themselves; neither help nor suggestions show them.
+        implies: other settings that a name implies, by name and then by key.
+        hidden: fields that commands set themselves. Help and suggestions do not show them.
     """
 
     resolve: Callable[[str], tuple[type[Any], Mapping[str, Any], Build]]

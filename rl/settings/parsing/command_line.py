@@ -1,8 +1,8 @@
 """Command lines of ``key=value`` words for frozen dataclasses, with help, presets and files.
 
-Layers, weakest first: the defaults, the settings that a chosen name implies, the run of
-``resume=FOLDER``, ``config=run.toml``, ``preset=NAME``, the command line. For settings from Python
-code, the Python values take the place of the command line.
+Settings come in layers, of which a later one overrides an earlier one: the defaults, the settings
+that a chosen name implies, the run of ``resume=FOLDER``, ``config=run.toml``, ``preset=NAME``, and
+the command line. From Python code, Python values replace the command line.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def parse(
     Args:
         config_type: a frozen dataclass, which may have nested dataclasses and
             :class:`~rl.settings.parsing.choice.Choice` fields.
-        argv: ``key=value`` words, ``--help`` or ``--help=all``. If there is a key ``run``, its
-            value may stand alone.
+        argv: ``key=value`` words, ``--help`` or ``--help=all``. The value of a key ``run`` may
+            stand alone.
         command: the start of the command line, for the help.
-        presets: named settings, each from key to text.
+        presets: settings by the preset's name and then by key.
 
     Raises:
         UsageError: an unknown key or name, or a value of the wrong type or out of range.
@@ -74,8 +74,9 @@ def resolve(config_type: type[C], layers: Mapping[str, Mapping[str, Any]]) -> C:
 
     Args:
         config_type: a frozen dataclass.
-        layers: by name, the weakest first. Each maps a key to a text, which is parsed like a word
-            of the command line, or to a value of the setting's own type.
+        layers: settings by the layer's name and then by key. A later layer overrides an earlier
+            one. A text is parsed like a word of the command line; other values have the setting's
+            own type.
 
     Raises:
         UsageError: an unknown key or name, or a value of the wrong type or out of range.
@@ -84,7 +85,7 @@ def resolve(config_type: type[C], layers: Mapping[str, Mapping[str, Any]]) -> C:
 
 
 def _blueprint(config_type: type[Any], layers: Mapping[str, Mapping[str, Any]]) -> Any:
-    """Chz's blueprint of the given layers and the layers that chosen names imply."""
+    """Chz's blueprint of these layers and of the layers that chosen names imply."""
     blueprint: Any = chz.Blueprint(chz_class(config_type, config_type, {}))
     for name, layer in {**_implied(config_type, layers), **layers}.items():
         given = {k: Castable(v) if isinstance(v, str) else v for k, v in layer.items()}
@@ -139,7 +140,7 @@ def _implied(
 
 
 FLAGS = ("dry_run", "json")
-"""Keys that mean true as a word alone: ``--json``."""
+"""Keys that are set to true by a word alone, such as ``--json``."""
 
 
 class _Words:
@@ -196,7 +197,7 @@ class _Words:
             raise UsageError(f"{word!r} is not of the form key=value{hint} (see --help)")
 
     def _resume(self, run: str) -> None:
-        """``resume=FOLDER`` means resume=auto in that folder, with the settings of its run."""
+        """Apply ``resume=FOLDER``: set resume=auto and use the settings of the folder's run."""
         out = dict(self.values).get("out", run)
         if out != run:
             raise UsageError(f"out ({out}) must be left out with resume={run}: it names the folder")

@@ -1,4 +1,4 @@
-"""Chz's errors as one line that names the key, the expected value and the fix."""
+"""Explains chz's errors in one line that names the key, the expected value and the fix."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ ENTRYPOINT_ERRORS = (
     chz.blueprint.InvalidBlueprintArg,
     chz.blueprint.MissingBlueprintArg,
 )
-"""Chz's errors about a user's words."""
+"""Chz's errors about words that the user wrote."""
 
 
 def explain(error: Exception, blueprint: Any, config_type: type[Any]) -> str:
-    """One of chz's errors as one line; an unknown key gets the most similar keys."""
+    """Explain one of chz's errors in one line. For an unknown key, list the most similar keys."""
     text = str(error)
     extraneous = re.search(r"Extraneous argument ['\"]([^'\"]+)['\"]", text)
     if extraneous is not None:
@@ -68,7 +68,7 @@ def _unknown_key(name: str, blueprint: Any, config_type: type[Any]) -> str:
 
 
 def _in_words(type_: str) -> str:
-    """The values of a type, as a command line writes them."""
+    """Description of a type's values, as a command line writes them."""
     literal = re.fullmatch(r"Literal\[(.*)\]", type_)
     if literal is not None:
         return f"one of {literal.group(1).replace(chr(39), '')}"

@@ -1,6 +1,6 @@
 """Settings in files: a user's TOML files, and the ``config.json`` of a run.
 
-Both become ``key=value`` words, so every setting passes the checks of the command line.
+All settings become ``key=value`` words, so that each passes the checks of the command line.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def read_run(folder: str, key: str) -> dict[str, str]:
 
 
 def like_folder(path: Path) -> str:
-    """A did-you-mean sentence with the most similar folder beside ``path``; "" without one."""
+    """A did-you-mean sentence with the folder most similar to ``path``, or "" if there is none."""
     if not path.parent.is_dir():
         return ""
     near = closest(path.name, [entry.name for entry in path.parent.iterdir() if entry.is_dir()])
@@ -94,15 +94,16 @@ def read_toml(path: str, key: str = "config") -> dict[str, Any]:
 
 
 def table_words(table: Mapping[str, Any]) -> dict[str, str]:
-    """A table's settings as words of the command line, from key to text.
+    """A table's settings as words of the command line, by key.
 
-    A choice is ``env = "code-sandbox"``, or a table ``[env]`` with its name under "name".
+    A choice is written as ``env = "code-sandbox"``, or as a table ``[env]`` with its name under
+    "name".
     """
     return {k.removesuffix(".name"): as_word(v) for k, v in flatten(table).items()}
 
 
 def as_values(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """A plain configuration (as in config.json) by the command line's keys."""
+    """The values of a plain configuration, as in config.json, by the command line's keys."""
     return {_INNER.sub(r"\1\2\3", _NAMES.get(k, k)): v for k, v in flatten(plain).items()}
 
 
@@ -130,7 +131,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _recorded(path: Path, setting: str) -> dict[str, str]:
-    """The settings in a config.json, from key to text.
+    """The settings in a config.json, by key, as texts.
 
     Args:
         path: the file.

@@ -28,12 +28,12 @@ C = TypeVar("C", bound=type[Any])
 def from_python(config_type: C) -> C:
     """Decorate a dataclass of settings with a constructor for Python code.
 
-    An omitted field gets the command line's default. A choice is given as a name, or as a dict with
-    a "name" and the choice's own settings; an environment also as a class; a group of settings as a
-    dict. Keys may have dots, as in ``**{"env.max_turns": 2}``.
+    An omitted field gets the command line's default. A choice is passed as a name, or as a dict
+    with a "name" and the choice's own settings. An environment may also be a class. A group of
+    settings is a dict. Keys may have dots, as in ``**{"env.max_turns": 2}``.
 
     Raises:
-        UsageError: a setting is wrong; the message is the command line's.
+        UsageError: a setting is wrong. The message is the same as on the command line.
     """
     kind: Any = config_type
     by_fields = kind.__init__
@@ -47,7 +47,7 @@ def from_python(config_type: C) -> C:
 
 
 def _complete(config_type: type[Any], given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A value for every field of a dataclass."""
+    """A value for every field of a dataclass, from the passed values and the defaults."""
     fields = dataclasses.fields(config_type)
     hints = get_type_hints(config_type)
     grouped = [f.name for f in fields if "choice" in f.metadata or _is_group(hints[f.name])]
@@ -68,7 +68,10 @@ def _is_group(hint: Any) -> bool:
 
 
 def _run_of(values: dict[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The settings of the run that ``resume`` names; sets ``values`` to continue in its folder."""
+    """The settings of the run that ``resume`` names.
+
+    Changes ``values`` to continue in its folder.
+    """
     run = values.get("resume", "no")
     if run in ("no", "auto"):
         return {}
@@ -81,7 +84,7 @@ def _run_of(values: dict[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def _values(key: str, value: Any) -> dict[str, Any]:
-    """A setting's value by dotted keys.
+    """A setting's values, by dotted keys.
 
     Raises:
         UsageError: an environment is neither a name nor a class.
@@ -95,7 +98,7 @@ def _values(key: str, value: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as text of the command line; a value without such a text is returned unchanged."""
+    """A value as text of the command line. A value that has no such text is returned unchanged."""
     if isinstance(value, TextEnv):
         what = f"give the class, {type(value).__name__}, and the options as a dict"
         raise UsageError(f"env ({value!r}) is an environment object: {what}")

@@ -17,11 +17,11 @@ from rl.settings.parsing.main_keys import FEW, MAIN_KEYS
 from rl.settings.parsing.schema import MODULE, Named
 
 POSITIONAL = "run"
-"""The key whose value may stand alone in commands that have the key: ``rl.status RUN``."""
+"""Key whose value may stand alone, in commands that have the key, as in ``rl.status RUN``."""
 
 
 def hidden_keys(config_type: type[Any]) -> set[str]:
-    """The keys that neither help nor suggestions show."""
+    """Keys that help and suggestions do not show."""
     choices = [(f.name, f.metadata.get("choice")) for f in dataclasses.fields(config_type)]
     return {f"{name}.{key}" for name, choice in choices if choice for key in choice.hidden}
 
@@ -36,11 +36,12 @@ def help_text(
     """The help text for the choices made so far, one key per line.
 
     Args:
-        blueprint: chz's object for the given words.
+        blueprint: chz's object for the words of the command line.
         config_type: the settings.
         command: the start of the command line.
         presets: named settings.
-        whole: show every key; False: the main keys, and those of a choice that the user named.
+        whole: whether to show every key. If False, the main keys and those of choices that the user
+            named are shown.
     """
     hidden = hidden_keys(config_type)
     parameters = {
@@ -108,11 +109,11 @@ def _row(key: str, parameter: Any, given: Any) -> tuple[str, str, str]:
 
 
 def choice_of(parameter: Any) -> Choice | None:
-    """The choice behind one of chz's parameters, if any."""
+    """The choice that belongs to one of chz's parameters, or None."""
     factory = parameter.meta_factory
     return factory.choice if isinstance(factory, Named) else None
 
 
 def _values(hint: Any) -> list[str]:
-    """The values of a Literal; of another type none."""
+    """The values of a Literal, or an empty list for another type."""
     return list(map(str, typing.get_args(hint))) if typing.get_origin(hint) is Literal else []

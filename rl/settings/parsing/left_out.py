@@ -1,4 +1,4 @@
-"""Default of settings that the constructor fills in."""
+"""The default of settings that a constructor fills in."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from typing import Any
 
 
 def left_out() -> Any:
-    """Default of a field that ``from_python`` fills in; never called."""
+    """Default factory of a field that ``from_python`` fills in. It is never called."""
     raise AssertionError("settings are made by from_python's constructor")

@@ -1,11 +1,11 @@
-"""The keys that ``--help`` shows; ``--help=all`` shows every key."""
+"""The keys that ``--help`` shows. ``--help=all`` shows every key."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 FEW = 40
-"""A command with at most this many keys shows all of them."""
+"""Maximum number of keys of a command for which ``--help`` shows all."""
 MAIN_KEYS = frozenset(
     {
         "env",
@@ -59,9 +59,9 @@ MAIN_KEYS = frozenset(
 
 
 def of_another_command(name: str, known: Iterable[str], fields: set[str]) -> bool:
-    """Whether ``name`` is a key of another command, and like none of this command's own keys.
+    """Whether ``name`` is a key of another command, and unlike all keys of this one.
 
-    The keys of ``tiny`` do not count as like it.
+    Similarity to keys of ``tiny`` does not count.
     """
     if name not in MAIN_KEYS or name.split(".")[0] in fields:
         return False

@@ -1,4 +1,4 @@
-"""Keys of earlier versions that have another name now."""
+"""Keys of earlier versions that now have another name."""
 
 from __future__ import annotations
 
@@ -44,4 +44,4 @@ RENAMED: dict[str, str] = {
         "token_rewards": "token_rewards.kind",
     }.items()
 }
-"""Old key to new key. An old key is an error that names the new one."""
+"""New keys by old key. Using an old key is an error that names the new one."""

@@ -1,6 +1,6 @@
-"""Conversion of a dataclass of settings to the chz class that reads its values, and back.
+"""Converts a dataclass of settings to the chz class that reads its values, and back.
 
-The dataclasses stay plain: only this package imports chz.
+The dataclasses stay plain. Only this package imports chz.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ _BUILDERS: dict[type[Any], Build] = {}
 
 
 class Named(MetaFactory):
-    """Chz's factory for a value chosen by name.
+    """A chz factory for a value that is chosen by name.
 
     Args:
         choice: the choice.
-        own: the default value of the field, a plug-in with its options; None: the choice's default.
+        own: the default value of the field, which is a plug-in with its options, or None for the
+            choice's default.
     """
 
     def __init__(self, choice: Choice, own: Any = None) -> None:
@@ -49,14 +50,14 @@ class Named(MetaFactory):
         return chz_class(config_type, build, defaults)
 
     def perform_cast(self, value: str) -> Any:
-        """Refuse a value in place of a name."""
+        """Reject a value that stands where a name is expected."""
         raise CastError(f"{value!r} has settings of its own")
 
 
 def chz_class(
     config_type: type[Any], build: Callable[..., Any], defaults: Mapping[str, Any]
 ) -> type[Any]:
-    """A chz class with the fields of a dataclass; :func:`built` passes its values to ``build``."""
+    """A chz class with the fields of a dataclass. :func:`built` passes its values to ``build``."""
     docs, hints = field_docs(config_type), typing.get_type_hints(config_type)
     body: dict[str, Any] = {"__annotations__": {}, "__module__": MODULE}
     for field in dataclasses.fields(config_type):
@@ -85,7 +86,7 @@ def chz_class(
 
 
 def built(value: Any, path: str = "") -> Any:
-    """The settings that a chz object stands for, built from the innermost outwards.
+    """The settings that a chz object holds, built from the innermost outwards.
 
     Raises:
         UsageError: a value is out of range.

@@ -20,9 +20,10 @@ ELSEWHERE = {
     "beta": "algo.kl.coef",
     "output_dir": "out",
 }
-"""Keys of other trainers, and turnwise's keys for the same setting."""
+"""Keys of other trainers, with turnwise's keys for the same settings."""
 CLIP = ("clip", "clip_range", "cliprange", "clip_ratio", "clip_eps", "epsilon")
-"""Names of the bounds of a ratio; the active surrogate's are ``algo.surrogate.clip_...``."""
+"""Other trainers' names for the bounds of a ratio. The active surrogate's are
+``algo.surrogate.clip_...``."""
 
 
 def unknown(kind: str, name: str, known: Sequence[str] | Mapping[str, Any]) -> UsageError:
@@ -43,7 +44,7 @@ def unknown(kind: str, name: str, known: Sequence[str] | Mapping[str, Any]) -> U
 
 
 def renamed_key(name: str) -> str:
-    """The error for a key of an earlier version that has another name now; "" for other keys."""
+    """The error message for a key of an earlier version that was renamed, or "" for others."""
     return f"unknown key {name!r}: it is called {RENAMED[name]!r} now" if name in RENAMED else ""
 
 
@@ -52,7 +53,7 @@ def unknown_option(name: str, choice: str, options: Sequence[str]) -> str:
 
     Args:
         name: the whole key.
-        choice: the chosen plug-in as a word of the command line: ``algo.surrogate=gspo``.
+        choice: the chosen plug-in as a word of the command line, such as ``algo.surrogate=gspo``.
         options: the whole keys of the plug-in's options.
     """
     group, _, option = name.rpartition(".")
