@@ -1,1 +1,1 @@
-"""Agents: from messages to actions, by way of a renderer and a policy."""
+"""Agents, which turn messages into actions by a renderer and a policy."""

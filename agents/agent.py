@@ -19,22 +19,22 @@ class ContextFull(Exception):
 
 
 class TokenAgent:
-    """An agent for one episode, which records every token for training.
+    """An agent for one episode. It records every token for training.
 
-    ``start`` and ``observe`` append the tokens of observations, ``act`` appends the tokens that the
-    policy samples. ``segment`` holds all of them.
+    ``start`` and ``observe`` append the tokens of observations, and ``act`` appends the tokens that
+    the policy samples. ``segment`` holds all of them.
 
     Args:
         renderer: turns text into tokens.
         policy: samples completions.
-        sampling: sampling parameters; the episode adds its stop strings and stop tokens.
+        sampling: sampling parameters. The episode adds its stop strings and stop tokens.
         session: the episode's name, for the policy's cache.
         context_length: the model's context window in tokens.
-        turn_seed: returns the sampling seed of a turn; None: the policy chooses seeds.
+        turn_seed: returns the sampling seed of a turn. If None, the policy chooses seeds.
 
     Attributes:
-        num_turns: turns of the episode so far. In an episode with several agents, turns are counted
-            over all of them, and the caller sets this before the agent reads.
+        num_turns: number of turns of the episode so far. In an episode with several agents, turns
+            are counted over all of them, and the caller sets this before the agent reads.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class TokenAgent:
         """Text that the template wrote at the start of the next action."""
 
     def fork(self) -> TokenAgent:
-        """A copy with the same tokens so far; the two agents are independent from then on.
+        """A copy with the same tokens so far. The two agents are then independent.
 
         The copy has the same ``session`` and ``turn_seed`` until the caller changes them.
         """
@@ -82,7 +82,8 @@ class TokenAgent:
             observation: the environment's text.
             system: the environment's rules.
             stop: the environment's stop strings.
-            prefill: start of each of the agent's messages; not part of the actions' texts.
+            prefill: text with which each of the agent's messages starts. It is not part of the
+                actions' texts.
             tools: tools that the chat template shows to the model.
 
         Raises:
@@ -104,8 +105,8 @@ class TokenAgent:
 
         Args:
             observation: the environment's text.
-            continues: whether the observation continues the assistant's message. False: the
-                observation is a message of its own.
+            continues: whether the observation continues the assistant's message. If False, it is a
+                separate message.
         """
         if continues:
             tokens = self.renderer.splice(observation)
@@ -115,7 +116,7 @@ class TokenAgent:
         self.segment.append_context(tokens, turn=self.num_turns)
 
     def _opened(self) -> list[int]:
-        """Begin a message; returns the tokens of the prefill that the template does not write."""
+        """Begin a message. Returns the tokens of the prefill, unless the template writes them."""
         if not self._prefill:
             self._opening = self.renderer.opening
             return []
@@ -123,7 +124,7 @@ class TokenAgent:
         return [] if there else self.renderer.splice(self._prefill)
 
     async def act(self) -> Action:
-        """Sample the next action; its text includes a tag that the template opened.
+        """Sample the next action. Its text includes a tag that the template opened.
 
         Raises:
             ContextFull: the context window has no room for another token.

@@ -1,4 +1,4 @@
-"""Sampling parameters and completions, as plain data without torch."""
+"""Sampling parameters and completions, as plain data that does not need torch."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from enum import StrEnum
 
 
 class FinishReason(StrEnum):
-    """Why a completion ended."""
+    """The reason why a completion ended."""
 
     STOP_TOKEN = "stop_token"
-    """A stop token id was sampled (end of turn, end of sequence); it is the last token."""
+    """A stop token was sampled (end of turn, end of sequence). It is the last token."""
     STOP_STRING = "stop_string"
     """The decoded text contains one of the stop strings."""
     LENGTH = "length"
@@ -29,22 +29,22 @@ class SamplingParams:
     """
 
     temperature: float = 1.0
-    """Logits are divided by it. 0 is greedy; log-probabilities are then at temperature 1."""
+    """Divisor of the logits. 0 is greedy; log-probabilities are then at temperature 1."""
     top_p: float = 1.0
-    """Nucleus sampling: tokens come from the smallest set whose probability reaches it."""
+    """Nucleus sampling: tokens are sampled from the smallest set with at least this probability."""
     top_k: int = 0
-    """Number of likeliest tokens to sample from, applied before ``top_p``; 0: all."""
+    """Number of likeliest tokens to sample from, before ``top_p``; 0 for all."""
     with_support: bool = True
-    """Whether the completion reports the support that ``top_p`` and ``top_k`` left. Training needs
-    it."""
+    """Whether the completion reports the support, which ``top_p`` and ``top_k`` kept. Training
+    needs it."""
     max_tokens: int = 256
-    """Maximum sampled tokens."""
+    """Maximum number of sampled tokens."""
     stop: tuple[str, ...] = ()
-    """Stop strings: sampling ends with the token that completes one of them."""
+    """Stop strings. Sampling ends with the token that completes one of them."""
     stop_token_ids: tuple[int, ...] = ()
-    """Stop tokens: sampling ends after one of them."""
+    """Stop tokens. Sampling ends after one of them."""
     seed: int | None = None
-    """Seed of this completion; None: the policy chooses one."""
+    """Seed of this completion. If None, the policy chooses one."""
 
     def __post_init__(self) -> None:
         if self.temperature < 0:
@@ -58,7 +58,7 @@ class SamplingParams:
 
     @property
     def truncates(self) -> bool:
-        """Whether top-p or top-k exclude tokens; False for greedy sampling."""
+        """Whether top-p or top-k exclude tokens. False for greedy sampling."""
         return self.temperature > 0 and (self.top_p < 1 or self.top_k > 0)
 
     @property
@@ -72,16 +72,16 @@ class Completion:
     """The tokens that a policy sampled for one prompt, with the data that training needs."""
 
     token_ids: tuple[int, ...]
-    """Every sampled token, including the stop token and text after a stop string."""
+    """All sampled tokens, including the stop token and text after a stop string."""
     logprobs: tuple[float, ...]
-    """Log-probability of each token in the sampling distribution: with the temperature, over the
-    support that top-p and top-k left."""
+    """Log-probability of each token in the sampling distribution, which includes the temperature
+    and is normalised over the support that top-p and top-k kept."""
     versions: tuple[int, ...]
     """The policy version that sampled each token."""
     finish_reason: FinishReason
     supports: tuple[Sequence[int], ...] | None = None
-    """For each token, the ids that it was sampled from. None: all tokens, or the request does not
-    need the support."""
+    """For each token, the ids from which it was sampled. None if these are all tokens, or if the
+    request does not need the support."""
 
     def __post_init__(self) -> None:
         assert len(self.token_ids) == len(self.logprobs) == len(self.versions)

@@ -1,9 +1,10 @@
 """Encodes text so that only the chat template can write special tokens.
 
 A tokenizer turns the text ``<|im_end|>`` into the token that ends a message, even if a program, a
-web page or a user wrote the text. Therefore special tokens get private names here, which no text
-can contain, and the text ``<|im_end|>`` is encoded like any other. (Transformers'
-``sanitize_control_tokens`` only accepts whole conversations, and encodes them in pieces.)
+web page or a user wrote that text. Therefore special tokens get private names here. No text can
+contain a private name, and the text ``<|im_end|>`` is encoded like any other.
+(``sanitize_control_tokens`` of transformers accepts only whole conversations, and encodes them in
+pieces.)
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Encoder:
         self._first_name = min(self._rust[1], default=0) if self._rust is not None else 0
 
     def plain(self, text: str) -> str:
-        """Text for :meth:`encode` without special tokens.
+        """Text for :meth:`encode` that contains no special tokens.
 
         Lone surrogates, which no tokenizer accepts, and the two characters of private names are
         escaped.
@@ -51,13 +52,13 @@ class Encoder:
         return text.replace(_NAME, r"\ufdd0").replace(_HIDDEN, r"\ufdd1")
 
     def hide(self, text: str) -> str:
-        """As :meth:`plain`, for text in a template: hides the texts of special tokens."""
+        """Text to insert into a template, in which the texts of special tokens are hidden."""
         return self._any.sub(
             lambda found: f"{_HIDDEN}{self._ids[found[0]]}{_HIDDEN}", self.plain(text)
         )
 
     def rendered(self, text: str) -> str:
-        """A template's output: its own special tokens get private names, hidden texts return."""
+        """A template's output with private names of special tokens, and hidden texts restored."""
         meant = self._any.sub(lambda found: _name(self._ids[found[0]]), text)
         return re.sub(
             f"{_HIDDEN}([0-9]+){_HIDDEN}",
@@ -77,7 +78,7 @@ class Encoder:
         return self._encode_in_parts(text)
 
     def _encode_in_parts(self, text: str) -> list[int]:
-        """As :meth:`encode`, for a tokenizer that is written in Python."""
+        """Encode a text with a tokenizer that is written in Python; see :meth:`encode`."""
         ids: list[int] = []
         # Texts alternate with ids of special tokens.
         parts: list[str] = re.split(f"{_NAME}([0-9]+){_NAME}", text)

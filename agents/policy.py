@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class PolicyFailure(RuntimeError):
-    """Raised when a policy fails for a reason outside of the episode.
+    """Raised when a policy fails for a reason that is not the episode's.
 
     A failure is never a reward. If ``retryable``, the episode restarts; otherwise it counts as
     failed.
@@ -29,12 +29,12 @@ class Policy(Protocol):
 
     @property
     def shares_weights(self) -> bool:
-        """Whether it samples from the learner's tensors, see ``load_weights(None, version)``."""
+        """Whether the policy samples from the learner's tensors; ``load_weights`` gets None."""
         ...
 
     @property
     def version(self) -> int:
-        """The version of the weights that the next token is sampled from."""
+        """The version of the weights from which the next token is sampled."""
         ...
 
     def begin(self, sessions: Sequence[str]) -> None:
@@ -47,11 +47,11 @@ class Policy(Protocol):
     async def generate(
         self, prompt_ids: Sequence[int], sampling: SamplingParams, session: str | None = None
     ) -> Completion:
-        """Sample one completion of ``prompt_ids``; cancelling the call stops the generation.
+        """Sample one completion of ``prompt_ids``. Cancelling the call stops the generation.
 
         Raises:
-            PolicyFailure: the policy failed for a reason outside of the request, such as a deadline
-                of its own.
+            PolicyFailure: the policy failed for a reason that is not the request's, such as a
+                deadline.
             ValueError: the prompt is empty or longer than the context window.
         """
         ...
@@ -64,15 +64,18 @@ class Policy(Protocol):
         ...
 
     def end(self, session: str) -> None:
-        """Release everything that is kept for an episode that is over; ignore unknown sessions."""
+        """Release everything that is kept for a finished episode. Unknown sessions are ignored."""
         ...
 
     async def load_weights(self, weights: Mapping[str, torch.Tensor] | None, version: int) -> None:
-        """Load weights for all later tokens. None: the shared weights changed in place."""
+        """Use these weights for all later tokens.
+
+        ``weights`` is None if the shared weights changed in place.
+        """
         ...
 
     def facts(self) -> dict[str, object]:
-        """Properties of the policy that a run records, once."""
+        """Properties of the policy, which a run records once."""
         ...
 
     def take_metrics(self) -> dict[str, float]:
@@ -80,25 +83,25 @@ class Policy(Protocol):
         ...
 
     async def close(self) -> None:
-        """Free all resources; running calls fail."""
+        """Free all resources. Running calls fail."""
         ...
 
 
 @runtime_checkable
 class Observable(Protocol):
-    """A policy that reports its progress. Other threads call these methods at any time."""
+    """A policy that reports its progress. Other threads may call these methods at any time."""
 
     def progress(self) -> float:
         """A number that changes with each token and each step of loading weights."""
         ...
 
     def component_status(self) -> dict[str, str]:
-        """What each component does, by its name: a thread, a server."""
+        """What each component, such as a thread or a server, is doing, by the component's name."""
         ...
 
 
 Busy = Callable[[str], AbstractContextManager[None]]
-"""Context in which seconds count as those of a state."""
+"""Function that returns a context, whose seconds count as those of the named state."""
 
 
 @runtime_checkable
@@ -109,8 +112,8 @@ class Serving(Protocol):
         """Count each server's seconds from now on.
 
         Args:
-            lane: makes an account from a name and states. While several states are active at once,
-                the first of them counts.
+            lane: returns a counter of seconds, given a name and states. While several states are
+                active, the first of them counts.
         """
         ...
 
@@ -120,9 +123,9 @@ class Sleeper(Protocol):
     """A policy that shares a device with the learner, and can free its memory."""
 
     async def sleep(self) -> None:
-        """Free the device's memory, if configured; no requests follow until :meth:`wake`."""
+        """Free the device's memory, if configured. No requests follow until :meth:`wake`."""
         ...
 
     async def wake(self) -> None:
-        """Take the memory again."""
+        """Allocate the memory again."""
         ...

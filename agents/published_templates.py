@@ -1,7 +1,7 @@
 """Prompts of published runs as chat templates, by name.
 
-They are for base models, whose tokenizers have no roles. The papers have one question and one
-answer; further messages begin on a new line.
+The templates are for base models, whose tokenizers have no roles. In the papers there is one
+question and one answer; here further messages may follow, each on a new line.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ R1_ZERO = (
     "{% else %}{{ ' ' if loop.first else '' }}User: {{ m.content }}. Assistant:"
     "{% endif %}{% endfor %}"
 )
-"""DeepSeek-R1-Zero (arXiv:2501.12948, table 1, with the full stop after the question)."""
+"""The prompt of DeepSeek-R1-Zero (arXiv:2501.12948, table 1), with a full stop after the
+question."""
 
 ORZ = (
     f"{_NO_SYSTEM}{_BEGIN}"
@@ -41,7 +42,7 @@ ORZ = (
     "This is the problem:\n{% endif %}{{ m.content }}\nAssistant:"
     "{{ ' <think>' if loop.last else '' }}{% endif %}{% endfor %}"
 )
-"""Open-Reasoner-Zero (arXiv:2503.24290), as in its code. The prompt opens ``<think>``."""
+"""The prompt of Open-Reasoner-Zero (arXiv:2503.24290), as in its code. It ends with ``<think>``."""
 
 QWEN_MATH = (
     "<|im_start|>system\n"
@@ -52,7 +53,7 @@ QWEN_MATH = (
     "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""Qwen2.5-Math. Without a system message, the template adds its own rule."""
+"""The prompt of Qwen2.5-Math. Without a system message, the template adds its own rule."""
 
 TEMPLATES: Mapping[str, str] = {"r1-zero": R1_ZERO, "orz": ORZ, "qwen-math": QWEN_MATH}
 """Templates by the name that ``chat.template`` accepts."""

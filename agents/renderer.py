@@ -1,9 +1,9 @@
-"""Turns messages into tokens, and only appends; no other module does this.
+"""Turns messages into tokens, by appending only. No other module does this.
 
-A conversation is a list of tokens from its first message on. Sampled tokens stay as sampled. An
-observation adds exactly the tokens that the chat template puts between two assistant messages.
-Nothing is decoded and encoded again, and no content can become a special token: the output of a
-program cannot end its message or begin another role's.
+A conversation is a list of tokens that starts with the first message. Sampled tokens are kept as
+sampled. An observation adds exactly the tokens that the chat template puts between two assistant
+messages. Nothing is decoded and encoded again, and no content can become a special token: the
+output of a program cannot end its message or begin another role's.
 """
 
 from __future__ import annotations
@@ -53,21 +53,21 @@ _THOUGHT = re.compile(r"<think>.*?</think>|\s+", re.DOTALL)
 
 
 class Renderer:
-    """Messages to tokens for one tokenizer and its chat template.
+    """Turns messages into tokens, for one tokenizer and its chat template.
 
     Args:
-        tokenizer: a Hugging Face tokenizer. Without a chat template it gets a plain one, with a
-            warning in the log.
-        end_token_ids: more tokens that end an assistant message, from a model's generation config:
-            Llama 3.1 ends a tool call with ``<|eom_id|>``.
+        tokenizer: a Hugging Face tokenizer. If it has no chat template, it gets a plain one, and a
+            warning is logged.
+        end_token_ids: additional tokens that end an assistant message, from a model's generation
+            config. Llama 3.1, for example, ends a tool call with ``<|eom_id|>``.
 
     Attributes:
-        end_token_ids: tokens that end an assistant message when the policy samples one; the
-            template writes the first of them.
-        difference: None if appending equals rendering the whole conversation again; otherwise the
-            difference (many templates drop an earlier turn's reasoning).
-        opening: start of every assistant message that is not sampled: ``chat.prefill``, and a
-            ``<think>`` that the template opens.
+        end_token_ids: tokens that end an assistant message if the policy samples one of them. The
+            template writes the first.
+        difference: the difference between appending and rendering the whole conversation again, or
+            None. Many templates drop the reasoning of earlier turns.
+        opening: text with which every assistant message starts and which is not sampled:
+            ``chat.prefill``, and a ``<think>`` that the template opens.
         notices: consequences of the template and their remedies, one line each.
 
     Raises:
@@ -99,7 +99,7 @@ class Renderer:
 
     @cached_property
     def identity(self) -> str:
-        """Hash of vocabulary and template: equal renderers have equal identities."""
+        """Hash of vocabulary and template. Equal renderers have equal identities."""
         ids = sorted(self.tokenizer.get_vocab().items())
         named = json.dumps([ids, self.template.source])
         return hashlib.sha256(named.encode()).hexdigest()[:16]
@@ -115,10 +115,10 @@ class Renderer:
         """The tokens of a conversation's first messages, up to the assistant's message.
 
         Args:
-            messages: each with role and content, and other fields that chat templates read
+            messages: messages, each with role, content and other fields that chat templates read
                 (``tool_calls``, with arguments as an object).
-            tools: tools in the format of chat templates; ignored by a template without tools
-                (``takes_tools``).
+            tools: tools in the format of chat templates. A template without tools (``takes_tools``)
+                ignores them.
 
         Raises:
             ValueError: the chat template rejects the messages.
@@ -126,11 +126,11 @@ class Renderer:
         return self._encoder.encode(self.template.render(messages, tools))
 
     def follow(self, messages: Sequence[Mapping[str, Any]], *, ended: bool) -> list[int]:
-        """The tokens of any messages between two assistant messages.
+        """The tokens of several messages between two sampled assistant messages.
 
         Args:
-            messages: as for :meth:`start`; assistant messages among them are not sampled.
-            ended: as for :meth:`extend`, which gives the same tokens for a single message.
+            messages: as for :meth:`start`. Assistant messages among them are not sampled.
+            ended: as for :meth:`extend`, which returns the same tokens for a single message.
 
         Raises:
             ValueError: the chat template rejects the messages.
@@ -142,7 +142,7 @@ class Renderer:
 
         Args:
             observation: the message's text.
-            ended: whether the policy sampled the token that ends its message. Otherwise the result
+            ended: whether the policy sampled the token that ends its message. If not, the result
                 includes this token.
             role: the message's role.
         """
@@ -153,7 +153,7 @@ class Renderer:
     ) -> list[int]:
         """The tokens of an episode's rules, tools and first observation.
 
-        If the template has no tools, the system message describes them.
+        If the template does not support tools, the system message describes them.
         """
         shown = tools if self.takes_tools else ()
         rules = "\n".join(filter(None, [system, listed(tools) if tools and not shown else ""]))
@@ -161,9 +161,10 @@ class Renderer:
         return self.start([*messages, {"role": "user", "content": observation}], shown)
 
     def observe(self, observation: str, *, ended: bool, role: str = "user") -> list[int]:
-        """As :meth:`extend`; results of calls become tool messages if the template has them.
+        """The tokens of an observation; see :meth:`extend`.
 
-        With role "tool", a template with the tool role but without a list of tools is enough.
+        Results of calls become tool messages if the template has them. A template with a tool role
+        is enough for the role "tool"; it need not list tools.
         """
         results = observation.results if isinstance(observation, ToolResults) else ()
         if not results:
@@ -178,7 +179,7 @@ class Renderer:
         return self._encoder.encode(self._encoder.plain(text))
 
     def answer(self, text: str) -> list[int]:
-        """The tokens of an assistant's text, without an opening that the template writes."""
+        """The tokens of an assistant's text, without an opening that the template writes itself."""
         opened = bool(self.opening) and text.startswith(self.opening.rstrip())
         opening = self.opening if text.startswith(self.opening) else self.opening.rstrip()
         return self.splice(text.removeprefix(opening) if opened else text)
@@ -188,16 +189,16 @@ class Renderer:
     ) -> list[int]:
         """The tokens of an assistant's text and its tool calls (name and arguments).
 
-        If the template writes no calls, they follow the text in Hermes's format.
+        If the template cannot write calls, they follow the text in Hermes's format.
         """
         if self.template.writes_calls:
             return self._encoder.encode(self.template.assistant_with_calls(text, calls))
         return self.answer("\n".join(filter(None, [text, *(written(*call) for call in calls)])))
 
     def text(self, token_ids: Sequence[int], stop: Sequence[str] = ()) -> str:
-        """The text of sampled tokens for the environment, without an end token.
+        """The text of sampled tokens, without an end token, as the environment receives it.
 
-        The text ends with the first stop string in it.
+        The text ends with the first stop string that it contains.
         """
         ids = list(token_ids)
         if ids and ids[-1] in self.end_token_ids:
@@ -207,14 +208,14 @@ class Renderer:
         return text[: min(ends)] if ends else text
 
     def _find_opening(self) -> str:
-        """The end of the prompt that belongs to the assistant's message."""
+        """The end of the prompt that already belongs to the assistant's message."""
         prefill = prefill_of(self.template.source)
         prompt = self._decode(self.start([{"role": "user", "content": "x"}]))
         found = _OPENED.search(prompt.removesuffix(prefill))
         return (found[0] if found else "") + prefill
 
     def _after_end(self, tokens: list[int], ended: bool) -> list[int]:
-        """Drop the token that ends the assistant's message, if the policy sampled it."""
+        """The tokens without the first, which ends the message, if the policy sampled that one."""
         return tokens[1:] if ended and tokens and tokens[0] in self.end_token_ids else tokens
 
     def _end_tokens(self, after_message: str) -> tuple[int, ...]:
@@ -232,8 +233,8 @@ class Renderer:
     def _bridge(self, role: str, observation: str) -> str:
         """The template's text after an assistant's text, for one message of ``role``.
 
-        Templates are slow. Most write a message's content unchanged between two fixed texts; if a
-        probe shows this, the two texts are cached.
+        Templates are slow. Most of them write a message's content unchanged between two fixed
+        texts. If a probe confirms this, the two texts are cached.
         """
         if role not in self._around:
             probe = self.template.after_assistant([{"role": role, "content": _EDGES}])
@@ -248,7 +249,7 @@ class Renderer:
         """Compare appending with rendering ``conversation`` (user, assistant, user) again.
 
         Returns:
-            The difference, and its consequence for a user; both None if there is no difference.
+            The difference and its consequence for a user. Both are None if there is no difference.
         """
         first, answer, second = conversation
         appended = self.start([first]) + self.answer(answer["content"])

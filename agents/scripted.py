@@ -17,7 +17,7 @@ class ScriptedPolicy:
 
     Args:
         respond: maps session and prompt ids to the completion's token ids.
-        delay_s: seconds of each completion.
+        delay_s: seconds that each completion takes.
     """
 
     def __init__(
@@ -34,16 +34,16 @@ class ScriptedPolicy:
 
     @property
     def version(self) -> int:
-        """The version of the last ``load_weights``."""
+        """The version that the last ``load_weights`` set."""
         return self._version
 
     def begin(self, sessions: Sequence[str]) -> None:
-        """Does nothing: sessions have no state."""
+        """Do nothing, because sessions have no state."""
 
     async def generate(
         self, prompt_ids: Sequence[int], sampling: SamplingParams, session: str | None = None
     ) -> Completion:
-        """The scripted tokens, cut after the first stop token and at ``max_tokens``."""
+        """The scripted tokens, up to the first stop token and at most ``max_tokens``."""
         if self._delay_s:
             await asyncio.sleep(self._delay_s)
         script = tuple(self._respond(session, prompt_ids))
@@ -59,14 +59,14 @@ class ScriptedPolicy:
         return Completion(tokens, (0.0,) * count, (self._version,) * count, reason)
 
     def queued_s(self, session: str) -> float:
-        """Always 0: there is no queue."""
+        """Always 0, because there is no queue."""
         return 0.0
 
     def end(self, session: str) -> None:
-        """Does nothing: sessions have no state."""
+        """Do nothing, because sessions have no state."""
 
     async def load_weights(self, weights: Mapping[str, torch.Tensor] | None, version: int) -> None:
-        """Set the version; a script has no weights."""
+        """Set the version. A script has no weights."""
         self._version = version
 
     def facts(self) -> dict[str, object]:
@@ -74,8 +74,8 @@ class ScriptedPolicy:
         return {"policy": "scripted"}
 
     def take_metrics(self) -> dict[str, float]:
-        """No metrics."""
+        """Always empty."""
         return {}
 
     async def close(self) -> None:
-        """Does nothing."""
+        """Do nothing, because there are no resources."""

@@ -1,6 +1,6 @@
-"""Append-only tokens, each of which is marked as sampled (with its version) or as context.
+"""Append-only lists of tokens. Each token is marked as sampled, with its version, or as context.
 
-A two-turn episode, as list algebra (P prompt, A sampled action, O observation)::
+A two-turn episode, with P for prompt, A for sampled action and O for observation::
 
     token_ids = P0        + A0        + O1        + A1
     loss_mask = [0]*|P0|  + [1]*|A0|  + [0]*|O1|  + [1]*|A1|
@@ -49,14 +49,14 @@ class Segment:
     versions: MutableSequence[int] = field(default_factory=list)
     turn_ids: MutableSequence[int] = field(default_factory=list)
     supports: list[list[int]] = field(default_factory=list)
-    """Support of each sampled token: the ids that top-k and top-p left; empty: all ids. Without any
-    truncated sampling the list itself is empty."""
+    """Support of each sampled token: the ids that top-k and top-p kept, or an empty list for all
+    ids. If sampling was never truncated, the whole list is empty."""
     parent: int | None = None
-    """Index of the segment that this one forked from when the context was edited."""
+    """Index of the segment from which this one forked when the context was edited, or None."""
     offset: int = 0
-    """Number of tokens shared with the parent, which trains them."""
+    """Number of tokens shared with the parent. They are trained only there."""
     role: str = ""
-    """Role of the conversation, in an episode with several roles."""
+    """Role of the conversation, in an episode with several roles; otherwise empty."""
 
     def __post_init__(self) -> None:
         for name, dtype in COLUMNS.items():
@@ -74,7 +74,7 @@ class Segment:
             self.supports.extend([[]] * count)
 
     def append_completion(self, completion: Completion, turn: int) -> None:
-        """Append sampled tokens, the only ones that are trained."""
+        """Append sampled tokens. Only these tokens are trained."""
         count = len(completion.token_ids)
         if completion.supports is not None and not self.supports:
             self.supports = [[]] * len(self.token_ids)
@@ -132,7 +132,7 @@ class Segment:
             )
 
     def _check_supports(self) -> None:
-        """Assert that only sampled tokens have a support, which contains the token."""
+        """Assert that only sampled tokens have a support, and that it contains the token."""
         if not self.supports:
             return
         assert len(self.supports) == len(self.token_ids), "supports are not one per token"

@@ -1,7 +1,7 @@
-"""A tokenizer's chat template: renders messages as text, and reports what the template supports.
+"""A tokenizer's chat template: renders messages as text, and reports the template's features.
 
-For a template without a system role (Gemma's rejects it, Mistral's moves it), the system text goes
-to the start of the first user message.
+If the template has no system role (Gemma's rejects it, Mistral's moves it), the system text is put
+at the start of the first user message.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PLAIN_TEMPLATE = (
     "{% for m in messages %}{{ m.content }}{% if not loop.last %}{{ '\n' }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ '\n' }}{% endif %}"
 )
-"""For base models, which have no chat template: one message per line."""
+"""Template for base models, which have none: one message per line."""
 
 _SYSTEM, _USER = "TURNWISE-SYSTEM-MESSAGE", "TURNWISE-USER-MESSAGE"
 # Text of an assistant message, to find the text that the template writes after it.
@@ -27,7 +27,7 @@ _SENTINEL = "TURNWISE-ASSISTANT-MESSAGE"
 
 
 def tool_message(index: int, name: str, text: str) -> dict[str, str]:
-    """A call's result for chat templates; Mistral's needs identifiers of nine characters."""
+    """A call's result as a tool message, with the nine-character identifier that Mistral needs."""
     return {"role": "tool", "name": name, "content": text, "tool_call_id": f"call{index:05d}"}
 
 
@@ -35,12 +35,12 @@ class ChatTemplate:
     """The chat template of a tokenizer, as text for the encoder.
 
     Args:
-        tokenizer: a Hugging Face tokenizer; without a template it gets ``PLAIN_TEMPLATE``.
+        tokenizer: a Hugging Face tokenizer. If it has no template, it gets ``PLAIN_TEMPLATE``.
         encoder: the encoder of the same tokenizer.
 
     Attributes:
-        folds_system: whether the template has no system role. A first system message then goes to
-            the start of the first user message, followed by an empty line.
+        folds_system: whether the template has no system role. If so, a first system message is put
+            at the start of the first user message, followed by an empty line.
 
     Raises:
         ValueError: the template rejects a user message.
@@ -90,7 +90,7 @@ class ChatTemplate:
         return self._render(self._folded(messages) if self.folds_system else messages, tools)
 
     def after_assistant(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """The text between two assistant messages, with ``messages`` between them.
+        """The text that the template puts between two assistant messages, including ``messages``.
 
         Raises:
             ValueError: the template rejects the messages, or drops assistant messages.
@@ -120,7 +120,7 @@ class ChatTemplate:
         """An assistant's text and calls, without the start and the end of the message.
 
         Args:
-            content: the text; may be empty.
+            content: the text, which may be empty.
             calls: name and arguments of each call.
 
         Raises:
@@ -144,7 +144,7 @@ class ChatTemplate:
         return text[len(before) : len(text) - len(after)]
 
     def _has_system_role(self) -> bool:
-        """Whether a system message precedes the first user message, in later turns too."""
+        """Whether a system message stays before the first user message, in later turns as well."""
         rules = {"role": "system", "content": _SYSTEM}
         question = {"role": "user", "content": _USER}
         later = [{"role": "assistant", "content": "x"}, {"role": "user", "content": "x"}]
@@ -182,7 +182,7 @@ class ChatTemplate:
         return self._encoder.rendered(text)
 
     def _hidden(self, value: Any) -> Any:
-        """A value with :meth:`Encoder.hide` applied to every text in it."""
+        """A copy of a value with :meth:`Encoder.hide` applied to every text in it."""
         if isinstance(value, str):
             return self._encoder.hide(value)
         if isinstance(value, Mapping):

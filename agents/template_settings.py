@@ -1,6 +1,7 @@
 """Writes a user's settings of a chat template into the template itself.
 
-A checkpoint's tokenizer then contains them, and every program that loads it renders like the run.
+A checkpoint's tokenizer then contains the settings, and every program that loads it renders
+messages as the run does.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ def set_template(
     """Set a tokenizer's chat template with these settings.
 
     Args:
-        tokenizer: its ``chat_template`` is replaced.
-        source: the template, in Jinja; empty: the tokenizer's own.
-        arguments: the template's arguments besides the messages; they replace earlier ones.
-        prefill: start of every assistant message. If the template's prompt already ends with the
-            prefill, the template stays unchanged.
+        tokenizer: the tokenizer whose ``chat_template`` is replaced.
+        source: the template in Jinja, or "" for the tokenizer's own.
+        arguments: the template's arguments besides the messages. They replace earlier ones.
+        prefill: text with which every assistant message starts. If the template's prompt already
+            ends with this text, the template stays unchanged.
 
     Raises:
         ValueError: there are arguments or a prefill, but no template.

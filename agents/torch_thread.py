@@ -15,20 +15,20 @@ T = TypeVar("T")
 
 
 class TorchThread:
-    """Runs jobs one after the other on ``num_threads`` cores; other threads are not affected.
+    """Runs jobs one after the other on ``num_threads`` cores. Other threads are not affected.
 
     A process should have one TorchThread for all parallel computation. OpenMP keeps a team of
     threads for each thread that computes on several cores. If all teams together have more threads
-    than the machine has cores, their threads stop busy-waiting, and every small operation pays for
-    a wake-up: everything takes two to three times as long, until the process ends.
+    than the machine has cores, their threads stop busy-waiting. Every small operation then pays for
+    a wake-up, so everything takes two to three times as long until the process ends.
 
     Args:
-        num_threads: cores of a job.
+        num_threads: number of cores of a job.
         name: name of the thread.
     """
 
     num_threads: int
-    """Cores of a job; read before each job."""
+    """Number of cores of a job. It is read before each job."""
 
     def __init__(self, num_threads: int = 1, name: str = "turnwise-torch") -> None:
         self.num_threads = num_threads
@@ -44,7 +44,7 @@ class TorchThread:
 
         Args:
             job: a function that raises nothing.
-            at_most: maximum cores of this job; None: the thread's.
+            at_most: maximum number of cores of this job, or None for the thread's.
 
         Raises:
             RuntimeError: the thread is closed.
@@ -54,7 +54,7 @@ class TorchThread:
         self._jobs.put((job, at_most))
 
     def submit(self, work: Callable[..., T], *args: object) -> Future[T]:
-        """Queue a job; returns a future of its result."""
+        """Queue a job, and return a future of its result."""
         done: Future[T] = Future()
 
         def job() -> None:
@@ -68,7 +68,10 @@ class TorchThread:
         return done
 
     async def do(self, work: Callable[..., T], *args: object) -> T:
-        """The result of ``work``. If the call is cancelled, the job still runs to its end."""
+        """Run ``work`` in the thread and return its result.
+
+        If the call is cancelled, the job still runs to its end.
+        """
         # Shielded: a job that is cancelled while it is queued would not run.
         return await asyncio.shield(asyncio.wrap_future(self.submit(work, *args)))
 
@@ -77,7 +80,7 @@ class TorchThread:
         await self.do(int)
 
     async def close(self) -> None:
-        """End the thread after its jobs; if cancelled, the call stops waiting."""
+        """End the thread after its jobs. A cancelled call stops waiting."""
         if not self._closed:
             await self.settle()
             self._closed = True

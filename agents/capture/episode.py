@@ -25,11 +25,11 @@ from agents.segment import Segment
 
 logger = logging.getLogger(__name__)
 LARGEST_NUMBER = 1e15
-"""Maximum reward or score. Learners compute with 32 bits, which squares of returns must fit."""
+"""Maximum magnitude of a reward or score. Squares of returns must fit into 32-bit floats."""
 
 
 class Limit(StrEnum):
-    """A limit that an episode reached; the values are those of ``envs.episode.StopReason``."""
+    """A limit that an episode reached. The values are those of ``envs.episode.StopReason``."""
 
     CONTEXT_FULL = "context_full"
     TURN_LIMIT = "turn_limit"
@@ -43,13 +43,13 @@ class CaptureLimits:
     context_length: int
     """The model's context window, in tokens."""
     max_turns: int = 0
-    """Maximum answers; 0: no limit."""
+    """Maximum number of answers; 0 sets no limit."""
     episode_tokens: int = 0
-    """Maximum sampled tokens over all answers; 0: no limit."""
+    """Maximum number of sampled tokens over all answers; 0 sets no limit."""
     completion_timeout_s: float = 1800.0
-    """Maximum seconds of an answer, without its wait for a free place in the policy."""
+    """Seconds that an answer may take, not counting its wait for a free place in the policy."""
     at_once: int = 0
-    """Maximum concurrent requests to the policy; 0: no limit."""
+    """Maximum number of concurrent requests to the policy; 0 sets no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Answer:
     """The answer to a request."""
 
     turn: int
-    """Number of the answer in the episode, and part of its id."""
+    """Number of the answer in the episode. It is part of the answer's id."""
     content: str
     calls: list[CapturedCall]
     completion: Completion
@@ -65,7 +65,7 @@ class Answer:
 
     @property
     def finish_reason(self) -> str:
-        """OpenAI's name of the finish reason."""
+        """OpenAI's name for the finish reason."""
         if self.calls:
             return "tool_calls"
         cut = (FinishReason.LENGTH, FinishReason.CONTEXT_FULL)
@@ -78,18 +78,18 @@ class CapturedEpisode:
     Args:
         renderer: turns messages into tokens.
         policy: samples completions.
-        sampling: sampling parameters, which overrule the agent's. The agent may only lower
+        sampling: sampling parameters, which override the agent's. The agent may only lower
             ``max_tokens`` and add stop strings.
         session: the episode's name, for the policy's cache.
         limits: limits of the episode.
-        turn_seed: returns the sampling seed of a request, counted by arrival; None: the policy
-            chooses seeds.
+        turn_seed: returns the sampling seed of a request, given its number in order of arrival. If
+            None, the policy chooses seeds.
 
     Attributes:
-        rewards: rewards by name; None: not posted yet.
-        scores: scores by name, which are no rewards.
-        failure: why the policy failed; the episode then has no reward.
-        limit: the limit that the last request reached, which truncates the episode; None: none.
+        rewards: rewards by name, or None until they are posted.
+        scores: scores by name. Scores are not rewards.
+        failure: the reason why the policy failed, or None. A failed episode has no reward.
+        limit: the limit that the last request reached, which truncates the episode, or None.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class CapturedEpisode:
         self.limit: Limit | None = None
         self.closed = False
         self.asking: Callable[[], AbstractContextManager[None]] = nullcontext
-        """Context of each request to the policy."""
+        """Returns a context that encloses each request to the policy."""
         self._history = History()
         self._turns: list[CapturedTurn] = []
         self._refused: Segment | None = None
@@ -163,7 +163,7 @@ class CapturedEpisode:
         """Set the episode's reward, which ends the episode.
 
         Raises:
-            ApiError: the episode was over already, or a value is not finite.
+            ApiError: the episode was already over, or a value is not finite.
         """
         self._check_open()
         for kind, values in (("reward", rewards), ("scores", scores)):
@@ -177,7 +177,7 @@ class CapturedEpisode:
         self.rewards, self.scores = dict(rewards), dict(scores)
 
     def captured(self) -> Capture:
-        """The recorded episode; no request may be running."""
+        """The recorded episode. No request may be running."""
         segments = [branch.segment for branch in self._history.branches]
         if not segments and self._refused is not None:
             segments = [self._refused]
@@ -284,7 +284,7 @@ class CapturedEpisode:
                 return await self._ask(prompt, sampling)
 
     async def _ask(self, prompt: list[int], sampling: SamplingParams) -> Completion:
-        """Sample within the deadline; otherwise the episode has failed."""
+        """Sample within the deadline. If the deadline passes, the episode fails."""
         queued = self.policy.queued_s(self.session)
         limit_s = self.limits.completion_timeout_s
         asked = asyncio.ensure_future(self.policy.generate(prompt, sampling, self.session))
@@ -337,7 +337,7 @@ class CapturedEpisode:
 
 @functools.cache
 def _warn_once(text: str) -> None:
-    """Log a warning once, although many episodes give it."""
+    """Log a warning only once, even if many episodes cause it."""
     logger.warning("%s", text)
 
 

@@ -1,4 +1,4 @@
-"""Errors in the format of OpenAI's API: a status, and a body that every SDK reads."""
+"""Errors in the format of OpenAI's API: a status, and a body that every SDK can read."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 class ApiError(Exception):
     """Raised to answer a request with an error.
 
-    By default, SDKs retry requests after 409, 429 or a status from 500 on. A retry helps against
-    none of these errors, so a header disables retries.
+    By default, SDKs retry requests after status 409, 429, or 500 and above. A retry does not help
+    against these errors, so a header disables it.
     """
 
     status: int
     message: str
     kind: str = "invalid_request_error"
-    """OpenAI's ``type``."""
+    """The error's ``type`` in OpenAI's API."""
     param: str | None = None
-    """The wrong field of the request."""
+    """Name of the wrong field of the request, or None."""
     code: str | None = None
 
     headers = {"x-should-retry": "false"}  # noqa: RUF012 (read only, the same for all)

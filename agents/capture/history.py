@@ -1,9 +1,10 @@
-"""The conversations of one episode as a tree of segments, and the place of a request in the tree.
+"""The conversations of one episode as a tree of segments, and the position of a request in it.
 
-A request contains a whole history. If it continues a recorded conversation, the recorded tokens
-stay, and the tokens of the new messages are appended. If it differs from a recorded conversation
-earlier (an edited answer, a replaced tool result, the same question again), it forks there, and the
-parent trains the shared tokens. If it shares no answer with any conversation, it begins a new one.
+A request contains a whole history. If it continues a recorded conversation, the recorded tokens are
+kept, and the tokens of the new messages are appended. If it differs from a recorded conversation
+earlier (an edited answer, a replaced tool result, the same question again), it forks there. The
+shared tokens are trained only in the parent. If the request shares no answer with any conversation,
+it begins a new one.
 """
 
 from __future__ import annotations
@@ -17,17 +18,18 @@ from agents.segment import NOT_SAMPLED, Segment
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A place in a conversation that a request may continue from."""
+    """A position in a conversation from which a request may continue."""
 
     branch: int
     num_messages: int
-    """Messages before this place."""
+    """Number of messages before this position."""
     num_tokens: int
-    """Tokens before this place."""
+    """Number of tokens before this position."""
     turn: int
-    """The turn at this place."""
+    """The turn at this position."""
     answered: bool
-    """True: the place is after an answer. False: before an answer, which is sampled again."""
+    """Whether the position is after an answer. If False, it is before an answer, which is sampled
+    again."""
     ended: bool = False
     """Whether the answer's last token ends its message."""
 
@@ -51,13 +53,13 @@ class History:
         self.branches: list[Branch] = []
 
     def find(self, keys: Sequence[str], tools: str) -> Cut | None:
-        """The place that a request continues from: the one after the most shared messages.
+        """The position from which a request continues: the one after the most shared messages.
 
-        Among equal places, the end of a conversation comes first, then the newest conversation.
+        Among equal positions, the end of a conversation comes first, then the newest conversation.
 
         Args:
             keys: keys of the request's messages.
-            tools: the request's tools; other tools begin another conversation.
+            tools: the request's tools. A request with other tools begins another conversation.
         """
         fitting = [
             cut
@@ -72,7 +74,7 @@ class History:
         )
 
     def edited(self, keys: Sequence[str]) -> int | None:
-        """Index of a request's answer that differs from the recorded one; None: there is none."""
+        """Index of an answer in the request that differs from the recorded one, or None."""
         for branch in self.branches:
             same = _common(branch.keys, keys)
             differing = [each[same] for each in (branch.keys, keys) if same < len(each)]
@@ -81,7 +83,7 @@ class History:
         return None
 
     def tokens(self, cut: Cut) -> list[int]:
-        """The tokens before a place."""
+        """The tokens before a position."""
         return [*self.branches[cut.branch].segment.token_ids[: cut.num_tokens]]
 
     def grow(
@@ -97,19 +99,19 @@ class History:
     ) -> int:
         """Record an answer.
 
-        If another answer was recorded at the same place in the meantime, this one forks.
+        If another answer was recorded at the same position in the meantime, this one forks.
 
         Args:
-            cut: the place that the request continued from; None: it began a conversation.
+            cut: the position from which the request continued, or None if it began a conversation.
             keys: keys of the request's messages and of the answer.
             tools: the request's tools.
-            context: the tokens between the place and the answer.
+            context: the tokens between this position and the answer.
             completion: the answer.
             turn: the answer's number.
             ended: whether the answer's last token ends its message.
 
         Returns:
-            The index of its conversation.
+            The index of the answer's conversation.
         """
         index = self._branch_at(cut, tools)
         branch = self.branches[index]
@@ -134,7 +136,7 @@ class History:
 
 
 def _fitting(branch: Branch, keys: Sequence[str]) -> list[Cut]:
-    """The places of a conversation that a request shares all messages before."""
+    """The positions of a conversation before which a request shares all messages."""
     same = _common(branch.keys, keys)
     return [
         cut
@@ -149,7 +151,7 @@ def _common(first: Sequence[str], second: Sequence[str]) -> int:
 
 
 def _prefix(segment: Segment, cut: Cut) -> Segment:
-    """The start of a fork: the parent's tokens, which the parent trains."""
+    """The start of a fork: a copy of the parent's tokens, which are trained only in the parent."""
     count = cut.num_tokens
     return Segment(
         token_ids=segment.token_ids[:count],

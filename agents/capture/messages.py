@@ -1,8 +1,8 @@
 """Chat messages from agents: checked, normalised, and compared.
 
-Histories are compared as messages; sampled tokens are never encoded again. SDKs and programs write
-the same message in several ways (a list of text parts, fields with null, their own ids of calls).
-Two messages differ only if a model would read them differently.
+Histories are compared as messages, because sampled tokens are never encoded again. SDKs and
+programs write the same message in several ways (a list of text parts, null fields, their own ids of
+calls). Two messages are different only if a model would read them differently.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ class Message:
     """One message of a request."""
 
     key: str
-    """Equal for messages that are the same to a model."""
+    """A key that is equal for messages that a model reads in the same way."""
     fields: Mapping[str, Any]
-    """Fields for chat templates: content is a text, and a call's arguments are an object."""
+    """Fields for chat templates: the content is a text, and the arguments of a call are an
+    object."""
 
     @property
     def role(self) -> str:
@@ -36,11 +37,11 @@ class Message:
 
     @property
     def content(self) -> str:
-        """The text, without tool calls."""
+        """The message's text, without tool calls."""
         return str(self.fields["content"])
 
     def rendered(self, *, takes_tools: bool) -> Mapping[str, Any]:
-        """Fields for the chat template; for a template without calls, they become text."""
+        """Fields for the chat template. For a template without calls, calls become text."""
         calls = self.fields.get("tool_calls")
         if takes_tools or not calls:
             return self.fields
@@ -50,7 +51,7 @@ class Message:
 
 
 def read_message(raw: object, index: int) -> Message:
-    """The message at ``index`` of a request.
+    """Check the message at ``index`` of a request, and convert it.
 
     Raises:
         ApiError: the message is malformed, or has content other than text.
@@ -76,7 +77,7 @@ def read_message(raw: object, index: int) -> Message:
 
 
 def key_of(fields: Mapping[str, Any]) -> str:
-    """A key that is equal for messages that are the same to a model; ids of calls do not count."""
+    """A key that is equal for messages that a model reads in the same way. Ignores ids of calls."""
     calls = [
         [call["function"]["name"], call["function"]["arguments"]]
         for call in fields.get("tool_calls", ())
@@ -91,7 +92,7 @@ def answer_fields(content: str, calls: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _text(content: object, where: str) -> str:
-    """The text of a content, which may be a list of parts."""
+    """The text of a message's content, which may be a list of parts."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):

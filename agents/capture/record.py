@@ -18,7 +18,7 @@ class CapturedCall:
     name: str
     arguments: Mapping[str, Any]
     result: str | None = None
-    """None: the agent sent no result to the model."""
+    """The result, or None if the agent did not send it to the model."""
 
 
 @dataclass(slots=True)
@@ -26,11 +26,11 @@ class CapturedTurn:
     """One request and its sampled answer."""
 
     segment: int
-    """Index of the segment with the turn's tokens."""
+    """Index of the segment that contains the turn's tokens."""
     read: str
     """Texts of the messages that are new to the model, one per line."""
     said: str
-    """The sampled text with its calls, up to a stop string."""
+    """The sampled text up to a stop string, including calls."""
     completion: Completion
     calls: list[CapturedCall] = field(default_factory=list)
     asked_at: float = 0.0
@@ -42,8 +42,8 @@ class CapturedTurn:
 class Capture:
     """A captured episode.
 
-    Conversations may overlap in time. Here they follow one another in the order of their starts,
-    and turns are counted over all of them: a segment's ``turn_ids`` are indices of ``turns``.
+    Conversations may overlap in time. Here they are in the order of their starts, and turns are
+    numbered over all conversations: a segment's ``turn_ids`` are indices of ``turns``.
     """
 
     segments: list[Segment]
@@ -55,11 +55,11 @@ class Capture:
 def in_order(
     segments: list[Segment], turns: list[CapturedTurn], system: str | None = None
 ) -> Capture:
-    """Order turns by their segments instead of their ends.
+    """Order turns by their segments, instead of by their ends.
 
     Args:
-        segments: in the order of their starts; their ``turn_ids`` are replaced.
-        turns: in the order of their ends.
+        segments: segments in the order of their starts. Their ``turn_ids`` are replaced.
+        turns: turns in the order of their ends.
         system: the first system message.
     """
     order = sorted(range(len(turns)), key=lambda turn: (turns[turn].segment, turn))

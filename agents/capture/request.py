@@ -1,4 +1,4 @@
-"""Reads chat completion requests: supported fields, rejected fields, and overruled fields."""
+"""Reads chat completion requests: supported, rejected and overridden fields."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _NO_EFFECT = (
     *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"),
     "prompt_cache_retention",
 )
-"""Fields without effect on an answer."""
+"""Fields that have no effect on an answer."""
 _OVERRULED = ("temperature", "top_p", "top_k", "seed")
-"""Fields that the run overrules: training needs tokens sampled with its own settings."""
+"""Fields that the run overrides, because training needs tokens sampled with the run's settings."""
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "n": (1,),
     "frequency_penalty": (0,),
@@ -27,7 +27,7 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "tool_choice": ("auto", "none"),
     "response_format": ({"type": "text"},),
 }
-"""Fields that are accepted only with these values, which are the defaults."""
+"""Fields that are accepted only with these values, their defaults."""
 _MAX_STOPS = 16
 
 
@@ -36,7 +36,7 @@ class ChatRequest:
     """A checked request."""
 
     model: str
-    """Name that the agent gave the model; the answer has the same name."""
+    """Name that the agent uses for the model. The answer has the same name."""
     messages: tuple[Message, ...]
     tools: tuple[Mapping[str, Any], ...] = ()
     calls: bool = False
@@ -45,13 +45,13 @@ class ChatRequest:
     stop: tuple[str, ...] = ()
     stream: bool = False
     include_usage: bool = False
-    """Whether a stream ends with the token counts."""
+    """Whether a stream ends with token counts."""
     overruled: Mapping[str, Any] | None = None
-    """Sampling settings of the agent, which the run overrules."""
+    """Sampling settings of the agent, which the run overrides."""
 
 
 def read_request(body: object) -> ChatRequest:
-    """Check a request's JSON.
+    """Check the JSON of a request, and convert it.
 
     Raises:
         ApiError: a field is missing, wrong, or not supported; the error names the field.
@@ -86,7 +86,7 @@ def read_request(body: object) -> ChatRequest:
 
 
 def _refuse(left: Mapping[str, Any]) -> None:
-    """Reject the remaining fields of a request, except with their default values."""
+    """Reject the remaining fields of a request, unless they have their default values."""
     for name, value in left.items():
         taken = _NEUTRAL.get(name, ())
         # In Python True equals 1, but n=true is not a number.

@@ -1,9 +1,9 @@
 """A web server on this machine, with a base URL for each episode.
 
-The URL ``http://127.0.0.1:PORT/e/TOKEN/v1`` identifies the episode: every SDK accepts a base URL,
-while keys and headers differ. The token cannot be guessed, so a program only reaches its own
-episode. Besides OpenAI's ``chat/completions`` and ``models`` there is ``reward``, which ends the
-episode::
+The URL ``http://127.0.0.1:PORT/e/TOKEN/v1`` identifies the episode, because every SDK accepts a
+base URL, while keys and headers differ between SDKs. The token cannot be guessed, so a program
+reaches only its own episode. Besides OpenAI's ``chat/completions`` and ``models``, there is
+``reward``, which ends the episode::
 
     POST {base_url}/reward   {"reward": 1.0}
     POST {base_url}/reward   {"reward": {"right": 1.0, "format": 0.1}, "scores": {"f1": 0.8}}
@@ -28,23 +28,23 @@ from agents.capture.wire import chunks, completion_body
 
 logger = logging.getLogger(__name__)
 _MAX_BODY = 1 << 26
-"""Maximum bytes of a request; each request contains the whole history."""
+"""Maximum size of a request in bytes. Each request contains the whole history."""
 _BODY_S = 60.0
-"""Maximum seconds for receiving a request's body."""
+"""Seconds within which a request's body must arrive."""
 _SEND_S = 60.0
-"""Maximum seconds for sending a response."""
+"""Seconds within which a client must receive a response."""
 _CLOSE_S = 5.0
-"""Maximum seconds that closing waits for clients."""
+"""Seconds that closing waits for clients."""
 MODEL = "policy"
-"""Name in the list of ``models``; requests may use any other name."""
+"""Name of the model in the list of ``models``. Requests may use any other name."""
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class CaptureServer:
-    """Serves episodes to agents on this machine; an asynchronous context manager.
+    """Serves episodes to agents on this machine. An asynchronous context manager.
 
-    One server serves any number of episodes at once, each with its own policy, on the event loop
-    that entered it. ``open`` returns an episode's URL, and ``close`` ends it.
+    One server serves any number of concurrent episodes, each with its own policy, on the event loop
+    in which it was entered. ``open`` returns an episode's URL, and ``close`` ends the episode.
     """
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
@@ -85,13 +85,13 @@ class CaptureServer:
         return f"http://{host}:{port}"
 
     def open(self, episode: CapturedEpisode) -> str:
-        """Serve an episode; returns its base URL."""
+        """Serve an episode and return its base URL."""
         token = secrets.token_urlsafe(16)
         self._episodes[token], self._running[token] = episode, set()
         return f"{self.address}/e/{token}/v1"
 
     async def close(self, base_url: str) -> Capture:
-        """Stop serving an episode and cancel its requests; returns the recorded episode."""
+        """Stop serving an episode, cancel its requests, and return the recorded episode."""
         return (await self._drop(base_url.split("/")[-2])).captured()
 
     async def _drop(self, token: str) -> CapturedEpisode:

@@ -18,7 +18,7 @@ class Said:
     """A model's text, split into content and calls."""
 
     content: str
-    """The text without calls; malformed calls stay in it."""
+    """The text without calls. Malformed calls remain in it."""
     calls: tuple[tuple[str, Mapping[str, Any]], ...]
     """Name and arguments of each call, in order."""
 
@@ -44,7 +44,7 @@ def read_calls(text: str, tools: Sequence[Mapping[str, Any]] = ()) -> Said:
 
 
 def _read_tagged(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> Said:
-    """Calls between Hermes's tags; malformed calls stay in the content."""
+    """Extract the calls between Hermes's tags. Malformed calls remain in the content."""
     calls: list[tuple[str, Mapping[str, Any]]] = []
 
     def take(found: re.Match[str]) -> str:
@@ -60,6 +60,6 @@ def _read_tagged(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> Said:
 
 
 def write_call(name: str, arguments: Any) -> str:
-    """A call as text, for chat templates without calls."""
+    """A call as text, for chat templates that cannot write calls."""
     called = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
     return f"<tool_call>\n{called}\n</tool_call>"

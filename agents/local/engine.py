@@ -22,10 +22,10 @@ from agents.policy import PolicyFailure
 
 logger = logging.getLogger(__name__)
 _WORTH_SHARING = 8
-"""Minimum length of a common prefix that is copied from another row instead of computed."""
+"""Minimum length of a common prefix that is copied from another row instead of being computed."""
 _CAPACITY_STEP = 32
 _LARGE = 4096
-"""Size of a token's support from which a warning is logged: some 100 kB of memory."""
+"""Size of a token's support above which a warning is logged (about 100 kB of memory)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,12 @@ class Stats:
 
     num_generated_tokens: int
     num_prefill_tokens: int
-    """Prompt tokens that were computed."""
+    """Number of prompt tokens that were computed."""
     num_saved_tokens: int
-    """Prompt tokens that came from a cache: the session's last turn, or another group member."""
+    """Number of prompt tokens that came from a cache: of the session's last turn, or of another
+    group member."""
     forward_s: float
-    """Seconds in the model and the sampler."""
+    """Seconds spent in the model and the sampler."""
     num_steps: int
     mean_occupancy: float
     """Mean fraction of rows that decoded in a step."""
@@ -49,8 +50,8 @@ class Engine:
 
     Rows are in three regions: rows ``[0, num_decode)`` decode, rows ``[num_decode, num_active)``
     prefill, and the others are idle. An idle row keeps its content until another request needs the
-    row. Prefill stops before a prompt's last token, which is the first token to decode; so logits
-    are computed for decoding rows only.
+    row. Prefill stops before a prompt's last token, which is the first token to decode. Therefore
+    logits are computed for decoding rows only.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Engine:
         self._warned = False
         self.pending: deque[Request] = deque()
         self.placed_at = 0.0
-        """Time at which a request last got a row; other threads read it."""
+        """Time at which a request last got a row. Other threads read it."""
         self._forward = forward
         self._stops = stops
         self._context_window = context_window
@@ -103,13 +104,13 @@ class Engine:
     # Requests of callers.
 
     def submit(self, request: Request) -> None:
-        """Queue a request; it starts when a row is free."""
+        """Queue a request. It starts when a row is free."""
         if request.sampling.stop:
             request.stops = self._stops.get(request.sampling.stop)
         self.pending.append(request)
 
     def cancel(self, request: Request) -> None:
-        """Stop a request, queued or running; an unknown or finished one is ignored."""
+        """Stop a queued or running request. Unknown and finished requests are ignored."""
         if request.slot is not None:
             self._release(request.slot)
         elif request in self.pending:
@@ -140,7 +141,7 @@ class Engine:
         self._promote_ready()
 
     def start_anew(self) -> None:
-        """Empty the cache and restore the rows' initial order, as after ``__init__``."""
+        """Empty the cache and restore the initial order of the rows."""
         assert not self.busy, "requests are running"
         self._table = SlotTable(len(self._slots))
         self._slots = [Slot(index) for index in range(len(self._slots))]
@@ -150,7 +151,7 @@ class Engine:
     # One step.
 
     def step(self) -> list[Request]:
-        """Admit requests and compute one forward pass; returns the finished requests."""
+        """Admit requests, compute one forward pass, and return the finished requests."""
         self._check_weights()
         self._admit()
         if not self._num_active:
@@ -190,7 +191,10 @@ class Engine:
         self._promote_ready()
 
     def _place(self, request: Request) -> bool:
-        """Give ``request`` a row. False: it waits for a row that is prefilling the same prompt."""
+        """Give ``request`` a row.
+
+        Returns False if it must wait for a row that prefills the same prompt.
+        """
         self._reserve(len(request.prompt_ids) + 1)
         prompt = np.asarray(request.prompt_ids)
         # The last token never comes from a cache: decoding it gives the first logits.
@@ -225,7 +229,10 @@ class Engine:
         return slot if slot is not None and slot.request is None else None
 
     def _idle_slot(self) -> Slot:
-        """The idle row to reuse: rows without an episode first, then the least recently used."""
+        """The idle row to reuse.
+
+        Rows without an episode come first, then the least recently used.
+        """
         idle = self._slots[self._num_active :]
         slot = min(idle, key=lambda slot: (slot.session is not None, slot.last_used))
         if slot.session is not None:
@@ -249,7 +256,7 @@ class Engine:
         self._num_active += 1
 
     def _release(self, slot: Slot) -> None:
-        """Make the row idle; its tokens stay for the next turn."""
+        """Make the row idle. Its tokens are kept for the next turn."""
         if slot.index < self._num_decode:
             self._num_decode -= 1
             self._swap(slot.index, self._num_decode)
@@ -333,7 +340,7 @@ class Engine:
             )
 
     def _record(self, tokens: list[Token]) -> list[Request]:
-        """Append the sampled tokens to their requests; returns the finished requests."""
+        """Append the sampled tokens to their requests, and return the finished requests."""
         self._table.append([token.id for token in tokens])
         self._generated += len(tokens)
         finished = []

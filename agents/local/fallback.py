@@ -29,14 +29,14 @@ class TransformersForward:
         self._caches: list[Any] = [None] * num_rows
 
     def reserve(self, capacity: int) -> None:
-        """Does nothing: the model's caches grow by themselves."""
+        """Do nothing, because the model's caches grow by themselves."""
 
     def swap(self, a: int, b: int, length: int) -> None:
         """Exchange two rows."""
         self._caches[a], self._caches[b] = self._caches[b], self._caches[a]
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """Never called: these caches cannot be shortened."""
+        """Never called, because these caches cannot be shortened."""
         raise AssertionError("rows of a transformers cache are not shared")
 
     def clear(self, row: int) -> None:
@@ -48,7 +48,7 @@ class TransformersForward:
         self._caches = [None] * len(self._caches)
 
     def refresh(self) -> None:
-        """Empty every row, because its cache is of the previous weights."""
+        """Empty every row, because its cache belongs to the previous weights."""
         self.reset()
 
     def run(self, batch: Batch) -> Tensor:
@@ -66,7 +66,7 @@ class TransformersForward:
         return torch.stack(logits).float()
 
     def _extend(self, row: int, token_ids: np.ndarray) -> Tensor:
-        """Append tokens to a row; returns the logits ``[V]`` after the last one."""
+        """Append tokens to a row, and return the logits ``[V]`` after the last one."""
         output = self._model(
             input_ids=torch.from_numpy(token_ids)[None].to(self._model.device),
             past_key_values=self._caches[row],
@@ -79,7 +79,7 @@ class TransformersForward:
 
 @contextmanager
 def _evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """Disables dropout, then restores each module's mode: the learner uses the model, too."""
+    """Disable dropout, and restore each module's mode afterwards for the learner."""
     training = [module for module in model.modules() if module.training]
     for module in training:
         module.training = False

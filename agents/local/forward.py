@@ -20,7 +20,7 @@ from agents.local.slots import Ints
 
 _THIN = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 _POSITION_DEPENDENT_ROPE = ("dynamic", "longrope")
-"""Variants whose frequencies change with the longest sequence, which makes cached keys stale."""
+"""Variants whose frequencies change with the longest sequence, so that cached keys become stale."""
 
 
 class Batch(NamedTuple):
@@ -31,7 +31,7 @@ class Batch(NamedTuple):
     chunk_ids: Ints
     """``[P, C]``: tokens of rows D .. D+P-1, right-padded."""
     chunk_sizes: Ints
-    """``[P]``: number of tokens without padding. Padding is computed and never read."""
+    """``[P]``: number of tokens without padding. Padding is computed but never read."""
     starts: Ints
     """``[D + P]``: number of cached positions of each row before this forward pass."""
 
@@ -44,7 +44,7 @@ class Forward(Protocol):
     """Whether rows can be shortened and copied to one another."""
 
     def reserve(self, capacity: int) -> None:
-        """Extend every row to ``capacity`` positions; cached values stay."""
+        """Extend every row to ``capacity`` positions. Cached values are kept."""
         ...
 
     def run(self, batch: Batch) -> Tensor:
@@ -73,7 +73,7 @@ class Forward(Protocol):
 
 
 def thin_obstacle(model: PreTrainedModel, context_window: int) -> str | None:
-    """Why :class:`ThinForward` does not support this model; None: it does."""
+    """The reason why :class:`ThinForward` does not support this model, or None if it does."""
     if type(model) not in _THIN:
         return f"the architecture {type(model).__name__} is not supported"
     config: Any = model.config
@@ -89,9 +89,9 @@ def thin_obstacle(model: PreTrainedModel, context_window: int) -> str | None:
 class ThinForward:
     """A decoder of the Llama family, computed from the modules of the transformers model.
 
-    It calls the model's modules, so it uses weights that an optimizer changes in place. It avoids
-    what makes a step slow: mask construction, cache objects, and repeated key-value heads. Query
-    heads that share a key-value head are folded into the length axis.
+    This class calls the model's modules, so it uses the weights that an optimizer changes in place.
+    It is faster because it builds no masks and no cache objects, and does not repeat key-value
+    heads. Query heads that share a key-value head are folded into the length axis.
     """
 
     kind = "thin"
@@ -127,7 +127,7 @@ class ThinForward:
         self._sin = torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1)[:, None]
 
     def reserve(self, capacity: int) -> None:
-        """Extend every row to ``capacity`` positions; cached values stay."""
+        """Extend every row to ``capacity`` positions. Cached values are kept."""
         self._allocate(capacity, self._cache)
 
     def swap(self, a: int, b: int, length: int) -> None:
@@ -142,7 +142,7 @@ class ThinForward:
         self._cache[:, :, target, :, :length] = self._cache[:, :, source, :, :length]
 
     def clear(self, row: int) -> None:
-        """Does nothing: values beyond a row's length are never read."""
+        """Do nothing, because values beyond a row's length are never read."""
 
     def reset(self) -> None:
         """Empty every row, and free the cache's memory."""
@@ -213,7 +213,10 @@ class ThinForward:
         return _Block(rows, width, length, folded.reshape(num_rows, 1, -1, length))
 
     def _project(self, index: int, normed: Tensor, at: _Tokens) -> Tensor:
-        """Cache keys and values of ``normed [N, H]``; returns queries ``[N, heads, head_dim]``."""
+        """Cache the keys and values of ``normed [N, H]``.
+
+        Returns queries ``[N, heads, head_dim]``.
+        """
         layer = self._layers[index]
         heads = (len(normed), -1, self._head_dim)
         query = layer.q_proj(normed).view(heads)
@@ -235,7 +238,7 @@ class ThinForward:
     def _attend_tokens(self, index: int, query: Tensor, block: _Block) -> Tensor:
         """Attention output ``[rows, heads * head_dim]`` of rows with one token each.
 
-        Two matrix products: for few queries they are faster than the fused kernel.
+        For few queries, two matrix products are faster than the fused kernel.
         """
         rows = block.rows
         count = rows.stop - rows.start
@@ -281,7 +284,7 @@ class _Layer(NamedTuple):
     v_proj: Any
     o_proj: Any
     q_norm: Any
-    """Norm of each head, like ``k_norm``; None: the architecture has neither."""
+    """Norm of each head, as ``k_norm`` is. None if the architecture has neither."""
     k_norm: Any
     mlp_norm: Any
     mlp: Any
@@ -312,7 +315,7 @@ class _Tokens(NamedTuple):
     positions: Tensor
     cos: Tensor
     sin: Tensor
-    """Sines with the first half negated, see :func:`_rotate`."""
+    """Sines with the first half negated; see :func:`_rotate`."""
 
 
 class _Block(NamedTuple):
@@ -322,7 +325,7 @@ class _Block(NamedTuple):
     width: int
     length: int
     mask: Tensor | None
-    """``[P, 1, groups * C, length]``, added to the scores; None: no position is masked."""
+    """``[P, 1, groups * C, length]``, added to the scores. None if no position is masked."""
 
 
 def _norm(module: Any, hidden: Tensor) -> Tensor:
@@ -333,7 +336,7 @@ def _norm(module: Any, hidden: Tensor) -> Tensor:
 def _rotate(heads: Tensor, at: _Tokens) -> Tensor:
     """Rotary embedding (Su et al. 2021, section 3.4.2) of ``[N, heads, head_dim]``.
 
-    ``x * cos + rotate_half(x) * sin``. rotate_half is a roll by half with the first half negated;
-    ``at.sin`` contains this sign.
+    The formula is ``x * cos + rotate_half(x) * sin``. rotate_half is a roll by half, with the first
+    half negated. ``at.sin`` contains this sign.
     """
     return torch.addcmul(heads * at.cos, heads.roll(heads.shape[-1] // 2, -1), at.sin)

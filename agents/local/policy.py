@@ -1,4 +1,4 @@
-"""The policy that runs a transformers model in this process, on a thread of its own."""
+"""The policy that runs a transformers model in this process, in its own thread."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from agents.torch_thread import TorchThread
 
 _log = logging.getLogger(__name__)
 _PARALLEL_FROM = 2_000_000
-"""Minimum parameters, without embeddings, of a model that uses several cores. The speed-up of two
-cores, at 16, 64 and 128 rows: 0.9, 1.2 and 1.2 with 0.8M parameters; 1.1, 1.3 and 1.6 with 3.2M;
-1.3, 1.5 and 1.7 with 14.6M. Environments compute on the second core, too."""
+"""Minimum number of parameters, without embeddings, of a model that uses several cores. The
+speed-up of two cores, at 16, 64 and 128 rows, is 0.9, 1.2 and 1.2 with 0.8M parameters; 1.1, 1.3
+and 1.6 with 3.2M; and 1.3, 1.5 and 1.7 with 14.6M. Environments also compute on the second core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,31 +36,33 @@ class Limits:
     """Limits of the local policy: memory, threads and time."""
 
     context_window: int | None = None
-    """Maximum tokens of one sequence; None: the model's configured maximum."""
+    """Maximum number of tokens in one sequence, or None for the model's configured maximum."""
     prefill_tokens: int = 1024
-    """Maximum prompt tokens, with padding, that one step computes besides the decoding rows."""
+    """Maximum number of prompt tokens, including padding, that one step computes besides the
+    decoding rows."""
     num_threads: int = 1
-    """Cores of the policy's own thread."""
+    """Number of cores of the policy's own thread."""
     thread: TorchThread | None = None
-    """The computing thread, which a learner may share; None: the policy makes its own."""
+    """The computing thread, which a learner may share. If None, the policy creates its own."""
     completion_s: float = 1800.0
-    """Deadline of a completion after it gets a row. A queued request must get one within the same
-    time after any request last got a row."""
+    """Seconds that a completion may take after it gets a row. While requests are queued, some
+    request must get a row within the same time."""
     wave_s: float = 120.0
-    """With ``deterministic=True``, deadline of a wave for an episode that makes no request."""
+    """With ``deterministic=True``: seconds that a wave waits for an episode that makes no
+    request."""
     command_s: float = 60.0
-    """Deadline of a command, which runs between two steps, and of closing."""
+    """Seconds that closing or a command, which runs between two steps, may take."""
 
 
 @dataclass(slots=True)
 class _Queue:
-    """Time that an episode waited for rows."""
+    """The time that an episode has waited for rows."""
 
     before_s: float = 0.0
     request: Request | None = None
 
     def seconds(self) -> float:
-        """Total over the finished requests and the running one."""
+        """Total seconds over the finished requests and the running one."""
         return self.before_s + (self.request.queued_s() if self.request is not None else 0.0)
 
     def finish(self) -> None:
@@ -71,10 +73,10 @@ class _Queue:
 class LocalPolicy:
     """Samples from a transformers model in this process; see :class:`agents.policy.Policy`.
 
-    Requests are batched continuously. The keys and values of an episode stay from turn to turn,
-    until another episode needs the row (the least recently used row first). The prompt of a group,
-    and any other long common prefix, is prefilled once. The cache has room for ``max_slots`` times
-    the longest sequence so far.
+    Requests are batched continuously. The keys and values of an episode are kept from turn to turn,
+    until another episode needs the row; the least recently used row is taken first. The prompt of a
+    group, and any other long common prefix, is prefilled once. The cache has room for ``max_slots``
+    times the longest sequence so far.
 
     The model is shared, not copied. A learner may train it in place while nothing is generated, and
     calls ``load_weights(None, version)`` after each update. If weights change without this call,
@@ -83,17 +85,18 @@ class LocalPolicy:
     Args:
         model: any causal language model. Llama, Mistral, Qwen2 and Qwen3 are fast. Other models use
             their own forward pass, which is slow and logs a warning (see ``forward_kind``).
-        tokenizer: decodes the end of a completion to find stop strings.
-        max_slots: maximum requests that are computed at once.
-        device: the model is moved there first; None: the model stays where it is.
-        seed: of requests without a seed of their own.
-        deterministic: admit requests in waves: when every announced episode has a request or has
-            ended, one wave runs to its end. Episodes that are announced after all earlier ones
-            ended start with an empty cache. Two runs with the same requests agree bit for bit. If
-            the requests have seeds, earlier generations do not matter either.
+        tokenizer: the tokenizer, which decodes the end of a completion to find stop strings.
+        max_slots: maximum number of requests that are computed at the same time.
+        device: device to which the model is moved first, or None to leave it where it is.
+        seed: seed of requests that have no seed themselves.
+        deterministic: whether to admit requests in waves, so that two runs with the same requests
+            agree bit for bit. When every announced episode has a request or has ended, one wave
+            runs to its end. Episodes that are announced after all earlier ones ended start with an
+            empty cache. If the requests have seeds, the results do not depend on earlier
+            generations either.
         limits: memory, threads and deadlines.
-        shares_weights: whether a learner trains this model in place. False: the learner has its own
-            model and calls ``load_weights(weights, version)``.
+        shares_weights: whether a learner trains this model in place. If False, the learner has its
+            own model and calls ``load_weights(weights, version)``.
 
     Raises:
         ValueError: an argument is out of range.
@@ -150,7 +153,7 @@ class LocalPolicy:
 
     @property
     def version(self) -> int:
-        """The version of the weights that the next token is sampled from."""
+        """The version of the weights from which the next token is sampled."""
         return self._engine.version
 
     def stats(self) -> Stats:
@@ -175,13 +178,13 @@ class LocalPolicy:
     async def generate(
         self, prompt_ids: Sequence[int], sampling: SamplingParams, session: str | None = None
     ) -> Completion:
-        """Sample one completion of ``prompt_ids``; cancelling the call stops the generation.
+        """Sample one completion of ``prompt_ids``. Cancelling the call stops the generation.
 
         Raises:
             PolicyFailure: the worker failed or is closed, the weights are broken, or a deadline
                 passed.
-            ValueError: the prompt is empty, longer than the context window, or has ids that are
-                no tokens of this model; a stop string is empty; in deterministic mode, the session
+            ValueError: the prompt is empty, longer than the context window, or has ids that are no
+                tokens of this model; a stop string is empty; or, in deterministic mode, the session
                 was not announced.
         """
         prompt = list(prompt_ids)
@@ -215,12 +218,12 @@ class LocalPolicy:
             self._worker.post(lambda: target.end(session))
 
     async def load_weights(self, weights: Mapping[str, torch.Tensor] | None, version: int) -> None:
-        """Load weights; every token that is sampled after the call comes from them.
+        """Load weights. All tokens that are sampled after the call come from them.
 
         Args:
-            weights: by the names of the model's ``state_dict``; they are copied. None: the shared
-                model changed in place.
-            version: recorded with every token that is sampled from now on.
+            weights: weights by their names in the model's ``state_dict``, which are copied. None if
+                the shared model changed in place.
+            version: version that is recorded with every token from now on.
 
         Raises:
             ValueError: a name is unknown or missing, or a shape differs.
@@ -241,7 +244,7 @@ class LocalPolicy:
         return float(self._engine.stats().num_steps + self._engine.version)
 
     def component_status(self) -> dict[str, str]:
-        """What the generating thread does."""
+        """What the thread that generates is doing."""
         asked = sum(queue.request is not None for queue in list(self._queues.values()))
         return {"generation thread": f"asked for {asked} completions"}
 
@@ -250,11 +253,11 @@ class LocalPolicy:
         return {"policy": "local", "forward": self.forward_kind}
 
     def take_metrics(self) -> dict[str, float]:
-        """No metrics of a step; :meth:`stats` has the totals."""
+        """Always empty; :meth:`stats` has the totals."""
         return {}
 
     async def close(self) -> None:
-        """Close the policy and its own thread; running calls raise PolicyFailure."""
+        """Close the policy and its own thread. Running calls raise PolicyFailure."""
         await self._worker.close()
         if self._own_thread is not None:
             await self._own_thread.close()
@@ -306,7 +309,7 @@ def _make_forward(model: PreTrainedModel, max_slots: int, context_window: int) -
 
 
 def _useful_cores(model: PreTrainedModel) -> int | None:
-    """1 for a model too small to profit from several cores; None: all cores of the thread."""
+    """1 for a model that is too small to profit from several cores, otherwise None."""
     embedding = model.get_input_embeddings()
     assert isinstance(embedding, torch.nn.Embedding)
     size = model.num_parameters() - embedding.weight.numel()

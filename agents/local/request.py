@@ -1,4 +1,4 @@
-"""Running requests, and their rows."""
+"""Requests that are queued or run, and the rows that they use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Token(NamedTuple):
     id: int
     logprob: float
     support: list[int]
-    """Ids of the tokens that it was sampled from; empty: all tokens."""
+    """Ids of the tokens from which it was sampled. Empty means all tokens."""
 
 
 @dataclass(slots=True, eq=False)
@@ -37,14 +37,14 @@ class Request:
     slot: Slot | None = None
     asked_at: float = field(default_factory=time.monotonic)
     placed_at: float | None = None
-    """Time at which the request got its row; None: it is queued."""
+    """Time at which the request got its row, or None while it is queued."""
 
     def queued_s(self) -> float:
         """Seconds that the request waited for a row, so far."""
         return (self.placed_at or time.monotonic()) - self.asked_at
 
     def append(self, token: Token, version: int, context_window: int) -> bool:
-        """Record one sampled token; returns whether it is the last."""
+        """Record one sampled token. Returns whether it is the last."""
         self.token_ids.append(token.id)
         self.logprobs.append(token.logprob)
         self.supports.append(token.support)
@@ -73,7 +73,7 @@ class Request:
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """One row of the scheduler; its index changes when rows are swapped."""
+    """One row of the scheduler. Its index changes when rows are swapped."""
 
     index: int
     request: Request | None = None

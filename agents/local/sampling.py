@@ -1,4 +1,4 @@
-"""Samples tokens from logits: temperature, top-k, top-p, and random numbers of each request."""
+"""Samples tokens from logits: temperature, top-k, top-p, and the random numbers of each request."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ _SHORTLIST = 256
 
 
 class Sampled(NamedTuple):
-    """One sampled token per row, ``[B]`` each."""
+    """One sampled token for each of ``B`` rows."""
 
     token_ids: Tensor
     logprobs: Tensor
-    """Log-probability in the sampling distribution: with the temperature, and over the support that
-    top-k and top-p left; fp32."""
+    """``[B]`` fp32, log-probability in the sampling distribution, which includes the temperature
+    and is normalised over the support that top-k and top-p kept."""
     supports: list[list[int]]
-    """Token ids that top-k and top-p left, one list per row; empty if they removed none, or if the
-    request does not need the support."""
+    """Token ids that top-k and top-p kept, one list per row. A list is empty if they kept all
+    tokens, or if the request does not need the support."""
 
 
 def uniforms(seed: int) -> Iterator[float]:
     """Endless random numbers in [0, 1) that depend on ``seed`` alone.
 
-    Philox4x32-10 keyed by the seed (Salmon et al. 2011, section 3): streams of different keys are
-    independent, so a request samples the same completion in every batch.
+    The numbers come from Philox4x32-10 with the seed as its key (Salmon et al. 2011, section 3).
+    Streams of different keys are independent, so a request samples the same completion in every
+    batch.
     """
     generator = np.random.Generator(np.random.Philox(key=seed % 2**128))
     while True:
@@ -100,7 +101,7 @@ def _running_sums(probs: Tensor) -> Tensor:
 
 
 def _draw(probs: Tensor, uniform: Tensor) -> Tensor:
-    """Token ids ``[B]`` from ``probs [B, V]``; a token without mass is never drawn."""
+    """Sample token ids ``[B]`` from ``probs [B, V]``. A token with probability 0 is never drawn."""
     cumulative = _running_sums(probs)
     # Scaled by the total, which rounding leaves near 1: u < 1 then stays below the last entry.
     point = uniform[:, None] * cumulative[:, -1:]
@@ -109,36 +110,36 @@ def _draw(probs: Tensor, uniform: Tensor) -> Tensor:
 
 
 class _Left(NamedTuple):
-    """What top-k and top-p leave of some rows, likeliest tokens first."""
+    """The tokens of some rows that top-k and top-p keep, likeliest first."""
 
     token_ids: Tensor
-    """``[B, W]``."""
+    """``[B, W]``, the ids of the tokens."""
     cumulative: Tensor
-    """``[B, W]``: the mass of each token and those before it."""
+    """``[B, W]``, the mass of each token and of those before it."""
     last: Tensor
-    """``[B, 1]``: the place of the last token that is left."""
+    """``[B, 1]``, the position of the last token that is kept."""
 
     @property
     def mass(self) -> Tensor:
-        """``[B]``, of all that is left."""
+        """``[B]``, the mass of all tokens that are kept."""
         return self.cumulative.gather(-1, self.last)[:, 0]
 
     def draw(self, uniform: Tensor) -> Tensor:
-        """A token id for each row, ``[B]``."""
+        """Draw a token id for each row, ``[B]``."""
         point = (uniform * self.mass)[:, None]
         rank = torch.searchsorted(self.cumulative, point, right=True)
         return self.token_ids.gather(-1, torch.minimum(rank, self.last))[:, 0]
 
     def support(self, row: int) -> list[int]:
-        """The token ids that are left of a row, in their order."""
+        """The token ids that are kept in a row, likeliest first."""
         return sorted(self.token_ids[row, : int(self.last[row]) + 1].tolist())
 
 
 def _cut(probs: Tensor, params: Sequence[SamplingParams]) -> list[tuple[list[int], _Left]]:
-    """What top-k and top-p leave of ``probs [B, V]``, by groups of rows.
+    """Apply top-k and top-p to ``probs [B, V]``, by groups of rows.
 
-    ``top_k`` tokens, and of these the smallest set with a share of ``top_p`` in their mass (the
-    nucleus of Holtzman et al. 2020, section 3.1).
+    First, ``top_k`` tokens are kept. Of these, the smallest set with a share of ``top_p`` in their
+    mass is kept (the nucleus of Holtzman et al. 2020, section 3.1).
     """
     vocabulary = probs.shape[-1]
     ks = [min(p.top_k or vocabulary, vocabulary) for p in params]

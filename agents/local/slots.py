@@ -24,7 +24,7 @@ class SlotTable:
 
     @property
     def capacity(self) -> int:
-        """Positions per row."""
+        """Number of positions per row."""
         return int(self.tokens.shape[1])
 
     def grow(self, capacity: int) -> None:
@@ -34,7 +34,7 @@ class SlotTable:
         self.tokens = grown
 
     def fill(self, row: int, token_ids: Sequence[int], length: int) -> None:
-        """Set the tokens of ``row``; the first ``length`` of them are cached already."""
+        """Set the tokens of ``row``, of which the first ``length`` are already cached."""
         self.tokens[row, : len(token_ids)] = token_ids
         self.known[row] = len(token_ids)
         self.lengths[row] = length
@@ -51,11 +51,11 @@ class SlotTable:
             column[[a, b]] = column[[b, a]]
 
     def drop(self) -> None:
-        """Mark all keys and values as invalid; the tokens stay."""
+        """Mark all keys and values as invalid. The tokens are kept."""
         self.lengths[:] = 0
 
     def common_prefix(self, token_ids: Ints) -> Ints:
-        """Length of each row's common prefix with ``token_ids``, ``[R]``."""
+        """Length of the common prefix of ``token_ids`` with each row, ``[R]``."""
         width = min(len(token_ids), self.capacity)
         if not width:
             return np.zeros_like(self.known)

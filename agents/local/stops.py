@@ -14,9 +14,9 @@ _SLACK = 16
 class StopStrings:
     """Checks whether the newest token completes one of ``strings``.
 
-    A set lookup rules out nearly every token: only a token that can contain a stop string's last
-    character completes it. For these tokens the end of the completion is decoded as a whole, so
-    that characters of several byte-level tokens are decoded correctly.
+    Only a token that can contain a stop string's last character may complete the string, so a set
+    lookup excludes nearly every token. For the other tokens, the end of the completion is decoded
+    as a whole, so that characters of several byte-level tokens are decoded correctly.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class StopStrings:
         self._window = max(len(s.encode()) for s in strings) + _SLACK
 
     def completed_by(self, token_ids: Sequence[int]) -> bool:
-        """Whether the last of ``token_ids`` (sampled tokens only) completes a stop string."""
+        """Whether the last of ``token_ids``, which are sampled tokens, completes a stop string."""
         if token_ids[-1] not in self._closing:
             return False
         text = _decode(self._tokenizer, token_ids[-self._window :])
@@ -37,7 +37,7 @@ class StopStrings:
 
 
 class StopStringTable:
-    """Caches :class:`StopStrings`: most requests have the same stop strings."""
+    """Caches :class:`StopStrings`, because most requests have the same stop strings."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> None:
         # A copy: a fast tokenizer rejects a thread while another one uses it.

@@ -1,4 +1,4 @@
-"""Admission of requests in waves, independent of timing, for ``deterministic=True``."""
+"""Admits requests in waves that do not depend on timing, for ``deterministic=True``."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from agents.policy import PolicyFailure
 class Gate:
     """Holds requests until every announced episode has a request or has ended, then admits all.
 
-    A wave's batches then depend on the content of its requests, not on their time of arrival. For
-    the same reason the engine releases the rows of ended episodes only between two waves.
+    The batches of a wave then depend on the content of its requests and not on their time of
+    arrival. For the same reason, the engine releases the rows of ended episodes only between two
+    waves.
     """
 
     def __init__(self, deadline_s: float) -> None:
         self._deadline_s = deadline_s
         self._held: dict[str, Request | None] = {}
-        """Announced episodes that have not ended, in order, with their requests."""
+        """Announced episodes that have not ended, in order, each with its request or None."""
         self._ended: list[str] = []
         self._since = time.monotonic()
         """Time of the last announcement, request or end."""
@@ -41,7 +42,7 @@ class Gate:
         """Keep a request for the next wave.
 
         Raises:
-            ValueError: the episode was not announced, or has a request already.
+            ValueError: the episode was not announced, or already has a request.
         """
         session = request.session
         if session is None or session not in self._held:
@@ -58,7 +59,7 @@ class Gate:
         self.touch()
 
     def cancel(self, request: Request) -> None:
-        """Drop a cancelled request; an unknown one is ignored."""
+        """Drop a cancelled request. Unknown requests are ignored."""
         if request.session is not None and self._held.get(request.session) is request:
             self._held[request.session] = None
 
@@ -78,7 +79,7 @@ class Gate:
         return bool(self._held) and None not in self._held.values()
 
     def take_wave(self) -> list[Request]:
-        """Every held request in order; empty if an episode has no request yet."""
+        """All held requests in order. Empty if an episode has no request yet."""
         return self.abandon() if self.is_complete else []
 
     def abandon(self) -> list[Request]:
@@ -92,7 +93,7 @@ class Gate:
         self._since = time.monotonic()
 
     def remaining_s(self) -> float | None:
-        """Seconds until :meth:`check` fails; None if no request is held."""
+        """Seconds until :meth:`check` fails, or None if no request is held."""
         if not any(self._held.values()):
             return None
         return max(0.0, self._since + self._deadline_s - time.monotonic())

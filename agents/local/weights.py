@@ -27,7 +27,7 @@ class WeightWatch:
         weakref.finalize(self, register_optimizer_step_post_hook(stepped).remove)
 
     def accept(self) -> None:
-        """Accept the current weights as valid."""
+        """Treat the current weights as valid."""
         self._parameters = list(self._model.parameters())
         self._ids = {id(parameter) for parameter in self._parameters}
         self._stepped = False
@@ -49,7 +49,7 @@ class WeightWatch:
 def check_weights(model: PreTrainedModel, weights: Mapping[str, torch.Tensor]) -> None:
     """Raise ValueError unless ``weights`` contain every tensor of the model, with its shape.
 
-    For tied tensors, one of their names is enough.
+    One of the names of tied tensors is enough.
     """
     state = model.state_dict()
     unknown = sorted(set(weights) - set(state))
@@ -71,7 +71,7 @@ def check_weights(model: PreTrainedModel, weights: Mapping[str, torch.Tensor]) -
 
 
 def copy_weights(model: PreTrainedModel, weights: Mapping[str, torch.Tensor]) -> None:
-    """Copy ``weights``, which :func:`check_weights` accepted, into the model's tensors."""
+    """Copy ``weights`` into the model's tensors. :func:`check_weights` must have accepted them."""
     state = model.state_dict()
     with torch.no_grad():
         for name, tensor in weights.items():

@@ -1,4 +1,4 @@
-"""Runs the engine in its thread; other threads send commands through a queue."""
+"""Runs the engine in its thread. Other threads send commands through a queue."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class Worker:
     Each step is a separate job, so that other users of the thread get their turns.
 
     Args:
-        engine: from now on only the thread uses it.
-        gate: holds requests back in deterministic mode; None: requests start at once.
-        thread: computes the steps.
-        deadline_s: deadline of a command, and of closing.
-        cores: maximum cores of a step; None: all cores of the thread.
+        engine: the engine, which only the thread uses from now on.
+        gate: holds requests back in deterministic mode. If None, requests start at once.
+        thread: the thread that computes the steps.
+        deadline_s: seconds that a command, or closing, may take.
+        cores: maximum number of cores of a step, or None for all cores of the thread.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Worker:
         self._over: PolicyFailure | None = None
         self._ended = threading.Event()
         self._awake = False
-        """Whether a queued job of the thread will read the commands."""
+        """Whether a job that will read the commands is queued in the thread."""
         self._alarm: threading.Timer | None = None
         """Wakes the thread at the gate's deadline."""
         # Guards the end: no command may enter the queue after it was read for the last time.
@@ -77,21 +77,21 @@ class Worker:
     # Called by other threads.
 
     def submit(self, request: Request, answer: asyncio.Future[Completion]) -> None:
-        """Queue a request; ``answer`` belongs to the running loop."""
+        """Queue a request. ``answer`` belongs to the running event loop."""
         self._put(_Submit(request, answer))
 
     def cancel(self, request: Request) -> None:
-        """Stop a request whose caller is gone."""
+        """Stop a request whose caller no longer waits."""
         # A closed worker has stopped every request.
         with contextlib.suppress(PolicyFailure):
             self.post(lambda: self._cancel(request))
 
     def post(self, function: Callable[[], object]) -> None:
-        """Queue ``function``; the thread calls it before its next step."""
+        """Queue ``function``, which the thread calls before its next step."""
         self._put(_Call(function, concurrent.futures.Future()))
 
     def call(self, function: Callable[[], _T]) -> _T:
-        """As :meth:`post`; returns or raises the function's result."""
+        """Call ``function`` in the thread, wait for it, and return or raise its result."""
         done: concurrent.futures.Future[_T] = concurrent.futures.Future()
         self._put(_Call(function, done))
         try:
@@ -100,7 +100,7 @@ class Worker:
             raise self._silent() from None
 
     async def acall(self, function: Callable[[], _T]) -> _T:
-        """As :meth:`call`, without blocking the event loop."""
+        """Asynchronous form of :meth:`call`."""
         done: concurrent.futures.Future[_T] = concurrent.futures.Future()
         self._put(_Call(function, done))
         answer = asyncio.wrap_future(done)
@@ -118,7 +118,7 @@ class Worker:
         )
 
     async def close(self) -> None:
-        """Close the worker; waiting calls fail."""
+        """Close the worker. Waiting calls fail."""
         with contextlib.suppress(PolicyFailure):
             self.post(self._stop)
         if not await asyncio.to_thread(self._ended.wait, self._deadline_s):
@@ -178,7 +178,7 @@ class Worker:
         self._ended.set()
 
     def _set_alarm(self) -> None:
-        """Wake the thread at the gate's deadline, if no request comes before."""
+        """Set an alarm to wake the thread at the gate's deadline, if no request arrives before."""
         patience = self._gate.remaining_s() if self._gate is not None else None
         if patience is not None and self._alarm is None:
             self._alarm = threading.Timer(patience, self._wake)
@@ -280,7 +280,7 @@ def _resolve(resolved: list[tuple[asyncio.Future[Completion], _Outcome]]) -> Non
 
 
 def _copy_of(failure: PolicyFailure) -> PolicyFailure:
-    """A copy of the failure for another caller: an exception object has one traceback."""
+    """A copy of the failure for another caller; an exception object has only one traceback."""
     copy = PolicyFailure(str(failure), retryable=failure.retryable)
     copy.__cause__ = failure.__cause__
     return copy

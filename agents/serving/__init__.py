@@ -2,7 +2,7 @@
 
 An engine implements :class:`EngineClient`, and :class:`EngineRunner` (or :class:`ServerProcess`) if
 runs start it. :class:`ServerPolicy` adds the rest: queues, retries, restarts, weight updates and
-their verification. ``agents/vllm`` is such an engine.
+their verification. ``agents/vllm`` is an example.
 """
 
 from agents.serving.client import (

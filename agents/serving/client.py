@@ -41,10 +41,10 @@ PublishedWeights: TypeAlias = Path | WeightSender
 
 
 class WeightPublisher(Protocol):
-    """Makes the learner's weights available to servers."""
+    """Publishes the learner's weights for servers."""
 
     def write(self, weights: Mapping[str, torch.Tensor], version: int) -> PublishedWeights:
-        """Publish ``weights``; the caller may change them after the call.
+        """Publish ``weights``. After the call, the caller may change them.
 
         Raises:
             UnfitWeights: the weights must not be published.
@@ -82,7 +82,7 @@ class EngineClient(Protocol):
     def reports_versions(self) -> bool:
         """Whether each completion reports the weight version of every token.
 
-        Otherwise the policy updates weights only while no request runs.
+        If not, the policy updates weights only while no request runs.
         """
         ...
 
@@ -93,12 +93,12 @@ class EngineClient(Protocol):
 
     @property
     def max_num_seqs(self) -> int | None:
-        """Requests that the engine computes at once; None: unknown."""
+        """Number of requests that the engine computes at the same time, or None if unknown."""
         ...
 
     @property
     def num_running(self) -> int:
-        """Requests without a response."""
+        """Number of requests without a response."""
         ...
 
     async def describe(self) -> None:
@@ -115,13 +115,13 @@ class EngineClient(Protocol):
         priority: int,
         deadline_s: float,
     ) -> Completion:
-        """Sample one completion. Of waiting requests, the lowest priority value runs first."""
+        """Sample one completion. Waiting requests with the lowest priority value run first."""
         ...
 
     async def probe(
         self, prompt_ids: Sequence[int], sampling: SamplingParams, version: int
     ) -> tuple[list[float], Completion]:
-        """Log-probabilities of a prompt's tokens except the first, and a completion."""
+        """The log-probabilities of a prompt's tokens, except the first, and a completion."""
         ...
 
     async def load(self, weights: PublishedWeights, version: int) -> None:
@@ -129,12 +129,12 @@ class EngineClient(Protocol):
         ...
 
     async def num_tokens(self) -> float | None:
-        """Tokens read and sampled since the start; None: unknown."""
+        """Number of tokens read and sampled since the start, or None if unknown."""
         ...
 
 
 Connect = Callable[..., EngineClient]
-"""Makes a client; called with the arguments of :meth:`EngineRunner.client`."""
+"""Function that makes a client, with the arguments of :meth:`EngineRunner.client`."""
 
 
 class EngineRunner(Protocol):
@@ -151,7 +151,7 @@ class EngineRunner(Protocol):
         ...
 
     async def start(self) -> None:
-        """Start the engine; it answers some time later.
+        """Start the engine. It answers some time later.
 
         Raises:
             ServerGone: the engine cannot be started.
@@ -159,7 +159,7 @@ class EngineRunner(Protocol):
         ...
 
     async def ended(self) -> None:
-        """Return when the engine has ended."""
+        """Wait until the engine has ended."""
         ...
 
     def last_words(self) -> str:
@@ -179,7 +179,7 @@ class EngineRunner(Protocol):
         ...
 
     async def stop(self) -> None:
-        """Kill the engine's processes, and remove the shared memory that they left."""
+        """Kill the engine's processes, and remove the shared memory that they leave behind."""
         ...
 
 
@@ -190,14 +190,14 @@ async def wait_until_ready(
 
     Args:
         client: the engine's client.
-        within_s: deadline.
-        retry_refused: whether a refusal is retried as well: while a server restarts, a proxy in
-            front of it may answer.
+        within_s: deadline in seconds.
+        retry_refused: whether a refusal is retried as well, because a proxy may answer while the
+            server behind it restarts.
         every_s: seconds between two attempts.
 
     Raises:
         Unreachable: the engine did not answer before the deadline.
-        Refused: the engine refuses.
+        Refused: the engine refused the request.
     """
     loop = asyncio.get_running_loop()
     end = loop.time() + within_s

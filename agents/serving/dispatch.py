@@ -1,9 +1,10 @@
-"""Assigns requests to servers, and queues the requests that no server has room for.
+"""Assigns requests to servers, and queues requests for which no server has room.
 
-The episode with the most turns comes first; among equals, the one that was announced first. So
-episodes, and the groups and steps that wait for them, finish while their keys and values are still
-in a server's cache. No request waits forever: episodes before it run out of turns, and new episodes
-come after it. A server's own queue would serve requests in the order of their arrival.
+The episode with the most turns comes first and, among equals, the one that was announced first.
+Therefore episodes, and the groups and steps that wait for them, finish while their keys and values
+are still in a server's cache. No request waits forever, because the episodes before it run out of
+turns and new episodes come after it. A server's own queue would serve requests in the order of
+their arrival.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from agents.policy import PolicyFailure
 from agents.serving.server import ManagedServer
 
 _CROWDED = 1.5
-"""A request leaves its home server if that has this many times the requests of the idlest one."""
+"""A request leaves its home server if that server has this many times the requests of the idlest
+one."""
 SPARE = 1.0
-"""Extra requests at a server, as a fraction of those that it computes at once. They replace
-finished requests immediately; otherwise a place stays empty until the response is read here and the
-next request arrives there."""
+"""Number of extra requests at a server, as a fraction of those that it computes at the same time.
+An extra request replaces a finished one immediately. Without it, a place stays empty until the
+response is read here and the next request arrives there."""
 _CHECK_S = 1.0
 """Seconds between two checks of a waiting request for a recovered server."""
 _DRAIN_CHECK_S = 0.01
@@ -35,14 +37,14 @@ _DRAIN_CHECK_S = 0.01
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """One completion to be placed on a server; placed again if its server fails."""
+    """One completion to be placed on a server. If its server fails, it is placed again."""
 
     session: str | None
     prompt: int
-    """Hash of a first turn's prompt, which all members of a group share; 0: the request's server is
-    known already."""
+    """Hash of a first turn's prompt, which all members of a group share, or 0 if the request's
+    server is already known."""
     rank: tuple[int, int, int]
-    """The smallest rank is served first."""
+    """Rank in the queue. The smallest rank is served first."""
     asked_at: float = field(default_factory=time.monotonic)
     queued_s: float = 0.0
     """Seconds that the request waited for room, so far."""
@@ -50,7 +52,7 @@ class Request:
 
     @property
     def priority(self) -> int:
-        """Priority in the server's own queue: the lowest value comes first."""
+        """Priority in the server's own queue. The lowest value comes first."""
         return self.rank[0]
 
 
@@ -60,9 +62,9 @@ class _Session:
 
     order: int
     num_turns: int = 0
-    """Turns that the episode has requested."""
+    """Number of turns that the episode has requested."""
     home: ManagedServer | None = None
-    """The server whose prefix cache has the episode's tokens."""
+    """The server whose prefix cache has the episode's tokens, or None."""
     num_waiting: int = 0
     waits_since: float = 0.0
     queued_s: float = 0.0
@@ -70,16 +72,17 @@ class _Session:
 
 
 class Dispatcher:
-    """Places requests on servers: as many as each computes at once, and some extra ones.
+    """Places requests on servers, up to the number that each computes plus some extra ones.
 
     An episode stays on the server that caches its earlier turns, and a group's members share a
     server, unless that server failed or is much busier than another.
 
     Args:
         servers: the servers.
-        max_num_seqs: requests that a server computes at once, if the server does not report it.
-        stuck_s: the queue must move within this many seconds.
-        spare: extra requests at a server, as a fraction of those that it computes at once.
+        max_num_seqs: number of requests that a server computes at the same time, if the server does
+            not report it.
+        stuck_s: seconds within which the queue must move.
+        spare: number of extra requests at a server, as a fraction of those that it computes.
     """
 
     def __init__(
@@ -114,13 +117,13 @@ class Dispatcher:
         self._sessions.pop(session, None)
 
     def forget(self) -> None:
-        """Forget which server caches which episode: all caches were cleared."""
+        """Forget which server caches which episode, because all caches were cleared."""
         self._homes.clear()
         for session in self._sessions.values():
             session.home = None
 
     def queued_s(self, session: str) -> float:
-        """Seconds in which at least one of an episode's requests waited for room, so far."""
+        """Seconds during which at least one of an episode's requests has waited for room."""
         known = self._sessions.get(session)
         if known is None:
             return 0.0
@@ -146,7 +149,7 @@ class Dispatcher:
         return request
 
     async def place(self, request: Request) -> ManagedServer:
-        """Wait for a server with room for ``request``; the caller later calls :meth:`free`.
+        """Wait for a server with room for ``request``. The caller must later call :meth:`free`.
 
         Raises:
             PolicyFailure: every server was given up, or the queue did not move in time.
@@ -170,13 +173,13 @@ class Dispatcher:
         return request.server.result()
 
     def free(self, server: ManagedServer) -> None:
-        """A placed request has ended."""
+        """Release the place of a request that has ended."""
         self._running[server] -= 1
         self._dispatch()
 
     @contextlib.asynccontextmanager
     async def quiet(self) -> AsyncIterator[None]:
-        """Context in which no request runs: new ones wait until it ends.
+        """Ensure that no request runs while the context lasts. New requests wait until it ends.
 
         Raises:
             PolicyFailure: running requests did not end within ``stuck_s``.
@@ -274,7 +277,10 @@ class Dispatcher:
         return math.ceil(computed * (1 + self._spare)) - self._running[server]
 
     def _choose(self, request: Request, free: Sequence[ManagedServer]) -> ManagedServer | None:
-        """The request's home server, or the idlest of ``free``; None: wait for the home server."""
+        """The request's home server, or the idlest of ``free``.
+
+        None to wait for the home server.
+        """
         known = self._sessions.get(request.session or "")
         home = (known.home if known is not None else None) or self._homes.get(request.prompt)
         idle = min(free, key=lambda server: self._running[server])

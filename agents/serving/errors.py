@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Unreachable(Exception):
-    """Raised when a server does not answer, or reports an error of its own."""
+    """Raised when a server does not answer, or reports an internal error."""
 
 
 class Lost(Unreachable):
@@ -12,14 +12,14 @@ class Lost(Unreachable):
 
 
 class Broken(Unreachable):
-    """Raised when a server's response is invalid: only a restart repairs the server."""
+    """Raised when a server's response is invalid, so that only a restart repairs the server."""
 
 
 class Refused(Exception):
     """Raised when a server rejects a request as wrong.
 
     Attributes:
-        status: the response's HTTP status; 0: none.
+        status: the response's HTTP status, or 0 if there is none.
     """
 
     def __init__(self, message: str, status: int = 0) -> None:

@@ -1,11 +1,12 @@
-"""A separate process that cleans up when this process ends, in whatever way.
+"""A separate process that cleans up when this process ends, even if this process is killed.
 
-A killed trainer closes nothing: its servers would keep running, and their shared memory would stay.
-The guard is this file, run as a program. It waits until its input ends, which the system does when
-the parent ends. Then the guard kills a process group and removes its shared memory.
+A killed trainer cannot close anything. Its servers would keep running, and their shared memory
+would remain. The guard is this file, run as a program. It waits until its input ends; the system
+ends the input when the parent ends. Then the guard kills a process group and removes its shared
+memory.
 
-The guard removes only shared memory that it saw the group use: other containers, whose processes
-are invisible here, may share the folder.
+Other containers, whose processes are invisible here, may share the folder. Therefore the guard
+removes only shared memory that it saw the group use.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _LOOK_S = 1.0
 
 
 class Guard:
-    """Monitors this process from another one.
+    """A process that monitors this one and cleans up when it ends.
 
     Args:
         group: a process group that is killed when this process ends. Shared memory that the guard
@@ -52,7 +53,7 @@ class Guard:
         )
 
     def finish(self) -> bool:
-        """Clean up now; returns whether that succeeded. Takes seconds at most."""
+        """Clean up now. Returns whether that succeeded, within seconds."""
         assert self._process.stdin is not None
         # Closing alone is not enough: a copy of this process may hold the pipe, too.
         with contextlib.suppress(BrokenPipeError), self._process.stdin as words:
@@ -65,7 +66,7 @@ class Guard:
             return False
 
     def dismiss(self) -> None:
-        """End the guard: there is nothing left to clean up."""
+        """End the guard, because there is nothing left to clean up."""
         self._process.kill()
         self._process.wait()
         assert self._process.stdin is not None
@@ -73,7 +74,7 @@ class Guard:
 
 
 def shared_memory() -> set[Path]:
-    """Files of shared memory that Python's ``multiprocessing`` creates, of all processes."""
+    """Files of shared memory that Python's ``multiprocessing`` created, for all processes."""
     if not SHARED_MEMORY.is_dir():
         return set()
     return {path for path in SHARED_MEMORY.iterdir() if path.name.startswith(_LEFT_BEHIND)}
@@ -128,7 +129,7 @@ def members(group: int) -> list[int]:
 def _used_by(process: Path) -> set[int]:
     """Inodes of the shared memory that a process has mapped or open, as far as visible.
 
-    Inodes and not names: a semaphore stays mapped under its temporary first name.
+    Names would not do, because a semaphore stays mapped under its temporary first name.
     """
     used = set()
     with contextlib.suppress(OSError):
@@ -143,7 +144,7 @@ def _used_by(process: Path) -> set[int]:
 
 
 def _inode(path: Path) -> int:
-    """The file's inode; 0 if the file does not exist."""
+    """The file's inode, or 0 if the file does not exist."""
     try:
         return path.stat().st_ino
     except OSError:
@@ -157,7 +158,7 @@ def kill_group(group: int) -> None:
 
 
 def group_exists(group: int) -> bool:
-    """Whether the group has a process; a zombie counts."""
+    """Whether the group has a process. A zombie counts."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:

@@ -1,8 +1,8 @@
 """The policy that samples from servers; see :class:`agents.policy.Policy`.
 
 Every request is self-contained. If its server dies, hangs or loses the connection, the request is
-retried with the same seed, on another server or on the recovered one. The episode does not notice;
-a metric counts the retry.
+retried with the same seed, on another server or on the recovered one. The episode does not notice
+this, but a metric counts the retry.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 MAX_REISSUES = 8
-"""Maximum retries of one request: a request that kills every server must not go on forever."""
+"""Maximum number of retries of one request, in case a request makes every server fail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,11 @@ class Timeouts:
     """Deadlines, in seconds."""
 
     request_s: float = 1800.0
-    """Deadline of a completion with all its retries, time in the queue not counted. The queue must
-    move within the same time."""
+    """Seconds that a completion may take with all its retries, not counting its time in the queue.
+    The queue must move within the same time."""
     stall_s: float = 60.0
-    """A server with requests that reads and samples no token for this long counts as hanging."""
+    """Seconds after which a server that has requests, but neither reads nor samples a token,
+    counts as hanging."""
 
 
 async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
@@ -59,16 +60,17 @@ async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 class ServerPolicy:
     """Samples from servers that all run the same weights.
 
-    Call :meth:`open`, then :meth:`load_weights`; before that, no request is possible.
+    Call :meth:`open` and then :meth:`load_weights` before the first request.
 
     Args:
         servers: the servers.
         publisher: makes weights available to the servers.
         prober: verifies the servers' weights.
-        context_window: maximum tokens of one sequence; each server must support it.
+        context_window: maximum number of tokens in one sequence. Each server must support it.
         timeouts: deadlines.
-        max_num_seqs: requests that a server computes at once, if the server does not report it. The
-            other requests wait here (:class:`~agents.serving.dispatch.Dispatcher`).
+        max_num_seqs: number of requests that a server computes at the same time, if the server does
+            not report it. The other requests wait here
+            (:class:`~agents.serving.dispatch.Dispatcher`).
     """
 
     engine: ClassVar[str] = "server"
@@ -122,7 +124,7 @@ class ServerPolicy:
 
     @property
     def version(self) -> int:
-        """The version of the weights that the next token is sampled from."""
+        """The version of the weights from which the next token is sampled."""
         return self._version
 
     @property
@@ -137,13 +139,16 @@ class ServerPolicy:
         return f"{urls}, endpoint {self.endpoint}"
 
     def begin(self, sessions: Sequence[str]) -> None:
-        """Announce episodes; among equally many turns, the first one comes first."""
+        """Announce episodes.
+
+        Among episodes with equally many turns, the one announced first comes first.
+        """
         self._dispatcher.begin(sessions)
 
     async def generate(
         self, prompt_ids: Sequence[int], sampling: SamplingParams, session: str | None = None
     ) -> Completion:
-        """Sample one completion of ``prompt_ids``; cancelling the call stops the generation.
+        """Sample one completion of ``prompt_ids``. Cancelling the call stops the generation.
 
         Raises:
             PolicyFailure: no server answered before the deadline, a server refused the request, or
@@ -197,11 +202,11 @@ class ServerPolicy:
     async def load_weights(self, weights: Mapping[str, torch.Tensor] | None, version: int) -> None:
         """Load weights on every server, and verify each.
 
-        Running requests continue with the new weights. A failing server that runs here is restarted
-        and loads them then.
+        Running requests continue with the new weights. A server that this run started and that
+        fails is restarted, and then loads them.
 
         Raises:
-            ValueError: ``weights`` is None: a server shares no weights with the learner.
+            ValueError: ``weights`` is None, but servers share no weights with the learner.
             PolicyFailure: the weights are not finite, a server cannot load them, or does not sample
                 from them (:class:`WeightsDiffer`).
         """
@@ -238,7 +243,7 @@ class ServerPolicy:
         return {f"{self.engine} {n}": server.state for n, server in enumerate(self._servers)}
 
     def account(self, lane: Callable[[str, Sequence[str]], Busy]) -> None:
-        """Count each server's seconds: restarting, syncing, generating, else idle."""
+        """Count each server's seconds as restarting, syncing, generating or idle."""
         for n, server in enumerate(self._servers):
             server.busy = lane(f"{self.engine.lower()}-{n}", (RESTART, SYNC, GENERATE))
 
@@ -259,7 +264,7 @@ class ServerPolicy:
         return self._sync | {"policy/reissued": 0.0} | counts | always
 
     async def close(self) -> None:
-        """End the servers that were started here, and delete the published weights."""
+        """End the servers that this run started, and delete the published weights."""
         if self._monitor is not None:
             self._monitor.cancel()
             await asyncio.wait({self._monitor})
@@ -269,7 +274,7 @@ class ServerPolicy:
             await asyncio.to_thread(self._publisher.close)
 
     async def _monitor_servers(self) -> None:
-        """Detect servers that hang, of which a health page may still answer 200."""
+        """Detect servers that hang. Their health page may still answer 200."""
         every_s = min(self._timeouts.stall_s / 4, 5.0)
         while True:
             await asyncio.sleep(every_s)

@@ -1,7 +1,8 @@
-"""Verification of weights: server and learner must give a probe the same log-probabilities.
+"""Verifies weights: server and learner must compute the same log-probabilities of a probe.
 
-A server's own report proves nothing. A server answers 200 for a checkpoint without its output head,
-any client may set the version label, and checksums of packed layers are of empty tensors.
+A server's own report proves nothing. A server answers 200 even if a checkpoint lacks its output
+head, any client may set the version label, and the checksums of packed layers are those of empty
+tensors.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from agents.policy import PolicyFailure
 from agents.serving.client import EngineClient
 
 Score = Callable[[Sequence[int], float, Sequence[Sequence[int]]], Awaitable[Sequence[float]]]
-"""The learner's log-probability of each token except the first.
+"""Function that returns the learner's log-probability of each token except the first.
 
-Arguments: token ids, temperature, and the ids that each of the last tokens was sampled from (empty:
-the whole vocabulary).
+Its arguments are the token ids, the temperature, and the ids from which each of the last tokens was
+sampled (empty for the whole vocabulary).
 """
 PROMPT_TOKENS, SAMPLED_TOKENS = 48, 16
 PROBE_TOKENS = PROMPT_TOKENS + SAMPLED_TOKENS
-"""Context window that a probe needs."""
+"""Number of tokens that a probe needs in the context window."""
 
 
 class WeightsDiffer(PolicyFailure):
@@ -42,11 +43,11 @@ class Prober:
     """Compares servers with the learner.
 
     Args:
-        score: the learner's scores, with the weights that were published last.
-        vocab_size: the probe's tokens are below it.
+        score: returns the learner's scores, with the weights that were published last.
+        vocab_size: exclusive upper limit of the probe's token ids.
         sampling: sampling parameters of the episodes.
         tolerance: largest accepted difference of a log-probability, in nats.
-        seed: of the probe's tokens.
+        seed: seed of the probe's tokens.
     """
 
     def __init__(
@@ -68,9 +69,10 @@ class Prober:
         self._expected: dict[int, list[float]] = {}
 
     async def expect(self, version: int) -> None:
-        """Store the learner's scores of the probe as those of ``version``.
+        """Store the learner's current scores of the probe for ``version``.
 
-        The scores of the version before stay as well: a restarted server may load that version.
+        The scores of the previous version are also kept, because a restarted server may load that
+        version.
         """
         scores = list(await self._score(self._prompt, 1.0, ()))
         former = list(self._expected.items())[-1:]
@@ -83,7 +85,7 @@ class Prober:
             client: the server's client.
             version: one of the last two versions passed to :meth:`expect`.
             sampled: whether sampled tokens are compared as well. The learner scores them with its
-                current weights: pass False if the learner may have a newer version.
+                current weights, so pass False if the learner may have a newer version.
 
         Raises:
             WeightsDiffer: the server runs other weights, or labels them with another version.

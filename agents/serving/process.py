@@ -21,17 +21,19 @@ from agents.serving.orphans import KILL_S, Guard, group_exists, kill_group
 
 logger = logging.getLogger(__name__)
 _GATE = 'read -r go && exec "$@" </dev/null'
-"""Starts the server only after a line arrives: by then the guard runs. Without a line it exits."""
+"""Command that starts the server only after a line arrives, when the guard runs. Without a line it
+exits."""
 
 
 class ServerProcess(ABC):
-    """A server on a free port of this machine, in a process group of its own.
+    """A server on a free port of this machine, in its own process group.
 
-    The server is killed with everything that it started: processes and shared memory of an engine
-    can outlive its front end. If this process is killed, a :class:`Guard` does the same.
+    Processes and shared memory of an engine can outlive its front end. The server is therefore
+    killed together with everything that it started. If this process is killed, a :class:`Guard`
+    does the same.
 
     Args:
-        log: a file for the server's output; None: the output is dropped.
+        log: a file for the server's output, or None to drop the output.
     """
 
     engine: ClassVar[str] = "server"
@@ -40,7 +42,7 @@ class ServerProcess(ABC):
     def __init__(self, log: Path | None = None) -> None:
         self.log = log
         self.port = 0
-        """The port of the newest start."""
+        """The port of the most recent start."""
         self._process: asyncio.subprocess.Process | None = None
         self._guard: Guard | None = None
         self._stopping: asyncio.Task[None] | None = None
@@ -53,19 +55,19 @@ class ServerProcess(ABC):
     def client(
         self, session: aiohttp.ClientSession, *, short_s: float, load_s: float
     ) -> EngineClient:
-        """A client of the server at ``self.url``, see :class:`~agents.serving.EngineRunner`."""
+        """A client of the server at ``self.url``; see :class:`~agents.serving.EngineRunner`."""
 
     def variables(self) -> Mapping[str, str]:
         """Environment variables of the server, besides those of this process."""
         return {}
 
     def explain(self, error: str) -> str | None:
-        """A better explanation of the log's last error line; None: the line is shown as it is."""
+        """A better explanation of the log's last error line, or None to show the line unchanged."""
         return None
 
     @property
     def url(self) -> str:
-        """Where the server listens."""
+        """The URL at which the server listens."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
@@ -74,7 +76,7 @@ class ServerProcess(ABC):
         return self._process is not None and self._process.returncode is None
 
     async def start(self) -> None:
-        """Start the server; it listens seconds later.
+        """Start the server. It listens some seconds later.
 
         Raises:
             ServerGone: the program does not exist, or the process cannot be started.
@@ -109,7 +111,7 @@ class ServerProcess(ABC):
         self._process.stdin.close()
 
     async def ended(self) -> None:
-        """Return when the server's first process has ended."""
+        """Wait until the server's first process has ended."""
         if self._process is not None:
             await self._process.wait()
 
@@ -123,9 +125,9 @@ class ServerProcess(ABC):
         return f"{self.explain(last) or last} (all of it: {self.log})"
 
     async def stop(self) -> None:
-        """Kill the server and everything it started, and remove the shared memory that they left.
+        """Kill the server and everything that it started, and remove their shared memory.
 
-        The cleanup finishes even if the caller is cancelled; another call waits for it.
+        The cleanup finishes even if the caller is cancelled. Another call waits for it.
         """
         if self._stopping is None:
             self._stopping = asyncio.create_task(self._stop())

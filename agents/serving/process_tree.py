@@ -1,7 +1,7 @@
 """A process and all its descendants, killed together.
 
-Run as a program, this file is a guard: it reads processes from its input, one a line. When the
-input ends, because the parent ended in any way, the guard kills them.
+Run as a program, this file is a guard. It reads processes from its input, one per line. When the
+input ends, because the parent ended or was killed, the guard kills these processes.
 """
 
 from __future__ import annotations
@@ -15,19 +15,22 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The process ``pid`` that started at ``born``, in clock ticks: the system reuses ids."""
+    """A process, identified by ``pid`` and its start time ``born`` in clock ticks.
+
+    The id alone is not enough, because the system reuses ids.
+    """
 
     pid: int
     born: int
 
     @classmethod
     def of(cls, pid: int) -> Tree:
-        """The process that has this id now; ``born`` is -1 if there is none."""
+        """The process that has this id now. ``born`` is -1 if there is none."""
         return cls(pid, _born(pid))
 
     @property
     def exists(self) -> bool:
-        """Whether the process is alive; a zombie is not."""
+        """Whether the process is alive. A zombie is not."""
         return self.born == _born(self.pid) != -1
 
     def members(self) -> list[Tree]:
@@ -35,7 +38,7 @@ class Tree:
         return [Tree.of(pid) for pid in (self.pid, *_below(self.pid))] if self.exists else []
 
     def kill(self) -> list[Tree]:
-        """Kill the process and all its descendants; returns them."""
+        """Kill the process and all its descendants, and return them."""
         members = self.members()
         for member in members:
             if member.exists:

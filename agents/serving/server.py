@@ -1,4 +1,4 @@
-"""One server of a policy: serving requests, or recovering."""
+"""One server of a policy, which either serves requests or recovers."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from agents.serving.probe import Prober, Proof, WeightsDiffer
 logger = logging.getLogger(__name__)
 MAX_RESTARTS_IN_A_ROW = 3
 RESTART, SYNC, GENERATE = "restart", "sync", "generate"
-"""States that a server's seconds are counted as."""
+"""States as which a server's seconds are counted."""
 _REUSED_S = 2.0
-"""A connection that was idle for longer is not reused: servers close idle connections after 5 s,
-and a request sent at that moment is lost."""
+"""Seconds of idleness after which a connection is not reused. Servers close idle connections after
+5 s, and a request sent at that moment is lost."""
 
 
 def open_session() -> aiohttp.ClientSession:
-    """HTTP connections to servers; the caller closes them."""
+    """Open HTTP connections to servers. The caller closes them."""
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_REUSED_S)
     return aiohttp.ClientSession(connector=connector, trust_env=False)
 
@@ -43,8 +43,9 @@ class ManagedServer:
 
     Args:
         prober: verifies the server's weights.
-        connect: makes the client of a server that the user runs.
-        runner: starts the server here; exactly one of ``connect`` and ``runner`` is given.
+        connect: makes the client of a server that the user has started.
+        runner: starts the server on this machine. Exactly one of ``connect`` and ``runner`` must be
+            set.
         start_s: deadline of a start, in seconds.
         load_s: deadline of loading weights.
         short_s: deadline of calls that generate nothing.
@@ -71,7 +72,8 @@ class ManagedServer:
         self._session: aiohttp.ClientSession | None = None
         self.client: EngineClient
         self.broken: PolicyFailure | None = None
-        """Why the server will not come back; None: it serves requests or recovers."""
+        """The reason why the server will not recover, or None while it serves requests or
+        recovers."""
         self._weights: tuple[PublishedWeights, int] | None = None
         self._ready = asyncio.Event()
         self._changed = asyncio.Event()
@@ -81,7 +83,7 @@ class ManagedServer:
         self._restarts = 0
         self._tokens: float | None = None
         self._num_done = 0
-        """Completed loads, starts and requests."""
+        """Number of completed loads, starts and requests."""
         self._progress_at = 0.0
 
     async def open(self) -> None:
@@ -120,12 +122,12 @@ class ManagedServer:
 
     @property
     def num_running(self) -> int:
-        """Requests without a response."""
+        """Number of requests without a response."""
         return self.client.num_running
 
     @property
     def max_num_seqs(self) -> int | None:
-        """Requests that the server computes at once; None: unknown."""
+        """Number of requests that the server computes at the same time, or None if unknown."""
         return self.client.max_num_seqs
 
     def take_restarts(self) -> int:
@@ -134,7 +136,7 @@ class ManagedServer:
         return taken
 
     async def changed(self) -> None:
-        """Return when the server is ready, or is given up."""
+        """Wait until the server is ready, or is given up."""
         await self._changed.wait()
 
     async def generate(
@@ -147,10 +149,10 @@ class ManagedServer:
         priority: int,
         deadline_s: float,
     ) -> Completion:
-        """As :meth:`EngineClient.generate`; ends early if the server dies or stalls.
+        """Sample one completion; end early if the server dies or stalls.
 
         Raises:
-            Lost: the server failed while the request ran; the request need not be the cause.
+            Lost: the server failed while the request ran. The request is not necessarily the cause.
             Unreachable, Refused: as :meth:`EngineClient.generate`.
         """
         lost = self._lost
@@ -176,10 +178,10 @@ class ManagedServer:
             asking.cancel()
 
     async def load(self, weights: PublishedWeights, version: int) -> tuple[float, Proof]:
-        """Load weights and verify them; returns the seconds of loading, and the proof.
+        """Load weights and verify them. Returns the seconds of loading, and the proof.
 
         Raises:
-            PolicyFailure: the weights cannot be loaded, or the server samples from others.
+            PolicyFailure: the weights cannot be loaded, or the server samples from other weights.
         """
         async with self._loading:
             self._weights = (weights, version)
@@ -201,7 +203,7 @@ class ManagedServer:
         )
 
     def mark_unhealthy(self, error: Unreachable) -> None:
-        """Stop sending requests until the server is verified again; running requests end now."""
+        """Stop sending requests until the server is verified again. Running requests end now."""
         if self._recovery is not None or self.broken is not None:
             return
         self._ready.clear()
@@ -210,7 +212,7 @@ class ManagedServer:
         self._recovery = asyncio.create_task(self._recover(error))
 
     async def check_progress(self, stall_s: float) -> None:
-        """Mark the server unhealthy if it has requests and no token came for ``stall_s``."""
+        """Mark the server unhealthy if it has requests but no token came for ``stall_s``."""
         now = time.monotonic()
         if self.num_running == 0 or self._loading.locked():
             self._progress_at = now
@@ -228,7 +230,7 @@ class ManagedServer:
             self.mark_unhealthy(Unreachable(f"{url} hangs: no token for {stall_s:g} s"))
 
     async def close(self) -> None:
-        """Close the connections, and end the server if it was started here; requests fail."""
+        """Close the connections, and end the server if this run started it. Requests fail."""
         closed = PolicyFailure("the policy is closed", retryable=False)
         self.broken = self.broken or closed
         self._changed.set()
@@ -252,7 +254,7 @@ class ManagedServer:
         self._changed.set()
 
     async def _reach(self) -> None:
-        """Start the server if it is this run's own, and wait until it answers."""
+        """Start the server if this run owns it, and wait until it answers."""
         assert self._session is not None
         if self._runner is None:
             assert self._connect is not None
@@ -333,7 +335,7 @@ class ManagedServer:
         return True
 
     async def _restart(self) -> None:
-        """Restart the server, or wait until its owner does; then load the newest weights."""
+        """Restart the server, or wait until its owner does so. Then load the newest weights."""
         if self._runner is not None:
             await self._runner.stop()
             self._restarts += 1

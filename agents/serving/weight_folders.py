@@ -1,8 +1,8 @@
-"""Publishes weights as folders with one safetensors file each, which servers read.
+"""Publishes weights as folders, each with a safetensors file that servers read.
 
-Tied weights are written under each of their names: vLLM packs an output head that is tied to the
-embedding separately, and repacks only the names in the file. All weights are checked before they
-are written, because a server that reads a bad file stays broken.
+Tied weights are written under each of their names, because vLLM packs an output head that is tied
+to the embedding separately, and repacks only the names in the file. All weights are checked before
+they are written, because a server that reads a bad file stays broken.
 
 If only an adapter is trained, the folder holds the adapter alone, in PEFT's layout.
 """
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     import torch
 
 _FREE_FACTOR = 3
-"""Shared memory is used if it has room for this many copies: the newest two stay while the next one
-is written."""
+"""Number of copies for which shared memory must have room, or else it is not used. The newest two
+are kept while the next one is written."""
 ADAPTER_CONFIG = "adapter_config.json"
-"""A folder with this file holds an adapter."""
+"""Name of a file that marks the folder of an adapter."""
 
 
 class WeightFolders:
-    """A run's published weights, one folder for each version; the newest two are kept.
+    """A run's published weights, one folder for each version. The newest two are kept.
 
     Args:
-        parent: a folder that the servers read under the same path; None: shared memory if it has
+        parent: a folder that the servers see under the same path. If None, shared memory if it has
             room, else the temporary folder.
-        adapter: the content of ``adapter_config.json``; None: the weights are a whole model's.
+        adapter: the content of ``adapter_config.json``, or None if the weights are a whole model's.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class WeightFolders:
         self._names: set[str] = set()
         self._guard: Guard | None = None
         self._lock = threading.Lock()
-        """A caller may be cancelled and close the folders while a write is running."""
+        """Protects a running write: its caller may be cancelled and close the folders."""
         self._closed = False
 
     @property
@@ -62,9 +62,9 @@ class WeightFolders:
         """Write ``weights`` and return their folder.
 
         Args:
-            weights: by their names in the model's ``state_dict`` or the adapter's file; not to be
-                changed during the call.
-            version: the folder is named after it.
+            weights: weights by their names in the model's ``state_dict`` or the adapter's file.
+                They must not change during the call.
+            version: version of the weights, which is part of the folder's name.
 
         Raises:
             UnfitWeights: a weight is not finite, or the names differ from the first version's.
@@ -111,7 +111,7 @@ class WeightFolders:
         return folder
 
     def close(self) -> None:
-        """Delete the folders; later writes fail."""
+        """Delete the folders. Later writes fail."""
         with self._lock:
             self._closed = True
             self._written = []

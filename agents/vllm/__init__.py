@@ -1,4 +1,4 @@
-"""Policies that sample with vLLM: servers, here or elsewhere, or the engine in this process."""
+"""Policies that sample with vLLM, by servers or by the engine in this process."""
 
 from agents.vllm.client import VLLMClient
 from agents.vllm.engine_policy import VLLMEnginePolicy

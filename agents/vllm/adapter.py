@@ -1,9 +1,9 @@
-"""A LoRA adapter on a vLLM server: requests name it, and workers read it from a path.
+"""A LoRA adapter on a vLLM server. Requests name the adapter, and workers read it from a path.
 
 The path is a symbolic link. An update points the link to the new folder and makes the workers drop
-the loaded adapter; they read the new one at the next token. vLLM 0.32's own replacement
-(``load_inplace``) is not used: every step would read the files again, and a running request would
-bring the old adapter back. See docs/decisions/0009-an-adapters-path-is-a-link.md.
+the loaded adapter, so that they read the new one at the next token. vLLM 0.32's own replacement
+(``load_inplace``) is not used, because every step would read the files again, and a running request
+would bring the old adapter back. See docs/decisions/0009-an-adapters-path-is-a-link.md.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def is_adapter(folder: Path) -> bool:
 def link_of(folder: Path, url: str) -> Path:
     """The adapter's path for the server at ``url``, beside ``folder``.
 
-    Each server has its own link: a restarted server may load the version before the newest.
+    Each server has its own link, because a restarted server may load the version before the newest.
     """
     return folder.with_name("adapter-" + re.sub(r"\W+", "-", url.rpartition("//")[2]))
 
@@ -49,14 +49,14 @@ def point_link(link: Path, folder: Path) -> None:
 def adapter_ids(answer: Mapping[str, Any]) -> list[int]:
     """Ids of the adapters that workers hold, from the response to ``list_loras``.
 
-    The response has one text for each worker: the representation of a Python set.
+    The response has one text for each worker, which is the representation of a Python set.
     """
     results = answer.get("results") or ()
     return sorted({int(number) for one in results for number in re.findall(r"\d+", str(one))})
 
 
 def how_to_start(folder: Path) -> str:
-    """How to start a server that can load the adapter in ``folder``."""
+    """Instructions for starting a server that can load the adapter in ``folder``."""
     adapter = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))
     rank, targets = adapter["r"], " ".join(adapter["target_modules"])
     return (

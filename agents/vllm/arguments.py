@@ -21,12 +21,13 @@ RESERVED = {
     "logprobs_mode": "",
     "generation_config": "",
 }
-"""Reserved arguments, and the setting to use instead; empty: training depends on the value."""
+"""Reserved arguments, with the setting to use instead. Empty if training depends on the value."""
 
 ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
-"""Computes the model in the scheduler's process. By default vLLM uses a separate process on a CPU,
-and the scheduler busy-waits for its results: this costs one and a half cores and delays the reading
-of new requests, at times for seconds. VLLM rejects the short name "uni" here."""
+"""Executor that computes the model in the scheduler's process. By default, vLLM uses a separate
+process on a CPU, and the scheduler busy-waits for its results. This costs one and a half cores and
+delays the reading of new requests, sometimes for seconds. VLLM does not accept the short name "uni"
+here."""
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Values that vLLM accepts as the maximum rank of an adapter."""
 MAX_RANK = _RANKS[-1]
@@ -41,26 +42,29 @@ class StartConfig:
     context_window: int
     """Maximum number of tokens in one sequence."""
     dtype: str = "auto"
-    """float32, bfloat16, ...; auto: the type of the saved model."""
+    """Type of the weights, such as float32 or bfloat16. "auto" is the type of the saved model."""
     cpu: bool = True
     """Whether vLLM computes on the CPU, with little memory and a quick start."""
     threads: int = 1
-    """Threads of the computation on a CPU."""
+    """Number of threads of the computation on a CPU."""
     max_num_seqs: int = 64
-    """Requests that vLLM computes at once."""
+    """Number of requests that vLLM computes at the same time."""
     supports: bool = False
-    """Whether vLLM reports the sampling support; not possible on a CPU."""
+    """Whether vLLM reports the sampling support, which is not possible on a CPU."""
     transfer: str = ""
-    """vLLM's own transfer for weights (nccl, ipc); empty: files."""
+    """vLLM's own transfer for weights (nccl, ipc), or "" for files."""
     lora_rank: int = 0
-    """Rank of the adapter that vLLM loads instead of weights; 0: vLLM loads all weights."""
+    """Rank of the adapter that vLLM loads instead of weights, or 0 if vLLM loads all weights."""
     lora_targets: tuple[str, ...] = ()
     """Layers that the adapter changes, by the last part of their names."""
     log: Path | None = None
-    """A file for vLLM's output; None: the output is dropped."""
+    """A file for vLLM's output, or None to drop the output."""
 
     def core_arguments(self) -> dict[str, Any]:
-        """The arguments, by vLLM's names; log-probabilities are the sampling distribution's."""
+        """The arguments by vLLM's names.
+
+        Log-probabilities are those of the sampling distribution.
+        """
         arguments: dict[str, Any] = {
             "model": self.model,
             "max_model_len": self.context_window,
@@ -114,7 +118,7 @@ def as_words(arguments: Mapping[str, Any]) -> list[str]:
 
 
 def split_words(text: str) -> tuple[str, ...]:
-    """Words of a command line, split like a shell does.
+    """Words of a command line, split as a shell does.
 
     Raises:
         ValueError: a quotation mark is missing.
@@ -126,7 +130,7 @@ def split_words(text: str) -> tuple[str, ...]:
 
 
 def parse_pairs(text: str) -> dict[str, Any]:
-    """Arguments of the form ``key=value key=value``; a value is JSON or a bare word.
+    """Arguments of the form ``key=value key=value``, where a value is JSON or a bare word.
 
     Raises:
         ValueError: a word is no pair, or the argument is reserved.

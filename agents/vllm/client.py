@@ -37,9 +37,9 @@ from agents.vllm.sampling import UNBOUNDED, BadAnswer, Expected, NoSupport, samp
 logger = logging.getLogger(__name__)
 _PROGRESS = ("vllm:generation_tokens_total", "vllm:prompt_tokens_total")
 _RETRYABLE = (408, 425, 429)
-"""Statuses below 500 that do not mean that the request is wrong."""
+"""Statuses below 500 after which the request may be retried."""
 _MAX_ERROR = 300
-"""Maximum characters of a server's error in a message."""
+"""Maximum number of characters of a server's error that messages quote."""
 
 
 class VLLMClient:
@@ -47,7 +47,7 @@ class VLLMClient:
 
     Args:
         url: the server's URL, without a path.
-        session: HTTP connections.
+        session: HTTP connections to use.
         short_s: deadline of calls that generate nothing, in seconds.
         load_s: deadline of loading weights.
     """
@@ -60,21 +60,21 @@ class VLLMClient:
         self._short_s = short_s
         self._load_s = load_s
         self.model = ""
-        """The model name in requests: the model, or the adapter after it is registered."""
+        """Model name in requests: the model or, after it is registered, the adapter."""
         self._adapter: str | None = None
-        """The path under which the server knows the adapter; None: it knows none."""
+        """The path under which the server knows the adapter, or None if it knows none."""
         self.context_window = 0
         self.endpoint: Endpoint = "generate"
         self.max_num_seqs: int | None = None
-        """Requests that the server computes at once; None: unknown."""
+        """Number of requests that the server computes at the same time, or None if unknown."""
         self.by_priority = False
         """Whether the server schedules by priority."""
         self.num_workers = 1
-        """Processes that hold the weights."""
+        """Number of processes that hold the weights."""
         self.reports_support = False
         """Whether the server reports the sampling support (``--return-sampling-mask``)."""
         self.num_running = 0
-        """Requests without a response."""
+        """Number of requests without a response."""
 
     @classmethod
     def at(cls, url: str) -> Connect:
@@ -137,7 +137,7 @@ class VLLMClient:
     async def probe(
         self, prompt_ids: Sequence[int], sampling: SamplingParams, version: int
     ) -> tuple[list[float], Completion]:
-        """Log-probabilities of a prompt's tokens except the first, and a completion.
+        """Score a prompt's tokens, except the first, and sample a completion.
 
         Returns:
             The prompt's log-probabilities, at temperature 1, and the completion.
@@ -157,9 +157,9 @@ class VLLMClient:
     async def load(self, weights: PublishedWeights, version: int) -> None:
         """Pause the server, load the weights or the adapter, set the version label, and resume.
 
-        Running requests continue with the new weights; the server recomputes their keys and values.
-        If the endpoint reports no versions, the pause waits until running requests are done.
-        After a failure the server stays paused: another :meth:`load` may repair the server, but a
+        Running requests continue with the new weights, for which the server recomputes their keys
+        and values. If the endpoint reports no versions, the pause waits until running requests are
+        done. After a failure the server stays paused. Another :meth:`load` may repair it, but a
         request would crash it.
 
         Raises:
@@ -186,7 +186,7 @@ class VLLMClient:
             ) from refusal
 
     async def _receive(self, weights: PublishedWeights, *, known: bool) -> None:
-        """Make the workers read the weights; ``known``: they already hold an older adapter."""
+        """Make the workers read the weights. ``known`` means that they hold an older adapter."""
         if not isinstance(weights, Path):
             await weights.into(self)
         elif known:
@@ -214,7 +214,7 @@ class VLLMClient:
             raise
 
     async def _register_adapter(self, folder: Path) -> bool:
-        """Point the adapter's path to ``folder``; returns whether the adapter was registered."""
+        """Point the adapter's path to ``folder``. Returns whether the adapter was registered."""
         link = link_of(folder, self.url)
         name = {"lora_name": ADAPTER}
         try:
@@ -251,7 +251,7 @@ class VLLMClient:
         return str(answer.get("weight_version"))
 
     async def num_tokens(self) -> float | None:
-        """Tokens read and sampled since the server's start; None: unknown.
+        """Number of tokens read and sampled since the server's start, or None if unknown.
 
         Raises:
             Unreachable: the server does not answer.
@@ -266,7 +266,7 @@ class VLLMClient:
     async def _describe_scheduler(self) -> None:
         """Query the settings with which the server was started.
 
-        Only a server in development mode reports them; for any other server, log a warning.
+        Only a server in development mode reports them. For any other server, a warning is logged.
         """
         try:
             info = await self._call("GET", "/server_info?config_format=json", self._short_s)

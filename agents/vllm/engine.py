@@ -29,10 +29,10 @@ _PROGRESS = ("vllm:generation_tokens", "vllm:prompt_tokens")
 
 
 class Engine:
-    """Sends requests to the engine; the counterpart of :class:`~agents.vllm.client.VLLMClient`.
+    """Sends requests to the engine, as :class:`~agents.vllm.client.VLLMClient` does to a server.
 
     Args:
-        llm: returns the AsyncLLM; None before it is ready and after it ended.
+        llm: returns the AsyncLLM, or None before it is ready and after it has ended.
         short_s: deadline of calls that generate nothing, in seconds.
         load_s: deadline of loading weights.
     """
@@ -47,15 +47,15 @@ class Engine:
         self._load_s = load_s
         self.context_window = 0
         self.max_num_seqs: int | None = None
-        """Requests that the engine computes at once; None: unknown."""
+        """Number of requests that the engine computes at the same time, or None if unknown."""
         self.num_workers = 1
-        """Processes that hold the weights."""
+        """Number of processes that hold the weights."""
         self.reports_support = False
         """Whether the engine reports the sampling support."""
         self.num_running = 0
-        """Requests without a response."""
+        """Number of requests without a response."""
         self._adapter: Path | None = None
-        """Folder of the first loaded adapter, which requests name; None: no adapter."""
+        """Folder of the first loaded adapter, which requests name, or None without an adapter."""
 
     async def describe(self) -> None:
         """Query the engine's context window and scheduler.
@@ -79,7 +79,7 @@ class Engine:
         priority: int,
         deadline_s: float,
     ) -> Completion:
-        """Sample one completion; cancelling the call aborts the request.
+        """Sample one completion. Cancelling the call aborts the request.
 
         Raises:
             Unreachable: the engine does not answer in time, or is dead.
@@ -94,7 +94,7 @@ class Engine:
     async def probe(
         self, prompt_ids: Sequence[int], sampling: SamplingParams, version: int
     ) -> tuple[list[float], Completion]:
-        """Log-probabilities of a prompt's tokens except the first, and a completion.
+        """Score a prompt's tokens, except the first, and sample a completion.
 
         Returns:
             The prompt's log-probabilities, at temperature 1, and the completion.
@@ -120,9 +120,9 @@ class Engine:
     async def load(self, weights: PublishedWeights, version: int) -> None:
         """Pause the engine, load the weights or the adapter, set the version label, and resume.
 
-        Running requests continue with the new weights; the engine recomputes their keys and values.
-        After a failure the engine stays paused: another :meth:`load` may repair it, but a request
-        would crash it.
+        Running requests continue with the new weights, for which the engine recomputes their keys
+        and values. After a failure the engine stays paused. Another :meth:`load` may repair it, but
+        a request would crash it.
 
         Raises:
             Unreachable: the engine does not answer in time, or could not load the weights.
@@ -154,7 +154,7 @@ class Engine:
         await self._do(verb.replace("_", " "), call, self._load_s)
 
     async def num_tokens(self) -> float | None:
-        """Tokens read and sampled since the engine's start; None: unknown.
+        """Number of tokens read and sampled since the engine's start, or None if unknown.
 
         Raises:
             Unreachable: the engine is not running.
@@ -176,7 +176,7 @@ class Engine:
         await self._do("sleep", self._llm().sleep(level=1, mode="keep"), self._load_s)
 
     async def wake(self) -> None:
-        """Take the device's memory again, and resume.
+        """Allocate the device's memory again, and resume.
 
         Raises:
             Unreachable: the engine does not wake up in time.
@@ -265,7 +265,10 @@ class Engine:
 
 
 def _lora_request(folder: Path, *, load_inplace: bool = False) -> Any:
-    """VLLM's name for the adapter. Without ``load_inplace`` the loaded adapter is used as it is."""
+    """VLLM's request for the adapter.
+
+    Without ``load_inplace``, the loaded adapter is used unchanged.
+    """
     from vllm.lora.request import LoRARequest
 
     return LoRARequest(ADAPTER, 1, str(folder), load_inplace=load_inplace)

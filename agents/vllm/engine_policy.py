@@ -50,7 +50,7 @@ class VLLMEnginePolicy(VLLMServerPolicy):
         await self._rest(asleep=True)
 
     async def wake(self) -> None:
-        """Take the device's memory again."""
+        """Allocate the device's memory again."""
         await self._rest(asleep=False)
 
     def facts(self) -> dict[str, object]:

@@ -1,6 +1,6 @@
 """Starts, monitors and ends vLLM's engine, with all its processes.
 
-The engine's front end runs in this process; vLLM starts processes that compute.
+The engine's front end runs in this process. vLLM starts the processes that compute.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class EngineConfig(StartConfig):
     """How an engine is started."""
 
     gpu_memory: float = 0.4
-    """Fraction of the GPU's memory for the engine; the learner has the rest."""
+    """Fraction of the GPU's memory for the engine. The learner has the rest."""
     sleep: bool = False
     """Whether the engine can free its memory during updates."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """More arguments, by the names of vLLM's AsyncEngineArgs."""
+    """Additional arguments, by the names of vLLM's AsyncEngineArgs."""
 
     def engine_arguments(self) -> dict[str, Any]:
         """All arguments of the engine."""
@@ -68,7 +68,7 @@ class VLLMEngineProcess:
     """An AsyncLLM, and the processes that compute for it.
 
     Attributes:
-        llm: the AsyncLLM; None before it is ready and after it ended.
+        llm: the AsyncLLM, or None before it is ready and after it has ended.
     """
 
     engine = "vLLM"
@@ -92,10 +92,10 @@ class VLLMEngineProcess:
         return self.llm is not None and not self.llm.errored
 
     async def start(self) -> None:
-        """Start the engine; it is ready some twenty seconds later.
+        """Start the engine. It is ready about twenty seconds later.
 
         Raises:
-            ServerGone: vLLM is not installed here.
+            ServerGone: vLLM is not installed in this interpreter.
         """
         if importlib.util.find_spec("vllm") is None:
             raise ServerGone(NOT_INSTALLED)
@@ -112,7 +112,7 @@ class VLLMEngineProcess:
         self._boot = asyncio.create_task(self._bring_up())
 
     async def ended(self) -> None:
-        """Return when the engine has ended, or could not be started."""
+        """Wait until the engine has ended, or could not be started."""
         while self.running or (self._boot is not None and not self._boot.done()):
             await asyncio.sleep(_CHECK_S)
 
@@ -123,13 +123,13 @@ class VLLMEngineProcess:
         return (self._error or "no error message") + where
 
     def client(self, session: aiohttp.ClientSession, *, short_s: float, load_s: float) -> Engine:
-        """A client of the engine; it needs no ``session``."""
+        """A client of the engine. ``session`` is ignored."""
         return Engine(lambda: self.llm, short_s=short_s, load_s=load_s)
 
     async def stop(self) -> None:
-        """Kill the engine's processes, and remove the shared memory that they left.
+        """Kill the engine's processes, and remove their shared memory.
 
-        The cleanup finishes even if the caller is cancelled; another call waits for it.
+        The cleanup finishes even if the caller is cancelled. Another call waits for it.
         """
         if self._stopping is None:
             self._stopping = asyncio.create_task(self._stop())
@@ -201,7 +201,7 @@ class VLLMEngineProcess:
         return [one for found in self._trees for one in found.kill()]
 
     def _build(self) -> Any:
-        """Make the AsyncLLM, in a thread: it waits for its processes."""
+        """Make the AsyncLLM. This runs in a thread, because it waits for its processes."""
         with tempfile.TemporaryDirectory(prefix="turnwise-engine-") as folder:
             log_config = Path(folder) / "logging.json"
             log_config.write_text(json.dumps(_log_config(self.config.log)))
@@ -252,7 +252,7 @@ def _variables(config: EngineConfig, log_config: Path) -> dict[str, str]:
 
 
 def _log_config(log: Path | None) -> dict[str, Any]:
-    """Sends vLLM's messages to a file, because the terminal is the run's."""
+    """A configuration that sends vLLM's messages to a file, because the run uses the terminal."""
     if log is not None:
         log.parent.mkdir(parents=True, exist_ok=True)
     handler = {

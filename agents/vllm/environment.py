@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping
 
 @contextlib.contextmanager
 def child_environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Context in which child processes inherit ``variables`` and ignore Ctrl-C.
+    """Let child processes inherit ``variables`` and ignore Ctrl-C while the context lasts.
 
-    At the end, the previous environment is restored. This also removes the variables that vLLM sets
-    itself to preload libraries and bind threads, which other child processes must not inherit.
+    At the end, the previous environment is restored. This also removes variables that vLLM sets
+    itself to preload libraries and bind threads, because other child processes must not inherit
+    them.
     """
     before = dict(os.environ)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -56,7 +56,7 @@ def request_body(
         parameters: result of :func:`~agents.vllm.sampling.sampling_parameters`.
         request_id: the request's name, for aborting it.
         salt: part of the prefix cache's key, so that entries of other weights are never used.
-        priority: a lower value is served earlier if the server schedules by priority.
+        priority: requests with lower values are served earlier if the server schedules by priority.
     """
     about: dict[str, Any] = {"model": model, "request_id": request_id, "cache_salt": salt}
     if priority:
@@ -67,7 +67,7 @@ def request_body(
 
 
 def transfer_body(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a transfer's verb as JSON values; handles of CUDA memory are pickled.
+    """The arguments of a transfer's verb as JSON values. Handles of CUDA memory are pickled.
 
     A server unpickles them only with ``VLLM_ALLOW_INSECURE_SERIALIZATION=1``.
     """
@@ -128,7 +128,7 @@ def prompt_logprobs_of(answer: Mapping[str, Any], prompt_ids: Sequence[int]) -> 
 
 @contextlib.contextmanager
 def _readable() -> Iterator[None]:
-    """Turns errors of an unexpected response shape into BadAnswer."""
+    """Turn errors from an unexpected shape of the response into BadAnswer."""
     try:
         yield
     except (AttributeError, LookupError, TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Sampling parameters for vLLM, and checks of its completions; for servers and the engine."""
+"""Sampling parameters for vLLM and checks of its completions, for servers and the engine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from agents.completion import Completion, FinishReason, SamplingParams
 
 POISONED = -9999.0
-"""vLLM's log-probability in place of NaN: its weights or its cache are broken."""
+"""Log-probability that vLLM reports instead of NaN. Its weights or its cache are then broken."""
 UNBOUNDED = (
     "reports the support of every token, without top_k the whole vocabulary: set sampling.top_k "
     "and eval.top_k, or start it without --return-sampling-mask"
@@ -35,7 +35,7 @@ class NoSupport(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Properties of a request that its response must match."""
+    """Properties of a request that a response must match."""
 
     prompt_length: int
     max_tokens: int
@@ -62,7 +62,7 @@ class Expected:
 
 
 class Span(NamedTuple):
-    """The version of the tokens from ``start`` up to ``end``, exclusive."""
+    """The version of the tokens from ``start`` up to, but not including, ``end``."""
 
     version: str
     start: int
@@ -71,16 +71,17 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """A completion as vLLM reports it, not checked yet."""
+    """A completion as vLLM reports it, before any check."""
 
     token_ids: Sequence[int]
     logprobs: Sequence[float]
     spans: Sequence[Span] | None
-    """None: vLLM reports no versions, and all tokens have the request's version."""
+    """Versions of the tokens. None if vLLM reports none; all tokens then have the request's
+    version."""
     finish_reason: str | None
     stopped_by: int | str | None
     supports: Sequence[Sequence[int]] | None = None
-    """Support of each token: the ids it was sampled from. None: not reported."""
+    """Support of each token: the ids from which it was sampled. None if vLLM did not report it."""
 
 
 def sampling_parameters(
@@ -88,8 +89,8 @@ def sampling_parameters(
 ) -> dict[str, Any]:
     """Sampling parameters, by vLLM's names.
 
-    Every parameter that a model's ``generation_config.json`` could set is included, so that tokens
-    come from the distribution of their log-probabilities.
+    Every parameter that a model's ``generation_config.json`` could set is included, so that
+    log-probabilities belong to the distribution from which tokens are sampled.
 
     Args:
         sampling: the parameters. Only its stop tokens end a completion, never vLLM's defaults.
@@ -145,7 +146,7 @@ def scored(prompt_ids: Sequence[int], logprobs: Sequence[float | None] | None) -
 
     Args:
         prompt_ids: the prompt.
-        logprobs: vLLM's value for each token; None: no value.
+        logprobs: vLLM's value for each token, or None for a token without one.
 
     Raises:
         BadAnswer: a value is missing.

@@ -14,17 +14,17 @@ from agents.vllm.arguments import ONE_PROCESS, StartConfig, as_words
 from agents.vllm.client import VLLMClient
 
 _NOT_INSTALLED = "No module named 'vllm'"
-"""Error of an interpreter without vLLM."""
+"""Error message of an interpreter that lacks vLLM."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerConfig(StartConfig):
-    """How a server is started."""
+    """The settings with which a server is started."""
 
     python: str = sys.executable
-    """The interpreter with vLLM."""
+    """The interpreter that has vLLM."""
     arguments: tuple[str, ...] = ()
-    """More words for vLLM's command line."""
+    """Additional words for vLLM's command line."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment variables of the server, besides those of this process."""
 
@@ -69,7 +69,7 @@ class VLLMServerProcess(ServerProcess):
         return variables
 
     def explain(self, error: str) -> str | None:
-        """Says how to install vLLM if the interpreter lacks it."""
+        """Explain how to install vLLM if the interpreter lacks it; otherwise return None."""
         python = self.config.python
         here = python == sys.executable and importlib.util.find_spec("vllm") is None
         if not here and _NOT_INSTALLED not in error:
@@ -81,7 +81,7 @@ class VLLMServerProcess(ServerProcess):
 
 
 def command_line(config: ServerConfig, port: int) -> list[str]:
-    """Command line of a server that reports the log-probabilities it samples by."""
+    """Command line of a server that reports log-probabilities of its sampling distribution."""
     words = [config.python, "-m", "vllm.entrypoints.openai.api_server"]
     words += ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", "turnwise"]
     words += ["--enable-scale-out", "--disable-uvicorn-access-log"]

@@ -1,9 +1,9 @@
-"""Weights from memory to memory by vLLM's own transfer: NCCL between GPUs, CUDA IPC on one GPU.
+"""Transfers weights from memory to memory by vLLM: NCCL between GPUs, CUDA IPC on one GPU.
 
 vLLM implements both ends (``vllm.distributed.weight_transfer``): a receiver in each server, and a
-sender here, which calls the receiver by four verbs. This module adds a copy that stays unchanged
-while it is sent, a thread for each call, deadlines, and new attempts after failures. A restarted
-server has no receiver, so sender and receiver connect again.
+sender here, which calls the receiver by four verbs. This module adds a copy that does not change
+while it is sent, a thread for each call, deadlines, and retries after failures. A restarted server
+has no receiver, so sender and receiver connect again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 _ABORT_S = 10.0
-"""Seconds for aborting a transfer; vLLM needs five at most."""
+"""Seconds that aborting a transfer may take. vLLM needs at most five."""
 _HERE = (None, "localhost", "127.0.0.1", "::1")
 """Hosts of servers that may share a GPU with this process; None is the engine in this process."""
 
@@ -48,11 +48,11 @@ class Receiver(Protocol):
 
     @property
     def num_workers(self) -> int:
-        """Processes that hold the weights."""
+        """Number of processes that hold the weights."""
         ...
 
     async def transfer(self, verb: Verb, arguments: Mapping[str, Any]) -> None:
-        """Call a verb; the call has a deadline.
+        """Call a verb of the transfer, with a deadline.
 
         Raises:
             Unreachable: vLLM does not answer in time, or fails.
@@ -62,14 +62,14 @@ class Receiver(Protocol):
 
 
 Rendezvous = Callable[[Receiver], Any]
-"""Makes vLLM's ``TrainerInitInfo`` for a server: how sender and receiver connect.
+"""Function that makes vLLM's ``TrainerInitInfo`` for a server: how sender and receiver connect.
 
-Raises Refused if they cannot connect.
+It raises Refused if they cannot connect.
 """
 
 
 def by_nccl(receiver: Receiver) -> Any:
-    """Over NCCL: trainer and server use different GPUs."""
+    """Connect over NCCL, between a trainer and a server on different GPUs."""
     from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
     from vllm.utils.network_utils import get_open_port
 
@@ -82,7 +82,7 @@ def by_nccl(receiver: Receiver) -> Any:
 
 
 def by_ipc(receiver: Receiver) -> Any:
-    """By CUDA IPC: trainer and server use the same GPU."""
+    """Connect by CUDA IPC, between a trainer and a server on the same GPU."""
     if receiver.num_workers > 1 or urlsplit(receiver.url).hostname not in _HERE:
         raise Refused(
             f"{receiver.url} with {receiver.num_workers} worker(s) does not compute on this "
@@ -94,7 +94,7 @@ def by_ipc(receiver: Receiver) -> Any:
 
 
 RENDEZVOUS: dict[str, Rendezvous] = {"nccl": by_nccl, "ipc": by_ipc}
-"""Rendezvous by vLLM's name of the transfer."""
+"""Functions that connect sender and receiver, by vLLM's name of the transfer."""
 
 
 def _address_towards(url: str) -> str:
@@ -121,7 +121,8 @@ class Transfer:
         self._senders: list[tuple[ref[Receiver], Any]] = []
         """Connected servers, and vLLM's sender for each."""
         self._one = asyncio.Lock()
-        """Several communicators at once on one device can deadlock."""
+        """Prevents concurrent transfers, because several communicators on one device can
+        deadlock."""
 
     def write(self, weights: Mapping[str, torch.Tensor], version: int) -> Snapshot:
         """Copy ``weights`` on their device, for sending to servers later.
@@ -175,7 +176,7 @@ class Transfer:
             _shut_down(sender)
 
     def _take_sender(self, receiver: Receiver) -> Any:
-        """Remove and return a server's sender; shut down those of servers that are gone."""
+        """Remove and return a server's sender. Shut down the senders of servers that are gone."""
         mine, others = None, []
         for connected, sender in self._senders:
             if connected() is receiver:
@@ -188,7 +189,7 @@ class Transfer:
         return mine
 
     async def _in_time(self, client: _Client, what: str, work: Callable[[], T]) -> T:
-        """The result of ``work``; raises early if a call to the server fails."""
+        """Run ``work`` within the deadline. Raises early if a call to the server fails."""
         url = client.receiver.url
         working = asyncio.ensure_future(_in_thread(work, f"weights to {url}"))
         failing = asyncio.wrap_future(client.failed)
@@ -222,12 +223,12 @@ class Snapshot:
         self._weights = weights
 
     async def into(self, receiver: Receiver) -> None:
-        """Send the copy, see :meth:`Transfer.send`."""
+        """Send the copy; see :meth:`Transfer.send`."""
         await self._transfer.send(self._weights, receiver)
 
 
 class _Client:
-    """The client that vLLM's sender calls in its threads; each call blocks until the response."""
+    """The client that vLLM's sender calls in its threads. Each call blocks until the response."""
 
     def __init__(
         self, receiver: Receiver, loop: asyncio.AbstractEventLoop, deadline_s: float
@@ -235,11 +236,11 @@ class _Client:
         self.receiver, self._loop, self._deadline_s = receiver, loop, deadline_s
         self._closed = False
         self.failed: Future[Any] = Future()
-        """The first failed call. A sender may notice it late, because it first waits for the server
-        in a collective call."""
+        """The first failed call. A sender may notice the failure late, because it first waits for
+        the server in a collective call."""
 
     def close(self) -> None:
-        """Refuse further calls: an aborted sender must not interfere with the next one."""
+        """Refuse further calls, because an aborted sender must not interfere with the next one."""
         self._closed = True
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
@@ -302,7 +303,7 @@ def _connect(rendezvous: Rendezvous, receiver: Receiver, client: _Client) -> Cal
 
 
 def _on_device_of(weights: Mapping[str, torch.Tensor], work: Callable[[], T]) -> Callable[[], T]:
-    """``work`` on the device of ``weights``: a new thread uses the first device by default."""
+    """``work`` on the device of ``weights``; a new thread would use the first device."""
     device = next(iter(weights.values())).device
 
     def there() -> T:
@@ -332,10 +333,10 @@ def _shut_down(sender: Any) -> None:
 
 
 async def _in_thread(work: Callable[[], T], name: str) -> T:
-    """The result of ``work``, which runs in a new daemon thread.
+    """Run ``work`` in a new daemon thread and return its result.
 
-    A pool's thread would not do: a thread that hangs in a collective call ends only with the
-    process.
+    A pool's thread would not do, because a thread that hangs in a collective call ends only with
+    the process.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
