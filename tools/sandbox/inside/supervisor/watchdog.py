@@ -298,7 +298,7 @@ class _Files:
     def trouble(self, entries: list[int], maps: dict[int, bytes], *, stopped: bool) -> str:
         """Measure the files if that is due; the limit that they exceed, in words, or "".
 
-        A folder may have so many files that they can be measured only rarely. Meanwhile, the room
+        A folder with very many files can be measured only rarely. Meanwhile, the room
         that the file system loses shows how much the run has written at most.
 
         Args:
