@@ -1,10 +1,9 @@
 """The contract of an environment: a text episode, written once, with two APIs.
 
-A subclass of :class:`TextEnv` has ``tasks`` and defines two methods, plain or ``async``: ``begin``
-returns a task's first observation, and ``turn`` returns the reply to an action. The base class
-provides seeding, task selection, call-order checks, the turn limit, snapshots, the synchronous API
-(Gymnasium's ``reset`` and ``step``) and the asynchronous API (``areset`` and ``astep``).
-Environments see no tokens.
+A subclass of :class:`TextEnv` has ``tasks`` and defines ``begin``, which returns a task's first
+observation, and ``turn``, which returns the reply to an action. Either may be ``async``. The base
+class provides seeding, task selection, call-order checks, the turn limit, snapshots, and two APIs:
+Gymnasium's ``reset`` and ``step``, and the asynchronous ``areset`` and ``astep``.
 """
 
 from __future__ import annotations
@@ -58,8 +57,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
     system_prompt: str | None = None
     """Rules for every task. They become the system message."""
     stop: tuple[str, ...] = ()
-    """Stop strings. Generation halts at a stop string, and so does the text that ``turn``
-    receives."""
+    """Stop strings. Generation, and the text that ``turn`` receives, end at the first one."""
     continues: bool = False
     """Where an observation goes. True: into the agent's message, which then continues (a result in
     place). False: into a separate message."""
@@ -69,23 +67,18 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
     tool_schemas: tuple[Mapping[str, Any], ...] = ()
     """Tools to list by the model's chat template, in OpenAI's format."""
     role: str = ""
-    """The role that acts next, in episodes with several roles. ``begin`` and ``turn`` set it. Each
-    role has its own conversation, which starts with the ``system_prompt`` of that moment. One
-    policy plays all roles."""
+    """The role that acts next, in episodes with several roles; ``begin`` and ``turn`` set it. Each
+    role has its own conversation, which starts with ``system_prompt``. One policy plays all."""
     blocking: ClassVar[bool] = False
-    """Whether plain ``begin`` and ``turn`` block. If True, the asynchronous API runs them in a
-    thread."""
+    """Whether plain ``begin`` and ``turn`` block; the asynchronous API then uses a thread."""
     forkable: bool = True
     """False if ``state`` cannot be copied (a live web service)."""
     max_invalid_actions: int = 3
-    """Number of consecutive invalid actions that end an episode, in environments that count them.
-    See ``StopReason.INVALID_ACTIONS``."""
+    """Consecutive invalid actions that end an episode, in environments that count them."""
     card: ClassVar[Card] = Card()
-    """The environment's row in ``python -m envs list``. Empty fields have defaults from the
-    class."""
+    """Row in ``python -m envs list``. Empty fields have defaults from the class."""
     success_score: ClassVar[str] = ""
-    """Name of the score that measures success; its mean is the pass rate. If empty, the return
-    does."""
+    """Name of the score that measures success. If empty, the return measures success."""
     reward_range: tuple[float, float] = (0.0, 1.0)
     """Lowest and highest return of an episode."""
     reward_floor: float = 0.0
@@ -138,8 +131,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
     def gold_policy(self) -> Callable[[str], str]:
         """A policy that earns the greatest return, for one episode.
 
-        The policy is a function from observation to action, and may use only what an agent could
-        see.
+        The policy maps observations to actions, and may use only what an agent could see.
         """
         raise NotImplementedError(f"{type(self).__name__} has no gold_policy: write one")
 
@@ -155,10 +147,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         return self.reward_range[1]
 
     def difficulty(self, task_index: int) -> float:
-        """A task's difficulty from 0 to 1, for curricula.
-
-        The default raises NotImplementedError, because an environment need not know difficulties.
-        """
+        """A task's difficulty from 0 to 1, for curricula. Not every environment defines it."""
         raise NotImplementedError
 
     @classmethod
@@ -178,17 +167,12 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         return self.options.max_turns - self._running().turns
 
     async def service(self, name: str) -> Any:
-        """The shared service called ``name``.
-
-        The first use opens it, unless the caller injected it.
-        """
+        """The shared service called ``name``, opened at first use unless the caller injected it."""
         return await self.tool_tap.find(name, self._lease)
 
     @property
     def episode_id(self) -> EpisodeId:
-        """Everything that a replay needs to start the current episode.
-
-        In a mixture, the id of the part's episode.
+        """Id from which a replay starts the current episode; in a mixture, the part's episode.
 
         Raises:
             OrderError: no episode was started.
@@ -201,9 +185,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Start an episode.
-
-        ``options={"task": i}`` selects the task; otherwise it is drawn at random.
+        """Start an episode of the task ``options={"task": i}``, or else of a random task.
 
         Raises:
             ValueError: an option is unknown, or the task index is out of range.
@@ -330,10 +312,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         return twin
 
     def group(self, num_members: int) -> list[Self]:
-        """Copies without an episode.
-
-        Resets with equal seed and task start equal episodes in them.
-        """
+        """Copies without an episode. Resets with equal seeds and tasks start equal episodes."""
         return [self._twin() for _ in range(num_members)]
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -43,8 +43,7 @@ class MicroBatch:
     lengths: Tensor
     """Tokens of each sequence, without padding; a padded row is one sequence."""
     source: Tensor
-    """``[n]``, the position that predicts each token, as an index into the flattened ``[B *
-    T]``."""
+    """``[n]``, index of the position that predicts each token, in the flattened ``[B * T]``."""
     targets: Tensor
     """``[n]``, the sampled token ids."""
     tokens: Tensor
@@ -95,13 +94,11 @@ class Batch:
     sampling_logprobs: Tensor
     """``[N]``, float64, log-probability by the sampler. 0 for a token that was not sampled."""
     versions: Tensor
-    """``[N]``, version of the weights that sampled the token. -1 for a token that was not
-    sampled."""
+    """``[N]``, version of the weights that sampled the token. -1 if it was not sampled."""
     support: Support | None
     """Sampling support of each token, or None for the whole vocabulary."""
     sampled: Tensor
-    """``[N]`` booleans, whether the policy sampled the token. All True unless observations
-    train."""
+    """``[N]`` booleans, whether the policy sampled the token. Observations may train as well."""
     turn_ends: Tensor
     """``[K]``, index of the last sampled token of each turn."""
     turn_rewards: Tensor
@@ -109,8 +106,7 @@ class Batch:
     turn_values: Tensor
     """``[K]``, float64, value of the state before the turn, or NaN if the state has no value."""
     turn_anchors: Tensor
-    """``[K]`` integers >= 0. Turns of one group have equal numbers if they answer the same
-    observation."""
+    """``[K]`` integers >= 0, equal for turns of a group that answer the same observation."""
     rewards: Tensor
     """``[M]``, float64, each episode's return."""
     outcomes: Tensor
@@ -120,10 +116,9 @@ class Batch:
     num_failed: int
     """Number of failed episodes. They are not in the batch."""
     num_empty: int
-    """Number of episodes without a sampled token. They count only in their group's baseline."""
+    """Number of episodes without a sampled token. They count only in the baseline."""
     num_masked: int
-    """Number of episodes that ``mask_truncated`` dropped. They count only in their group's
-    baseline."""
+    """Number of episodes that ``mask_truncated`` dropped. They count only in the baseline."""
 
     @property
     def num_tokens(self) -> int:
@@ -198,10 +193,7 @@ class Batch:
         ).whole_vocabulary()
 
     def per_episode(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Arrange values of tokens ``[N]`` in one row per episode; also returns the loss_mask.
-
-        ``[M, L]``.
-        """
+        """Values of tokens ``[N]`` in one row per episode, and their loss_mask. ``[M, L]`` each."""
         loss_mask = self._loss_mask()
         return x.new_zeros(loss_mask.shape).masked_scatter(loss_mask, x), loss_mask
 
@@ -277,10 +269,7 @@ class Batch:
 
 
 def _cut(units: Iterable[list[int]], rows: list[Integers], max_tokens: int) -> Iterator[list[int]]:
-    """Parts of ``units``, each with at most ``max_tokens`` padded tokens.
-
-    Longest rows come first.
-    """
+    """Parts of ``units``, longest rows first, each of at most ``max_tokens`` padded tokens."""
     part: list[int] = []
     for unit in units:
         if part and (len(part) + len(unit)) * len(rows[part[0]]) > max_tokens:
@@ -316,14 +305,10 @@ class _Tables:
     turn_values: list[float] = field(default_factory=list)
     turn_anchors: list[int] = field(default_factory=list)
     anchors: dict[tuple[int, str | None], int] = field(default_factory=dict)
-    """Number of each observation of a group. None stands for the first observation of its
-    episodes."""
+    """Number of each observation of a group. None is the first observation of its episodes."""
 
     def add_role(self, trajectory: Trajectory, role: str, group_id: int) -> None:
-        """Append a role's part of an episode.
-
-        The role earns the episode's shaping at its last turn.
-        """
+        """Append a role's part of an episode, with the episode's shaping at the last turn."""
         start = self.num_tokens
         if self.mask_truncated and trajectory.cut_for_length:
             self.num_episodes += 1

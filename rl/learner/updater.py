@@ -79,8 +79,7 @@ class Updater:
         self.num_skipped_updates = 0
         """Number of updates that had no token to train."""
         self.credit: tuple[Tensor, Tensor] | None = None
-        """The episode and the advantage of each token of the last update, or None if it had no
-        token."""
+        """Episode and advantage of each token of the last update, or None if it had no token."""
         own, values = algorithm.value.critic == "model", algorithm.uses_values
         self.model = ScoringModel(
             model, temperature, own, with_values=values, memory=memory, packing=packing
@@ -117,8 +116,7 @@ class Updater:
 
         Args:
             groups: the episodes of one update.
-            ptx_data: texts to imitate (``ptx_coef``). Each optimizer step trains an equal share of
-                them.
+            ptx_data: texts to imitate (``ptx_coef``), divided equally among the optimizer steps.
             version: version of the current weights, from which the ages of tokens are computed. If
                 None, the version of the newest token.
 
@@ -267,10 +265,7 @@ class Updater:
         return self._finish(batch, metrics)
 
     def state_dict(self) -> dict[str, Any]:
-        """State for a resumable run, besides the model's weights.
-
-        A resumed run is equal bit for bit.
-        """
+        """State for an exact resumed run, besides the model's weights."""
         return {
             "optimizer": self.optimizer.state_dict(),
             "generator": self._generator.get_state(),
