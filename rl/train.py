@@ -62,12 +62,7 @@ class Outcome:
 async def train(
     config: TrainConfig, host: Host = COMMAND, callbacks: Sequence[Callback] = ()
 ) -> Outcome:
-    """Train as ``config`` specifies.
-
-    Args:
-        config: the settings.
-        host: the process in which the run works.
-        callbacks: callbacks in addition to those that ``config`` names.
+    """Train as ``config`` specifies, in the process of ``host``, with additional callbacks.
 
     Raises:
         UsageError: a setting is wrong, or the folder holds another or a running run.
