@@ -26,6 +26,8 @@ class Snapshot:
     """
 
     tensors: dict[Key, Tensor]
+    numbers: dict[Key, int]
+    """AdamW's numbers of steps that are not tensors."""
     num_steps: int
 
 
@@ -76,7 +78,7 @@ class Optimizer:
                 decay = config.weight_decay if matrices else 0.0
                 groups.append({"params": chosen, "weight_decay": decay})
                 self._rates.append(config.critic_lr if of_critic else config.lr)
-        self._adamw = torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
+        self._adamw = _adamw(groups, config)
 
     @property
     def learning_rate(self) -> float:
@@ -159,7 +161,8 @@ class Optimizer:
         weights: dict[Key, Tensor] = {
             (WEIGHT, i): parameter.detach() for i, parameter in enumerate(self._parameters)
         }
-        return Snapshot(self._host.copies(weights | self._state()), self.num_steps)
+        numbers = {key: x for key, x in self._averages() if isinstance(x, int)}
+        return Snapshot(self._host.copies(weights | self._state()), numbers, self.num_steps)
 
     @torch.no_grad()
     def restore(self, snapshot: Snapshot) -> None:
@@ -173,6 +176,8 @@ class Optimizer:
                 stepped.copy_(saved)
             else:
                 self._adamw.state[stepped][name] = saved.to(stepped.device, copy=True)
+        for (name, i), number in snapshot.numbers.items():
+            self._adamw.state[self._stepped[i]][name] = number
         self.num_steps = snapshot.num_steps
         self.zero_grad()
 
@@ -195,11 +200,13 @@ class Optimizer:
             (COPY, i): stepped
             for i, (p, stepped) in enumerate(zip(self._parameters, self._stepped, strict=True))
             if stepped is not p
-        } | {
-            (name, i): average
-            for i, stepped in enumerate(self._stepped)
-            for name, average in self._adamw.state.get(stepped, {}).items()
-        }
+        } | {key: x for key, x in self._averages() if isinstance(x, Tensor)}
+
+    def _averages(self) -> Iterator[tuple[Key, Tensor | int]]:
+        """AdamW's state, by name and position of the parameter."""
+        for i, stepped in enumerate(self._stepped):
+            for name, value in self._adamw.state.get(stepped, {}).items():
+                yield (name, i), value
 
     def state_dict(self) -> dict[str, Any]:
         """Averages of gradients, number of steps, and the float32 copies, if any, by position."""
@@ -216,6 +223,15 @@ class Optimizer:
         self.num_steps = state["num_steps"]
         for i, copy in state["copies"].items():
             self._stepped[i].copy_(copy)
+
+
+def _adamw(groups: list[dict[str, Any]], config: OptimizerConfig) -> torch.optim.Optimizer:
+    if config.state_bits == 32:
+        return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
+    from bitsandbytes.optim import AdamW8bit
+
+    adamw: torch.optim.Optimizer = AdamW8bit(groups, lr=config.lr, betas=config.betas)
+    return adamw
 
 
 def _move_gradient(stepped: nn.Parameter, parameter: nn.Parameter) -> None:

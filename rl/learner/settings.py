@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
 from typing import Literal
 
@@ -36,6 +37,9 @@ class OptimizerConfig:
     """Decay rates of AdamW's averages of the gradient and of its square."""
     weight_decay: float = 0.0
     """Weight decay of matrices; biases and norms have none."""
+    state_bits: Literal[8, 32] = 32
+    """Bits of AdamW's averages. 8 (Dettmers et al. 2021, arXiv 2110.02861): 2 bytes a parameter
+    instead of 8; needs bitsandbytes: pip install 'turnwise[quantized]'."""
     max_grad_norm: float = 1.0
     """Maximum norm of the gradient over all parameters; larger gradients are scaled down."""
 
@@ -48,10 +52,13 @@ class OptimizerConfig:
             ("decay_steps", self.decay_steps, self.decay_steps >= 0, ">= 0"),
             ("betas", self.betas, all(0 <= b < 1 for b in self.betas), "two numbers in [0, 1)"),
             ("weight_decay", self.weight_decay, 0 <= self.weight_decay <= 1, "from 0 to 1"),
+            ("state_bits", self.state_bits, self.state_bits in (8, 32), "8 or 32"),
             ("max_grad_norm", self.max_grad_norm, self.max_grad_norm > 0, "above 0"),
         ):
             if not fine:
                 raise ValueError(f"{key} ({value}) must be {expected}")
+        if self.state_bits == 8 and importlib.util.find_spec("bitsandbytes") is None:
+            raise ValueError("state_bits (8) needs bitsandbytes: pip install 'turnwise[quantized]'")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
