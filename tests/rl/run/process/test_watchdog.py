@@ -28,8 +28,8 @@ activities = Activities()
 
 def work():
     print("begun", flush=True)
-    for _ in range(8):  # with room for a busy machine between two of them
-        end = time.process_time() + 0.25
+    for _ in range(40):  # with room for a busy machine between two of them
+        end = time.process_time() + 0.05
         while time.process_time() < end:
             sum(range(1000))
         activities.progressed("some work")
