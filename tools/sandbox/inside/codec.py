@@ -11,7 +11,6 @@ from __future__ import annotations
 import _socket
 import json
 import operator
-import socket
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -29,8 +28,17 @@ _WORD = (1 << 64) - 1
 _DICT = 1, 2, 2 / 3
 _SET = 10, 4, 3 / 5
 # Made once: `json.dumps` and `json.loads` do more work in each forked process.
-encode_json = json.JSONEncoder(separators=(",", ":")).encode
+_make_encoder: Any = json.encoder.c_make_encoder  # type: ignore[attr-defined]
+_encode_json = _make_encoder(
+    *(None, json.JSONEncoder().default, json.encoder.encode_basestring_ascii),
+    *(None, ":", ",", False, False, True),  # indent, separators, sorted, skip keys, allow NaN
+)
 _decode_json = json.JSONDecoder().raw_decode
+
+
+def encode_json(message: Any) -> str:
+    """``message`` as JSON; it contains itself nowhere."""
+    return "".join(_encode_json(message, 0))
 
 
 class CodecError(ValueError):
@@ -195,12 +203,12 @@ def unpack(body: bytes, raw_decode: Callable[[str], tuple[Any, int]] = _decode_j
     return message
 
 
-def send_message(channel: socket.socket, message: Any) -> None:
+def send_message(channel: _socket.socket, message: Any) -> None:
     """Send one frame on a blocking socket."""
     channel.sendall(pack(message))
 
 
-def receive_message(channel: socket.socket) -> Any:
+def receive_message(channel: _socket.socket) -> Any:
     """The next message of a blocking socket.
 
     Raises:

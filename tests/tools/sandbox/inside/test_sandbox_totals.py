@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tools.sandbox import Limits, Status
-from tools.sandbox.inside.supervisor import usage
+from tools.sandbox.inside.supervisor import processes, usage
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -194,6 +195,25 @@ async def test_a_bomb_gets_the_smallest_share_among_unix_sessions(either):
         limits=bounds,
     )
     assert result.stdout == "began\n19\n"
+
+
+async def test_a_bomb_gets_its_share_back_before_it_is_killed(monkeypatch):
+    refused, nices = [True, True, False], []
+
+    def set_share(proc_fd, pid, nice):
+        if pid == 4:
+            raise ProcessLookupError
+        if refused.pop(0):
+            raise BlockingIOError
+        nices.append((proc_fd, pid, nice))
+
+    monkeypatch.setattr(processes.kernel_limits, "set_share", set_share)
+    monkeypatch.setattr(processes.process_tree, "namespace_members", lambda: [4, 7])
+    monkeypatch.setattr(processes.os, "kill", lambda *_: nices.append("killed"))
+    monkeypatch.setattr(processes, "reap", lambda *_: None)
+    config = SimpleNamespace(isolation="namespaces", proc_fd=9)
+    processes.kill_everything(config, SimpleNamespace(shares_little=True))
+    assert nices == [(9, 7, 0), "killed"]
 
 
 @pytest.mark.parametrize(

@@ -37,36 +37,32 @@ class OutOfMemoryScore:
         os.close(self._fd)
 
 
-def minimize_share(proc_fd: int, pidfd: int) -> bool:
-    """Give the Unix session of a process the smallest share of the processor.
+def set_share(proc_fd: int, pid: int, nice: int) -> None:
+    """Set the share of the processor that the Unix session of a process gets, as a niceness.
 
     If the scheduler shares the processor among sessions (autogroup), niceness and scheduling
-    policies count only within a session.
+    policies of processes count only within a session.
 
     Args:
         proc_fd: a /proc that may be written to, of any pid namespace that has the process.
-        pidfd: descriptor of the process.
+        pid: the process.
+        nice: 0 for an equal share, up to 19 for the smallest.
 
-    Returns:
-        Whether this is done, or cannot be done; False: the kernel currently allows no change.
+    Raises:
+        BlockingIOError: the kernel allows one change in 0.1 s.
+        OSError: the process has ended, or the kernel has no autogroup.
     """
+    pidfd = os.pidfd_open(pid)
     try:
-        pid = _pid(procfs.read(f"self/fdinfo/{pidfd}", folder=proc_fd))
-        fd = os.open(f"{pid}/autogroup", os.O_WRONLY, dir_fd=proc_fd)
-        try:
-            os.write(fd, b"19")
-        finally:
-            os.close(fd)
-    except BlockingIOError:
-        return False
-    except OSError:  # the kernel has no autogroup, or the process has ended
-        return True
-    return True
-
-
-def _pid(text: bytes) -> int:
-    """The process of a pidfd, as its file in fdinfo shows it."""
-    return int(text.split(b"\nPid:", 1)[1].split(maxsplit=1)[0])
+        text = procfs.read(f"self/fdinfo/{pidfd}", folder=proc_fd)
+    finally:
+        os.close(pidfd)
+    there = text.split(b"\nPid:", 1)[1].split(maxsplit=1)[0].decode()
+    fd = os.open(f"{there}/autogroup", os.O_WRONLY, dir_fd=proc_fd)
+    try:
+        os.write(fd, b"%d" % nice)
+    finally:
+        os.close(fd)
 
 
 def task_limit(config: Config) -> int:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
-from tools.sandbox.inside import fd_passing, frames, kernel, namespaces
+from tools.sandbox.inside import codec, fd_passing, frames, kernel, namespaces
 from tools.sandbox.inside.codec import encode_json, receive_exactly, unpack
 from tools.sandbox.inside.config import Config
 from tools.sandbox.inside.program import main as program
@@ -32,6 +32,9 @@ _REHEARSAL = {
     **{"memory_mb": 64, "disk_mb": 1, "cpu_s": 1, "total_cpu_s": 1.0, "processes": 1},
     **{"output_kb": 1, "wall_s": 1.0, "returned_kb": 1},
 }
+
+
+_VALUE = [1, 2.5, "a", None, (True,), {"b": {3}}]
 
 
 class _Stopped(BaseException):
@@ -80,6 +83,8 @@ def warm_up(config: Config) -> None:
         message, fds = fd_passing.receive(mine, 16, 2)
         request = unpack(message + receive_exactly(mine, len(text) - len(message)))
         child.status = 0
+        codec.send_message(theirs, ["value", codec.encode(_VALUE), 1])
+        codec.decode(codec.receive_message(mine)[1])
         guard = watchdog.Watchdog(config, WorkDir("/", None, private=True), request, child)
         for fd in (*fds, inputs[0], outputs[1], errors[1]):
             os.close(fd)

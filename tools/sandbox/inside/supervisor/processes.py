@@ -16,13 +16,15 @@ from typing import Any
 
 from tools.sandbox.inside import codec
 from tools.sandbox.inside.config import Config
-from tools.sandbox.inside.supervisor import process_tree, usage
+from tools.sandbox.inside.supervisor import kernel_limits, process_tree, usage
 
 _SCHEDULED = 2
 """The clock of a process that counts the time that the scheduler gave it; see
 clock_getcpuclockid(3)."""
 _PIPE_CHUNK = 1 << 16
 _MAX_REAPED = 64
+_PATIENCE_S = 0.5
+"""Seconds to wait until the kernel allows a change of the share."""
 _MAX_CHUNKS = 32
 """Chunks per drain: more than a pipe holds, so that all earlier output is read."""
 
@@ -75,6 +77,8 @@ class Child:
     stderr: Stream
     status: int | None = None
     """Wait status of the process, once it is reaped."""
+    shares_little: bool = False
+    """Whether the run has the smallest share of the processor, as a fork bomb."""
     cpu_s: float = 0.0
     max_rss_kb: int = 0
 
@@ -133,6 +137,8 @@ def paused(members: Callable[[], list[int]]) -> Iterator[list[int]]:
 def kill_everything(config: Config, child: Child) -> None:
     """Kill every process of the run and wait until all are gone."""
     if config.isolation == "namespaces":
+        if child.shares_little:
+            _restore_share(config)
         # One atomic pass over this pid namespace: no fork slips through.
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)
@@ -150,6 +156,23 @@ def kill_everything(config: Config, child: Child) -> None:
         if not process_tree.descendants():
             return
         time.sleep(0.0005)
+
+
+def _restore_share(config: Config) -> None:
+    """Give a run its equal share of the processor, because its processes need time to die."""
+    until = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < until:
+        for pid in process_tree.namespace_members():
+            try:
+                kernel_limits.set_share(config.proc_fd, pid, 0)
+            except BlockingIOError:
+                break
+            except OSError:  # it has ended, or is hidden
+                continue
+            return
+        else:
+            return
+        time.sleep(_PATIENCE_S / 50)
 
 
 def report(

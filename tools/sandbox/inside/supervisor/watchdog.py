@@ -77,7 +77,6 @@ class Watchdog:
         self._running = 0
         self._bomb = False
         self._proc_fd = config.proc_fd
-        self._shares_little = False
         self._events = config.group_events_fd
         self._kills = self._group_kills()
         self._held: dict[int, tuple[int, int]] = {}
@@ -217,8 +216,10 @@ class Watchdog:
         steady, self._running = min(running, self._running), running  # ignores short peaks
         if steady >= self._processes and steady > _PROCESSORS:
             self._bomb = True
-        if self._bomb and not self._shares_little and self._proc_fd >= 0:
-            self._shares_little = kernel_limits.minimize_share(self._proc_fd, self._child.pidfd)
+        if self._bomb and not self._child.shares_little and self._proc_fd >= 0:
+            with contextlib.suppress(OSError):  # the next check tries again
+                kernel_limits.set_share(self._proc_fd, self._child.pid, _MAX_NICE)
+                self._child.shares_little = True
         if steady > 1:
             steps = math.ceil(math.log(steady, _WEIGHT_OF_NICE))
             self._nice = max(self._nice, min(self._first_nice + steps, _MAX_NICE))
