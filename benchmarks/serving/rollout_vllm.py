@@ -159,7 +159,7 @@ class Bench:
 
     @property
     def url(self) -> str:
-        """Where the server listens."""
+        """The URL at which the server listens."""
         url: str = self.policy.facts()["urls"][0]  # type: ignore[index]
         return url
 

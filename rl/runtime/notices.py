@@ -8,7 +8,7 @@ from rl.settings.run import RunConfig
 
 
 def rules_twice(config: RunConfig) -> list[str]:
-    """A notice if a published prompt's rules and the environment's are in one prompt."""
+    """A notice if prompts contain both a published prompt's rules and the environment's."""
     name = config.chat.template
     if name not in TEMPLATES or not getattr(config.env.options, "instructions", False):
         return []
@@ -19,7 +19,7 @@ def rules_twice(config: RunConfig) -> list[str]:
 
 
 def no_tools(config: RunConfig, renderer: Renderer) -> list[str]:
-    """A notice if the chat template, which should carry tool calls, does not support tools."""
+    """A notice if tool calls follow the chat template, but the template supports no tools."""
     if getattr(config.env.options, "syntax", "") != "chat" or renderer.takes_tools:
         return []
     return [
