@@ -1,6 +1,6 @@
 """Tools that agents call, and the services behind them.
 
-``@tools.tool`` makes a tool from a function; ``tools.make("search", ...)`` makes one by name.
+``@tools.tool`` makes a tool from a function. ``tools.make("search", ...)`` makes a tool by name.
 """
 
 from tools.function import FunctionTool, tool

@@ -1,9 +1,8 @@
 """Calls of arbitrary tools in a syntax: instructions for the model, and parsing.
 
-A syntax has special forms for the tools it was made for (``Syntax.tools``). Other tools are called
-in the syntax's general form: between tags with the tool's name, in a fenced block that starts with
-the name, or as JSON. In tags and blocks, a tool with one argument takes it as text; other tools
-take JSON.
+A syntax has special forms for some tools (``Syntax.tools``). Other tools are called in the syntax's
+general form: between tags with the tool's name, in a fenced block that starts with the name, or as
+JSON. In tags and blocks, a tool with one argument takes it as text, and other tools take JSON.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from tools.tool import Tool
 
 _TAG = re.compile(r"[A-Za-z][\w-]*")
 _RESERVED = ("think", "answer", "result", "information", "interpreter", "code")
-"""Tags with a meaning in some syntax."""
+"""Tags that have a meaning in some syntax."""
 _CONTENT = "content"
 """Name of the argument in which the parsers of ``tools.syntax`` return a call's content."""
 
@@ -56,7 +55,7 @@ def with_tools(syntax: Syntax, tools: Mapping[str, Tool]) -> Syntax:
 
 
 def tool_rules(syntax: Syntax, tools: Mapping[str, Tool]) -> str:
-    """Instructions in a system message for tools without a special form in ``syntax``."""
+    """Instructions for a system message, about tools that have no special form in ``syntax``."""
     others = [tool for name, tool in tools.items() if name not in syntax.tools]
     if syntax.form == "chat":
         return ""
@@ -106,7 +105,7 @@ def _rule(syntax: Syntax, tool: Tool) -> str:
 
 
 def _only(tool: Tool) -> str | None:
-    """The only argument of a tool; None if it has none or several."""
+    """The only argument of a tool, or None if it has none or several."""
     properties = tool.parameters.get("properties", {})
     return next(iter(properties)) if len(properties) == 1 else None
 
@@ -122,7 +121,7 @@ def _type(part: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
 
 
 def _first(parsers: list[Parser]) -> Parser:
-    """A parser that returns the call which several parsers' calls complete first."""
+    """A parser that returns, of the calls that several parsers find, the one that ends first."""
 
     def parse(text: str) -> Call | None:
         found = [call for parser in parsers if (call := parser(text)) is not None]

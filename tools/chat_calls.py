@@ -29,7 +29,7 @@ _DECODER = json.JSONDecoder()
 
 
 def chat_calls(text: str) -> list[Call]:
-    """All calls in a message, in order; a malformed call has an error."""
+    """All calls in a message, in order. A malformed call has an error."""
     if "<tool_call>" in text:
         return [_hermes(found) for found in _HERMES.finditer(text)]
     if MISTRAL in text:
@@ -61,7 +61,7 @@ CHAT = Syntax(
     form="chat",
     find_all=chat_calls,
 )
-"""The model's own format: its chat template renders the tools, calls and results."""
+"""The model's own format, in which the chat template renders the tools, calls and results."""
 
 
 def _hermes(found: re.Match[str]) -> Call:
@@ -103,7 +103,7 @@ def _llama(text: str) -> Iterator[Call]:
 
 
 def _decoded(text: str, at: int) -> tuple[Any, int]:
-    """The JSON value at an index, and its end; None and the text's end if there is no value."""
+    """The JSON value at an index, and its end. None and the text's end if there is no value."""
     at += len(text[at:]) - len(text[at:].lstrip())
     try:
         return _DECODER.raw_decode(text, at)

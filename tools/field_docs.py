@@ -35,7 +35,7 @@ def field_docs(config_type: type[Any]) -> dict[str, str]:
 
 
 def _body(kind: type[Any]) -> list[ast.stmt]:
-    """The statements of a class; none without source code."""
+    """The statements of a class. Empty if its source code is not available."""
     known = _classes(kind.__module__)
     if kind.__qualname__ in known:
         return known[kind.__qualname__]
@@ -48,9 +48,9 @@ def _body(kind: type[Any]) -> list[ast.stmt]:
 
 @lru_cache(maxsize=64)
 def _classes(module: str) -> Mapping[str, list[ast.stmt]]:
-    """A module's top-level classes by name; the module is parsed once.
+    """A module's top-level classes by name. The module is parsed once.
 
-    A name with two definitions is left out, because its class is ambiguous.
+    A name with two definitions is left out, because it is ambiguous.
     """
     if module == "__main__":
         return {}

@@ -31,10 +31,11 @@ class FunctionTool(Tool):
 
     Args:
         function: plain or async; returns a ``str`` or a :class:`ToolResult`.
-        name: the tool's name; None: the function's name.
-        blocking: True runs a plain function in a thread, so that it does not block the event loop.
+        name: the tool's name, or None for the function's name.
+        blocking: whether to run a plain function in a thread, so that it does not block the event
+            loop.
         limits: limits of each call.
-        cost: cost of a successful call in the tool's own unit; a result's own cost is added.
+        cost: cost of a successful call in the tool's own unit. A result's own cost is added to it.
 
     Raises:
         ValueError: an annotation or a description is missing, a parameter's kind or the return type
@@ -130,7 +131,7 @@ class FunctionTool(Tool):
         return ToolResult(f"Error: {message}", error=message)
 
     def _explain(self, error: Any) -> str:
-        """Pydantic's errors in one line for the model."""
+        """Describe pydantic's errors in one line for the model."""
         found = "; ".join(
             f"{'.'.join(str(part) for part in issue['loc'])}: {issue['msg']}"
             for issue in error.errors()
@@ -203,7 +204,7 @@ class FunctionTool(Tool):
 
 
 def _is_cancelled() -> bool:
-    """Whether this task was cancelled by others."""
+    """Whether another task cancelled this one."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

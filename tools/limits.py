@@ -1,4 +1,4 @@
-"""Limits of calls of tools and judges: timeout, retries, concurrency."""
+"""Limits of calls of tools and judges: timeout, retries and concurrency."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tools.tool import ToolFailure
 T = TypeVar("T")
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
-"""First and longest wait between attempts in seconds; a random share of up to 100% is added."""
+"""Seconds of the first and of the longest wait between attempts. A random share of up to 100% is
+added."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,11 +24,13 @@ class CallLimits:
     """Limits of one call."""
 
     timeout_s: float | None = None
-    """Seconds per attempt; None: only the caller's deadline for all attempts applies."""
+    """Seconds that one attempt may take. If None, only the caller's deadline for all attempts
+    applies."""
     retries: int = 0
-    """Number of further attempts after a retryable failure."""
+    """Maximum number of further attempts after a retryable failure."""
     max_concurrent: int | None = None
-    """Concurrent attempts in one event loop; further calls queue. None: unlimited."""
+    """Maximum number of concurrent attempts in one event loop, or None for no limit. Further calls
+    wait in a queue."""
 
     def __post_init__(self) -> None:
         if self.timeout_s is not None and not self.timeout_s > 0:
@@ -39,10 +42,10 @@ class CallLimits:
 
 
 class LimitedCalls:
-    """Calls of one service, with its limits.
+    """Calls one service within its limits.
 
     Args:
-        who: the service's name in messages: "tool 'search'".
+        who: the service's name in messages, such as "tool 'search'".
         limits: limits of each call.
     """
 
@@ -56,12 +59,12 @@ class LimitedCalls:
         )
 
     async def run(self, attempt: Callable[[], Awaitable[T]], deadline_s: float | None) -> T:
-        """The result of the first successful attempt.
+        """Repeat ``attempt`` until it succeeds, and return its result.
 
         Args:
             attempt: starts one attempt.
-            deadline_s: seconds for all attempts and the waits before and between them; None if
-                the caller has a deadline of its own.
+            deadline_s: seconds for all attempts and all waits, or None if the caller has its own
+                deadline.
 
         Raises:
             ToolFailure: the last attempt's failure, or a missed deadline (retryable).

@@ -1,4 +1,4 @@
-"""The owner of a service call: shared services serve their owners in turn."""
+"""The owner of a service call. Shared services serve their owners in turn."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _owner: ContextVar[Hashable | None] = ContextVar("owner", default=None)
 
 @contextmanager
 def acting_for(owner: Hashable) -> Iterator[None]:
-    """Calls in the context, and in tasks created there, belong to ``owner``: an episode's name."""
+    """Set the owner, an episode's name, of calls in the context and in tasks created there."""
     token = _owner.set(owner)
     try:
         yield
@@ -21,6 +21,6 @@ def acting_for(owner: Hashable) -> Iterator[None]:
 
 
 def current_owner() -> Hashable:
-    """The owner of calls; without ``acting_for``, each task is its own owner."""
+    """The owner of calls. Outside ``acting_for``, each task is its own owner."""
     owner = _owner.get()
     return asyncio.current_task() if owner is None else owner

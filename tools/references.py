@@ -1,4 +1,4 @@
-"""A user's own functions and classes, by file or module: ``agent.py:play``, ``package.mod:Env``."""
+"""A user's own functions and classes by file or module: ``agent.py:play``, ``package.mod:Env``."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from types import ModuleType
 from typing import Any
 
 importing: ContextVar[ModuleType | None] = ContextVar("importing", default=None)
-"""The module of the user's file during its import; it owns the names that it registers."""
+"""The module of the user's file while it is imported. It owns the names that it registers."""
 
 _REFERENCE = re.compile(r"(?P<module>[^\s:]+\.py|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<name>\w+)")
 
 
 class ReferenceFailure(ImportError):
-    """Raised when a user's file or module cannot be imported; the message has one line."""
+    """Raised when a user's file or module cannot be imported. The message has one line."""
 
 
 def is_reference(text: str) -> bool:
@@ -31,14 +31,14 @@ def is_reference(text: str) -> bool:
 
 
 def load_function(reference: str, key: str) -> Callable[..., Any]:
-    """The function of a reference.
+    """The function to which a reference refers.
 
     Args:
         reference: ``file.py:function`` or ``package.module:function``.
-        key: the setting that holds it, for messages.
+        key: name of the setting, for messages.
 
     Raises:
-        ValueError: there is no such file, module or function, or it fails to import.
+        ValueError: the file, module or function does not exist, or fails to import.
     """
     match = _REFERENCE.fullmatch(reference)
     assert match is not None, "ask is_reference first"
@@ -57,13 +57,14 @@ def load_function(reference: str, key: str) -> Callable[..., Any]:
 
 
 def load_module(name: str) -> ModuleType:
-    """A module by its name, or by the path of its file, which ends in ``.py``.
+    """Import a module by its name, or by the path of its file, which ends in ``.py``.
 
-    A file is imported once, and again when it has changed. Modules beside it can be imported: its
-    folder comes last on ``sys.path``.
+    A file is imported once, and again when it has changed. Its folder is added at the end of
+    ``sys.path``, so that the file can import modules beside it.
 
     Raises:
-        ReferenceFailure: there is none, or it fails to import; names the exception, file and line.
+        ReferenceFailure: there is no such module, or it fails to import. The message names the
+            exception, file and line.
     """
     try:
         return _from_file(name) if name.endswith(".py") else importlib.import_module(name)
@@ -81,7 +82,7 @@ def module_name(path: Path) -> str:
 
 
 def source_of(text: str) -> Path | None:
-    """The file of a reference's function; None if the text is no reference or has no file."""
+    """The file of a reference's function, or None if the text is no reference or has no file."""
     match = _REFERENCE.fullmatch(text)
     if match is None:
         return None
@@ -100,7 +101,7 @@ def takes(function: Callable[..., Any], name: str) -> bool:
 
 
 _versions: dict[str, tuple[int, int]] = {}
-"""Time and size of each imported file, by module name."""
+"""Modification time and size of each imported file, by module name."""
 
 
 def _from_file(name: str) -> ModuleType:
@@ -136,7 +137,7 @@ def _from_file(name: str) -> ModuleType:
 
 
 def _place(error: BaseException, name: str) -> str:
-    """The file and line of a failed import; "" if no file of the user is involved."""
+    """The file and line of a failed import, or "" if no file of the user is involved."""
     if isinstance(error, SyntaxError):
         return ""  # The message of a SyntaxError ends with both.
     stack = traceback.extract_tb(error.__traceback__)

@@ -1,4 +1,4 @@
-"""``tools.make``: tools by name, built in or from plug-ins."""
+"""``tools.make``: tools by name, whether built in or from plug-ins."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ def names() -> list[str]:
 
 
 def replaced() -> int:
-    """Number of times that a newer version replaced a tool; caches of tools depend on it."""
+    """Number of times that a newer version replaced a tool. Caches of tools depend on it."""
     return _registry.replaced
 
 
 def make(name: str, **options: Any) -> Tool:
-    """The tool called ``name``: ``tools.make("search", retriever=library, top_n=3)``.
+    """Make the tool called ``name``: ``tools.make("search", retriever=library, top_n=3)``.
 
     Args:
         name: one of :func:`names`.
-        options: arguments of its factory.
+        options: arguments of the tool's factory.
 
     Raises:
-        UnknownNameError: no such tool.
+        UnknownNameError: there is no such tool.
         PluginImportError: the tool's plug-in fails to import.
-        TypeError: no such option, or the registered object makes no tool.
+        TypeError: the tool has no such option, or the registered object makes no tool.
     """
     found = _registry.get(name)
     if isinstance(found, Tool):
@@ -57,16 +57,18 @@ def make(name: str, **options: Any) -> Tool:
 
 
 def make_tools(text: str, key: str = "tools") -> dict[str, Tool]:
-    """The tools that a text such as ``calculator, lookup(limit=3)`` names, by tool name.
+    """Make the tools that a text such as ``calculator, lookup(limit=3)`` names.
+
+    Returns them by name.
 
     Args:
         text: registered names separated by commas, each with options in parentheses if needed.
         key: the setting with this value, for messages.
 
     Raises:
-        ValueError: the text is malformed, an option is wrong, or two tools have one name.
+        ValueError: the text is malformed, an option is wrong, or two tools have the same name.
         UnknownNameError: a name is not registered.
-        PluginImportError: the plug-in that owns a name fails to import.
+        PluginImportError: the plug-in that registers a name fails to import.
     """
     made: dict[str, Tool] = {}
     try:

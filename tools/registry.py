@@ -1,8 +1,8 @@
-"""Names for things that plug in: tools, environments and rewards share this one mechanism.
+"""Registries of objects by name: tools, environments, rewards and others share this mechanism.
 
-A plug-in is a Python entry point in one of the groups ``turnwise.tools``, ``turnwise.envs`` and
-``turnwise.rewards``. It is imported when it is asked for by name, never before, so a broken one
-breaks only itself.
+A plug-in is a Python entry point in a group such as ``turnwise.tools``, ``turnwise.envs`` or
+``turnwise.rewards``. It is imported only when its name is used, so a broken plug-in affects no
+other name.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class PluginImportError(ImportError):
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that ``name`` may stand for; None if none is similar.
+    """The known name that is most similar to ``name``, or None if none is similar.
 
-    A name may be short for a known one: ``vllm`` for ``vllm-server``.
+    A name may be short for a known one, as ``vllm`` is for ``vllm-server``.
     """
     known = list(known)
     longer = [k for k in known if len(name) > 2 and k.startswith(f"{name}-")]
@@ -44,12 +44,12 @@ def closest(name: str, known: Iterable[str]) -> str | None:
 
 
 class Registry:
-    """Objects by name: registered in this process, or advertised by an installed entry point.
+    """Objects by name, registered in this process or advertised by an installed entry point.
 
     Args:
-        kind: what is registered, for messages ("tool", "environment").
-        group: the entry-point group that installed distributions advertise under.
-        form: what a name must match; None: any.
+        kind: kind of the registered objects, for messages ("tool", "environment").
+        group: the entry-point group in which installed distributions advertise objects.
+        form: pattern that a name must match, or None for any name.
     """
 
     def __init__(self, kind: str, group: str, form: re.Pattern[str] | None = None) -> None:
@@ -58,22 +58,22 @@ class Registry:
         self.form = form
         self._objects: dict[str, Any] = {}
         self._files: dict[str, ModuleType] = {}
-        """The module of the user's file that registered a name, by name."""
+        """Modules of users' files, by the names that they registered."""
         self._lazy: dict[str, metadata.EntryPoint] = {}
         self._contested: dict[str, list[str]] = {}
-        """The distributions that advertise different objects under one name, by name."""
+        """Distributions that advertise different objects under the same name, by that name."""
         self._scanned = False
         self.replaced = 0
         """Number of times that a newer version replaced an object."""
 
     def register(self, name: str, target: Any) -> None:
-        """Register an object in this process; ``"module:attribute"`` is imported at first use.
+        """Register an object in this process. ``"module:attribute"`` is imported at first use.
 
-        A file that is imported again, and a notebook's cell that is run again, replace what they
-        registered before.
+        A file that is imported again, or a notebook's cell that is run again, replaces the objects
+        that it registered before.
 
         Raises:
-            ValueError: the name belongs to something else, or the text is not of that form.
+            ValueError: another object has the name, or the text does not have that form.
         """
         if isinstance(target, str):
             if target.count(":") != 1:
@@ -100,7 +100,7 @@ class Registry:
 
         Raises:
             UnknownNameError: the name is not registered.
-            PluginImportError: it fails to import, or two distributions claim the name.
+            PluginImportError: the object fails to import, or two distributions advertise the name.
         """
         if name not in self._objects:
             if name not in self._lazy:
@@ -116,13 +116,13 @@ class Registry:
         return self._objects[name]
 
     def owner(self, name: str) -> str:
-        """The distribution that advertises a name; "" if it was registered in this process."""
+        """The distribution that advertises a name, or "" if it was registered in this process."""
         self._scan()
         found = self._lazy.get(name)
         return found.dist.name if found is not None and found.dist is not None else ""
 
     def unknown(self, name: str, known: Iterable[str]) -> UnknownNameError:
-        """The error for a name that is not among ``known``."""
+        """The exception for a name that is not among ``known``."""
         known = list(known)
         hint = closest(name, known)
         meant = f" Did you mean {hint!r}?" if hint else ""
@@ -145,7 +145,10 @@ class Registry:
         return f"{self.kind} {name!r} is registered already: choose another name"
 
     def _scan(self) -> None:
-        """Read the entry points of installed distributions, once; names of this process win."""
+        """Read the entry points of installed distributions, once.
+
+        Names of this process take precedence.
+        """
         if self._scanned:
             return
         self._scanned = True
@@ -180,7 +183,7 @@ def build(kind: str, name: str, factory: Any, options: Mapping[str, Any]) -> Any
     """Call the factory registered as ``name`` with these options.
 
     Raises:
-        TypeError: it cannot be called, has no such option, or lacks one.
+        TypeError: the factory cannot be called, has no such option, or lacks a required one.
     """
     if not callable(factory):
         what = f"neither a {kind.capitalize()} nor something that makes one"
@@ -206,7 +209,7 @@ def _cell_name(target: Any) -> str | None:
 
 
 def _listed(names: Iterable[str]) -> str:
-    """The names, sorted; a family with many members (``family/name``) shows only their number."""
+    """The names, sorted. For a family with many members (``family/name``), only their number."""
     families = Counter(name.split("/")[0] for name in names if "/" in name)
     large = {family: count for family, count in families.items() if count > _MOST_LISTED}
     shown = [name for name in names if name.split("/")[0] not in large]

@@ -20,11 +20,12 @@ class Call:
     tool: str
     arguments: Mapping[str, Any]
     end: int
-    """Index at which the call ends in the text; the rest of the text is ignored."""
+    """Index at which the call ends in the text. The rest of the text is ignored."""
     error: str | None = None
-    """Message for the model about a malformed call; ``tool`` and ``arguments`` are then empty."""
+    """Message for the model about a malformed call, or None. ``tool`` and ``arguments`` are empty
+    for a malformed call."""
     as_texts: bool = False
-    """Whether arguments are unparsed texts; ``typed_call`` parses them by the tool's schema."""
+    """Whether arguments are unparsed texts, which ``typed_call`` parses by the tool's schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,22 +34,24 @@ class Syntax:
 
     name: str
     stop: tuple[str, ...]
-    """Stop strings: generation halts where a call is complete."""
+    """Stop strings, at which generation halts because a call is complete."""
     parse: Callable[[str], Call | None]
-    """The first complete call in a text, or None."""
+    """Returns the first complete call in a text, or None."""
     wrap: Callable[[str], str]
-    """The inserted text for a result."""
+    """Returns the text to insert for a result."""
     continues: bool
-    """True: the result continues the model's message; False: the result is a separate message."""
+    """Where a result goes. True: into the model's message, which then continues. False: into a
+    separate message."""
     tools: tuple[str, ...]
-    """Tools with a form of their own in this syntax; ``tools.calls`` handles the others."""
+    """Tools that have a special form in this syntax. ``tools.calls`` handles the others."""
     form: Literal["tags", "fence", "json", "chat"] = "tags"
     """The form of calls of all other tools."""
     find_all: Callable[[str], list[Call]] | None = None
-    """All calls in a message, if one may hold several; None: only the first call counts."""
+    """Returns all calls in a message, if one may hold several. If None, only the first call
+    counts."""
 
     def calls(self, text: str) -> list[Call]:
-        """The calls to make for a text, in order."""
+        """The calls that a text makes, in order."""
         if self.find_all is not None:
             return self.find_all(text)
         call = self.parse(text)
@@ -65,13 +68,13 @@ _CLOSING_FENCE = re.compile(r"^```[ \t]*$\n?", re.MULTILINE)
 def tagged_call(
     tag: str, closed_by: str = "", *, tool: str, argument: str
 ) -> Callable[[str], Call | None]:
-    """A parser of ``<tag>text</tag>``: a call of one tool with one argument, the text, stripped.
+    """Make a parser of ``<tag>text</tag>``, a call of one tool whose only argument is the text.
 
     A closing tag without an opening tag before it is a call with an empty argument.
 
     Args:
         tag: name in the opening tag.
-        closed_by: name in the closing tag; "": ``/tag``.
+        closed_by: name in the closing tag, or "" for ``/tag``.
         tool: the tool's name.
         argument: the argument's name.
     """
@@ -109,7 +112,7 @@ def fenced_call(arguments: Mapping[str, str]) -> Callable[[str], Call | None]:
     """A parser of fenced blocks whose first line names a tool.
 
     Args:
-        arguments: by tool, the argument that gets a block's content.
+        arguments: name of the argument that gets a block's content, by tool.
     """
     known = ", ".join(arguments)
 
@@ -137,7 +140,7 @@ RE_SEARCH = Syntax(
     continues=True,
     tools=("search",),
 )
-"""ReSearch (arXiv:2503.19470): the result follows the query inside the same message."""
+"""ReSearch's syntax (arXiv:2503.19470): the result follows the query inside the same message."""
 
 R1_SEARCHER = Syntax(
     name="r1-searcher",
@@ -147,9 +150,9 @@ R1_SEARCHER = Syntax(
     continues=True,
     tools=("search",),
 )
-"""R1-Searcher (arXiv:2503.05592), with line breaks as in its experience_maker.py.
+"""R1-Searcher's syntax (arXiv:2503.05592), with line breaks as in its experience_maker.py.
 
-Its tags are plain text here: no text is a special token.
+Its tags are plain text here, because no text becomes a special token.
 """
 
 SEARCH_R1 = Syntax(
@@ -160,10 +163,10 @@ SEARCH_R1 = Syntax(
     continues=True,
     tools=("search",),
 )
-"""Search-R1 (arXiv:2503.09516)."""
+"""Search-R1's syntax (arXiv:2503.09516)."""
 
 FENCED_ARGUMENTS = {"search": "query", "python": "code"}
-"""The argument that a block of each tool holds."""
+"""Name of the argument that a fenced block holds, by tool."""
 
 FENCED = Syntax(
     name="fenced",
@@ -186,7 +189,7 @@ JSON_CALL = Syntax(
     tools=(),
     form="json",
 )
-"""Hermes' and Qwen's: a call in JSON, and the response in a separate message."""
+"""The syntax of Hermes and Qwen: a call in JSON, and the response in a separate message."""
 
 
 def _without_fence(call: Call | None) -> Call | None:

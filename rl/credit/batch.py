@@ -51,7 +51,7 @@ class MicroBatch:
     support: Support | None = None
     """Sampling support of each token, or None for the whole vocabulary."""
     layout: Layout | None = None
-    """Layout of the packed row; None: the rows are padded."""
+    """Layout of the packed row, or None if the rows are padded."""
 
     @property
     def num_tokens(self) -> int:
@@ -217,7 +217,7 @@ class Batch:
 
         Args:
             max_tokens: maximum tokens of a micro-batch.
-            episodes: ``[M]`` booleans, the episodes to include. None: all.
+            episodes: ``[M]`` booleans, the episodes to include; all if None.
             whole: whether all rows of an episode are in one micro-batch.
             packed: whether each micro-batch is one packed row (``rl.packing``).
         """

@@ -71,7 +71,7 @@ def prepare(model: PreTrainedModel) -> str | None:
 
 
 def longest_row(model: PreTrainedModel) -> int | None:
-    """Tokens of the longest sequence that ``model`` reads as a whole; None: there is no limit.
+    """Tokens of the longest sequence that ``model`` reads as a whole, or None without a limit.
 
     In longer sequences, layers with a window read only their newest tokens, which the attention of
     packed rows does not.
@@ -160,7 +160,7 @@ def _by_lengths(
 
 
 def _difference(model: PreTrainedModel) -> str | None:
-    """Why packed hidden states of ``model`` are wrong; None: they are right."""
+    """The reason why packed hidden states of ``model`` are wrong, or None if they are right."""
     global _variable_length
     reason = _measured(model)
     if reason is not None and model.device.type == "cuda" and _variable_length:

@@ -212,7 +212,7 @@ class RunFolder:
         Args:
             step: the step.
             groups: the step's episodes.
-            keep: number of newest steps whose episodes stay, including this one; 0: all.
+            keep: number of newest steps whose episodes stay, including this one; 0 keeps all.
         """
         path = self._episodes(step)
         with writing(path):

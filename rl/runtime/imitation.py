@@ -53,7 +53,7 @@ async def imitate(
         batch_size: conversations per step; each comes once per pass, in a new order per pass.
         seed: seed of the order.
         on_step: called with (step, loss) after each step; returns whether to continue.
-        thread: computes the steps; None: a new thread, on one core.
+        thread: the thread that computes the steps, or None for a new one that uses one core.
 
     Returns:
         The loss of each step, in nats per token.

@@ -1,4 +1,7 @@
-"""The ``calculator`` tool: exact arithmetic on rationals by a parser of its own; nothing is run."""
+"""The ``calculator`` tool: exact arithmetic on rational numbers.
+
+Expressions are parsed, never executed.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,13 @@ from tools.function import tool
 from tools.tool import BadArguments, Tool, ToolResult
 
 MAX_CHARS = 1000
-"""Characters of an expression."""
+"""Maximum number of characters in an expression."""
 MAX_DEPTH = 50
-"""Parentheses, signs and exponents inside one another."""
+"""Maximum nesting of parentheses, signs and exponents."""
 MAX_BITS = 10_000
-"""Of a numerator or denominator: some 3000 digits."""
+"""Maximum number of bits in a numerator or denominator, about 3000 digits."""
 NUM_DIGITS = 10
-"""Decimals shown of a number that is no integer."""
+"""Number of decimals to show for a number that is not an integer."""
 
 _TOKEN = re.compile(r"\s*(?:(\d+(?:\.\d+)?|\.\d+)|(\*\*|[-+*/^()]))", re.ASCII)
 _SPELLINGS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-"})
@@ -38,7 +41,7 @@ def calculator_tool() -> Tool:
 
 
 def show(value: Fraction) -> str:
-    """An integer as it is; any other number as a fraction and in decimals."""
+    """Format a value: an integer unchanged, any other number as a fraction and as a decimal."""
     if value.denominator == 1:
         return str(value)
     scaled = round(abs(value) * 10**NUM_DIGITS)
@@ -50,10 +53,10 @@ def show(value: Fraction) -> str:
 
 
 def evaluate(expression: str) -> Fraction:
-    """The value of an expression: ``^`` (or ``**``) binds first, and ``-2^2`` is -4.
+    """Compute the value of an expression. ``^`` (or ``**``) binds first, so ``-2^2`` is -4.
 
     Raises:
-        BadArguments: it is no such expression, divides by zero, or grows beyond ``MAX_BITS``.
+        BadArguments: the text is no such expression, divides by zero, or exceeds ``MAX_BITS``.
     """
     if len(expression) > MAX_CHARS:
         raise BadArguments(f"the expression has {len(expression)} characters, at most {MAX_CHARS}")
@@ -76,7 +79,7 @@ def _tokens(expression: str) -> list[str]:
 
 
 class _Parser:
-    """Recursive descent: sum, product, sign, power, atom."""
+    """A recursive-descent parser of sums, products, signs, powers and atoms."""
 
     def __init__(self, tokens: list[str]) -> None:
         self._tokens = tokens
@@ -90,11 +93,11 @@ class _Parser:
         return value
 
     def _next(self) -> str:
-        """The next token; "" at the end."""
+        """The next token, or "" at the end."""
         return self._tokens[self._at] if self._at < len(self._tokens) else ""
 
     def _take(self, *wanted: str) -> str:
-        """The next token if it is one of these; else nothing is taken, and it is ""."""
+        """Take the next token if it is one of ``wanted``; otherwise take nothing and return ""."""
         token = self._next()
         if token not in wanted:
             return ""

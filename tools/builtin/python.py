@@ -1,4 +1,4 @@
-"""The ``python`` tool: a notebook's kernel for each episode, in the sandbox."""
+"""The ``python`` tool: a Python interpreter in the sandbox for each episode, as in a notebook."""
 
 from __future__ import annotations
 
@@ -28,20 +28,22 @@ INTERRUPTED = "[interrupted: the code took longer than {wall_s:g} s; variables a
 
 
 class PythonTool(FunctionTool):
-    """Runs code in an interpreter that an episode keeps from call to call.
+    """Runs code in an interpreter that an episode keeps between calls.
 
-    ``ToolContext.session`` names the episode; without a name each call has an interpreter of its
-    own. ``end`` gives an episode's interpreter back; one that is not called for
-    ``idle_s`` ends by itself. ``close`` ends them all.
+    ``ToolContext.session`` names the episode. Without a name, each call has its own interpreter.
+    ``end`` ends an episode's interpreter. An interpreter without calls for ``idle_s`` seconds ends
+    by itself. ``close`` ends all interpreters.
 
     Args:
-        sandbox: a running one, or what makes one: that is entered by ``open`` and left by
-            ``close``. Its limits hold, ``wall_s`` for each call.
-        max_chars: of a result's text; the middle of a longer one is left out.
-        idle_s: seconds without a call after which an interpreter is ended.
+        sandbox: a running sandbox, or a function that makes one. In the second case, ``open``
+            enters the sandbox and ``close`` leaves it. The sandbox's limits apply; ``wall_s``
+            applies to each call.
+        max_chars: maximum number of characters of a result's text. The middle of a longer text is
+            left out.
+        idle_s: seconds without a call after which an interpreter ends.
 
     Raises:
-        ValueError: ``max_chars`` is less than 100, or ``idle_s`` outside the sandbox's range.
+        ValueError: ``max_chars`` is less than 100, or ``idle_s`` is outside the sandbox's range.
     """
 
     stateful = True
@@ -74,19 +76,19 @@ class PythonTool(FunctionTool):
 
     @property
     def backend(self) -> str:
-        """What confines the programs."""
+        """Name of the backend that confines programs."""
         return self._sandbox.backend
 
     @property
     def isolation(self) -> str:
-        """How strongly; "none" is not at all."""
+        """The isolation level of programs; "none" if there is no isolation."""
         return self._sandbox.isolation
 
     async def open(self) -> None:
-        """Start the tool's own sandbox, where it was not given a running one.
+        """Start the tool's own sandbox, unless a running one was passed.
 
         Raises:
-            SandboxUnavailable: no backend works here.
+            SandboxUnavailable: no backend works on this machine.
         """
         if self._make is not None and self._running is None:
             self._running = await self._stack.enter_async_context(self._make())
@@ -147,10 +149,10 @@ class PythonTool(FunctionTool):
     async def fork(self, session: str, twin: str) -> None:
         """Give the episode ``twin`` a copy of the interpreter of the episode ``session``.
 
-        Where there is none yet, or it has ended, ``twin`` starts with none too.
+        If ``session`` has no running interpreter, ``twin`` also starts without one.
 
         Raises:
-            ToolFailure: it cannot be copied.
+            ToolFailure: the interpreter cannot be copied.
         """
         await self.end(twin)
         original = self._sessions.get(session)
@@ -166,13 +168,13 @@ class PythonTool(FunctionTool):
             raise ToolFailure(f"python: {error}", retryable=error.retryable) from error
 
     async def end(self, session: str) -> None:
-        """The episode is over: give its interpreter back."""
+        """End an episode's interpreter."""
         ended = self._sessions.pop(session, None)
         if ended is not None:
             await ended.close()
 
     async def close(self) -> None:
-        """End every episode's interpreter, and the tool's own sandbox."""
+        """End the interpreters of all episodes, and the tool's own sandbox."""
         sessions, self._sessions = self._sessions, {}
         await asyncio.gather(*(session.close() for session in sessions.values()))
         if self._make is not None:
@@ -188,15 +190,15 @@ def python_tool(
     max_chars: int = 10_000,
     idle_s: float = 600.0,
 ) -> PythonTool:
-    """The ``python`` tool over a sandbox that runs, or over one of its own.
+    """Make the ``python`` tool with a running sandbox, or with its own.
 
     Args:
-        sandbox: a running one, or a backend of ``tools.sandbox.make_sandbox``.
-        wall_s: seconds that one call may run, in a sandbox of its own.
-        memory_mb: MiB that an interpreter may use, in a sandbox of its own.
-        max_sessions: interpreters open at once, in a sandbox of its own.
-        max_chars: of a result's text.
-        idle_s: seconds without a call after which an interpreter is ended.
+        sandbox: a running sandbox, or the name of a backend for ``tools.sandbox.make_sandbox``.
+        wall_s: seconds that one call may run, for the tool's own sandbox.
+        memory_mb: MiB that an interpreter may use, for the tool's own sandbox.
+        max_sessions: maximum number of open interpreters, for the tool's own sandbox.
+        max_chars: maximum number of characters of a result's text.
+        idle_s: seconds without a call after which an interpreter ends.
 
     Raises:
         ValueError: a number is outside its range.

@@ -1,4 +1,4 @@
-"""The ``search`` tool: passages from a retriever, as text for a model to read."""
+"""The ``search`` tool: passages from a retriever, as text for a model."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ NOTHING_FOUND = "Nothing was found."
 
 
 def search_tool(retriever: Retriever, top_n: int = 5, *, titles: bool = True) -> Tool:
-    """A tool that shows the ``top_n`` best passages for a query, best first.
+    """Make a tool that shows the ``top_n`` best passages for a query, best first.
 
-    A passage is shown as its quoted title on a line and its text on the next, with a blank line
-    between passages: ReSearch's form (src/verl/workers/rollout/vllm_rollout/vllm_rollout.py of its
-    branch re-search, over wiki-18's "contents").
+    A passage has its quoted title on one line and its text on the next. A blank line separates
+    passages. This is ReSearch's format (src/verl/workers/rollout/vllm_rollout/vllm_rollout.py of
+    its branch re-search, with the "contents" of wiki-18).
 
     Args:
-        retriever: what searches.
-        top_n: how many passages are shown.
-        titles: whether titles are shown; False where every text names its page.
+        retriever: the retriever to search.
+        top_n: number of passages to show.
+        titles: whether to show titles. False is useful if every text names its page.
 
     Raises:
         ValueError: ``top_n`` is less than 1.

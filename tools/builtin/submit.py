@@ -1,4 +1,4 @@
-"""The ``submit`` tool: a call that ends the episode, its argument being the answer."""
+"""The ``submit`` tool: a call whose argument is the answer. It ends the episode."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tools.tool import BadArguments, ToolResult
 
 
 class SubmitTool(FunctionTool):
-    """Hands an answer in. Its result's data is the answer, as the agent wrote it, stripped."""
+    """Submits an answer. The data of its result is the agent's answer, stripped."""
 
     final = True
 

@@ -1,8 +1,8 @@
 """Tools of Model Context Protocol servers, over stdio and streamable HTTP.
 
-``tools.make("mcp", command="python server.py", tool="add")`` makes one tool of a server;
-:class:`McpServer` gives all of them over one connection. Behind an extra:
-``pip install 'turnwise[mcp]'``; versions 1 and 2 of the SDK ``mcp`` do.
+``tools.make("mcp", command="python server.py", tool="add")`` makes one tool of a server.
+:class:`McpServer` provides all tools of a server over one connection. Both need ``pip install
+'turnwise[mcp]'``; versions 1 and 2 of the SDK ``mcp`` are supported.
 """
 
 from tools.mcp.connection import Address

@@ -1,7 +1,7 @@
 """One session with an MCP server, from its start to its end.
 
-The SDK's contexts have to be left by the task that entered them, so a task of its own holds them;
-callers on the same event loop talk to the session. Answers are the protocol's own JSON.
+A context of the SDK must be left by the task that entered it, so a separate task holds the
+contexts. Callers on the same event loop use the session. Answers are the protocol's own JSON.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ from tools.tool import ToolFailure
 logger = logging.getLogger(__name__)
 
 CLOSE_S = 10.0
-"""A server that is asked to end has ended within this; the SDK kills it after some four seconds."""
+"""Seconds within which a server must end after it was asked to. The SDK kills it after about
+four."""
 PING_S = 5.0
-"""Seconds in which a server that has closed its standard error must show that it lives."""
+"""Seconds within which a server that closed its standard error must show that it is alive."""
 LAST_WORDS_S = 0.5
-"""Seconds that a server's last words may take after its end."""
+"""Seconds to wait for a server's last error message after its end."""
 _KEPT = 2000
-"""Bytes of a server's standard error that are kept, the last ones."""
+"""Number of bytes to keep from the end of a server's standard error."""
 _GONE = (-32000, -32600, 32600)
-"""Codes by which the SDK says that the connection, or the server's session, is no more."""
+"""Error codes by which the SDK reports that the connection or the server's session has ended."""
 _INVALID_PARAMS = -32602
 
 
@@ -76,10 +77,10 @@ class Address:
 
 
 class Connection:
-    """A session with the server at an address. Start it once, close it once.
+    """A session with the server at an address. Start it once and close it once.
 
     Args:
-        address: where the server is.
+        address: the server's address.
     """
 
     def __init__(self, address: Address) -> None:
@@ -91,14 +92,14 @@ class Connection:
 
     @property
     def lost(self) -> bool:
-        """Whether it has ended, as far as is known."""
+        """Whether the session has ended, as far as is known."""
         return self._closing.is_set() or self._holder is None or self._holder.done()
 
     async def start(self, limit_s: float) -> None:
-        """Start the server if it is a command, and shake hands.
+        """Start the server if it is a command, and complete the handshake.
 
         Raises:
-            ToolFailure: it does not start, or does not answer within ``limit_s`` seconds.
+            ToolFailure: the server does not start, or does not answer within ``limit_s`` seconds.
         """
         self._holder = asyncio.create_task(self._hold())
         self._holder.add_done_callback(_seen)
@@ -112,11 +113,11 @@ class Connection:
                 await self.close()
 
     async def tools(self) -> list[dict[str, Any]]:
-        """What the server offers, as ``tools/list`` says it.
+        """List the server's tools, as ``tools/list`` returns them.
 
         Raises:
             ConnectionLost: the server ended.
-            ToolFailure: it answered with an error.
+            ToolFailure: the server answered with an error.
         """
         found: list[dict[str, Any]] = []
         params: Any = None
@@ -128,11 +129,11 @@ class Connection:
             params = PaginatedRequestParams(cursor=page["nextCursor"])
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """What ``tools/call`` answers.
+        """Call a tool, and return the answer to ``tools/call``.
 
         Raises:
             ConnectionLost: the server ended before it answered.
-            ToolFailure: it answered with an error of the protocol that is not the caller's.
+            ToolFailure: the server answered with a protocol error that the caller did not cause.
         """
         return await self._answer(self._session.result().call_tool(name, dict(arguments)))
 
@@ -150,7 +151,7 @@ class Connection:
             holder.cancel()
 
     def last_error(self) -> str:
-        """The server's last line on standard error, as the end of a message; "" if none."""
+        """The server's last line on standard error, formatted for the end of a message, or ""."""
         lines = self._errors.decode(errors="replace").strip().splitlines()
         return f": {lines[-1]}" if lines else ""
 
@@ -170,7 +171,7 @@ class Connection:
     # ---- the task that holds it ------------------------------------------------------------
 
     async def _hold(self) -> None:
-        """Open the connection, publish the session, and close at the signal to close."""
+        """Open the connection, publish the session, and close it when signalled."""
         address = self._address
         try:
             async with AsyncExitStack() as stack:
@@ -194,7 +195,7 @@ class Connection:
             self._closing.set()
 
     async def _listen(self, stack: AsyncExitStack) -> TextIO:
-        """A file for a server's standard error; its end signals the server's exit."""
+        """A file for a server's standard error. The end of the file signals the server's exit."""
         readable, writable = os.pipe()
         reader = asyncio.StreamReader()
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
@@ -228,7 +229,7 @@ class Connection:
     # ---- requests --------------------------------------------------------------------------
 
     async def _answer(self, request: Awaitable[Any]) -> dict[str, Any]:
-        """Await a request's answer for as long as the server lives."""
+        """Await a request's answer, as long as the server lives."""
         assert self._holder is not None
         asked = asyncio.ensure_future(request)
         asked.add_done_callback(_seen)

@@ -1,4 +1,4 @@
-"""``tools.make("mcp", ...)``: one tool of an MCP server, by plain values."""
+"""``tools.make("mcp", ...)``: makes one tool of an MCP server, from plain values."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def mcp_tool(
     ``close`` disconnects.
 
     Args:
-        tool: the tool's name; "" if the server has only one tool.
-        command: program and arguments, as a shell reads them: "python server.py --fast".
+        tool: the tool's name, or "" if the server has only one tool.
+        command: program and arguments, as a shell reads them, such as "python server.py --fast".
         url: URL of a streamable HTTP server.
         env: environment variables for the command, besides HOME, PATH and a few harmless ones.
         headers: headers of each request to the URL.
         max_sessions: see :class:`McpServer`.
         timeout_s: seconds that one call, or a start, may take.
-        retries: further attempts of a call after a timeout or the server's exit.
+        retries: maximum number of further attempts after a timeout or the server's exit.
 
     Raises:
         ValueError: the address, a number or the tool's name is wrong.

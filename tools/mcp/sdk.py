@@ -58,6 +58,6 @@ async def over_http(url: str, headers: Mapping[str, str]) -> AsyncIterator[Clien
 
 
 def plain(answer: Any) -> dict[str, Any]:
-    """A response as the protocol's JSON; the fields' Python names differ between versions."""
+    """A response as the protocol's JSON. The Python names of its fields differ between versions."""
     wire: dict[str, Any] = answer.model_dump(by_alias=True, mode="json", exclude_none=True)
     return wire

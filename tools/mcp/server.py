@@ -25,12 +25,12 @@ class McpServer:
 
     Args:
         address: a command or a URL.
-        max_sessions: 0: all episodes share one connection, for servers without state between calls.
-            Otherwise each episode (``ToolContext.session``) has a connection of its own, from its
-            first call to its end, at most ``max_sessions`` at once; a command then runs one process
+        max_sessions: maximum number of connections. With 0, all episodes share one, which suits
+            servers without state between calls. Otherwise each episode (``ToolContext.session``)
+            has its own connection, from its first call to its end; a command then runs one process
             per connection.
         timeout_s: seconds that one call, or a start, may take.
-        retries: further attempts of a call after a timeout or the server's exit.
+        retries: maximum number of further attempts after a timeout or the server's exit.
 
     Raises:
         ValueError: a number is out of range.
@@ -50,13 +50,13 @@ class McpServer:
         self.limits = CallLimits(timeout_s=timeout_s, retries=retries)
         self.per_episode = max_sessions > 0
         self.listed: Mapping[str, Mapping[str, Any]] = {}
-        """The newest result of ``tools/list``, by name."""
+        """The newest result of ``tools/list``, by tool name."""
         self._max_sessions = max_sessions
         self._timeout_s = timeout_s
         self._loop: asyncio.AbstractEventLoop | None = None
         self._places = asyncio.Semaphore(0)
         self._connections: dict[str, asyncio.Task[Connection]] = {}
-        """By episode, or the shared one."""
+        """Connections by episode, or the shared connection."""
         self._restarts: deque[float] = deque(maxlen=MOST_RESTARTS)
         self._nameless = itertools.count()
 
@@ -73,7 +73,7 @@ class McpServer:
         await self.close()
 
     async def open(self) -> None:
-        """Connect, and ask for the tools. Opening twice is harmless.
+        """Connect and list the tools. Opening twice is harmless.
 
         Raises:
             ToolFailure: the server does not start, or does not answer in time.
@@ -93,7 +93,7 @@ class McpServer:
 
     @property
     def tools(self) -> dict[str, McpTool]:
-        """Its tools by name, when it is open; they share its connections."""
+        """The tools by name, once the server is open. They share its connections."""
         return {name: McpTool(self, listed) for name, listed in self.listed.items()}
 
     async def list_tools(self) -> None:
@@ -115,7 +115,7 @@ class McpServer:
         await asyncio.gather(*(self._end(opening) for opening in connections.values()))
 
     async def call(self, tool: str, arguments: Mapping[str, Any], session: str) -> dict[str, Any]:
-        """The server's response to one attempt of a call.
+        """Make one attempt of a call, and return the server's response.
 
         Raises:
             ToolFailure: the server exited, does not start, or is not open.
@@ -139,13 +139,13 @@ class McpServer:
             await self._end(self._connections.pop(session))
 
     def keeps(self, session: str) -> bool:
-        """Whether the episode has a connection of its own."""
+        """Whether the episode has its own connection."""
         return self.per_episode and session in self._connections
 
     # ---- connections -----------------------------------------------------------------------
 
     async def _connection(self, key: str) -> Connection:
-        """An episode's open connection, or the shared one; connects if there is none."""
+        """An episode's open connection, or the shared one. Connects if there is none."""
         if self._loop is not asyncio.get_running_loop():
             state = (
                 "is not open: await open() first"

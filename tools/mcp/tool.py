@@ -12,17 +12,17 @@ from tools.mcp.connection import Address
 from tools.tool import Tool, ToolContext, ToolFailure, ToolResult
 
 MAX_DEPTH = 64
-"""Maximum nesting of arguments; the SDK sends up to about 250 levels."""
+"""Maximum nesting of arguments. The SDK can send up to about 250 levels."""
 NO_OUTPUT = "(no output)"
 
 
 class ToolServer(Protocol):
-    """The server of a tool: what :class:`McpTool` needs of ``tools.mcp.server.McpServer``."""
+    """The part of ``tools.mcp.server.McpServer`` that :class:`McpTool` uses."""
 
     address: Address
     limits: CallLimits
     per_episode: bool
-    """Whether each episode has a connection of its own."""
+    """Whether each episode has its own connection."""
 
     async def open(self) -> Any:
         """Connect."""
@@ -39,7 +39,7 @@ class ToolServer(Protocol):
         ...
 
     def keeps(self, session: str) -> bool:
-        """Whether the episode has a connection of its own."""
+        """Whether the episode has its own connection."""
         ...
 
     async def end(self, session: str) -> None:
@@ -50,11 +50,11 @@ class ToolServer(Protocol):
 class McpTool(Tool):
     """A tool of a server, with the server's name, description and JSON Schema.
 
-    A result with ``isError``, for example refused arguments, is a mistake of the agent, and the
-    agent reads it.
+    A result with ``isError``, for example because of invalid arguments, counts as a mistake of the
+    agent. The agent reads it.
 
     Args:
-        server: the server that each call asks.
+        server: the server that executes calls.
         listed: the tool's entry in ``tools/list``.
         own_server: whether the tool opens and closes the server.
     """
@@ -92,15 +92,15 @@ class McpTool(Tool):
             await self._server.open()
 
     async def close(self) -> None:
-        """Disconnect, if the tool owns the server; ends a server that a command started."""
+        """Disconnect, if the tool owns the server. This ends a server that a command started."""
         if self._own_server:
             await self._server.close()
 
     async def fork(self, session: str, twin: str) -> None:
-        """Does nothing if episodes share the connection.
+        """Do nothing if episodes share the connection.
 
         Raises:
-            ToolFailure: the episode has a connection of its own, which cannot be copied.
+            ToolFailure: the episode has its own connection, which cannot be copied.
         """
         if self._server.keeps(session):
             raise ToolFailure(
@@ -113,7 +113,7 @@ class McpTool(Tool):
 
 
 def _unsendable(arguments: Mapping[str, Any]) -> str | None:
-    r"""The reason why arguments cannot be sent, or None; sending them would break the connection.
+    r"""The reason why arguments cannot be sent, or None. Sending them would break the connection.
 
     JSON escapes can write half of a character (``"\ud800"``), which UTF-8 cannot encode.
     """
@@ -151,7 +151,7 @@ def result_of(answer: Mapping[str, Any]) -> ToolResult:
 
 
 def _text(block: Mapping[str, Any]) -> str:
-    """The text of a content block; other content appears as its kind."""
+    """The text of a content block. Content other than text appears as its kind."""
     match block["type"]:
         case "text":
             return str(block["text"])

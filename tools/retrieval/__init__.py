@@ -1,4 +1,4 @@
-"""Finding passages: one protocol, and backends that answer it."""
+"""Retrieval of passages: one protocol, and several backends that implement it."""
 
 from tools.retrieval.bm25 import BM25
 from tools.retrieval.build import build_index, index_passages

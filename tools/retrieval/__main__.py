@@ -16,7 +16,7 @@ from tools.tool import ToolFailure
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run a command; returns the exit status."""
+    """Run the command line and return the exit status."""
     arguments = _parser().parse_args(words)
     try:
         asyncio.run(arguments.run(arguments))

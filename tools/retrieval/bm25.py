@@ -1,12 +1,12 @@
-"""The ``bm25`` backend: bm25s over an index on disk, memory-mapped, shared by all processes.
+"""The ``bm25`` backend: bm25s over a memory-mapped index on disk, which processes share.
 
-Scores are bm25s's "bm25+": over all terms of the query that the library knows, as often as the
-query says them,
+Scores are those of bm25s's method "bm25+". They sum over all terms of the query that the library
+knows, each as often as it occurs in the query:
 
     idf(t) * (delta + (k1 + 1) tf / (k1 (1 - b + b |d| / avgdl) + tf)),  idf(t) = ln((N + 1) / df)
 
-tf being 0 where a passage lacks t: what delta adds is the same for all. ``RankBM25`` gives it to
-passages that share the term alone, as the paper says.
+tf is 0 if the passage lacks t, so delta adds the same amount to all passages. In contrast,
+``RankBM25`` adds it only to passages that contain the term, as the paper defines it.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class BM25:
     """BM25+ over an index that ``build_index`` made. Equal scores are ordered by id.
 
     Args:
-        folder: of the index.
+        folder: the index's folder.
 
     Raises:
-        ValueError: there is no finished index, or one of another format.
+        ValueError: there is no finished index, or it has another format.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -79,7 +79,7 @@ class BM25:
         return await asyncio.to_thread(lambda: [self.find(query, k) for query in queries])
 
     def find(self, query: str, k: int) -> list[Passage]:
-        """As :meth:`search`, for one query, in this thread."""
+        """Search for one query, in this thread; see :meth:`search`."""
         terms = self._terms(tokenize(query))
         if not len(terms):
             return []
@@ -89,7 +89,7 @@ class BM25:
         return [self._passage(int(i), float(scores[i]) + plus) for i in best]
 
     def _bm25s(self) -> Any:
-        """bm25s's scorer over our arrays."""
+        """A scorer of bm25s over this index's arrays."""
         if self._engine is None:
             # It takes longer to import than an index takes to open.
             import bm25s
@@ -102,7 +102,7 @@ class BM25:
         return self._engine
 
     def _terms(self, words: list[str]) -> NDArray[np.int32]:
-        """The numbers of those words that the library knows."""
+        """The numbers of those words that occur in the library."""
         hashes = term_hashes(words)
         places = np.searchsorted(self._term_hashes, hashes)
         places = np.minimum(places, len(self._term_hashes) - 1)
@@ -126,6 +126,6 @@ class BM25:
 
 
 def _mapped(path: Path) -> NDArray[Any]:
-    """An array on disk, as a plain one: slices of a memmap cost more to make."""
+    """An array on disk as a plain array, because slices of a memmap are slower to create."""
     array: NDArray[Any] = np.load(path, mmap_mode="r").view(np.ndarray)
     return array

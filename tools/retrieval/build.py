@@ -1,7 +1,7 @@
-"""Building an index for the ``bm25`` backend from a corpus that may exceed memory.
+"""Builds an index for the ``bm25`` backend, from a corpus that may exceed memory.
 
-The index has bm25s's format (method "bm25+"), so bm25s can open it, too. The same folder holds the
-passages and a table of terms that is searched in place, which makes opening fast.
+The index has bm25s's format (method "bm25+"), so bm25s can open it as well. The same folder holds
+the passages and a table of terms. The table is searched on disk, so the index opens fast.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from tools.retrieval.shards import ShardWriter
 K1, B, DELTA = 1.5, 0.75, 1.0
 """BM25+'s parameters, equal to those of ``rank-bm25``."""
 SHARD_SIZE = 50_000
-"""Passages in memory at once."""
+"""Number of passages in memory at the same time."""
 FORMAT = 1
 DONE = "turnwise.json"
-"""Written last: an index without it is not finished."""
+"""File that is written last. An index without it is not finished."""
 _SOURCE = "source.json"
 
 OnProgress = Callable[[int], None]
@@ -48,9 +48,9 @@ def build_index(
 
     Args:
         source: a corpus; see ``tools.retrieval.corpus``.
-        folder: folder of the index. A finished index of the same corpus stays unchanged.
+        folder: folder of the index. A finished index of the same corpus is kept.
         on_progress: called after each shard.
-        shard_size: passages in memory at once.
+        shard_size: number of passages in memory at the same time.
 
     Raises:
         ValueError: the folder holds something else, the corpus has changed, two passages have the
@@ -67,7 +67,7 @@ def build_index(
 
 
 def index_passages(passages: Iterator[Passage], folder: str | Path) -> int:
-    """Index passages from an iterator; as :func:`build_index`, but without resuming.
+    """Index passages from an iterator. Cannot be resumed, unlike :func:`build_index`.
 
     Raises:
         ValueError: as :func:`build_index`.
@@ -109,7 +109,7 @@ def _count(
 
 
 def _finish(home: Path, writer: ShardWriter) -> int:
-    """Turn counted shards into the index."""
+    """Turn the counted shards into the index."""
     num_terms, num_passages = len(writer.vocabulary), writer.num_passages
     if num_terms == 0:
         raise ValueError("no passage of the corpus has a word: nothing can be found")
@@ -143,7 +143,7 @@ def _write_postings(
     starts: NDArray[np.int64],
     mean_length: float,
 ) -> None:
-    """Every posting's score, term by term: bm25s's arrays, written in place."""
+    """Write the score of every posting, term by term, to the arrays of bm25s on disk."""
     shape = (int(starts[-1]),)
     scores = np.lib.format.open_memmap(home / "data.csc.index.npy", "w+", np.float32, shape)
     numbers = np.lib.format.open_memmap(home / "indices.csc.index.npy", "w+", np.int32, shape)
@@ -167,7 +167,7 @@ def _write_postings(
 
 
 def _write_passage_table(home: Path, writer: ShardWriter) -> None:
-    """Each passage's offset in the file, and its rank in the order of ids."""
+    """Write the offset of each passage in the file, and its rank in the order of ids."""
     sizes, ids = list[NDArray[np.int64]](), list[NDArray[np.bytes_]]()
     for shard in writer.shards():
         sizes.append(shard.sizes)
@@ -186,7 +186,7 @@ def _write_passage_table(home: Path, writer: ShardWriter) -> None:
 
 
 def _write_terms(home: Path, vocabulary: dict[str, int]) -> None:
-    """The terms' numbers: by hash for ``BM25``, by name for bm25s."""
+    """Write the numbers of terms, by hash for ``BM25`` and by name for bm25s."""
     hashes = term_hashes(list(vocabulary))
     order = np.argsort(hashes)
     if np.any(hashes[order][1:] == hashes[order][:-1]):

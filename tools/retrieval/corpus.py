@@ -1,8 +1,8 @@
-"""Corpora as streams of passages: JSON lines (gzipped or not) and Parquet, a file or a folder.
+"""Reads a corpus as a stream of passages: JSON lines (also gzipped) or Parquet, a file or a folder.
 
-Rows hold ``text`` and optionally ``title``, or ``contents``: a quoted title on the first line and
-then the text (FlashRAG's and Search-R1's wiki-18). ``id``, ``_id`` or ``docid`` is a passage's id;
-the default is its index in the corpus.
+A row has ``text`` and optionally ``title``; or it has ``contents``, with a quoted title on the
+first line and then the text (wiki-18 of FlashRAG and Search-R1). The id of a passage is in ``id``,
+``_id`` or ``docid``; the default is the passage's index in the corpus.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tools.retrieval.passage import Passage
 SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
 _IDS = ("id", "_id", "docid")
 _BATCH = 1024
-"""Parquet rows in memory at once."""
+"""Number of Parquet rows in memory at the same time."""
 
 
 def corpus_files(source: str | Path) -> list[Path]:
@@ -44,10 +44,11 @@ def read_corpus(source: str | Path, skip: int = 0) -> Iterator[Passage]:
 
     Args:
         source: a file or folder.
-        skip: number of passages to skip; skipped lines of JSON are not parsed.
+        skip: number of passages to skip. Skipped lines of JSON are not parsed.
 
     Raises:
-        ValueError: there is no such corpus, or a row has another layout; names file and line.
+        ValueError: there is no such corpus, or a row has another layout. The message names file and
+            line.
     """
     number = 0
     for file in corpus_files(source):

@@ -23,13 +23,13 @@ from tools.retrieval.passage import Passage
 from tools.retrieval.shards import PASSAGES
 
 DONE = "dense.json"
-"""Written last: an index without it is not finished."""
+"""File that is written last. An index without it is not finished."""
 _UNDER_WAY = "dense.partial.json"
 _VECTORS = "vectors.f32"
 BATCH = 256
-"""Passages embedded at once."""
+"""Number of passages that are embedded at the same time."""
 ROWS_AT_ONCE = 65_536
-"""Passages compared at once."""
+"""Number of passages that are compared at the same time."""
 
 Vectors = NDArray[np.float32]
 Encoder = Callable[[Sequence[str]], Vectors]
@@ -43,9 +43,9 @@ class DenseModel:
     name: str
     """A folder, or a Hugging Face id, that sentence-transformers loads."""
     query_prefix: str = ""
-    """Prefix of queries; E5's is "query: "."""
+    """Prefix of queries, such as E5's "query: "."""
     passage_prefix: str = ""
-    """Prefix of passages; E5's is "passage: "."""
+    """Prefix of passages, such as E5's "passage: "."""
 
 
 @lru_cache(maxsize=2)
@@ -121,7 +121,7 @@ def build_dense(
 
 
 def _resume(home: Path, about: dict[str, Any]) -> list[int] | None:
-    """The sizes of the passages that are done; None where all are. Claims the folder."""
+    """The sizes of the passages that are done, or None if all are done. Reserves the folder."""
     home.mkdir(parents=True, exist_ok=True)
     mark = home / (DONE if (home / DONE).is_file() else _UNDER_WAY)
     if not mark.is_file():
@@ -158,10 +158,10 @@ def _append(path: Path, content: bytes) -> None:
 
 
 class Dense:
-    """Cosine similarity over an index that ``build_dense`` made. Ties go by place in the corpus.
+    """Searches an index of ``build_dense`` by cosine similarity. Ties are in the corpus's order.
 
     Args:
-        folder: of the index.
+        folder: the index's folder.
         encode: embeds queries instead of the model's own encoder.
 
     Raises:

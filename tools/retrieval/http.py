@@ -1,4 +1,4 @@
-"""A retriever on another machine, or in another process, asked over HTTP."""
+"""A retriever on another machine or in another process, used over HTTP."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ from tools.tool import ToolFailure
 CONNECT_S = 5.0
 """Seconds that a connection may take."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
-"""Before the second attempt, and between any two, in seconds; random up to as much again."""
+"""Seconds of the first and of the longest wait between attempts. A random share of up to 100% is
+added."""
 _SPARED = (408, 425, 429)
-"""Statuses below 500 that another attempt may spare us."""
+"""HTTP statuses below 500 after which a request is retried."""
 _SHOWN = 200
-"""Characters of a refusal that are shown."""
+"""Number of characters of a refusal that messages quote."""
 
 
 class HttpRetriever:
-    """Asks a server in one of three wire formats; its connections are kept and shared.
+    """Queries a server in one of three wire formats, over shared connections.
 
-    A server that does not answer, or is overloaded, is asked again after a while, until the
-    deadline. Close it, or use it as an asynchronous context manager.
+    Requests to a server that is overloaded or does not answer are retried until the deadline. Close
+    the retriever, or use it as an asynchronous context manager.
 
     Args:
         url: ``http://host:port``, with or without the format's path.
         wire: "search-r1", "re-search" or "r1-searcher"; see ``tools.retrieval.wire``.
-        timeout_s: seconds that a search may take, further attempts included.
-        max_connections: at once; further searches wait for one.
+        timeout_s: seconds that a search may take, including retries.
+        max_connections: maximum number of connections. Further searches wait.
 
     Raises:
         ValueError: an argument is out of range.
@@ -76,7 +77,7 @@ class HttpRetriever:
         await self.close()
 
     async def close(self) -> None:
-        """End the connections. Closing twice is harmless."""
+        """Close the connections. Closing twice is harmless."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -84,10 +85,11 @@ class HttpRetriever:
     async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most ``k`` passages for each query, best first, as the server orders them.
 
-        Their scores are the server's, and 0 where the format carries none.
+        Scores are the server's, or 0 if the format has none.
 
         Raises:
-            ToolFailure: no answer before the deadline (retryable), or one of another format.
+            ToolFailure: there was no answer before the deadline (retryable), or the answer has
+                another format.
             ValueError: ``k`` is less than 1.
         """
         if k < 1:
@@ -104,7 +106,7 @@ class HttpRetriever:
         return [passages[:k] for passages in found]
 
     async def _persist(self, request: Any) -> Any:
-        """The answer to a request; asks again until the deadline."""
+        """The answer to a request, which is retried until the deadline."""
         last = "no answer yet"
         timer = asyncio.timeout(self._timeout_s)
         wait = FIRST_WAIT_S
@@ -162,4 +164,4 @@ class HttpRetriever:
 
 
 class _NotNow(Exception):
-    """An attempt failed in a way that another may not."""
+    """Raised when an attempt failed but another one may succeed."""

@@ -1,4 +1,4 @@
-"""A retriever by where it is: an address, or the folder of an index."""
+"""Opens a retriever at an address, or from the folder of an index."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tools.retrieval.passage import Retriever
 async def open_retriever(
     where: str, *, wire: str = "search-r1", timeout_s: float = 30.0
 ) -> AsyncIterator[Retriever]:
-    """Open what stands at ``where``, until the context ends.
+    """Open the retriever at ``where`` while the context lasts.
 
     Args:
-        where: ``http://host:port``, or the folder of an index, of ``bm25`` or ``dense``.
-        wire: the format in which a server is asked.
-        timeout_s: seconds that a search of a server may take.
+        where: ``http://host:port``, or the folder of an index (``bm25`` or ``dense``).
+        wire: the wire format of a server.
+        timeout_s: seconds that a search on a server may take.
 
     Raises:
-        ValueError: there is no index, or the address or the format is none.
+        ValueError: there is no index, or the address or the format is invalid.
     """
     if where.startswith(("http://", "https://")):
         async with HttpRetriever(where, wire=wire, timeout_s=timeout_s) as remote:

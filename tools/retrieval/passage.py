@@ -1,4 +1,4 @@
-"""What a search finds, and what a thing that searches must do."""
+"""Passages, and the protocol of retrievers, which find them."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A piece of text, of a page with a title."""
+    """A piece of text from a page with a title."""
 
     id: str
     text: str
     title: str = ""
-    """Searched together with the text, so that a page's subject counts twice where it is named."""
+    """Title of the page. It is searched together with the text, so words in the title count twice
+    if the text repeats them."""
     score: float = 0.0
-    """How well it matches the query it was found for; 0 outside of results. Higher is better."""
+    """How well the passage matches the query; higher is better. 0 outside of results."""
 
 
 class Retriever(Protocol):
-    """Finds passages. Every backend answers this and nothing else."""
+    """Finds passages. Every backend implements this protocol."""
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        """At most ``k`` passages for each query, best first; none that does not match at all.
+        """At most ``k`` matching passages for each query, best first.
 
         Raises:
             ToolFailure: the backend cannot answer.

@@ -1,14 +1,16 @@
-"""The ``rank-bm25`` backend: the small reference, for up to some ten thousand passages.
+"""The ``rank-bm25`` backend: a small reference, for up to about ten thousand passages.
 
-Scores are BM25+ (Lv & Zhai, "Lower-Bounding Term Frequency Normalization", CIKM 2011, eq. 9): the
-sum over the terms t that query and passage share, each as often as the query says it, of
+Scores are BM25+ (Lv & Zhai, "Lower-Bounding Term Frequency Normalization", CIKM 2011, eq. 9). They
+sum over the terms t that query and passage share, each as often as it occurs in the query:
 
     idf(t) * (delta + (k1 + 1) tf / (k1 (1 - b + b |d| / avgdl) + tf)),  idf(t) = ln((N + 1) / df)
 
-with k1 = 1.5, b = 0.75, delta = 1. Unlike Okapi's, its idf is positive in the smallest library.
+with k1 = 1.5, b = 0.75 and delta = 1. Unlike Okapi's, this idf is positive even in the smallest
+library.
 
-The library itself, and bm25s, let the sum run over all terms of the query: each adds its
-idf * delta to every passage. ``absent_terms=True`` does that too, and answers as ``bm25`` does.
+The package rank-bm25 itself, and bm25s, sum over all terms of the query, so that each term adds its
+idf * delta to every passage. ``absent_terms=True`` does the same, and gives the results of
+``bm25``.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ class RankBM25:
     """BM25+ over passages held in memory. Deterministic: equal scores are ordered by id.
 
     Args:
-        passages: what may be found; their ids must differ.
+        passages: the passages to search. Their ids must differ.
         absent_terms: whether terms of the query that a passage lacks add to its score.
 
     Raises:
@@ -80,7 +82,7 @@ class RankBM25:
         return [replace(self._passages[i], score=float(scores[i]) + for_all) for i in best]
 
     def _term(self, term: str) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-        """Which passages hold ``term``, and what it adds to the score of each."""
+        """The passages that contain ``term``, and what it adds to the score of each."""
         known = self._weights.get(term)
         if known is None:
             if term not in self._index.idf:

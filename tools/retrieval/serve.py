@@ -1,7 +1,7 @@
-"""A retriever served over HTTP, in all three wire formats at once.
+"""Serves a retriever over HTTP, in all three wire formats at the same time.
 
-It takes the place of Search-R1's server (``/retrieve``), of ReSearch's (``/batch_search``,
-``/search``, ``/health``) and of R1-Searcher's (``/queries``).
+The server can replace Search-R1's server (``/retrieve``), ReSearch's (``/batch_search``,
+``/search``, ``/health``) and R1-Searcher's (``/queries``).
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from tools.retrieval.wire import RE_SEARCH, WIRES, Wire, check_request
 from tools.tool import ToolFailure
 
 MOST_BYTES = 16 * 2**20
-"""Of a request."""
+"""Maximum size of a request in bytes."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def make_app(retriever: Retriever, default_k: int | None = None) -> web.Application:
-    """The application that answers for a retriever.
+    """Make a web application that serves a retriever.
 
     Args:
-        retriever: what searches; it stays the caller's.
-        default_k: passages per query where a request does not say; None: as each format's own
-            server does.
+        retriever: the retriever, which the caller opens and closes.
+        default_k: number of passages per query if a request states none. If None, the default of
+            each format's original server.
     """
     app = web.Application(client_max_size=MOST_BYTES)
     for wire in WIRES.values():
@@ -44,12 +44,12 @@ def make_app(retriever: Retriever, default_k: int | None = None) -> web.Applicat
 async def serving(
     retriever: Retriever, host: str = "127.0.0.1", port: int = 0, default_k: int | None = None
 ) -> AsyncIterator[str]:
-    """Serve a retriever until the context ends; gives the address, ``http://host:port``.
+    """Serve a retriever while the context lasts. Yields the address, ``http://host:port``.
 
     Args:
-        retriever: what searches.
-        host: the address to listen at.
-        port: 0 takes a free one.
+        retriever: the retriever to serve.
+        host: the address at which to listen.
+        port: the port, or 0 for a free one.
         default_k: see :func:`make_app`.
 
     Raises:
@@ -83,7 +83,7 @@ async def _answer(
 async def _answer_one(
     retriever: Retriever, default_k: int | None, request: web.Request
 ) -> web.Response:
-    """ReSearch's ``/search``: one query, and one list."""
+    """Answer ReSearch's ``/search``, which has one query and one list."""
     try:
         body = await _body(request)
         if not isinstance(body, dict) or not isinstance(body.get("query"), str):

@@ -1,6 +1,7 @@
-"""The first half of building an index: passages counted shard by shard, so that it can resume.
+"""The first half of building an index: counts the terms of passages, shard by shard.
 
-A shard is a file that appears whole or not at all: who is interrupted goes on behind the last.
+A shard is a file that appears complete or not at all. An interrupted build therefore resumes after
+the last shard.
 """
 
 from __future__ import annotations
@@ -23,29 +24,32 @@ PASSAGES = "passages.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """What is known of some thousand passages that follow one another."""
+    """Counts of terms in some thousand consecutive passages.
+
+    A posting is a term in a passage.
+    """
 
     terms: NDArray[np.int32]
-    """Of each posting (a term in a passage), the term; ascending."""
+    """The term of each posting, in ascending order."""
     passages: NDArray[np.int32]
-    """Of each posting, the passage's number in the corpus; ascending within a term."""
+    """The number of each posting's passage in the corpus, ascending within a term."""
     counts: NDArray[np.int32]
-    """Of each posting, how often."""
+    """How often each posting's term occurs in its passage."""
     lengths: NDArray[np.int32]
-    """Words of each passage."""
+    """Number of words in each passage."""
     sizes: NDArray[np.int64]
-    """Bytes of each passage in the file of passages."""
+    """Size of each passage in the file of passages, in bytes."""
     ids: NDArray[np.bytes_]
-    """Of each passage."""
+    """Id of each passage."""
     new_terms: NDArray[np.uint8]
-    """Terms that no shard before has, as a JSON list."""
+    """Terms that no earlier shard has, as a JSON list."""
 
 
 class ShardWriter:
-    """Shards in a folder, and the file of passages beside it.
+    """Writes shards to a folder, and the file of passages beside it.
 
     Args:
-        folder: of the index; its ``shards`` holds what is under way.
+        folder: the index's folder. Its subfolder ``shards`` holds unfinished work.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -53,7 +57,7 @@ class ShardWriter:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._file = folder / PASSAGES
         self.vocabulary: dict[str, int] = {}
-        """Term -> number, in the order in which terms were met."""
+        """Numbers of terms, by term, in the order in which they first occurred."""
         self.num_passages = 0
         num_bytes = 0
         for shard in self.shards():
@@ -66,13 +70,13 @@ class ShardWriter:
         os.truncate(self._file, num_bytes)
 
     def shards(self) -> Iterator[Shard]:
-        """The shards that are whole, in order, one in memory at a time."""
+        """The complete shards in order, one in memory at a time."""
         for path in sorted(self._folder.glob("*.npz")):
             with np.load(path) as arrays:
                 yield Shard(**{name: arrays[name] for name in arrays.files})
 
     def add(self, passages: Sequence[Passage]) -> None:
-        """Count some passages and keep them."""
+        """Count the terms of some passages, and store both."""
         lines = [json.dumps([p.id, p.title, p.text]).encode() + b"\n" for p in passages]
         with self._file.open("ab") as file:
             file.writelines(lines)
@@ -105,7 +109,7 @@ class ShardWriter:
         self.num_passages += len(passages)
 
     def remove(self) -> None:
-        """Remove the shards; the passages stay."""
+        """Remove the shards. The passages are kept."""
         for path in self._folder.iterdir():
             path.unlink()
         self._folder.rmdir()

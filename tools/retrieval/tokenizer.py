@@ -1,4 +1,4 @@
-"""The words of a text, as every word-matching backend counts them."""
+"""Splits a text into words, for every backend that matches words."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ STOP_WORDS = frozenset(_STOP_TEXT.split())
 
 
 def tokenize(text: str) -> list[str]:
-    """Lower-case words, without a possessive 's and without the commonest English words."""
+    """The words of a text in lower case, without possessive 's and the commonest English words."""
     words = _WORD.findall(text.lower().replace("'s", "").replace("’s", ""))
     return [word for word in words if word not in STOP_WORDS]

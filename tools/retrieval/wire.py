@@ -1,9 +1,10 @@
-"""The three wire formats in which published retrievers are asked and answer, in both directions.
+"""The three wire formats of published retrievers: reading and writing requests and responses.
 
 - ``search-r1``: POST /retrieve {"queries", "topk", "return_scores"} gives {"result": [[...]]}, each
-  {"document": {"id", "contents"}, "score"}, or the document alone where no scores are asked for.
+  {"document": {"id", "contents"}, "score"}, or the document alone if the request asks for no
+  scores.
 - ``re-search``: POST /batch_search {"query": [...], "top_n", "return_score"} gives [[{"id",
-  "contents"}]], or [those, scores] where scores are asked for.
+  "contents"}]], or [those, scores] if the request asks for scores.
 - ``r1-searcher``: POST /queries {"queries", "k"} gives {"queries", "answers": [[text, ...]]}.
 """
 
@@ -19,31 +20,32 @@ from tools.retrieval.corpus import contents_of, passage_of
 from tools.retrieval.passage import Passage
 
 Found = list[list[Passage]]
-"""For each query, its passages."""
+"""The passages found for each query."""
 Json = Any
 
 _LINE_NUMBER = re.compile(r"^\d+\t")
-"""R1-Searcher's server answers with whole lines of its corpus, which its trainer strips of it."""
+"""Number at the start of a line. R1-Searcher's server returns whole lines of its corpus, and its
+trainer removes this number."""
 MOST_PASSAGES = 1000
-"""That a request may ask for."""
+"""Maximum number of passages that a request may ask for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """One format; what it reads raises ValueError, KeyError or TypeError where it is another."""
+    """One wire format. Reading data of another format raises ValueError, KeyError or TypeError."""
 
     name: str
     path: str
     default_k: int
-    """Passages that its own server gives where a request does not say."""
+    """Number of passages that the original server returns if a request states none."""
     ask: Callable[[Sequence[str], int], Json]
-    """A request's body."""
+    """Returns a request's body, for queries and k."""
     read: Callable[[Json], Found]
-    """What a response's body says."""
+    """Returns the passages in a response's body."""
     asked: Callable[[Mapping[str, Json]], tuple[Json, Json]]
-    """Queries and k (None: not said) of a request's body."""
+    """Returns the queries and k (None if not stated) in a request's body."""
     answer: Callable[[Mapping[str, Json], Found], Json]
-    """A response's body for a request's."""
+    """Returns a response's body for a request's body and the found passages."""
 
 
 def _document(passage: Passage) -> dict[str, str]:
@@ -124,14 +126,14 @@ R1_SEARCHER = Wire(
     },
 )
 WIRES: Mapping[str, Wire] = {wire.name: wire for wire in (SEARCH_R1, RE_SEARCH, R1_SEARCHER)}
-"""By name."""
+"""Wire formats by name."""
 
 
 def check_request(wire: Wire, body: Json, default_k: int | None) -> tuple[list[str], int]:
     """The queries and k of a request.
 
     Raises:
-        ValueError: the body is of another format; says what was expected.
+        ValueError: the body has another format. The message states the expected one.
     """
     try:
         queries, k = wire.asked(body)

@@ -58,7 +58,8 @@ _LOADED_WHEN_USED = {
     "Snapshot": "session",
     "make_sandbox": "make",
 }
-"""Name -> module, imported on first use: these modules would slow down a command's ``--help``."""
+"""Modules by the name that they define. They are imported on first use, because they would slow
+down a command's ``--help``."""
 
 
 def __getattr__(name: str) -> Any:

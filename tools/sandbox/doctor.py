@@ -1,4 +1,4 @@
-"""Report which backends work on this machine, and how to enable the others."""
+"""Reports which backends work on this machine, and how to enable the others."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Finding:
     isolation: str
     works: bool
     text: str
-    """Speed and limits, or why the backend does not work and the fix."""
+    """Speed and limits, or the reason why the backend does not work and the fix."""
 
 
 async def examine(python: str | None) -> list[Finding]:
-    """Run a program in each confining backend; one finding for each, strongest first."""
+    """Run a program in each confining backend. Returns one finding for each, strongest first."""
     return [await _examine(name, python) for name in BACKENDS if name != UNSAFE]
 
 
@@ -66,7 +66,7 @@ async def _examine(name: str, python: str | None) -> Finding:
 
 
 def remedy(refusal: str) -> str:
-    """Fix for a refusal whose message names none; empty if there is no such fix."""
+    """The fix for a refusal whose message names none, or "" if there is none."""
     for pattern, fix in _CAUSES:
         if re.search(pattern, refusal):
             return fix or (_IN_A_CONTAINER if _in_a_container() else _ON_THE_MACHINE)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 
 class SandboxUnavailable(RuntimeError):
-    """Raised when no backend with the requested isolation works here; names the fix."""
+    """Raised when no backend with the requested isolation works here. The message names the fix."""
 
     def __init__(self, message: str, refusals: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.refusals = refusals or (message,)
-        """For each tried backend, why it does not work."""
+        """The reason why each tried backend does not work."""
 
 
 class SandboxFailure(RuntimeError):
-    """Raised when the sandbox itself failed twice. Retry or drop the sample; give no reward.
+    """Raised when the sandbox itself failed twice. Retry or drop the sample, but give no reward.
 
     Only the host detects this failure; a program cannot cause it.
     """
@@ -21,7 +21,8 @@ class SandboxFailure(RuntimeError):
     def __init__(self, message: str, *, retryable: bool = True) -> None:
         super().__init__(message)
         self.retryable = retryable
-        """False: this sandbox will not recover; make a new one."""
+        """Whether another attempt may succeed. If False, this sandbox will not recover; make a new
+        one."""
 
 
 class SandboxBusy(SandboxFailure):
@@ -32,7 +33,7 @@ class SandboxBusy(SandboxFailure):
 
 
 class SessionOver(RuntimeError):
-    """Raised when a session's interpreter has ended; the message says how."""
+    """Raised when a session's interpreter has ended. The message says how."""
 
 
 class CopyRefused(RuntimeError):

@@ -8,11 +8,12 @@ from pathlib import PurePosixPath
 from tools.sandbox.inside.workdir import MAX_FILES
 
 MAX_GIVEN = MAX_FILES - 96
-"""Files and folders that a user may give to a run; the rest is for the program's own files."""
+"""Maximum number of files and folders that a user may give to a run. The program needs the rest
+for its own files."""
 _MAX_PATH = 1000
 _MAX_NAME = 255
 _PAGE = 4096
-"""Bytes; a file takes whole pages of a run's disk."""
+"""Number of bytes in a page. A file takes whole pages of a run's disk."""
 _MAX_PATTERNS = 64
 _MAX_PATTERN = 1000
 
@@ -87,7 +88,7 @@ def checked_patterns(patterns: Sequence[str]) -> tuple[str, ...]:
 
 
 def utf8(text: str) -> bytes:
-    """``text`` as UTF-8; surrogate escapes become the bytes that they stand for."""
+    """``text`` as UTF-8. Surrogate escapes become the bytes for which they stand."""
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -97,7 +98,7 @@ def _is_inside(name: str) -> bool:
 
 
 def _normal(pattern: str) -> str:
-    """The pattern without repeated ``**``; a final ``**`` becomes ``**/*``, every file."""
+    """The pattern without repeated ``**``. A final ``**`` becomes ``**/*``, which is every file."""
     parts: list[str] = []
     for part in PurePosixPath(pattern).parts:
         if part != "**" or parts[-1:] != ["**"]:

@@ -14,7 +14,7 @@ _GAUGES = ("waiting", "in_flight", "sessions", "queue_wait_p95_s")
 
 
 class Tally:
-    """Counters that a sandbox increments; a few additions for each run."""
+    """Counters that a sandbox increments, with a few additions for each run."""
 
     def __init__(self) -> None:
         self.runs = 0
@@ -25,7 +25,7 @@ class Tally:
         self.kills: Counter[Status] = Counter()
 
     def end(self, status: Status) -> None:
-        """Count a process that a limit or a signal ended as a kill."""
+        """Count a process that was ended by a limit or a signal as a kill."""
         if status in _KILLS:
             self.kills[status] += 1
 
@@ -35,42 +35,43 @@ class Health:
     """A sandbox's counters since its start, and its current gauges."""
 
     runs: int
-    """Finished programs, including those of grades."""
+    """Number of finished programs, including those of grades."""
     grades: int
-    """Graded submissions."""
+    """Number of graded submissions."""
     calls: int
-    """Session calls."""
+    """Number of session calls."""
     busy_s: float
     """Seconds in which at least one run, grade or call was in flight."""
     failures: int
-    """``SandboxFailure`` errors raised to callers."""
+    """Number of ``SandboxFailure`` errors raised to callers."""
     retries: int
-    """Runs and grades that the sandbox lost and repeated."""
+    """Number of runs and grades that the sandbox lost and repeated."""
     timeouts: int
-    """Kills at the limit of wall or processor time."""
+    """Number of kills at the limit of wall or processor time."""
     memory_kills: int
-    """Kills at the limit of memory."""
+    """Number of kills at the limit of memory."""
     output_kills: int
-    """Kills at the limit of output."""
+    """Number of kills at the limit of output."""
     signal_kills: int
-    """Ends by a signal: a crash, the program itself, or the limit of files or processes."""
+    """Number of programs ended by a signal, because of a crash, by themselves, or at the limit of
+    files or processes."""
     zygotes_started: int
     zygotes_recycled: int
-    """Zygotes replaced after 2000 runs."""
+    """Number of zygotes that were replaced after 2000 runs."""
     zygotes_died: int
-    """Zygotes replaced because they died or lost a run."""
+    """Number of zygotes that were replaced because they died or lost a run."""
     queued: int
-    """Runs, grades and calls that got a permit."""
+    """Number of runs, grades and calls that got a permit."""
     queue_wait_s: float
-    """Seconds that they waited for their permits, in total."""
+    """Total seconds that these waited for their permits."""
     queue_wait_p95_s: float
     """95th percentile of the last 1024 waits."""
     waiting: int
-    """Callers in the queue."""
+    """Number of callers in the queue."""
     in_flight: int
-    """Runs, grades and calls that hold a permit."""
+    """Number of runs, grades and calls that hold a permit."""
     sessions: int
-    """Open sessions, copies and snapshots."""
+    """Number of open sessions, copies and snapshots."""
 
     def since(self, earlier: Health) -> Health:
         """The counters minus those of ``earlier``, with the current gauges."""
@@ -90,7 +91,7 @@ class Health:
         return self.queue_wait_s / self.queued if self.queued else 0.0
 
     def metrics(self) -> dict[str, float]:
-        """Metric name -> value, as training runs log them."""
+        """The metrics that training runs log, by name."""
         return {
             "runs": self.runs,
             "runs_per_second": self.runs_per_second,

@@ -55,7 +55,7 @@ class AnySession(Protocol):
         ...
 
     async def start(self) -> None:
-        """Start the interpreter; no-op if it runs."""
+        """Start the interpreter. Does nothing if it is running."""
         ...
 
     async def restart(self) -> None:

@@ -10,8 +10,9 @@ from dataclasses import dataclass, fields
 class Limits:
     """Limits of one run; the defaults fit small test programs.
 
-    A sandbox has limits, and one run may replace them: any time, output and returned files; memory
-    and processes only lower; disk not at all, because the file system is mounted beforehand.
+    A sandbox has limits, and a single run may replace them. Limits of time, output and returned
+    files may take any value. Limits of memory and processes may only be lowered. The limit of the
+    disk cannot be changed, because the file system is mounted beforehand.
 
     Raises:
         ValueError: a limit is outside its range.
@@ -20,14 +21,15 @@ class Limits:
     wall_s: float = 5.0
     """Seconds from the start of the program to its end."""
     cpu_s: float | None = None
-    """Processor seconds of all processes together; None: ``wall_s``, the time of one core. The
-    kernel applies the same limit to each process, rounded up to whole seconds."""
+    """Processor seconds of all processes together. If None, ``wall_s``, which is the time of one
+    core. The kernel applies the same limit to each process, rounded up to whole seconds."""
     memory_mb: int = 256
-    """MiB of all processes together, and of one process."""
+    """Memory of all processes together, and of one process, in MiB."""
     processes: int = 16
-    """Processes and threads alive at once, including the program itself."""
+    """Maximum number of processes and threads alive at the same time, including the program
+    itself."""
     output_kb: int = 1024
-    """KiB of standard output, and as many of standard error; a run that writes more is ended."""
+    """KiB of standard output, and the same for standard error. A run that writes more is ended."""
     disk_mb: int = 64
     """MiB of all files in the run's folder, and of one file."""
     returned_kb: int = 4096

@@ -36,24 +36,25 @@ def make_sandbox(
     runtime: str | None = None,
     token: str | None = None,
 ) -> AnySandbox:
-    """A sandbox for ``async with``; entering it runs a canary program.
+    """Make a sandbox for ``async with``. Entering it runs a canary program.
 
     Args:
         backend: "bwrap" or "docker" (isolation "namespaces"), "landlock" ("restricted"),
-            "unsafe-local" ("none": for programs that you trust), or "auto": the first of bwrap,
+            "unsafe-local" ("none", for programs that you trust), or "auto" for the first of bwrap,
             docker and landlock that works here. Or "http://HOST:PORT" of another machine that runs
-            ``python -m tools.sandbox serve``: the server decides ``workers``, ``max_sessions``,
+            ``python -m tools.sandbox serve``. That server decides ``workers``, ``max_sessions``,
             ``python`` and ``runtime``, and its isolation is checked on entering.
-        limits: limits of each run; None: the defaults of ``Limits``.
-        min_isolation: weakest isolation to accept; None: "restricted" for "auto", and the
+        limits: limits of each run, or None for the defaults of ``Limits``.
+        min_isolation: weakest isolation to accept. If None, "restricted" for "auto", and the
             backend's own level for a named backend.
-        workers: runs in flight at once; None: twice the number of cores.
-        max_sessions: sessions open at once, including copies and snapshots.
-        python: the interpreter that runs programs, as a path or a name on the PATH; None: this one.
-            Programs see no installed packages.
-        runtime: container runtime, as the docker engine names it, for example "runsc"; None: the
-            engine's default.
-        token: token of a server; None: the environment variable TURNWISE_SANDBOX_TOKEN, if set.
+        workers: maximum number of concurrent runs, or None for twice the number of cores.
+        max_sessions: maximum number of open sessions, including copies and snapshots.
+        python: the interpreter that runs programs, as a path or a name on the PATH, or None for the
+            current one. Programs see no installed packages.
+        runtime: container runtime, as the docker engine names it, for example "runsc", or None for
+            the engine's default.
+        token: token of a server. If None, the environment variable TURNWISE_SANDBOX_TOKEN, if it is
+            set.
 
     Raises:
         ValueError: an unknown backend or level, a backend below ``min_isolation``, no such

@@ -13,47 +13,49 @@ class Status(StrEnum):
     """How a run ended."""
 
     OK = "ok"
-    """Exit code 0."""
+    """The program ended with exit code 0."""
     ERROR = "error"
-    """Another exit code: an uncaught exception, sys.exit(1)."""
+    """The program ended with another exit code, for example by an uncaught exception or
+    sys.exit(1)."""
     TIMEOUT = "timeout"
-    """Over the limit of wall or processor time."""
+    """The run exceeded the limit of wall or processor time."""
     MEMORY = "memory"
-    """Over the limit of memory, or an uncaught MemoryError."""
+    """The run exceeded the limit of memory, or a MemoryError was not caught."""
     OUTPUT = "output"
-    """Over the limit of standard output or standard error."""
+    """The run exceeded the limit of standard output or standard error."""
     KILLED = "killed"
-    """Ended by a signal: a crash, the program itself, or the limit of files or processes."""
+    """A signal ended the run, because of a crash, the program itself, or the limit of files or
+    processes."""
     SANDBOX_FAILURE = "sandbox_failure"
-    """A fault of the sandbox: raised as ``SandboxFailure``, never part of a result."""
+    """The sandbox failed. This is raised as ``SandboxFailure`` and never part of a result."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """Result of one program; every process of the run is dead."""
+    """Result of one program. All processes of the run are dead."""
 
     status: Status
     stdout: str
-    """Undecodable bytes are replaced."""
+    """Standard output, in which undecodable bytes are replaced."""
     stderr: str
     exit_code: int | None
-    """None if a signal ended the program."""
+    """Exit code of the program, or None if a signal ended it."""
     signal: int | None
     wall_s: float
     cpu_s: float
     max_rss_mb: float
-    """Of the largest process; a bare interpreter takes about 12."""
+    """Peak memory of the largest process in MiB. A bare interpreter takes about 12."""
     isolation: str
     backend: str
     limits_enforced_by: str
     stdout_truncated: bool = False
     stderr_truncated: bool = False
     detail: str = ""
-    """The limit that ended the run, in words."""
+    """Description of the limit that ended the run; empty if none did."""
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """Path -> content of the plain files that ``collect`` requested."""
+    """Contents of the files that ``collect`` requested, by path."""
     files_left_out: Mapping[str, str] = field(default_factory=dict)
-    """Path -> reason for requested files that are not returned; "..." stands for further ones."""
+    """Reasons why requested files are not returned, by path. "..." stands for further files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +63,15 @@ class CallResult:
     """Result of one call of a session."""
 
     status: Status
-    """``timeout`` also if the call was interrupted and the session continues."""
+    """How the call ended. ``timeout`` also means that it was interrupted and the session
+    continues."""
     stdout: str
-    """Truncated at ``limits.output_kb``."""
+    """Standard output, truncated at ``limits.output_kb``."""
     stderr: str
     value: str | None
-    """``repr`` of the last line's value, if the line is an expression and its value not None."""
+    """``repr`` of the last line's value, if the line is an expression whose value is not None."""
     error: str
-    """Traceback of an uncaught exception, which ends the call but not the session."""
+    """Traceback of an uncaught exception. The exception ends the call but not the session."""
     wall_s: float
     over: bool
     """Whether the interpreter ended with this call."""
@@ -80,14 +83,14 @@ class CallResult:
     text_truncated: bool = False
     """Whether the value or the traceback was truncated."""
     detail: str = ""
-    """The limit or the end of the interpreter, in words."""
+    """Description of a limit, or of the end of the interpreter."""
     exit_code: int | None = None
-    """Set if the interpreter exited."""
+    """Exit code of the interpreter if it exited, otherwise None."""
     signal: int | None = None
 
     @property
     def shown(self) -> str:
-        """Text that a notebook would show below the cell: output, then value or traceback."""
+        """The text that a notebook shows below the cell: output, then value or traceback."""
         parts = [
             _with_mark(self.stdout, self.stdout_truncated),
             _with_mark(self.stderr, self.stderr_truncated),
@@ -105,9 +108,9 @@ class OutcomeKind(StrEnum):
 
     PASSED = "passed"
     WRONG = "wrong"
-    """A value that differs from the expected one, or a failed assertion."""
+    """The value differs from the expected one, or an assertion failed."""
     ERROR = "error"
-    """An exception, a missing entry point, a value that is not builtin data."""
+    """An exception, a missing entry point, or a value that is not builtin data."""
     TIMEOUT = "timeout"
     MEMORY = "memory"
     OUTPUT = "output"
@@ -123,11 +126,12 @@ class Outcome:
 
     kind: OutcomeKind
     value: Any = None
-    """The value that the submission returned (calls) or printed (stdin): show public tests only."""
+    """The value that the submission returned (calls) or printed (stdin). Show it for public tests
+    only."""
     error_type: str = ""
     message: str = ""
     line: int | None = None
-    """Line of the submission, or of the test code if the test code raised."""
+    """Line of the submission or, if the test code raised, of the test code."""
 
     @property
     def passed(self) -> bool:
@@ -137,17 +141,18 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Result of a grade. ``passed``: there were tests, and each one passed."""
+    """Result of a grade. It passes if there were tests and each of them passed."""
 
     passed: bool
     outcomes: tuple[Outcome, ...]
-    """One per test, in the order of the tests."""
+    """The outcome of each test, in the order of the tests."""
     wall_s: float
     isolation: str
     backend: str
     limits_enforced_by: str
     detail: str = ""
-    """Why the whole grade failed: no tests, a submission that does not load, an exceeded limit."""
+    """Reason why the whole grade failed: no tests, a submission that does not load, or a limit.
+    Empty if it did not."""
     stdout: str = ""
     """The first 4000 characters that the submission printed."""
 

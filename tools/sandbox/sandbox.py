@@ -27,7 +27,9 @@ _MAX_SESSIONS = 1 << 20
 
 
 class Sandbox:
-    """Runs Python programs in isolated processes. Made by ``make_sandbox``, used in ``async with``.
+    """Runs Python programs in isolated processes.
+
+    Use ``make_sandbox`` to make one, and ``async with``.
 
     One sandbox serves one event loop and any number of concurrent callers; it serves their owners
     (``tools.owner``) by round-robin.
@@ -95,7 +97,7 @@ class Sandbox:
         """Start the first backend that runs and confines a canary program.
 
         Raises:
-            SandboxUnavailable: no backend does.
+            SandboxUnavailable: no backend works on this machine.
             RuntimeError: the sandbox was started before.
         """
         self.executor.bind_loop()
@@ -161,15 +163,17 @@ class Sandbox:
         *,
         collect: Sequence[str] = (),
     ) -> RunResult:
-        """Run ``source`` as a program in its own sandbox; afterwards all its processes are dead.
+        """Run ``source`` as a program in its own sandbox. All its processes are dead afterwards.
 
         Args:
-            source: Python text, run as ``__main__``; it can import only the standard library.
+            source: Python text, which runs as ``__main__``. It can import only the standard
+                library.
             stdin: standard input of the program.
-            files: relative path -> content, written into the working directory before the start.
-            limits: limits of this run; None: the sandbox's.
+            files: contents by relative path, which are written into the working directory before
+                the start.
+            limits: limits of this run, or None for the sandbox's.
             collect: relative paths of the files to return, for every status of the run. A path
-                component may have wildcards (``*.png``); ``**`` is any number of folders.
+                component may have wildcards (``*.png``), and ``**`` matches any number of folders.
 
         Raises:
             SandboxFailure: the sandbox failed twice.
@@ -200,17 +204,18 @@ class Sandbox:
     ) -> Verdict:
         """Test a submission, which never sees an expected value and returns only values.
 
-        All calls of a submission share one process and its limits, unless ``fresh_process`` is
-        set. A grade without tests does not pass.
+        All calls of a submission share one process and its limits, unless ``fresh_process`` is set.
+        A grade without tests does not pass.
 
         Args:
             source: the submission.
-            tests: tests of any kinds; ``source`` alone determines their order.
+            tests: tests of any kinds. ``source`` alone determines their order.
             entry_point: the function that each ``CallTest`` calls.
-            limits: limits of each process; None: the sandbox's.
-            stop_at_first_failure: report ``not_run`` for the tests after the first failure.
-            fresh_process: give each test its own process and limits, so that side effects of one
-                call reach no other. Each test then costs about one run; the tests run concurrently
+            limits: limits of each process, or None for the sandbox's.
+            stop_at_first_failure: whether to report ``not_run`` for the tests after the first
+                failure.
+            fresh_process: whether each test has its own process and limits, so that side effects of
+                one call reach no other. Each test then costs about one run. Tests run concurrently
                 as far as permits are free.
 
         Raises:
@@ -237,8 +242,9 @@ class Sandbox:
 
         Args:
             files: as for ``run``.
-            limits: limits of the session; None: the sandbox's. ``wall_s`` and ``output_kb`` apply
-                to each call, ``cpu_s`` (None: ``life_s``) to the whole session.
+            limits: limits of the session, or None for the sandbox's. ``wall_s`` and ``output_kb``
+                apply to each call. ``cpu_s`` applies to the whole session, and is ``life_s`` if it
+                is None.
             idle_s: seconds without a call after which the session ends.
             life_s: seconds after which the session ends in any case.
 

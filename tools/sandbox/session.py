@@ -125,9 +125,10 @@ class _Interpreter:
 
 
 class Snapshot:
-    """Frozen state of a session: a stopped copy of its process. Made by ``Session.snapshot``.
+    """The frozen state of a session, which is a stopped copy of its process.
 
-    Sessions of the same sandbox can ``restore`` a snapshot any number of times until it is closed.
+    ``Session.snapshot`` makes a snapshot. Sessions of the same sandbox can ``restore`` it any
+    number of times until it is closed.
     """
 
     def __init__(self, interpreter: _Interpreter) -> None:
@@ -154,7 +155,7 @@ class Snapshot:
 class Session:
     """A Python interpreter that keeps its variables between calls.
 
-    Made by ``Sandbox.session``, used in ``async with``. Calls of one session run one after
+    ``Sandbox.session`` makes a session for ``async with``. Calls of one session run one after
     another. docs/sandbox.md lists what a copy shares with its original.
     """
 
@@ -185,7 +186,7 @@ class Session:
         await self.close()
 
     async def start(self) -> None:
-        """Start the interpreter; no-op if it runs.
+        """Start the interpreter. Does nothing if it is running.
 
         Raises:
             SandboxBusy: no session permit became free within 30 s.
@@ -224,14 +225,15 @@ class Session:
 
         After ``wall_s`` seconds, or when the caller is cancelled, the sandbox interrupts the call
         as by Ctrl-C, and the variables survive. If the code still runs a second later, the sandbox
-        kills the session; if its process got no processor time, five seconds later.
+        kills the session. If the process got no processor time, the sandbox waits five seconds
+        instead.
 
         Args:
-            code: any Python text; a last line that is an expression gives the call's value.
-            wall_s: time limit of the call in seconds; None: ``limits.wall_s`` of the session.
+            code: any Python text. If the last line is an expression, it gives the call's value.
+            wall_s: time limit of the call in seconds, or None for the session's ``limits.wall_s``.
 
         Raises:
-            SessionOver: the interpreter had ended; ``restart`` starts another.
+            SessionOver: the interpreter had ended. ``restart`` starts another.
             SandboxFailure: the sandbox failed; the session is over.
             ValueError: ``wall_s`` is outside the range of ``Limits.wall_s``.
         """
@@ -267,11 +269,14 @@ class Session:
         return twin
 
     async def snapshot(self) -> Snapshot:
-        """A snapshot of the current state, to ``restore`` later. Raises as ``fork``."""
+        """A snapshot of the current state, for ``restore``. Raises the errors of ``fork``."""
         return Snapshot(await self._copy())
 
     async def restore(self, snapshot: Snapshot) -> None:
-        """Continue from a snapshot, even if this session has ended. Raises as ``fork``."""
+        """Continue from a snapshot, even if this session has ended.
+
+        Raises the errors of ``fork``.
+        """
         async with self._lock:
             interpreter = await self._copy_of(snapshot.interpreter)
             old, self._interpreter = self._interpreter, interpreter

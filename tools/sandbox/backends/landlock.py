@@ -16,15 +16,15 @@ from tools.sandbox.inside.workdir import remove_tree
 from tools.sandbox.limits import Limits
 
 _MIN_LANDLOCK_ABI = 3
-"""The first version that restricts truncation (Linux 6.2)."""
+"""First Landlock version that restricts truncation (Linux 6.2)."""
 _SIGNALS_ABI = 6
-"""The first version that restricts signals (Linux 6.12)."""
+"""First Landlock version that restricts signals (Linux 6.12)."""
 _READABLE = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64"),
     *("/etc/ld.so.cache", "/etc/localtime"),
 )
 _PREFIX = "turnwise-sandbox-"
-"""Start of a common folder's name; its owner's process id follows."""
+"""Start of a common folder's name. The process id of its owner follows."""
 # User ids of runs under root: above all ids in use; or, in a container with only 65536 ids, between
 # those of people and those of services.
 _UID_RANGES = ((700_000, 1 << 22), (20_000, 40_000))
@@ -41,7 +41,7 @@ class LocalLauncher:
         self.lost: tuple[str, ...] = ()
         self._python = python
         self._scratch: dict[int, scratch.Scratch] = {}
-        """Zygote's pid -> its common folder."""
+        """Common folders by the zygote's process id."""
         self._groups: dict[int, cgroup.Group] = {}
 
     def launch(
@@ -98,7 +98,7 @@ class LocalLauncher:
         self.enforced_by = self._groups[pid].enforced_by
 
     def cleared(self, pid: int) -> bool:
-        """See ``Launcher``: removes the common folder of a killed zygote."""
+        """See ``Launcher``. Removes the common folder of a killed zygote."""
         common = self._scratch[pid]
         common.release()  # if it cannot be removed now, a later sweep may remove it
         with contextlib.suppress(OSError):  # supervisors are still deleting their own folders
@@ -150,7 +150,7 @@ def _scratch_parent() -> Path:
 
 
 def _own_uids(python: interpreter.Interpreter) -> tuple[int, int]:
-    """The first user id for runs under root, and how many follow; each run takes one.
+    """The first user id for runs under root, and the number of ids. Each run takes one.
 
     Raises:
         SandboxUnavailable: root cannot change the user id, or other users cannot run ``python``.

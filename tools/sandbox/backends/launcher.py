@@ -15,9 +15,9 @@ class BackendOptions:
     """Options of ``make_sandbox`` for the backend."""
 
     python: str | None
-    """Path of the interpreter that runs programs; None: this one."""
+    """Path of the interpreter that runs programs, or None for the current one."""
     runtime: str | None = None
-    """Container runtime; None: the engine's default."""
+    """Container runtime, or None for the engine's default."""
 
 
 ENVIRONMENT: Mapping[str, str] = {"MALLOC_ARENA_MAX": "2", "LD_BIND_NOW": "1"}
@@ -36,7 +36,7 @@ class Launcher(Protocol):
     start_s: float
     """Seconds within which a zygote must be ready."""
     lost: tuple[str, ...]
-    """Guarantees of the level that this machine lacks, in words; known after ``launch``."""
+    """Guarantees of the level that this machine lacks, in words. Known after ``launch``."""
 
     def launch(
         self, limits: Limits, idle: int, control_fd: int, stderr_fd: int
@@ -56,5 +56,5 @@ class Launcher(Protocol):
         ...
 
     def cleared(self, pid: int) -> bool:
-        """Remove what an ended zygote left; False: call again later."""
+        """Remove what an ended zygote left behind. If this returns False, call it again later."""
         ...

@@ -13,7 +13,7 @@ from pathlib import Path
 from tools.sandbox.inside.workdir import remove_tree
 
 _making = threading.Lock()
-"""Held while a folder is made: no other thread may sweep it before it is locked."""
+"""Held while a folder is made, so that no other thread sweeps it before it is locked."""
 
 
 class Scratch:
@@ -25,14 +25,14 @@ class Scratch:
         fcntl.flock(self._hold, fcntl.LOCK_SH)
 
     def release(self) -> None:
-        """Release the lock: a sweep may remove the folder. Releasing twice is harmless."""
+        """Release the lock, so that a sweep may remove the folder. Releasing twice is harmless."""
         hold, self._hold = self._hold, None
         if hold is not None:
             os.close(hold)
 
 
 def make(parent: Path, prefix: str, mode: int) -> Scratch:
-    """A new folder below ``parent``; removes abandoned folders first."""
+    """Make a folder below ``parent``. Removes abandoned folders first."""
     with _making:
         sweep(parent, prefix)
         path = Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=parent))
@@ -44,9 +44,9 @@ def make(parent: Path, prefix: str, mode: int) -> Scratch:
 def sweep(parent: Path, prefix: str) -> None:
     """Remove the folders below ``parent`` that are not locked and whose owners are dead.
 
-    This process's own unlocked folders are removed too. Another owner counts as dead if no process
-    has its number. It may live in a container with its own process numbers; then the lock protects
-    its folder.
+    Unlocked folders of this process are also removed. Another owner counts as dead if no process
+    has its number. An owner in a container has another number there; its folder is protected by the
+    lock.
     """
     for folder in _own_folders(parent, prefix):
         owner = folder.name.removeprefix(prefix).partition("-")[0]

@@ -18,7 +18,7 @@ from tools.sandbox.inside.supervisor.mappings import SHARED_PIECE
 
 _AUDIT_ARCH_X86_64 = 0xC000003E
 _FIRST_UNKNOWN = 463
-"""First number that is newer than this table; x32 numbers are larger too."""
+"""First call number that is newer than this table. Numbers of x32 calls are also larger."""
 
 # struct seccomp_data: nr, arch, instruction_pointer, args[6] (low halves first).
 _NR, _ARCH, _ARGS = 0, 4, 16
@@ -30,7 +30,7 @@ _DENY = _ERRNO | errno.EPERM
 _UNKNOWN = _ERRNO | errno.ENOSYS
 _NO_MEMORY = _ERRNO | errno.ENOMEM
 _IGNORE = _ERRNO | 0
-"""Return success without an effect."""
+"""Action that returns success without an effect."""
 
 Instruction = tuple[int, int, int, int]
 
@@ -120,19 +120,19 @@ def _load_arg(index: int, *, high: bool = False) -> Instruction:
 
 
 def _switch(actions: Mapping[int, Iterable[int]], otherwise: int) -> list[Instruction]:
-    """Return the action whose values contain the loaded word."""
+    """Instructions that return the action whose values contain the loaded word."""
     cases = [(value, index) for index, values in enumerate(actions.values()) for value in values]
     jumps = [(_JEQ, len(cases) - at + index, 0, value) for at, (value, index) in enumerate(cases)]
     return [*jumps, *((_RET, 0, 0, action) for action in (otherwise, *actions))]
 
 
 def _only(values: Iterable[int]) -> list[Instruction]:
-    """Allow if the loaded word is one of ``values``, else deny."""
+    """Instructions that allow the call if the loaded word is one of ``values``, else deny it."""
     return _switch({_ALLOW: values}, _DENY)
 
 
 def _no_urgent_data(flags: int) -> list[Instruction]:
-    """Deny out-of-band messages: they make a socket readable for poll, but give no data."""
+    """Deny out-of-band messages, which make a socket readable for poll but give no data."""
     return [_load_arg(flags), (_JSET, 0, 1, _MSG_OOB), (_RET, 0, 0, _DENY), (_RET, 0, 0, _ALLOW)]
 
 
@@ -147,7 +147,7 @@ def _zero_only(argument: int) -> list[Instruction]:
 
 
 def _not_the_supervisor(argument: int) -> list[Instruction]:
-    """Deny if the 32-bit argument is 1: in a run's pid namespace, its supervisor."""
+    """Deny the call if the 32-bit argument is 1, the supervisor in a run's pid namespace."""
     return [
         _load_arg(argument),
         (_JEQ, 0, 1, _SUPERVISOR),
@@ -246,7 +246,7 @@ _CHECKED_RESTRICTED: dict[int, list[Instruction]] = {
 
 
 class Filters(NamedTuple):
-    """Two filters, each an array of ``struct sock_filter``; the stricter verdict counts."""
+    """Two filters, each an array of ``struct sock_filter``. The stricter verdict counts."""
 
     zygote: bytes
     """The filter of the zygote and of all its forks."""
@@ -282,7 +282,7 @@ def _assemble(leaves: Mapping[int, list[Instruction]], unknown: int) -> bytes:
     """A filter that allows the calls without a leaf.
 
     Args:
-        leaves: number of a call -> instructions that decide it.
+        leaves: instructions that decide a call, by the call's number.
         unknown: action for calls from ``_FIRST_UNKNOWN`` on.
     """
     allow: list[Instruction] = [(_RET, 0, 0, _ALLOW)]

@@ -19,11 +19,11 @@ from tools.sandbox.results import Outcome, OutcomeKind, RunResult, Status
 
 T = TypeVar("T")
 _MAX_TEXT = 2000
-"""Characters of an error message that are kept."""
+"""Maximum number of characters of an error message to keep."""
 
 
 class CandidateFault(Exception):
-    """Raised when the process can answer no more calls; carries the outcome of the current call."""
+    """Raised when the process can answer no more calls. Carries the outcome of the current call."""
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome.message)
@@ -31,7 +31,7 @@ class CandidateFault(Exception):
 
 
 class Conversation:
-    """A running process with a channel, for ``async with``.
+    """A running process with a channel of messages, for ``async with``.
 
     Leaving the context ends the process and waits for its death; ``result`` is then the run's
     result.
@@ -62,7 +62,7 @@ class Conversation:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close the channel and wait for the end; on cancellation, kill the process."""
+        """Close the channel and wait for the end. If cancelled, kill the process."""
         assert self._reply is not None
         self.channel.close()
         if kind is not None and issubclass(kind, asyncio.CancelledError):
@@ -106,12 +106,12 @@ class Conversation:
         """Send a message.
 
         Raises:
-            CandidateFault: the process ended.
+            CandidateFault: the process has ended.
         """
         await self.send_frame(pack(message))
 
     async def send_frame(self, frame: bytes) -> None:
-        """Send a packed message. Raises as ``send``."""
+        """Send a packed message. Raises the errors of ``send``."""
         try:
             await self.channel.send(frame)
         except ChannelClosed as error:
@@ -198,7 +198,7 @@ class Candidate(Conversation):
 
 @dataclass(frozen=True)
 class _Used:
-    """The result of ``use``; distinct from any decoded value."""
+    """The result of ``use``. The type distinguishes it from any decoded value."""
 
     result: Any
 

@@ -19,7 +19,8 @@ class CallTest:
     expected: Any
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     tolerance: float | None = None
-    """Absolute or relative difference allowed for numbers anywhere in the value; at least 0."""
+    """Absolute or relative difference that is allowed for numbers anywhere in the value; at least
+    0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,8 @@ class AssertTest:
 
     code: str
     setup: str = ""
-    """Code that runs before ``code``: imports, or the task's prompt with helper functions."""
+    """Code that runs before ``code``, such as imports or the task's prompt with helper
+    functions."""
 
 
 Test = CallTest | StdioTest | AssertTest

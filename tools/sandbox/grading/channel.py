@@ -27,7 +27,7 @@ class Channel:
 
     def __init__(self) -> None:
         self._mine, self.theirs = socket.socketpair()
-        """``theirs`` is sent to the process with the job."""
+        """The host's end; ``theirs`` is the process's end, which is sent with the job."""
         self._mine.setblocking(False)
         self._loop = asyncio.get_running_loop()
         self._inbox = bytearray()
@@ -106,7 +106,10 @@ class Channel:
 
     @property
     def unread(self) -> bool:
-        """Whether unrequested bytes have arrived: an honest process sends only answers."""
+        """Whether bytes have arrived that were not requested.
+
+        An honest process sends only answers.
+        """
         return bool(self._inbox)
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def equal(got: Any, expected: Any, tolerance: float | None = None) -> bool:
-    """Whether ``got`` equals ``expected``; numbers may differ by the tolerance.
+    """Whether ``got`` equals ``expected``. Numbers may differ by the tolerance.
 
     The tolerance is absolute or relative, whichever allows more. An expected NaN matches a NaN.
     """

@@ -1,7 +1,8 @@
 """Grades a submission on the host, which calls it, compares its answers and decides.
 
-No line of a submission runs here. The candidate's process produces values, never verdicts: it holds
-no expected value, no test and no trusted channel. A forged answer is only an answer.
+No line of a submission runs in this process. The candidate's process produces values, never
+verdicts: it holds no expected value, no test and no trusted channel. A forged answer is compared
+like any other.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Submission:
 
 
 class _Sheet:
-    """The outcomes so far, and the failures of the submission as a whole."""
+    """The outcomes so far, and failures of the submission as a whole."""
 
     def __init__(self, submission: Submission, num_tests: int) -> None:
         self.outcomes = [_NOT_RUN] * num_tests
@@ -67,7 +68,7 @@ class _Sheet:
         self._stop = submission.stop_at_first_failure
 
     def fill(self, index: int, outcome: Outcome) -> bool:
-        """Record an outcome; whether the grade continues."""
+        """Record an outcome. Returns whether the grade continues."""
         self.outcomes[index] = outcome
         return outcome.passed or not self._stop
 
@@ -157,7 +158,10 @@ async def _tried_twice(executor: Executor, submission: Submission, tests: Sequen
 
 
 def _order(submission: Submission, tests: Sequence[Test]) -> list[int]:
-    """The order in which tests run: a function of the submission, so a grade is reproducible."""
+    """The order in which tests run.
+
+    The submission determines it, so that a grade is reproducible.
+    """
     order = list(range(len(tests)))
     digest = hashlib.sha256(submission.source.encode("utf-8", "surrogatepass")).digest()
     random.Random(digest).shuffle(order)
@@ -165,7 +169,7 @@ def _order(submission: Submission, tests: Sequence[Test]) -> list[int]:
 
 
 async def _grade_apart(executor: Executor, submission: Submission, tests: Sequence[Test]) -> _Sheet:
-    """Run each test in its own process, several at once if permits are free.
+    """Run each test in its own process, several at the same time if permits are free.
 
     A submission that does not load is tried only once.
     """
@@ -218,7 +222,7 @@ async def _grade_rest(
 
 
 async def _alone(executor: Executor, submission: Submission, test: Test) -> _Sheet:
-    """The sheet of one test; the test fails if its process fails after the answer."""
+    """Grade one test. The test fails if its process fails after the answer."""
     sheet = await _tried_twice(executor, submission, [test])
     if sheet.end is not None and sheet.outcomes[0].passed:
         sheet.outcomes = [replace(sheet.end, value=sheet.outcomes[0].value)]
@@ -278,7 +282,7 @@ def _compared(budget: MemoryBudget, call: Call, value: Any, frame: bytes) -> Out
 
 
 def _enter_fault(sheet: _Sheet, current: int | None, fault: CandidateFault) -> None:
-    """Record that the process ended: its current test fails, later tests stay ``not_run``."""
+    """Record that the process ended. Its current test fails, and later tests stay ``not_run``."""
     outcome = fault.outcome
     if current is not None:
         sheet.fill(current, outcome)
@@ -308,7 +312,7 @@ async def _grade_asserts(
     order: list[int],
     sheet: _Sheet,
 ) -> None:
-    """Run test code in one process and the submission in another; the host forwards the calls."""
+    """Run test code in one process and the submission in another. The host forwards the calls."""
     candidate = Candidate(executor, Request("calls", submission.source, submission.limits))
     examiner = Conversation(executor, Request("asserts", "", submission.limits))
     async with candidate, examiner:

@@ -17,7 +17,7 @@ from tools.sandbox.grading.cases import AssertTest, CallTest
 from tools.sandbox.inside.codec import CodecError, encode
 
 _LONGEST = 10_000
-"""Characters of test code up to which it is parsed."""
+"""Maximum number of characters of test code that is parsed."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class Call:
 
 
 def call_of(test: CallTest | AssertTest, entry_point: str | None) -> Call | None:
-    """The call that a test consists of; None for any other test code.
+    """The call of which a test consists, or None for any other test code.
 
     Args:
         test: the test.
-        entry_point: the function that a ``CallTest`` calls, and the only stub of test code; None:
-            every undefined name of the test code is a stub.
+        entry_point: the function that a ``CallTest`` calls, and the only stub of test code. If
+            None, every undefined name of the test code is a stub.
     """
     if isinstance(test, AssertTest):
         return None if test.setup.strip() else _parsed(test.code, entry_point)

@@ -21,7 +21,8 @@ from tools.sandbox.results import RunResult, status_of
 _SUPPORTED = ("linux", "x86_64")
 _MAX_IDLE = 4
 RECYCLE_AFTER = 2000
-"""Runs after which a zygote is replaced: its runs share an address layout and a hash seed."""
+"""Number of runs after which a zygote is replaced, because its runs share an address layout and a
+hash seed."""
 
 
 class Executor:
@@ -32,9 +33,9 @@ class Executor:
 
     Args:
         launcher: the backend until ``start`` names another.
-        limits: of each job.
-        workers: jobs in flight at once.
-        max_sessions: sessions, copies and snapshots open at once.
+        limits: limits of each job.
+        workers: maximum number of jobs in flight.
+        max_sessions: maximum number of open sessions, copies and snapshots.
     """
 
     def __init__(self, launcher: Launcher, limits: Limits, workers: int, max_sessions: int) -> None:
@@ -123,17 +124,17 @@ class Executor:
             raise
 
     async def stop(self) -> None:
-        """End every process; ``start`` may then try another backend."""
+        """End every process. ``start`` may then try another backend."""
         zygotes, self._zygotes = self._zygotes, None
         if zygotes is not None:
             await zygotes.close()
 
     def reset_counters(self) -> None:
-        """Forget what was counted so far, which was the canary."""
+        """Reset the counters, which so far counted only the canary."""
         self.tally, self.permits = Tally(), FairQueue(self.workers)
 
     async def close(self) -> None:
-        """End every process; jobs in flight fail, sessions are lost."""
+        """End every process. Jobs in flight fail, and sessions are lost."""
         zygotes, self._zygotes = self._zygotes, None
         for link in list(self.links):
             link.close()
@@ -147,11 +148,13 @@ class Executor:
         channel: socket.socket | None = None,
         clock: Clock | None = None,
     ) -> Reply:
-        """Run one job. A job without a channel is retried once; a conversation cannot be repeated.
+        """Run one job.
+
+        A job without a channel is retried once; one with a channel cannot be repeated.
 
         Raises:
-            SandboxFailure: no reply.
-            LostError: no reply to a job with a channel.
+            SandboxFailure: there was no reply.
+            LostError: there was no reply to a job with a channel.
         """
         zygotes = self.zygotes
         if channel is not None:
@@ -178,12 +181,12 @@ class Executor:
         return link
 
     def failure(self, message: str) -> SandboxFailure:
-        """The error to raise to a caller; it is counted."""
+        """Make the error to raise to a caller, and count it."""
         self.tally.failures += 1
         return SandboxFailure(f"{self.backend}: {message}")
 
     def result(self, reply: Reply, limits: Limits) -> RunResult:
-        """The result of a program, from its supervisor's reply; it is counted."""
+        """Make the result of a program from its supervisor's reply, and count it."""
         head = reply.head
         stderr = reply.stderr.decode(errors="replace")
         status = status_of(head, stderr, limits.cpu_seconds)

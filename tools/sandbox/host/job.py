@@ -24,9 +24,9 @@ class Request:
     collect: tuple[str, ...] = ()
     """Patterns of the files to return."""
     idle_s: float = 0.0
-    """Sessions: seconds without a call after which the session ends."""
+    """For sessions: seconds without a call after which the session ends."""
     life_s: float = 0.0
-    """Sessions: seconds after which the session ends in any case."""
+    """For sessions: seconds after which the session ends in any case."""
 
     def encode(self) -> bytes:
         """The request in the supervisor's format: length, JSON header, standard input, files."""

@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from tools.owner import current_owner
 
 MAX_WAITING = 1024
-"""Number of waiting callers from which the queue is full."""
+"""Number of waiting callers at which the queue counts as full."""
 _WAITS_KEPT = 1024
 
 
@@ -22,9 +22,9 @@ class FairQueue:
     ``release``.
 
     Args:
-        permits: number of permits that may be taken at once.
-        max_waiting: number of waiting callers from which the queue is full. A full queue still
-            accepts callers: callers check ``full`` or await ``ready`` first.
+        permits: maximum number of permits in use.
+        max_waiting: number of waiting callers at which the queue counts as full. A full queue still
+            accepts callers; they should check ``full`` or await ``ready`` first.
     """
 
     def __init__(self, permits: int, max_waiting: int = MAX_WAITING) -> None:
@@ -32,9 +32,9 @@ class FairQueue:
         self.max_waiting = max_waiting
         self.waiting = 0
         self.served = 0
-        """Permits granted so far."""
+        """Number of permits granted so far."""
         self.waited_s = 0.0
-        """Total seconds that callers with a permit had waited for it."""
+        """Total seconds that callers waited for the permits that they got."""
         self._free = permits
         # Owners with waiting callers; the next owner to serve comes first.
         self._owners: OrderedDict[Hashable, dict[asyncio.Future[None], None]] = OrderedDict()
@@ -56,7 +56,7 @@ class FairQueue:
 
     @property
     def busy_s(self) -> float:
-        """Seconds in which at least one permit was in use."""
+        """Seconds during which at least one permit was in use."""
         running = time.monotonic() - self._busy_since if self.in_flight else 0.0
         return self._busy_s + running
 
@@ -100,7 +100,7 @@ class FairQueue:
         return time.monotonic() - since
 
     def release(self) -> None:
-        """Return a permit; the first caller of the next owner gets it."""
+        """Return a permit. The first caller of the next owner gets it."""
         while self._owners:
             owner, turns = self._owners.popitem(last=False)
             turn = next(iter(turns))

@@ -1,4 +1,7 @@
-"""Decodes answers of untrusted processes: with bounds, and long ones outside the event loop."""
+"""Decodes answers of untrusted processes within bounds.
+
+Long answers are decoded outside the event loop.
+"""
 
 from __future__ import annotations
 
@@ -13,26 +16,26 @@ from typing import Any, NamedTuple, TypeVar
 from tools.sandbox.inside import codec
 
 MAX_VALUES = 50_000
-"""Values in one answer, including nested ones."""
+"""Maximum number of values in one answer, including nested ones."""
 _SHORT = 1 << 13
-"""Bytes up to which decoding is faster than handing over to a thread."""
+"""Number of bytes up to which decoding is faster than handing over to a thread."""
 _LEASE_S = 0.5
 """Seconds that a program gets in advance while the host decodes its answer."""
 _NOTHING_S = 0.02
-"""Seconds of the host's time that are not worth a message."""
+"""Seconds of the host's time below which no message is sent."""
 _KEPT = 32 << 20
-"""Bytes of memory, about, for the values of one grade."""
+"""Approximate maximum bytes of memory for the values of one grade."""
 _KEPT_CONTAINERS = 1 << 14
-"""Lists on the wire, except those of numbers, for the values of one grade; a container takes two.
-Python's garbage collector stops every thread while it visits them."""
+"""Maximum number of lists on the wire, except those of numbers, for the values of one grade. A
+container takes two. Python's garbage collector stops every thread while it visits them."""
 _WEIGHT_OF_LIST = 128
-"""Bytes of memory, about, for one list on the wire."""
+"""Approximate bytes of memory for one list on the wire."""
 _WEIGHT_OF_QUOTE = 64
-"""Half of the bytes of memory, about, for one short text."""
+"""Approximate half of the bytes of memory for one short text."""
 _WIDEST = 4
-"""Bytes of one character of a text that has an emoji."""
+"""Number of bytes of one character in a text that has an emoji."""
 _LISTS_AT_ONCE = 4096
-"""Lists up to which the decoder in C is used, which no other thread can interrupt."""
+"""Maximum number of lists for the decoder in C, which no other thread can interrupt."""
 
 
 class _InSlices(json.JSONDecoder):
@@ -49,7 +52,7 @@ T = TypeVar("T")
 
 
 def num_lists(body: bytes, most: int = MAX_VALUES) -> int:
-    """Number of lists in a frame; a list takes a thousand times as long to decode as a character.
+    """Number of lists in a frame. A list takes a thousand times as long to decode as a character.
 
     Raises:
         CodecError: the frame has more lists, items or texts than ``most`` values need.
@@ -98,13 +101,14 @@ class Size(NamedTuple):
     """Size of a frame."""
 
     num_bytes: int
-    """Bytes, as many as its characters may take in memory."""
+    """Number of bytes that the frame's characters may take in memory."""
     lists: int
-    """Lists on the wire, where a number is a list as well."""
+    """Number of lists on the wire, where a number is a list as well."""
     containers: int
-    """Lists on the wire except those of numbers: two for most containers of the value."""
+    """Number of lists on the wire, except those of numbers. Most containers of the value take
+    two."""
     quotes: int = 0
-    """Quotation marks, except those of numbers: two for most texts."""
+    """Number of quotation marks, except those of numbers. Most texts take two."""
 
 
 class Clock:
@@ -116,7 +120,7 @@ class Clock:
         self._given = 0.0
 
     def bind(self, give: Callable[[float], None] | None) -> None:
-        """Set the function that extends the program's deadline; None: the run has ended."""
+        """Set the function that extends the program's deadline, or None after the run has ended."""
         self._give = give
 
     def charge(self, seconds: float, ahead: float = 0.0) -> None:
@@ -136,10 +140,10 @@ class Reader:
         self._closed = False
 
     async def read(self, size: int, act: Callable[[], T], clock: Clock) -> T:
-        """Return the result of ``act``; its time counts as the host's.
+        """Return the result of ``act``. Its time counts as the host's.
 
         Args:
-            size: bytes that ``act`` decodes.
+            size: number of bytes that ``act`` decodes.
             act: function that may run in another thread.
             clock: clock of the program that waits.
         """
@@ -164,14 +168,14 @@ class Reader:
 
 
 class MemoryBudget:
-    """Memory for the values of one grade; values beyond it are dropped."""
+    """Memory for the values of one grade. Values that exceed it are dropped."""
 
     def __init__(self) -> None:
         self._left = _KEPT
         self._containers_left = _KEPT_CONTAINERS
 
     def take(self, size: Size) -> bool:
-        """Take memory for a value of that size; whether the value may be kept."""
+        """Take memory for a value of that size. Returns whether the value may be kept."""
         self._left -= size.num_bytes + _WEIGHT_OF_LIST * size.lists
         self._left -= _WEIGHT_OF_QUOTE * size.quotes
         self._containers_left -= size.containers

@@ -11,7 +11,7 @@ from tools.sandbox.host.zygotes import GRACE_S, LostError
 from tools.sandbox.inside import frames
 
 _SLACK = 1 << 16
-"""Bytes of a frame besides output and text."""
+"""Number of bytes of a frame in addition to output and text."""
 
 
 class Frame(NamedTuple):
@@ -22,16 +22,16 @@ class Frame(NamedTuple):
 
 
 class Branch:
-    """One interpreter of a session, as the host sees it."""
+    """One interpreter of a session, as seen by the host."""
 
     def __init__(self, link: SessionLink, number: int, on_end: Callable[[], None]) -> None:
         self.link = link
         self.number = number
         self.report: bytes | None = None
-        """The supervisor's last report; None: the interpreter runs, or was lost."""
+        """The supervisor's last report, or None if the interpreter runs or was lost."""
         self._on_end: Callable[[], None] | None = on_end
         self.waiting: asyncio.Future[Frame] | None = None
-        """Future answer to the last frame; kept if the caller was cancelled."""
+        """Future answer to the last frame. It is kept if the caller was cancelled."""
 
     @property
     def over(self) -> bool:
@@ -49,9 +49,9 @@ class SessionLink:
     """Stream to one supervisor; it carries every branch of a session.
 
     Args:
-        stream: non-blocking, to the supervisor.
+        stream: non-blocking socket to the supervisor.
         close: closes the stream.
-        cap: bytes of standard output, standard error and text in one answer, each.
+        cap: maximum bytes of standard output, of standard error and of text in one answer.
         on_close: called once, when the stream is closed.
     """
 
@@ -77,14 +77,17 @@ class SessionLink:
         self._loop.add_reader(stream, self._on_readable)
 
     def branch(self, on_end: Callable[[], None]) -> Branch:
-        """A new branch, not started. ``on_end`` is called once, when the branch ends or is lost."""
+        """A new branch that has not started.
+
+        ``on_end`` is called once, when the branch ends or is lost.
+        """
         branch = Branch(self, self._numbers, on_end)
         self._branches[self._numbers] = branch
         self._numbers += 1
         return branch
 
     def send(self, data: bytes) -> None:
-        """Send without waiting; what the socket does not take is sent later."""
+        """Send without waiting. Data that the socket does not take is sent later."""
         if self.closed:
             return
         if not self._outbox:
@@ -102,7 +105,8 @@ class SessionLink:
         """Send a frame and wait for the supervisor's answer about ``branch``.
 
         Raises:
-            LostError: no answer within ``wait_s`` plus ``GRACE_S``, or the supervisor is gone.
+            LostError: there was no answer within ``wait_s`` plus ``GRACE_S``, or the supervisor is
+                gone.
         """
         if self.closed:
             raise LostError("the session's supervisor is gone")
@@ -179,7 +183,7 @@ class SessionLink:
             answer.set_result(frame)
 
     def close(self) -> None:
-        """Close the stream; the supervisor kills the session. Closing twice is harmless."""
+        """Close the stream, so that the supervisor kills the session. Closing twice is harmless."""
         if self.closed:
             return
         self.closed = True

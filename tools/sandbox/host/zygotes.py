@@ -1,4 +1,4 @@
-"""Starts, uses and replaces zygotes: warm processes that fork a supervisor for each job."""
+"""Starts, uses and replaces zygotes: processes with a loaded interpreter that fork supervisors."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ from tools.sandbox.limits import Limits
 GRACE_S = 10.0
 """Seconds beyond a run's time limit after which the sandbox counts as broken."""
 _PAUSES_S = (0.0, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
-"""Seconds before a start, by the number of failed starts in a row; then the sandbox gives up."""
+"""Seconds to wait before a start, by the number of consecutive failed starts. After the last one,
+the sandbox gives up."""
 _MAX_REFUSALS = 3
-"""Zygotes to which a job is offered before it fails."""
+"""Number of zygotes to which a job is offered before it fails."""
 _MAX_RETIRED = 2
-"""Replaced zygotes that may wait for the end of their sessions; meanwhile none is replaced."""
+"""Number of replaced zygotes that may wait for the end of their sessions. Meanwhile no further
+zygote is replaced."""
 _STDERR_KEPT = 2000
 _CLEARING_TRIES = 250
 
@@ -35,11 +37,11 @@ _log = logging.getLogger(__name__)
 
 
 class LostError(Exception):
-    """Raised when a supervisor is gone or silent: nothing is known about its run."""
+    """Raised when a supervisor is gone or silent, so that nothing is known about its run."""
 
 
 class RefusedError(LostError):
-    """Raised when a zygote takes no job or does not start: the job has not started."""
+    """Raised when a zygote takes no job or does not start. The job has not started."""
 
 
 class Zygote:
@@ -51,7 +53,8 @@ class Zygote:
         self._launcher = launcher
         self.dead = False
         self.spent = False
-        """Whether it lost or refused a job and may be dying: the next job uses another zygote."""
+        """Whether the zygote lost or refused a job and may be dying. If so, the next job uses
+        another."""
         self._loop = asyncio.get_running_loop()
         # Sequenced packets: each message goes whole to one of the waiting supervisors.
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -92,7 +95,7 @@ class Zygote:
         self._launcher.started(self._process.pid)
 
     def read_stderr(self) -> str:
-        """The end of what the zygote and its supervisors wrote to standard error."""
+        """The end of the standard error of the zygote and its supervisors."""
         try:
             data = os.read(self._errors, 1 << 16)
         except BlockingIOError:
@@ -112,7 +115,7 @@ class Zygote:
 
         Raises:
             RefusedError: the zygote had ended.
-            LostError: no reply: the sandbox broke, or the whole machine stalls.
+            LostError: there was no reply, because the sandbox broke or the whole machine stalls.
         """
         mine = self.connect(*([channel.fileno()] if channel is not None else []))
         try:
@@ -153,7 +156,7 @@ class Zygote:
         return mine
 
     def disconnect(self, stream: socket.socket) -> None:
-        """Close a stream; its supervisor kills an unfinished run."""
+        """Close a stream, so that its supervisor kills an unfinished run."""
         stream.close()
         self.running -= 1
 
@@ -194,7 +197,7 @@ class Zygote:
     async def close(self) -> None:
         """Close the control socket, which ends every process inside, and wait for the end.
 
-        Closing continues if the caller is cancelled; the caller may call ``close`` again.
+        Closing continues if the caller is cancelled. The caller may then call ``close`` again.
         """
         if self._closing is None:
             self._closing = self._loop.create_task(self._close())
@@ -233,7 +236,7 @@ def _give(stream: socket.socket, limit: asyncio.Timeout, seconds: float) -> None
 
 
 class Zygotes:
-    """The current zygote; it is replaced after ``recycle_after`` runs and when it dies."""
+    """The current zygote, which is replaced after ``recycle_after`` runs and when it dies."""
 
     def __init__(
         self, launcher: Launcher, limits: Limits, *, idle: int, recycle_after: int
@@ -250,7 +253,8 @@ class Zygotes:
         self._ending = asyncio.Event()
         self._bad_starts = 0
         self.started = self.recycled = self.died = self.refused = 0
-        """Counts: zygotes started, replaced on schedule, replaced after a loss; refused jobs."""
+        """Numbers of zygotes started, replaced on schedule, and replaced after a loss, and of
+        refused jobs."""
 
     async def start(self) -> None:
         """Start the first zygote.
@@ -387,7 +391,10 @@ class Zygotes:
             task.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        """End every zygote and its processes; jobs in flight are lost, and no other starts."""
+        """End all zygotes and their processes.
+
+        Jobs in flight are lost, and no other zygote starts.
+        """
         self._ending.set()
         if self._replacing is not None:
             self._replacing.cancel()

@@ -1,1 +1,4 @@
-"""Code that runs inside a sandbox. It uses only the standard library: it is sent as source text."""
+"""Code that runs inside a sandbox.
+
+It is sent as source text, so it uses only the standard library.
+"""

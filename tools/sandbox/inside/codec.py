@@ -17,12 +17,13 @@ from typing import Any
 
 MAX_DEPTH = 40
 MAX_FRAME = 1 << 20
-"""Most bytes of one frame, without its length prefix."""
+"""Maximum number of bytes of one frame, without its length prefix."""
 _MAX_EQUAL_HASHES = 100
 _FEW_KEYS = 4096
-"""Number of keys up to which colliding ones are harmless."""
+"""Number of keys up to which collisions are harmless."""
 _SLOTS_PER_KEY = 16
-"""Further slots that a table may try for a key, on average; fractions and large powers need 8."""
+"""Average number of further slots that a table may try for a key. Fractions and large powers need
+8."""
 _WORD = (1 << 64) - 1
 # Slots that a table tries one after another, growth of a full table, and the part of it that fills.
 _DICT = 1, 2, 2 / 3
@@ -134,9 +135,9 @@ _DECODE_TEXT: dict[str, Callable[[str], Any]] = {
 
 
 def _distinct(keys: list[Any], linear: int, growth: int, load: float) -> list[Any]:
-    """``keys``, if a hash table of them is fast to build.
+    """Return ``keys`` if a hash table of them is fast to build; otherwise raise CodecError.
 
-    The parameters describe the table: see ``_DICT``.
+    The parameters describe the table; see ``_DICT``.
     """
     hashes = sorted(map(hash, keys))
     if sum(map(operator.eq, hashes, hashes[1:])) > _MAX_EQUAL_HASHES:
@@ -147,10 +148,11 @@ def _distinct(keys: list[Any], linear: int, growth: int, load: float) -> list[An
 
 
 def _check_slots(hashes: list[int], linear: int, growth: int, load: float) -> None:
-    """Simulate CPython's hash tables: keys may collide although no two hashes are equal.
+    """Simulate CPython's hash tables, in which keys may collide although no two hashes are equal.
 
-    Keys that fill a part of the order in which a table tries its slots, and others that come to its
-    start, take quadratic time in one step of the interpreter, which stops all threads.
+    A table tries its slots in a fixed order. If some keys fill a part of this order and others
+    start there, inserting them takes quadratic time. That is a single step of the interpreter,
+    which stops all threads.
     """
     size = 1 << 13
     while True:
@@ -222,7 +224,7 @@ def receive_exactly(channel: _socket.socket, count: int) -> bytes:
     """``count`` bytes of a blocking socket.
 
     Raises:
-        EOFError: the other end was closed before.
+        EOFError: the other end was closed before all bytes arrived.
     """
     parts = []
     while count:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 
 HEAD = struct.Struct("!BII")
-"""Header between host and supervisor: operation, branch, bytes of the body."""
+"""Header between host and supervisor: operation, branch, and number of bytes of the body."""
 RUN, INTERRUPT, FORK, CLOSE = 1, 2, 3, 4
 """Operations to the supervisor. Bodies: CALL and the code; empty; a NEW branch's number; empty."""
 ANSWERED, STARTED, ENDED = 5, 6, 7
@@ -21,14 +21,15 @@ SECONDS = struct.Struct("!d")
 """From the host to the supervisor of a candidate: seconds by which to extend the deadline."""
 NEW = struct.Struct("!I")
 ANSWER = struct.Struct("!BBdII")
-"""Flags, kind of the text, seconds, bytes of stdout, bytes of stderr; the text is the rest."""
+"""Flags, kind of the text, seconds, and numbers of bytes of stdout and stderr. The text is the
+rest."""
 STDOUT_CUT, STDERR_CUT, TEXT_CUT, INTERRUPTED = 1, 2, 4, 8
 """The flags of an answer."""
 
 INNER = struct.Struct("!BI")
-"""Header between supervisor and interpreter: operation or kind, bytes of the body."""
+"""Header between supervisor and interpreter: operation or kind, and number of bytes of the body."""
 INTERRUPTS = struct.Struct("!I")
-"""Before the code of a RUN: number of earlier interrupts; a further one is for this call."""
+"""Header of a RUN's code: number of earlier interrupts. A further one is meant for this call."""
 CUT = 0x80
 """Flag of a kind: the text is truncated."""
 NOTHING, VALUE, ERROR, MEMORY, READY, REFUSED = 10, 11, 12, 13, 14, 15

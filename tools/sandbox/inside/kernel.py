@@ -53,7 +53,10 @@ def _check(result: int, what: str) -> int:
 
 
 def die_with_parent(with_signal: signal.Signals = signal.SIGKILL) -> None:
-    """Get a signal when the thread that forked this process ends. A change of uid clears this."""
+    """Receive a signal when the thread that forked this process ends.
+
+    A change of uid cancels this.
+    """
     _check(_prctl(_PR_SET_PDEATHSIG, with_signal, 0, 0, 0), "PR_SET_PDEATHSIG")
 
 
@@ -63,7 +66,7 @@ def set_dumpable(dumpable: bool) -> None:
 
 
 def adopt_orphans() -> None:
-    """Make descendants whose parent dies children of this process."""
+    """Make this process the parent of descendants whose parent dies."""
     _check(_prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "PR_SET_CHILD_SUBREAPER")
 
 
@@ -73,18 +76,18 @@ def no_new_privileges() -> None:
 
 
 def clone_into_namespaces() -> int:
-    """Fork; the child is process 1 of new pid, mount and user namespaces.
+    """Fork. The child is process 1 of new pid, mount and user namespaces.
 
-    The new user namespace gives only the child the right to mount; the caller needs no capability.
+    The new user namespace gives only the child the right to mount. The caller needs no capability.
     """
     return _clone(_CLONE_NEWUSER | _CLONE_NEWPID | _CLONE_NEWNS, "clone into new namespaces")
 
 
 def clone_as_sibling() -> int:
-    """Fork; the child's parent is this process's own parent.
+    """Fork. The child's parent is this process's own parent.
 
-    Only for a process with one thread: the C library's work around a fork is skipped, such as
-    waiting for the memory allocator's locks.
+    Use this only in a process with one thread, because the C library's work around a fork is
+    skipped, such as waiting for the memory allocator's locks.
     """
     return _clone(_CLONE_PARENT, "clone")
 
@@ -150,12 +153,12 @@ class Filter:
 
 
 def restrict_paths(rules: Iterable[tuple[str, int]], abi: int) -> None:
-    """Confine this process by Landlock to paths; deny TCP, and signals to other processes.
+    """Confine this process by Landlock to paths. Deny TCP, and signals to other processes.
 
     Args:
-        rules: each a path and the rights below it; a path that does not exist is skipped.
-        abi: Landlock version to use, at least 3. Version 4 adds TCP, 5 rights on devices, 6
-            signals.
+        rules: paths, each with the rights below it. A path that does not exist is skipped.
+        abi: Landlock version to use, at least 3. Version 4 adds TCP, version 5 rights on devices,
+            and version 6 signals.
     """
     handled = _LANDLOCK_FS if abi >= 5 else _LANDLOCK_FS & ~_LANDLOCK_IOCTL
     words = [handled, _LANDLOCK_TCP, _LANDLOCK_SCOPES][: 3 if abi >= 6 else 2 if abi >= 4 else 1]
@@ -180,5 +183,5 @@ def restrict_paths(rules: Iterable[tuple[str, int]], abi: int) -> None:
 
 
 def landlock_abi() -> int:
-    """The Landlock version of this kernel; 0: none."""
+    """The Landlock version of this kernel, or 0 if it has none."""
     return max(0, int(_syscall(_SYS_LANDLOCK, 0, 0, 1, 0, 0)))

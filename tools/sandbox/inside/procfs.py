@@ -8,10 +8,12 @@ _CHUNK = 1 << 13
 
 
 def read(path: str, most: int = 1 << 30, *, folder: int | None = None) -> bytes:
-    """The first ``most`` bytes of a file; ``folder`` is a descriptor that ``path`` is relative to.
+    """The first ``most`` bytes of a file.
 
-    A watchdog reads files of every run, so this takes plain system calls, a third of the time of
-    ``open``.
+    ``path`` is relative to the descriptor ``folder``, if set.
+
+    A watchdog reads files of every run, so this function uses plain system calls, which take a
+    third of the time of ``open``.
 
     Raises:
         OSError: there is no such file, this process may not read it, or its process has ended.

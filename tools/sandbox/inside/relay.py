@@ -59,7 +59,7 @@ def main(settings: str) -> None:
 
 
 def _fetch_control(config: Config) -> int | None:
-    """The host's control socket; None if it cannot be passed into this container."""
+    """The host's control socket, or None if it cannot be passed into this container."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
             server.settimeout(_PATIENCE_S)

@@ -21,11 +21,12 @@ _HEADER = struct.Struct("!BII")  # kind of frame, number of the stream, count
 _MESSAGE, _DATA, _END, _TAKEN, _HEARTBEAT = range(5)  # kinds of frames
 _HEARTBEAT_S = 1.0
 _SILENCE_S = 10.0
-"""Seconds without data after which the other side is gone: a killed engine closes nothing."""
+"""Seconds without data after which the other side counts as gone. A killed engine closes
+nothing."""
 _WINDOW = 1 << 18
 _CHUNK = 1 << 16
 _MAX_QUEUED = 1 << 20
-"""Bytes queued for the other side above which sockets here are not read."""
+"""Number of bytes queued for the other side above which sockets here are not read."""
 _MAX_MESSAGE = 4096
 _MAX_SOCKETS = 16
 _HUNG_UP = select.EPOLLHUP | select.EPOLLERR
@@ -58,7 +59,7 @@ class Tunnel:
         source: descriptor to read from the other side.
         sink: descriptor to write to the other side; must differ from ``source``.
         first: 0 at one end and 1 at the other: each end numbers its streams in steps of two.
-        decode: function that decodes the data of ``source``; None: use the data unchanged.
+        decode: function that decodes the data of ``source``, or None to use the data unchanged.
         received: decoded data that was read from ``source`` before.
     """
 
@@ -128,7 +129,7 @@ class Tunnel:
                 poller.modify(self._local.fileno(), 0 if paused else select.POLLIN)
 
     def _alive(self) -> bool:
-        """Send a heartbeat if one is due; whether the other side lives."""
+        """Send a heartbeat if one is due. Returns whether the other side lives."""
         now = time.monotonic()
         if not self._sends_heartbeats:
             return now - self._last_received < _SILENCE_S
@@ -195,7 +196,7 @@ class Tunnel:
             self._queue(_END, stream.number)
 
     def _write(self, stream: _Stream, data: bytes) -> None:
-        """Write to the socket here; keep the data that it does not take."""
+        """Write to the socket here. Data that it does not take is kept."""
         before = len(stream.unsent) + len(data)
         if stream.unsent:
             stream.unsent += data

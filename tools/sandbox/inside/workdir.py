@@ -15,23 +15,23 @@ from tools.sandbox.inside.config import Config
 PRIVATE_FOLDER = "/tmp"
 """The folder of a run that has a private file system."""
 MAX_FILES = 4096
-"""Files and folders that a run may have at once."""
+"""Maximum number of files and folders of a run at the same time."""
 _ENTER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 @dataclass(frozen=True)
 class WorkDir:
-    """The working directory of a run, and the user that the run works as."""
+    """The working directory of a run, and the user as which it runs."""
 
     folder: str
     uid: int | None
-    """None: the uid is not changed."""
+    """User id of the run, or None to keep the current one."""
     private: bool
-    """True: a private file system, which vanishes with the run."""
+    """Whether the run has a private file system, which vanishes with it."""
 
 
 def make_workdir(config: Config) -> WorkDir:
-    """The working directory of a new run: the private /tmp, or a new folder below the scratch."""
+    """Make the working directory of a run: the private /tmp, or a new folder below the scratch."""
     if config.isolation == "namespaces":
         return WorkDir(PRIVATE_FOLDER, uid=None, private=True)
     os.setsid()
@@ -54,7 +54,8 @@ def remove_workdir(workdir: WorkDir) -> None:
 def remove_tree(path: str) -> None:
     """Delete a folder that no process changes, regardless of modes; links are not followed.
 
-    Works by descent instead of by path: a tree may be deeper than the longest path.
+    The function descends into folders instead of using paths, because a tree may be deeper than the
+    longest path.
 
     Raises:
         OSError: another process changes or deletes the folder.
@@ -92,7 +93,7 @@ def _moved(here: int, name: str) -> int:
 
 
 def _empty(folder: int) -> list[str]:
-    """Delete the files of an open folder; make its folders enterable and return their names."""
+    """Delete the files of an open folder. Makes its folders enterable and returns their names."""
     os.fchmod(folder, stat.S_IRWXU)
     folders = []
     with os.scandir(folder) as entries:

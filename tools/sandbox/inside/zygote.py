@@ -27,7 +27,8 @@ from tools.sandbox.inside.supervisor import process_tree
 from tools.sandbox.inside.workdir import remove_tree
 
 _MAX_FAILURES = 5
-"""Supervisors that may die in a row before they are ready; then the zygote fails."""
+"""Number of supervisors in a row that may die before they are ready. After that, the zygote
+fails."""
 
 
 def main(settings: str) -> None:
@@ -137,7 +138,10 @@ class _Zygote:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
     def end_supervisors(self) -> None:
-        """End each supervisor, which kills its run and deletes its folder; delete the scratch."""
+        """End each supervisor, which kills its run and deletes its folder.
+
+        Then delete the scratch.
+        """
         for pid in self.supervisors:
             os.kill(pid, signal.SIGTERM)
         while True:
@@ -150,7 +154,7 @@ class _Zygote:
             remove_tree(self.config.scratch)
 
     def _end_orphans(self) -> None:
-        """Kill the processes of killed supervisors; each death may leave further orphans."""
+        """Kill the processes of killed supervisors. Each death may leave further orphans."""
         if self.config.isolation == "namespaces":
             return  # they die with their process 1
         for pid in process_tree.children(os.getpid()):

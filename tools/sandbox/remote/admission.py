@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from tools.sandbox.errors import SandboxBusy
 
 MAX_HELD = 1 << 30
-"""Most bytes of all waiting and running requests, and of unread answers, together."""
+"""Maximum number of bytes of all waiting and running requests, and of unread answers, together."""
 RETRY_AFTER_S = 1
 
 
@@ -29,7 +29,7 @@ class Admission:
         """Admit a request of ``size`` bytes.
 
         Raises:
-            SandboxBusy: the server is full; the request has not started.
+            SandboxBusy: the server is full. The request has not started.
         """
         if self._requests >= self._max_requests or self._held + size > MAX_HELD:
             raise SandboxBusy(
@@ -44,7 +44,10 @@ class Admission:
 
     @contextmanager
     def hold(self, size: int) -> Iterator[None]:
-        """Reserve ``size`` bytes for an answer; never refused, but later requests may be."""
+        """Reserve ``size`` bytes for an answer.
+
+        This is never refused, but later requests may be.
+        """
         self._held += size
         try:
             yield

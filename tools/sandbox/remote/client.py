@@ -28,7 +28,7 @@ PATIENCE_S = 600.0
 
 
 class RemoteSandbox:
-    """Runs programs in the sandbox of a server. Made by ``make_sandbox``, used in ``async with``.
+    """Runs programs in a server's sandbox. Use ``make_sandbox`` to make one, and ``async with``.
 
     One client serves one event loop and any number of concurrent callers; their owners are served
     by round-robin. A lost connection counts as a failure of the sandbox: runs and grades are
@@ -36,11 +36,12 @@ class RemoteSandbox:
 
     Args:
         url: scheme (http or https), host and port of the server.
-        limits: limits of each run that names none; None: the server's.
-        min_isolation: weakest isolation of the server to accept; None: any.
-        token: token of the server; None: the environment variable TURNWISE_SANDBOX_TOKEN, if set.
-        patience_s: seconds that a request may wait on the server, in addition to its programs'
-            time limits.
+        limits: limits of each run that names none, or None for the server's.
+        min_isolation: weakest isolation of the server to accept, or None for any.
+        token: token of the server. If None, the environment variable TURNWISE_SANDBOX_TOKEN, if it
+            is set.
+        patience_s: seconds that a request may wait on the server, in addition to its programs' time
+            limits.
 
     Raises:
         ValueError: ``url`` is not the URL of a server.

@@ -1,4 +1,7 @@
-"""A client's connection to a server for its sessions; messages and answers match by number."""
+"""A client's connection to a server for its sessions.
+
+Messages and answers are matched by number.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from tools.sandbox.remote import wire
 
 
 class ConnectionLost(ConnectionError):
-    """Raised when the connection has ended; its sessions are over."""
+    """Raised when the connection has ended, and with it its sessions."""
 
     def __init__(self) -> None:
         super().__init__("the connection to the server is lost")
@@ -54,7 +57,7 @@ class Connection:
             del self._pending[number]
 
     def notify(self, message: wire.Data) -> None:
-        """Send a message without waiting; dropped if the connection has ended."""
+        """Send a message without waiting. It is dropped if the connection has ended."""
         self._start(self._notify(message))
 
     async def _notify(self, message: wire.Data) -> None:

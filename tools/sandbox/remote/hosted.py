@@ -1,4 +1,4 @@
-"""The sessions of one client on a server; they end with the client's connection."""
+"""The sessions of one client on a server. They end with the client's connection."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tools.sandbox.sandbox import Sandbox
 from tools.sandbox.session import Session, Snapshot
 
 _MAX_KEPT = 4096
-"""Most sessions and snapshots of one client, including ended ones that are not closed."""
+"""Maximum number of one client's sessions and snapshots, including ended but open ones."""
 _MAX_VALUES = 20_000
-"""Most values in a message about a session, for example its files and paths."""
+"""Maximum number of values in a message about a session, for example its files and paths."""
 _MAX_PENDING = 4 * _MAX_KEPT
-"""Most unanswered messages of one client; further ones close its connection."""
+"""Maximum number of unanswered messages of one client; further ones close its connection."""
 _ENDINGS = ("close", "drop")
 
 _log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class HostedSessions:
         self._pending: dict[int, asyncio.Task[None]] = {}
 
     def handle(self, body: bytes) -> None:
-        """Start to execute a message; the answer is sent later.
+        """Start to execute a message. The answer is sent later.
 
         Raises:
             WireError: the message is invalid, or too many messages are unanswered.
@@ -149,7 +149,10 @@ class HostedSessions:
 
     @contextlib.contextmanager
     def _reserved(self, name: int) -> Iterator[None]:
-        """Reserve ``name`` during a creation: of two with one name, one would never be closed."""
+        """Reserve ``name`` while a session is created.
+
+        Otherwise, if two had the same name, one of them would never be closed.
+        """
         kept: tuple[Collection[int], ...] = (self._sessions, self._snapshots, self._making)
         if any(name in group for group in kept):
             raise wire.WireError(f"number {name} is taken")

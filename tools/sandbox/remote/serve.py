@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def token_of(arguments: argparse.Namespace) -> str | None:
-    """The token that clients must send; None if none is set.
+    """The token that clients must send, or None if none is set.
 
     Raises:
         ValueError: the file cannot be read, or the token is too short or not printable ASCII.

@@ -27,7 +27,7 @@ _BODY_S = 60.0
 """Seconds within which the body of a request must arrive."""
 _ANSWER_S = 60.0
 _SLOWEST = 1 << 20
-"""Slowest rate, after these seconds, at which a client may read an answer, in bytes per second."""
+"""Slowest rate, in bytes per second, at which a client may read an answer after these seconds."""
 _HEARTBEAT_S = 15.0
 """Seconds between heartbeats of a client with sessions."""
 
@@ -40,8 +40,8 @@ class Server:
 
     Args:
         sandbox: a running sandbox.
-        token: token that each request must send; None: no token is needed.
-        max_waiting: maximum number of waiting requests; further ones are answered with 429.
+        token: token that each request must send, or None if requests need no token.
+        max_waiting: maximum number of waiting requests. Further requests are answered with 429.
     """
 
     def __init__(self, sandbox: Sandbox, token: str | None, max_waiting: int) -> None:

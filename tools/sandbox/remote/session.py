@@ -47,7 +47,7 @@ class RemoteSnapshot:
 
 
 async def end(transport: Transport, connection: Connection, message: wire.Data) -> None:
-    """Ask the server to close a session or snapshot; a lost connection has closed it already."""
+    """Ask the server to close a session or snapshot. A lost connection has already closed it."""
     if connection.closed:
         return
     try:
@@ -101,7 +101,7 @@ class RemoteSession:
         await self.close()
 
     async def start(self) -> None:
-        """Start the interpreter; no-op if it runs.
+        """Start the interpreter. Does nothing if it is running.
 
         Raises:
             SandboxFailure: the sandbox failed twice, or no session permit became free in time.
@@ -144,7 +144,7 @@ class RemoteSession:
     async def _create(
         self, connection: Connection, message: wire.Data, undo: wire.Data
     ) -> wire.Data:
-        """Ask the server to create a session or snapshot; if cancelled, send ``undo``."""
+        """Ask the server to create a session or snapshot. If cancelled, send ``undo``."""
         try:
             return await self._transport.ask(connection, message)
         except asyncio.CancelledError:
@@ -167,7 +167,10 @@ class RemoteSession:
             return wire.read_call((await self._ask(message, limits.wall_s))["result"])
 
     async def fork(self) -> RemoteSession:
-        """A second session that continues from this one's state. Raises as ``Session.fork``."""
+        """A second session that continues from this one's state.
+
+        Raises the errors of ``Session.fork``.
+        """
         async with self._lock, self._transport.permits:
             connection = self._open_connection()
             twin = RemoteSession(
@@ -179,7 +182,7 @@ class RemoteSession:
             return twin
 
     async def snapshot(self) -> RemoteSnapshot:
-        """A snapshot of the current state, to ``restore`` later. Raises as ``fork``."""
+        """A snapshot of the current state, for ``restore``. Raises the errors of ``fork``."""
         async with self._lock, self._transport.permits:
             connection = self._open_connection()
             name = connection.number()
@@ -187,7 +190,10 @@ class RemoteSession:
             return RemoteSnapshot(self._transport, connection, name)
 
     async def restore(self, snapshot: RemoteSnapshot) -> None:
-        """Continue from a snapshot, even if this session has ended. Raises as ``fork``."""
+        """Continue from a snapshot, even if this session has ended.
+
+        Raises the errors of ``fork``.
+        """
         async with self._lock, self._transport.permits:
             if snapshot.connection.closed:
                 raise SessionOver("there is nothing to restore: the connection was lost")

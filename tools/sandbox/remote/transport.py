@@ -21,7 +21,8 @@ from tools.sandbox.remote.server_info import CONNECT_S
 _HEARTBEAT_S = 15.0
 _RETRY_S = 1.0
 _PERMITS_PER_WORKER = 4
-"""Concurrent requests for each worker of the server, so that no worker waits for the next one."""
+"""Number of concurrent requests for each worker of the server, so that no worker waits for its
+next one."""
 
 
 class Transport:
@@ -29,15 +30,15 @@ class Transport:
 
     Args:
         url: URL of the server.
-        token: token of the server; None: send none.
-        patience_s: seconds that a request may wait on the server, in addition to its programs'
-            time limits.
+        token: token of the server, or None to send none.
+        patience_s: seconds that a request may wait on the server, in addition to its programs' time
+            limits.
     """
 
     def __init__(self, url: URL, token: str | None, patience_s: float) -> None:
         self.url = url
         self.permits = FairQueue(1)
-        """One permit for each request; ``set_workers`` sets their number."""
+        """One permit for each request. ``set_workers`` sets their number."""
         self.failures = 0
         self.retries = 0
         self._token = token
@@ -84,7 +85,7 @@ class Transport:
         self._ready = True
 
     async def close(self) -> None:
-        """Close all connections; the server ends this client's runs and sessions."""
+        """Close all connections, so that the server ends this client's runs and sessions."""
         http, self._http = self._http, None
         if self._connection is not None:
             await self._connection.close()
@@ -98,7 +99,7 @@ class Transport:
         return f"{self._name}/{hash(current_owner()):x}"
 
     def failure(self, message: str) -> SandboxFailure:
-        """The error to raise when the server or the connection failed; it is counted."""
+        """Make the error to raise when the server or the connection failed, and count it."""
         self.failures += 1
         return SandboxFailure(f"{self.url}: {message}")
 
@@ -127,7 +128,7 @@ class Transport:
             raise self.failure(f"no answer within {self._patience_s + wait_s:g} s") from None
 
     async def connection(self) -> Connection:
-        """The connection that carries sessions; opened again if it was lost.
+        """The connection that carries sessions. It is opened again if it was lost.
 
         Raises:
             ConnectionLost: the server cannot be reached.

@@ -15,20 +15,20 @@ from tools.sandbox.limits import Limits
 from tools.sandbox.results import CallResult, Outcome, OutcomeKind, RunResult, Status, Verdict
 
 VERSION = 1
-"""Version of the messages; client and server must agree."""
+"""Version of the messages. Client and server must have the same."""
 MAX_BODY = 64 << 20
-"""Most bytes of a request."""
+"""Maximum number of bytes of a request."""
 MAX_VALUES = 300_000
-"""Most values of a message, including nested ones: for example, of all tests of a grade."""
+"""Maximum number of values in a message, including nested ones."""
 OWNER = "Turnwise-Owner"
 """Header with the owner of a request."""
 TOKEN_VARIABLE = "TURNWISE_SANDBOX_TOKEN"
 _ENVELOPE = 8
 """Levels of nesting that a message adds to the values in it."""
 _VALUES_KEPT = 64 << 20
-"""Most bytes of returned values in one verdict."""
+"""Maximum number of bytes of returned values in one verdict."""
 _QUOTES_KEPT = 2 * MAX_VALUES
-"""Most quotation marks of returned values in one verdict: half of what the client accepts."""
+"""Maximum number of quotation marks in one verdict's values, half of what clients accept."""
 
 Data = dict[str, Any]
 """A message: builtin data by name."""
@@ -68,7 +68,7 @@ def unpack(body: bytes, most: int = MAX_VALUES) -> Data:
 
 
 def fields_of(record: Any) -> Data:
-    """Field name -> value of a flat dataclass."""
+    """The fields of a flat dataclass, by name."""
     return {field.name: getattr(record, field.name) for field in fields(record)}
 
 
@@ -86,7 +86,7 @@ def read_limits(data: Any) -> Limits:
 
 
 def read_files(data: dict[Any, Any]) -> dict[str, str | bytes]:
-    """Path -> content of files.
+    """Contents of files by path.
 
     Raises:
         WireError: a path is not text, or a content is not text or bytes.
@@ -162,7 +162,7 @@ def read_call(data: Data) -> CallResult:
 
 
 def write_verdict(verdict: Verdict) -> Data:
-    """A verdict as data; values that are too large are dropped, but not their outcomes."""
+    """A verdict as data. Values that are too large are dropped, but not their outcomes."""
     outcomes, left, quotes_left = [], _VALUES_KEPT, _QUOTES_KEPT
     for outcome in verdict.outcomes:
         data = fields_of(outcome)

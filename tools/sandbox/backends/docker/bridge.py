@@ -29,7 +29,7 @@ from tools.sandbox.inside.tunnel import Tunnel
 _START_S = 15.0
 """Seconds for a created container to start."""
 _REMOVAL_S = 5.0
-"""Seconds for a container whose input closed to end; then it is killed."""
+"""Seconds within which a container must end after its input is closed. Then it is killed."""
 _FRAME = struct.Struct("!BxxxI")  # the engine's framing: stream, length
 _STANDARD_OUTPUT = 1
 _BAD_REQUEST = 400
@@ -210,7 +210,7 @@ def _wait_until_removed(client: Any, made: str) -> None:
 
 
 class _Decoder:
-    """Removes the engine's framing; copies the container's standard error to this process's."""
+    """Removes the engine's framing, and copies the container's standard error to this process's."""
 
     def __init__(self) -> None:
         self._received = bytearray()

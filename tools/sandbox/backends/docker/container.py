@@ -15,7 +15,7 @@ OWNER_LABEL = "turnwise.sandbox.owner"
 _REMOVAL_S = 3
 """Seconds that the engine may take to remove a container."""
 _OUT_OF_MEMORY_SCORE = 500
-"""The kernel, out of memory, kills these processes before the trainer."""
+"""Out-of-memory score with which the kernel kills these processes before the trainer."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Spec:
     tasks: int
     """Limit of processes and threads in the container."""
     runtime: str | None
-    """Name of the runtime; None: the engine's default."""
+    """Name of the runtime, or None for the engine's default."""
 
 
 def create(client: Any, image: str, spec: Spec, owner: str, folder: Path | None = None) -> str:
@@ -40,7 +40,8 @@ def create(client: Any, image: str, spec: Spec, owner: str, folder: Path | None 
         image: id of the image.
         spec: options of the container.
         owner: identifier of the owner, made by ``owner``.
-        folder: folder of this machine to mount at ``control_socket.FOLDER``; None: mount nothing.
+        folder: folder of this machine to mount at ``control_socket.FOLDER``, or None to mount
+            nothing.
     """
     import docker.types
 
@@ -100,7 +101,7 @@ def owner(pid: int) -> str:
 
 
 def is_gone(name: str) -> bool:
-    """Whether the owner with that identifier has ended; False if unknown here."""
+    """Whether the owner with that identifier has ended. False if this cannot be known here."""
     try:
         who = json.loads(name)
         boot, pids, pid, since = who["boot"], who["pids"], int(who["pid"]), who["since"]
@@ -112,7 +113,7 @@ def is_gone(name: str) -> bool:
 
 
 def sweep(client: Any) -> int:
-    """Remove the containers of dead trainers: not started ones, and ones that the engine kept.
+    """Remove the containers of dead trainers that never started or that the engine kept.
 
     Returns:
         Number of removed containers.
@@ -122,7 +123,7 @@ def sweep(client: Any) -> int:
 
 
 def remove(client: Any, made: str) -> bool:
-    """Kill and remove a container; False if it is already ending or its runtime hangs."""
+    """Kill and remove a container. Returns False if it is already ending or its runtime hangs."""
     import docker.errors
     import requests
 
@@ -145,7 +146,7 @@ def _pid_namespace() -> int:
 
 
 def _since(pid: int) -> str:
-    """Start of process ``pid`` in ticks since the boot; empty if there is no such process."""
+    """Start of process ``pid`` in ticks since the boot, or "" if there is no such process."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

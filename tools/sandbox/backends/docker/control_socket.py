@@ -2,7 +2,8 @@
 
 A container can receive a descriptor only over a unix socket in a folder that both sides see. The
 folder is emptied and removed as soon as the control socket is passed. Some engines cannot show the
-folder (an engine outside the host's own container, gVisor): then the tunnel carries the jobs.
+folder, such as gVisor or an engine outside the host's own container. In that case the tunnel
+carries the jobs.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ FOLDER = "/handover"
 """Path of the folder in the container."""
 SOCKET_PATH = f"{FOLDER}/host"
 _PREFIX = "turnwise-handover-"
-"""Start of the folder's name; its owner's process id follows."""
+"""Start of the folder's name. The process id of its owner follows."""
 _PATIENCE_S = 2.0
 
 
@@ -28,7 +29,7 @@ class ControlSocketServer:
     """The host's side: a socket in a shared folder that gives one process the control socket.
 
     Args:
-        token: secret that the process must send; it gets the secret in its configuration.
+        token: secret that the process must send. The process gets it in its configuration.
     """
 
     def __init__(self, token: str) -> None:

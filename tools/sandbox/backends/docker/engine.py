@@ -1,4 +1,4 @@
-"""Finds the docker engine of this machine and connects to it; never starts it."""
+"""Finds the docker engine of this machine and connects to it, but never starts it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tools.sandbox.errors import SandboxUnavailable
 
 _DEFAULT = "unix:///var/run/docker.sock"
 _PROBE_S = 2
-"""Seconds for the first answer, for which the choice of a backend waits."""
+"""Seconds to wait for the engine's first answer. The choice of a backend waits for it."""
 _CALL_S = 20
-"""Seconds for each later answer."""
+"""Seconds to wait for each later answer."""
 _START_IT = "start it (`systemctl start docker`) or set DOCKER_HOST"
 _SYSTEMD = Path("/run/systemd/system")
 _PID_FILE = Path("/run/docker.pid")
@@ -74,7 +74,7 @@ def check_runtime(client: Any, runtime: str) -> None:
     """Check that the engine has a runtime of that name.
 
     Raises:
-        SandboxUnavailable: it does not; the message lists its runtimes.
+        SandboxUnavailable: the engine lacks the runtime. The message lists its runtimes.
     """
     known = sorted(client.info()["Runtimes"])
     if runtime not in known:

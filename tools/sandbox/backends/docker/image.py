@@ -23,7 +23,7 @@ from tools.sandbox.errors import SandboxUnavailable
 
 REPOSITORY = "turnwise-sandbox"
 _LAYOUT = 2
-"""Version of the image's content; increment it with each change, so that no older image is used."""
+"""Version of the image's content. Increment it with each change, so that no older image is used."""
 _PYTHON_LABEL = "turnwise.sandbox.python"
 
 # Commands for programs; their libraries are packed too.
@@ -72,7 +72,7 @@ def ensure(client: Any, python: Interpreter) -> str:
 
 
 def pack(python: Interpreter, file: BinaryIO) -> None:
-    """Write the image's file system as a tar archive: paths as here, readable by all users."""
+    """Write the image's file system, with this machine's paths, as a tar archive."""
     with tarfile.open(fileobj=file, mode="w|") as archive:
         packed: set[str] = set()
         for folder in _EMPTY_FOLDERS:

@@ -14,15 +14,15 @@ from tools.sandbox.inside.config import Config
 from tools.sandbox.limits import Limits
 
 _USER_IDS = (20_000, 40_000)
-"""First user id for containers, and how many follow; every engine maps these ids."""
+"""First user id for containers and number of ids. Every engine maps these ids."""
 _MEMORY_SHARE = 0.75
-"""Share of this machine's memory for a container, which may have many sessions."""
+"""Share of this machine's memory for one container, which may have many sessions."""
 _MAX_RUNS = 512
 """Number of runs and sessions, each at its limit, for which the container's task limit suffices."""
 
 
 class DockerLauncher:
-    """Starts zygotes in containers; each run has its own namespaces, as with ``bwrap``."""
+    """Starts zygotes in containers. Each run has its own namespaces, as with ``bwrap``."""
 
     isolation: str = "namespaces"
     enforced_by = "rlimit+watchdog per run, cgroup in total"

@@ -1,7 +1,7 @@
 """The candidate's side of a grade: loads a submission and answers calls to it, one at a time.
 
-It holds no expected value and decides nothing: it sends the submission's answers. A submission
-that writes to the channel itself only gives another answer.
+This process holds no expected value and decides nothing; it only sends the submission's answers. A
+submission that writes to the channel itself only gives another answer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tools.sandbox.inside.program import loader
 
 _MODULE = "solution"
 _MAX_TEXT = 1000
-"""Most characters of an error message that are sent."""
+"""Maximum number of characters of an error message that are sent."""
 
 
 def serve(channel: socket.socket, source: str) -> NoReturn:

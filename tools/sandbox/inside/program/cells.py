@@ -33,14 +33,14 @@ LINK_FD = 120
 """Descriptor of the socket to the supervisor: high, because programs may count descriptors."""
 _CHUNK = 1 << 20
 _KEPT_CELLS = 500
-"""Number of last cells whose lines tracebacks can show."""
+"""Number of most recent cells whose lines tracebacks can show."""
 _FUTURES = 0
 for _name in __future__.all_feature_names:
     _FUTURES |= getattr(__future__, _name).compiler_flag
 
 
 def folder_of(base: str, branch: int) -> str:
-    """The working directory of a branch; ``base`` is the run's own folder."""
+    """The working directory of a branch. ``base`` is the run's own folder."""
     return f"{base}/fork-{branch}" if branch else f"{base}/session"
 
 
@@ -226,7 +226,10 @@ class Interpreter:
             os.close(fd)
 
     def _fork_process(self) -> bool:
-        """Fork a process whose parent is the supervisor; True in that process, False here."""
+        """Fork a process whose parent is the supervisor.
+
+        Returns True in that process and False here.
+        """
         if threading.active_count() == 1:
             return kernel.clone_as_sibling() == 0
         with warnings.catch_warnings():
@@ -322,7 +325,7 @@ def open_streams() -> None:
 
 
 def copy_tree(source: str, target: str) -> None:
-    """Copy folders, files and links; skip anything else."""
+    """Copy folders, files and links. Anything else is skipped."""
     os.mkdir(target, 0o700)
     with os.scandir(source) as entries:
         for entry in entries:

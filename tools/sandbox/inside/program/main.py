@@ -37,7 +37,8 @@ _CORE = 1
 which would run outside, as root; with 0 it starts the helper."""
 _MAX_DESCRIPTORS = 128
 _ADDRESS_SPACE_SLACK_MB = 512
-"""Address space above the memory limit, for mappings that use little memory: libraries, stacks."""
+"""Address space above the memory limit, in MiB, for mappings that use little memory, such as
+libraries and stacks."""
 
 
 def main(

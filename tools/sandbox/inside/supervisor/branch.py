@@ -17,12 +17,12 @@ from tools.sandbox.inside.supervisor import process_tree, watchdog
 from tools.sandbox.inside.supervisor.processes import Child, Stream, processor_s
 
 _SLACK = 1 << 12
-"""Bytes by which a refusal's text may exceed the cap."""
+"""Number of bytes by which a refusal's text may exceed the cap."""
 _CREDENTIALS = struct.Struct("3i")
 _REACTION_S = 0.1
-"""Processor time in which a process can react to an interrupt."""
+"""Processor seconds within which a process can react to an interrupt."""
 _PATIENCE_S = 5.0
-"""Longest wait for a process that does not get this time."""
+"""Longest wait, in seconds, for a process that does not get this processor time."""
 STARTING, IDLE, CALLING, FORKING = "starting", "idle", "calling", "forking"
 _ALL_SENT = memoryview(b"")
 _UNREAD = "the program answered calls in place of the interpreter"
@@ -37,13 +37,13 @@ class Branch:
     """One interpreter of a session: the first one or a copy."""
 
     number: int
-    """0 for the first interpreter; the host numbers the copies."""
+    """0 for the first interpreter. The host numbers the copies."""
     child: Child
-    """The process; its ``pid`` is 0 until the process has reported."""
+    """The process. Its ``pid`` is 0 until the process has reported."""
     since: float
-    """Start of the state."""
+    """Time at which the current state began."""
     deadline: float
-    """Latest end of the state."""
+    """Time at which the current state must have ended."""
     state: str = STARTING
     interrupted: bool = False
     interrupted_at: tuple[float, float] = (0.0, 0.0)
@@ -51,20 +51,20 @@ class Branch:
     interrupts: int = 0
     """Number of interrupts sent so far."""
     stopped: bool = False
-    """Whether its processes are stopped, as between calls."""
+    """Whether the branch's processes are stopped, as they are between calls."""
     checked: float = 0.0
-    """Time of the last check that they are stopped."""
+    """Time of the last check that the processes are stopped."""
     wakeups: int = 0
-    """How often a process resumed since the last call."""
+    """Number of times that a process resumed since the last call."""
     progress: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Progress of its threads that had not yet stopped at the last stop signal."""
+    """Progress of the threads that had not yet stopped at the last stop signal."""
     guard: watchdog.Watchdog | None = None
     copy: Branch | None = None
-    """The copy that is being made, while FORKING."""
+    """In the state FORKING: the copy that is being made."""
     announced: bool = False
     """Whether the host knows that this branch has started."""
     refused: str = ""
-    """Why this branch did not start."""
+    """Reason why this branch did not start; empty if it did."""
     received: bytearray = field(default_factory=bytearray)
     unsent: memoryview = _ALL_SENT
     """Rest of the last frame that the interpreter's socket has not taken."""
@@ -84,7 +84,7 @@ class Branch:
 
     @property
     def reason(self) -> str:
-        """The limit that the branch exceeds, in words."""
+        """A description of the limit that the branch exceeds."""
         return self.guard.reason if self.guard else ""
 
     def members(self) -> list[int]:
@@ -114,24 +114,25 @@ class Branch:
     def waits_for_processor(self, now: float) -> bool:
         """Whether a process that was interrupted may not have had the time to react.
 
-        On a busy machine, or on one that was paused itself, a second may pass without the process.
+        On a busy machine, or on one that was suspended, a process may get no processor for a
+        second.
         """
         then, computed_s = self.interrupted_at
         hardly_ran = processor_s(self.child.pid) - computed_s < _REACTION_S
         return hardly_ran and now < then + _PATIENCE_S
 
     def run(self, code: bytes) -> None:
-        """Ask the interpreter to run ``code``. Raises as ``send``."""
+        """Ask the interpreter to run ``code``. Raises the errors of ``send``."""
         self.send(frames.RUN, frames.INTERRUPTS.pack(self.interrupts) + code)
 
     def send(self, operation: int, body: bytes, fds: tuple[int, ...] = ()) -> None:
-        """Send a frame to the interpreter; ``push`` sends the part that the socket did not take.
+        """Send a frame to the interpreter. ``push`` sends the part that the socket did not take.
 
         If the interpreter is dying, the frame is dropped.
 
         Raises:
-            MisuseError: the last frame is unread, although it was answered. The interpreter reads
-                a frame before it answers, so the program sent the answer.
+            MisuseError: the last frame is unread, although it was answered. The interpreter reads a
+                frame before it answers, so the program sent the answer.
         """
         frame = frames.INNER.pack(operation, len(body)) + body
         if self.unsent:
@@ -148,7 +149,7 @@ class Branch:
         self.unsent = memoryview(frame)[sent:] or _ALL_SENT
 
     def push(self) -> None:
-        """Send the rest of the last frame, as far as the socket takes it."""
+        """Send as much of the last frame's rest as the socket takes."""
         try:
             sent = self.child.link.send(self.unsent, socket.MSG_DONTWAIT)
             self.unsent = self.unsent[sent:] or _ALL_SENT
@@ -158,7 +159,7 @@ class Branch:
             self.unsent = _ALL_SENT
 
     def receive(self, cap: int, others: Collection[int]) -> tuple[int, bytes] | None:
-        """Kind and text of the interpreter's message; None while it is incomplete.
+        """Kind and text of the interpreter's message, or None while it is incomplete.
 
         Args:
             cap: maximum bytes of a text.

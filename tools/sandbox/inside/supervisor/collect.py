@@ -13,15 +13,15 @@ import os
 import stat
 
 MAX_RETURNED = 1024
-"""Most files that one run returns."""
+"""Maximum number of files that one run returns."""
 _MAX_DEPTH = 32
-"""Most nested folders that are entered."""
+"""Maximum number of nested folders that are entered."""
 _MAX_VISITED = 20_000
-"""Most folders and entries that are read, whether they match or not."""
+"""Maximum number of folders and entries that are read, whether they match or not."""
 _MAX_NOTES = 64
-"""Most omitted files that are listed."""
+"""Maximum number of omitted files that are listed."""
 _MAX_SHOWN = 512
-"""Most characters of a listed path."""
+"""Maximum number of characters of a listed path."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
@@ -31,11 +31,12 @@ def collect(folder: str, patterns: list[str], cap: int) -> tuple[dict[str, bytes
 
     Args:
         folder: working directory of a run whose processes are all dead.
-        patterns: relative paths; a component may have wildcards, ``**`` is any number of folders.
-        cap: bytes of all contents and paths together.
+        patterns: relative paths. A component may have wildcards, and ``**`` matches any number of
+            folders.
+        cap: maximum bytes of all contents and paths together.
 
     Returns:
-        Path -> content of the files; path -> reason for matching files that are omitted.
+        Contents of the files by path, and reasons for omitted matching files by path.
     """
     found = _Collection(cap)
     try:
@@ -59,7 +60,7 @@ class _Collection:
         self._num_visited = 0
 
     def explained(self) -> dict[str, str]:
-        """Path -> reason for omitted files; "..." stands for further ones."""
+        """Reasons for omitted files by path. "..." stands for further files."""
         if self._num_visited > _MAX_VISITED:
             return {**self._notes, "...": f"only {_MAX_VISITED} entries were read"}
         if self._unnamed:
@@ -99,7 +100,7 @@ class _Collection:
         return sorted(names)
 
     def _enter(self, folder: int, path: str, name: str, parts: tuple[str, ...], depth: int) -> None:
-        """Descend into a folder; skip anything else."""
+        """Descend into a folder. Anything else is skipped."""
         self._num_visited += 1
         if self._num_visited > _MAX_VISITED:
             return
@@ -143,7 +144,7 @@ class _Collection:
         self._room -= len(whole) + len(self.files[whole])
 
     def _objection(self, path: str, status: os.stat_result) -> str:
-        """Why a file is omitted; empty if it is not."""
+        """The reason why a file is omitted, or "" if it is not."""
         if stat.S_ISLNK(status.st_mode):
             return "a link"
         if stat.S_ISDIR(status.st_mode):

@@ -8,7 +8,8 @@ import socket
 from tools.sandbox.inside import frames
 
 _CHUNK = 1 << 16
-"""Bytes read at once: small enough that malloc does not map a buffer for each call."""
+"""Number of bytes to read at a time: small enough that malloc does not map a buffer for each
+call."""
 _FINISH_S = 10.0
 
 
@@ -17,11 +18,11 @@ class GoneError(Exception):
 
 
 class HostLink:
-    """Reads and writes whole frames without waiting; buffers what the socket does not take.
+    """Reads and writes whole frames without waiting. Buffers data that the socket does not take.
 
     Args:
         stream: socket to the host.
-        poller: watches the socket; the caller calls ``flush`` when the socket is writable.
+        poller: watches the socket. The caller calls ``flush`` when the socket is writable.
     """
 
     def __init__(self, stream: socket.socket, poller: select.poll) -> None:
@@ -76,7 +77,7 @@ class HostLink:
                 self._poller.modify(self.fileno(), select.POLLIN | select.POLLOUT)
 
     def flush(self) -> None:
-        """Send buffered frames; the socket is writable. Raises as ``send``."""
+        """Send buffered frames when the socket is writable. Raises the errors of ``send``."""
         self._push()
         if not self._outbox:
             self._poller.modify(self.fileno(), select.POLLIN)

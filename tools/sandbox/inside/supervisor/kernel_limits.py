@@ -19,7 +19,7 @@ _NEIGHBOUR_TASKS = 32
 class OutOfMemoryScore:
     """Makes the kernel, out of memory, kill programs before their supervisors.
 
-    It is made before the run mounts its own /proc, which is read-only.
+    The object is made before the run mounts its own /proc, which is read-only.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class OutOfMemoryScore:
 
     @contextlib.contextmanager
     def raised(self) -> Iterator[None]:
-        """Processes that are forked in this context are killed first."""
+        """Make the kernel kill the processes that are forked in this context first."""
         os.write(self._fd, b"1000")
         yield
         os.write(self._fd, self._own)

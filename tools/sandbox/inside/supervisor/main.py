@@ -23,10 +23,10 @@ from tools.sandbox.inside.supervisor.processes import Child, Stream, kill_everyt
 from tools.sandbox.inside.workdir import WorkDir, make_workdir, remove_workdir
 
 _SET_UP_S = 10.0
-"""Seconds for a step of the set-up; then the supervisor fails."""
+"""Seconds that a step of the set-up may take. After that, the supervisor fails."""
 _PIPE_CHUNK = 1 << 16
 _REHEARSALS = 24
-"""Enough for the interpreter to specialize each instruction."""
+"""Number of rehearsed jobs, enough for the interpreter to specialize each instruction."""
 _REHEARSAL = {
     **{"mode": "program", "stdin_size": 0, "sizes": [1], "files": [], "collect": []},
     **{"memory_mb": 64, "disk_mb": 1, "cpu_s": 1, "total_cpu_s": 1.0, "processes": 1},
@@ -201,7 +201,7 @@ def _supervise(
     channel: list[int],
     workdir: WorkDir,
 ) -> bytes | None:
-    """Run the job to its end; the reply for the host, or None if the host is gone."""
+    """Run the job to its end. Returns the reply for the host, or None if the host is gone."""
     job.settimeout(_SET_UP_S)
     (length,) = struct.unpack("!I", receive_exactly(job, 4))
     head = receive_exactly(job, length)
@@ -245,7 +245,10 @@ def _send_job(child: Child, job: bytes, channel: list[int]) -> None:
 def _watch(
     child: Child, job: _socket.socket, stdin: bytes, deadline: float, guard: watchdog.Watchdog
 ) -> str:
-    """Wait for the end of the program's process; "", or the status with which to end the run."""
+    """Wait for the end of the program's process.
+
+    Returns the status with which to end the run, or "".
+    """
     poller = select.poll()
     for fd in (child.pidfd, child.stdout.fd, child.stderr.fd, job.fileno()):
         poller.register(fd, select.POLLIN)
@@ -287,7 +290,7 @@ def _watch(
 
 
 def _feed(fd: int, unsent: memoryview) -> memoryview:
-    """Write what the pipe takes and return the rest; if the reader is gone, nothing is left."""
+    """Write what the pipe takes and return the rest. If the reader is gone, nothing is left."""
     if not unsent:
         return unsent
     try:

@@ -17,13 +17,13 @@ from tools.sandbox.inside import procfs
 from tools.sandbox.inside.supervisor import usage
 
 SHARED_PIECE = 8 << 20
-"""Bytes of the largest anonymous shared mapping that the system-call filter allows; each such
-mapping counts with this size."""
+"""Size of the largest anonymous shared mapping that the system-call filter allows, in bytes. Each
+such mapping counts with this size."""
 _RECORD = 512
-"""Bytes of kernel memory for each mapping."""
+"""Number of bytes of kernel memory for each mapping."""
 _TEXT, _TEXT_OF_PROCESS = 1 << 19, 1 << 15
-"""Most bytes of text in /proc about the mappings of a run, and further ones for each process that
-the run may have. A plain interpreter has 6 KiB."""
+"""Maximum bytes of text in /proc about the mappings of a run, and additional ones for each process
+that the run may have. A plain interpreter has 6 KiB."""
 _ANONYMOUS = b"/dev/zero (deleted)"
 _DELETED = b" (deleted)"
 
@@ -33,7 +33,7 @@ class TooManyError(Exception):
 
 
 def read(members: Iterable[int], processes: int) -> dict[int, bytes]:
-    """Process -> text of its ``/proc/PID/maps``.
+    """The texts of ``/proc/PID/maps``, by process.
 
     Args:
         members: the processes of a run.
@@ -70,7 +70,7 @@ def kernel_memory(texts: Mapping[int, bytes]) -> int:
 
 
 def deleted(texts: Mapping[int, bytes], folder: str, largest: int) -> dict[int, int]:
-    """Inode -> bytes on disk of mapped files that were deleted from ``folder``.
+    """Bytes on disk, by inode, of mapped files that were deleted from ``folder``.
 
     Args:
         texts: the result of ``read``.

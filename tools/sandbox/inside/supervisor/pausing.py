@@ -13,12 +13,12 @@ from tools.sandbox.inside.supervisor.branch import Branch
 from tools.sandbox.inside.supervisor.processes import send_signal
 
 _MAX_WAKEUPS = 3
-"""Checks with resumed processes until their branch is ended."""
+"""Number of checks with resumed processes after which their branch is ended."""
 Members = Callable[[Branch], list[int]]
 
 
 def stop(branch: Branch, members: Members) -> str:
-    """Stop every process of an idle branch; return the status if it exceeds a limit, else ""."""
+    """Stop every process of an idle branch. Returns the status if it exceeds a limit, else ""."""
     done: set[int] = {os.getpid()}
     while new := set(members(branch)) - done:
         for pid in new:
@@ -31,7 +31,7 @@ def stop(branch: Branch, members: Members) -> str:
 
 
 def was_resumed(branch: Branch, members: Members) -> bool:
-    """Stop processes that resumed between calls. True: end the branch.
+    """Stop processes that resumed between calls. Returns whether the branch must be ended.
 
     A branch is ended if its processes resumed for the third time, or if they exceed a limit. On a
     busy machine, a thread may get no processor for long, not even to stop. Such a thread has made

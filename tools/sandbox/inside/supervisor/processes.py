@@ -1,4 +1,4 @@
-"""The processes of a run, as its supervisor sees them: output, end and final report."""
+"""The processes of a run, as seen by its supervisor: output, end and final report."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _MAX_REAPED = 64
 _PATIENCE_S = 0.5
 """Seconds to wait until the kernel allows a change of the share."""
 _MAX_CHUNKS = 32
-"""Chunks per drain: more than a pipe holds, so that all earlier output is read."""
+"""Maximum number of chunks per drain: more than a pipe holds, so that all earlier output is
+read."""
 
 
 @dataclass
@@ -39,10 +40,10 @@ class Stream:
     truncated: bool = False
     closed: bool = False
     discards: bool = False
-    """True: output beyond the cap is read and dropped. False: it is not read."""
+    """Whether output beyond the cap is read and dropped. If False, it is not read."""
 
     def drain(self) -> None:
-        """Read the available output without waiting; of endless output, a part."""
+        """Read the available output without waiting. Only a part of endless output is read."""
         for _ in range(_MAX_CHUNKS):
             if self.closed or (self.truncated and not self.discards):
                 return
@@ -58,7 +59,7 @@ class Stream:
                 self.truncated = True
 
     def take(self) -> tuple[bytes, bool]:
-        """Return the kept output and whether more was dropped; reset both."""
+        """Return the kept output and whether more was dropped, and reset both."""
         taken = bytes(self.kept), self.truncated
         self.kept.clear()
         self.truncated = False
@@ -84,7 +85,10 @@ class Child:
 
 
 def processor_s(pid: int) -> float:
-    """Seconds of processor time that the threads of a process have used; infinite if it ended."""
+    """Seconds of processor time that the threads of a process have used.
+
+    Infinite if it has ended.
+    """
     try:
         return time.clock_gettime(~pid << 3 | _SCHEDULED)
     except OSError:
@@ -92,7 +96,7 @@ def processor_s(pid: int) -> float:
 
 
 def reap(child: Child, options: int) -> None:
-    """Reap dead processes; with options 0, wait until no process is left."""
+    """Reap dead processes. With options 0, wait until no process is left."""
     # Without waiting, reap a part: children that end as fast as they are reaped must not block.
     for _ in range(_MAX_REAPED) if options & os.WNOHANG else itertools.count():
         try:
@@ -115,7 +119,7 @@ def send_signal(pid: int, number: signal.Signals) -> None:
 
 @contextlib.contextmanager
 def paused(members: Callable[[], list[int]]) -> Iterator[list[int]]:
-    """Stop the processes that run or wait until the context ends; gives all processes.
+    """Stop the processes that run or wait, until the context ends. Yields all processes.
 
     A thread finishes at most the system call that it is in.
     """

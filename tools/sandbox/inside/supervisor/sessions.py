@@ -44,11 +44,11 @@ from tools.sandbox.inside.workdir import WorkDir, remove_tree
 
 _TICK_S = 0.025
 _CHECK_S = 0.25
-"""Seconds between checks of a stopped branch, which its own timers may resume."""
+"""Seconds between checks of a stopped branch. Its own timers may resume it."""
 _INTERRUPT_S = 1.0
 """Seconds from the interrupt of a call until the branch is killed, if it could react."""
 _START_S = 10.0
-"""Seconds for the start of an interpreter or of a copy."""
+"""Seconds that the start of an interpreter or of a copy may take."""
 
 
 def serve(
@@ -223,7 +223,7 @@ class _Session:
         )
 
     def members(self, branch: Branch) -> list[int]:
-        """The processes of a branch; a session that was never forked has one branch."""
+        """The processes of a branch. A session that was never forked has one branch."""
         return branch.members() if self.forked else process_tree.descendants()
 
     def starting(self) -> bool:
@@ -231,7 +231,10 @@ class _Session:
         return any(branch.child.pid == 0 for branch in self.branches.values())
 
     def strays(self) -> set[int]:
-        """Processes in no branch: their parents have ended, and this process has adopted them."""
+        """Processes that belong to no branch.
+
+        Their parents have ended, and this process has adopted them.
+        """
         if not self.forked or not self.branches or self.starting():
             return set()
         # Comparing all processes with the branches' would find those forked between the two lists.

@@ -18,9 +18,9 @@ _CLOCK = os.sysconf("SC_CLK_TCK")
 _DEAD = (b"Z", b"X", b"")
 _SWITCHES = (b"voluntary_ctxt_switches:", b"nonvoluntary_ctxt_switches:")
 _FEW = 8
-"""Number of descriptors up to which a process's sockets and pipes are not counted."""
+"""Number of descriptors up to which the sockets and pipes of a process are not counted."""
 _PIPE = 64 << 10
-"""Bytes that a pipe holds; the filter fixes this size."""
+"""Number of bytes that a pipe holds. The filter fixes this size."""
 
 
 class HiddenError(Exception):
@@ -31,20 +31,20 @@ class Usage(NamedTuple):
     """Usage of one process."""
 
     entry: int
-    """Its entry in /proc: the process id, or a living thread's id if the first thread has ended.
-    The entry of an ended first thread is empty."""
+    """The process's entry in /proc: the process id or, if the first thread has ended, the id of a
+    living thread. The entry of an ended first thread is empty."""
 
     ending: bool
-    """Whether the process is freeing its memory: /proc no longer shows the rest."""
+    """Whether the process is freeing its memory. /proc then no longer shows the rest."""
     resident: int
     """Bytes of memory, including shared and swapped-out memory."""
     tables: int
-    """Bytes of page tables. They can exceed the memory that they map: an isolated page needs a
-    table of 4 KiB, and another above it."""
+    """Number of bytes of page tables. They can exceed the memory that they map, because an
+    isolated page needs a table of 4 KiB, and another above it."""
     cpu_s: float
     """Processor seconds of the process and of its reaped children."""
     children_s: float
-    """Processor seconds of its reaped children."""
+    """Processor seconds of the process's reaped children."""
     nice: int
     running: tuple[int, ...]
     """Threads that run or wait for a processor."""
@@ -81,7 +81,7 @@ def entries(members: Iterable[int]) -> list[int]:
 
 
 def _bytes(status: bytes, line: bytes) -> int:
-    """A size in /proc/PID/status; 0 for a process without memory."""
+    """A size in /proc/PID/status, or 0 for a process without memory."""
     at = status.find(line)
     if at < 0:
         return 0
@@ -175,7 +175,7 @@ def buffers(members: Iterable[int]) -> int:
 
 
 def deleted_files(members: Iterable[int], folder: str) -> dict[int, int]:
-    """Inode -> bytes on disk of open files that were deleted from ``folder``.
+    """Bytes on disk, by inode, of open files that were deleted from ``folder``.
 
     Raises:
         HiddenError: a process cannot be inspected.
@@ -211,7 +211,7 @@ def _descriptors(pid: int) -> list[tuple[str, str]]:
 
 
 def has_memory(pid: int) -> bool:
-    """Whether the process still has memory, which an ending process has not."""
+    """Whether the process still has memory. An ending process has none."""
     try:
         return int(_stat(f"/proc/{pid}/stat")[21]) > 0
     except OSError:

@@ -18,13 +18,13 @@ from tools.sandbox.inside.supervisor.processes import Child, processor_s
 from tools.sandbox.inside.workdir import MAX_FILES, WorkDir
 
 _FIRST_S = 0.02
-"""Seconds before the first check: shorter programs are never checked."""
+"""Seconds before the first check. Shorter programs are never checked."""
 _SHARE = 8
 """Checks use at most this part of a core: an eighth."""
 _LEAST_S, MOST_S = 0.004, 0.025
-"""Shortest and longest seconds between checks; shorter near a limit."""
+"""Shortest and longest time between checks in seconds. It is shorter near a limit."""
 _BYTES_PER_S = 4 << 30
-"""Memory that a program fills in one second of processor time."""
+"""Number of bytes that a program can fill in one second of processor time."""
 _WEIGHT_OF_NICE = 1.25
 """Factor by which one step of niceness divides a thread's share of a processor."""
 _MAX_NICE = 19
@@ -32,7 +32,7 @@ _COARSE_NS = 20_000_000
 """Nanoseconds by which a file's time may lag behind the clock."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_OPENED = 100
-"""Most folders inside each other that have further folders beside them."""
+"""Maximum number of folders inside each other that have further folders beside them."""
 _NO_PRIORITY = os.sched_param(0)
 _PROCESSORS = os.cpu_count() or 1
 
@@ -45,7 +45,7 @@ class Watchdog:
         workdir: the run's folder.
         request: the run's limits.
         child: the program's process.
-        members: lists the run's processes; None: all processes below this one.
+        members: lists the run's processes. If None, these are all processes below this one.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Watchdog:
         self._events = config.group_events_fd
         self._kills = self._group_kills()
         self._held: dict[int, tuple[int, int]] = {}
-        """Process -> resident bytes at its first and at its last check."""
+        """Resident bytes at the first and at the last check, by process."""
         self._started_s = processor_s(child.pid)
         self._unreaped = _UnreapedTime()
         self._next = time.monotonic() + _FIRST_S
@@ -94,10 +94,11 @@ class Watchdog:
         return min(MOST_S, max(_LEAST_S / 2, self._next - time.monotonic()))
 
     def tick(self, *, now: bool = False) -> str:
-        """Check the run if a check is due; the status with which to end it, or "".
+        """Check the run if a check is due. Returns the status with which to end the run, or "".
 
         Args:
-            now: check everything even if no check is due; the caller stopped the processes.
+            now: whether to check everything, even if no check is due. The caller has stopped the
+                processes.
         """
         if not now and (time.monotonic() < self._next or self._starts_slowly()):
             return ""
@@ -109,10 +110,11 @@ class Watchdog:
         return verdict
 
     def _starts_slowly(self) -> bool:
-        """Whether the first check can wait once more: the program has hardly computed.
+        """Whether the first check can wait once more, because the program has hardly computed.
 
         A check costs ten times as much as this test, and many programs end before the next one.
-        Later checks never wait: a child that lives between two of these tests leaves no trace.
+        Later checks never wait, because a child that lives between two of these tests leaves no
+        trace.
         """
         started_s, self._started_s = self._started_s, math.inf
         if started_s == math.inf or self._members() != [self._child.pid]:
@@ -184,9 +186,9 @@ class Watchdog:
         self._pause_s = min(self._pause_s, max(_LEAST_S, left_s))
 
     def _ending_memory(self, used: dict[int, usage.Usage]) -> int:
-        """Memory that ending processes may still hold: their growth between checks.
+        """Memory that ending processes may still hold: the growth between their checks.
 
-        The memory of their first check may be shared with other processes.
+        The memory at their first check may be shared with other processes.
         """
         last, self._held = self._held, {}
         total = 0
@@ -234,7 +236,7 @@ class Watchdog:
 
 
 class _UnreapedTime:
-    """Processor time of ended processes that no process reaped: a program may ignore SIGCHLD."""
+    """Processor time of ended processes that were not reaped, as when SIGCHLD is ignored."""
 
     def __init__(self) -> None:
         self._last: dict[int, usage.Usage] = {}
@@ -297,10 +299,12 @@ class _Files:
         self._slow = False
 
     def trouble(self, entries: list[int], maps: dict[int, bytes], *, stopped: bool) -> str:
-        """Measure the files if that is due; the limit that they exceed, in words, or "".
+        """Measure the files if that is due.
 
-        A folder with very many files can be measured only rarely. Meanwhile, the room
-        that the file system loses shows how much the run has written at most.
+        Returns a description of the limit that they exceed, or "".
+
+        A folder with very many files can be measured only rarely. Between measurements, the loss of
+        free space on the file system is an upper bound of what the run has written.
 
         Args:
             entries: the run's processes.
@@ -345,10 +349,10 @@ def _free_bytes(folder: str) -> int:
 
 
 def _disk_use(folder: str) -> tuple[int, int, bool]:
-    """Bytes on disk and entries below ``folder``; stops counting beyond ``MAX_FILES``.
+    """Bytes on disk and number of entries below ``folder``. Counting stops beyond ``MAX_FILES``.
 
-    Also whether the numbers are certain: no folder was changed meanwhile. A file that is renamed
-    all the time may be in none of the lists.
+    The third value is whether the numbers are certain, because no folder changed meanwhile. A file
+    that is renamed all the time may be in none of the lists.
     """
     before_ns = time.time_ns() - _COARSE_NS
     size, count, names, unread = _listed(top := os.open(folder, _FOLDER), before_ns)
@@ -382,7 +386,7 @@ def _disk_use(folder: str) -> tuple[int, int, bool]:
 def _listed(folder: int, before_ns: int) -> tuple[int, int, list[str], bool]:
     """Bytes, number of entries and names of the folders in an open folder.
 
-    Also whether an entry vanished, or the folder has changed since ``before_ns``.
+    The last value is whether an entry vanished, or the folder has changed since ``before_ns``.
     """
     size = count = 0
     names = []
