@@ -23,13 +23,11 @@ from tools.sandbox.limits import Limits
 GRACE_S = 10.0
 """Seconds beyond a run's time limit after which the sandbox counts as broken."""
 _PAUSES_S = (0.0, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
-"""Seconds to wait before a start, by the number of consecutive failed starts. After the last one,
-the sandbox gives up."""
+"""Seconds before a start, by the number of failed starts in a row; then the sandbox gives up."""
 _MAX_REFUSALS = 3
 """Number of zygotes to which a job is offered before it fails."""
 _MAX_RETIRED = 2
-"""Number of replaced zygotes that may wait for the end of their sessions. Meanwhile no further
-zygote is replaced."""
+"""Number of replaced zygotes with sessions that may exist before no other is replaced."""
 _STDERR_KEPT = 2000
 _CLEARING_TRIES = 250
 
@@ -53,8 +51,7 @@ class Zygote:
         self._launcher = launcher
         self.dead = False
         self.spent = False
-        """Whether the zygote lost or refused a job and may be dying. If so, the next job uses
-        another."""
+        """Whether the zygote lost or refused a job, so that the next job uses another."""
         self._loop = asyncio.get_running_loop()
         # Sequenced packets: each message goes whole to one of the waiting supervisors.
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -253,8 +250,7 @@ class Zygotes:
         self._ending = asyncio.Event()
         self._bad_starts = 0
         self.started = self.recycled = self.died = self.refused = 0
-        """Numbers of zygotes started, replaced on schedule, and replaced after a loss, and of
-        refused jobs."""
+        """Numbers of zygotes started, recycled and lost, and of refused jobs."""
 
     async def start(self) -> None:
         """Start the first zygote.
@@ -391,10 +387,7 @@ class Zygotes:
             task.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        """End all zygotes and their processes.
-
-        Jobs in flight are lost, and no other zygote starts.
-        """
+        """End all zygotes and their processes. Jobs in flight are lost."""
         self._ending.set()
         if self._replacing is not None:
             self._replacing.cancel()

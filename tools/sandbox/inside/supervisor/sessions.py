@@ -231,10 +231,7 @@ class _Session:
         return any(branch.child.pid == 0 for branch in self.branches.values())
 
     def strays(self) -> set[int]:
-        """Processes that belong to no branch.
-
-        Their parents have ended, and this process has adopted them.
-        """
+        """Processes that belong to no branch: orphans that this process has adopted."""
         if not self.forked or not self.branches or self.starting():
             return set()
         # Comparing all processes with the branches' would find those forked between the two lists.

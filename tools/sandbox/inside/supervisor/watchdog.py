@@ -97,8 +97,7 @@ class Watchdog:
         """Check the run if a check is due. Returns the status with which to end the run, or "".
 
         Args:
-            now: whether to check everything, even if no check is due. The caller has stopped the
-                processes.
+            now: whether to check everything now. The caller has stopped the processes.
         """
         if not now and (time.monotonic() < self._next or self._starts_slowly()):
             return ""
@@ -113,8 +112,7 @@ class Watchdog:
         """Whether the first check can wait once more, because the program has hardly computed.
 
         A check costs ten times as much as this test, and many programs end before the next one.
-        Later checks never wait, because a child that lives between two of these tests leaves no
-        trace.
+        Later checks never wait: a child that lives between two of these tests leaves no trace.
         """
         started_s, self._started_s = self._started_s, math.inf
         if started_s == math.inf or self._members() != [self._child.pid]:
@@ -299,9 +297,7 @@ class _Files:
         self._slow = False
 
     def trouble(self, entries: list[int], maps: dict[int, bytes], *, stopped: bool) -> str:
-        """Measure the files if that is due.
-
-        Returns a description of the limit that they exceed, or "".
+        """Measure the files if that is due; return the limit that they exceed, in words, or "".
 
         A folder with very many files can be measured only rarely. Between measurements, the loss of
         free space on the file system is an upper bound of what the run has written.
