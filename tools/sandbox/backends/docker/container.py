@@ -40,8 +40,7 @@ def create(client: Any, image: str, spec: Spec, owner: str, folder: Path | None 
         image: id of the image.
         spec: options of the container.
         owner: identifier of the owner, made by ``owner``.
-        folder: folder of this machine to mount at ``control_socket.FOLDER``, or None to mount
-            nothing.
+        folder: folder to mount at ``control_socket.FOLDER``, or None to mount nothing.
     """
     import docker.types
 
