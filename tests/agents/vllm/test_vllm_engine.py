@@ -94,6 +94,7 @@ async def test_twenty_updates_arrive_each_within_1e_4(engine):
         await update(engine)
         differences.append(engine.take_metrics()["sync/max_difference"])
     assert len(differences) == 20
+    assert engine.take_metrics()["sync/tensors_compared"] == len(engine.model.state_dict())
     assert 0 < max(differences) < 1e-4
     completion = await engine.generate(PROMPT, SamplingParams(max_tokens=8, seed=1))
     assert completion.versions == (engine.version,) * 8
