@@ -33,7 +33,12 @@ class Part:
     """Number of tokens that each sequence shares with the previous one; 0 for the first."""
 
 
-def split(sequences: Sequence[Integers], units: Sequence[list[int]], max_tokens: int) -> list[Part]:
+def split(
+    sequences: Sequence[Integers],
+    units: Sequence[list[int]],
+    max_tokens: int,
+    fill_tokens: int | None = None,
+) -> list[Part]:
     """Split sequences into parts of at most ``max_tokens`` tokens, where shared tokens count once.
 
     A tree of shared prefixes that fits into a part is not split. A larger tree is split where its
@@ -43,6 +48,7 @@ def split(sequences: Sequence[Integers], units: Sequence[list[int]], max_tokens:
         sequences: token ids.
         units: the sequences to split, as lists of sequences that must be in one part.
         max_tokens: maximum tokens of a part.
+        fill_tokens: maximum tokens of a part that has several trees; None: ``max_tokens``.
     """
     chosen = [i for unit in units for i in unit]
     keys = [sequences[i].tobytes() for i in chosen]
@@ -53,7 +59,8 @@ def split(sequences: Sequence[Integers], units: Sequence[list[int]], max_tokens:
     rank = {chosen[i]: place for place, i in enumerate(order)}
     ranked = sorted(sorted(rank[i] for i in unit) for unit in units)
     parts = []
-    for places in _filled(ranked, lengths, shared, max_tokens):
+    limits = max_tokens, min(max_tokens, fill_tokens or max_tokens)
+    for places in _filled(ranked, lengths, shared, limits):
         numbers = [chosen[order[place]] for place in places]
         parts.append(Part(numbers, np.array([0, *_links(shared, places)], dtype=np.int64)))
     return parts
@@ -119,16 +126,19 @@ def _links(shared: Integers, places: Sequence[int]) -> Iterator[int]:
 
 
 def _filled(
-    units: list[list[int]], lengths: Integers, shared: Integers, max_tokens: int
+    units: list[list[int]], lengths: Integers, shared: Integers, limits: tuple[int, int]
 ) -> Iterator[list[int]]:
-    """Parts of neighbouring units, each of at most ``max_tokens`` tokens."""
+    """Parts of neighbouring units: maximum tokens of one tree, and of several."""
+    max_tokens, fill_tokens = limits
     own = np.array([lengths[unit].sum() - sum(_links(shared, unit)) for unit in units])
     links = np.array([0, *_links(shared, [unit[0] for unit in units])], dtype=np.int64)
     part: list[int] = []
     total = 0
     for low, high in _trees(own, links, max_tokens):
         size = int(own[low:high].sum() - links[low + 1 : high].sum())
-        if part and total + size - links[low] > max_tokens:
+        # Neighbours that share a prefix belong to one tree, which was too large for one part.
+        limit = max_tokens if links[low] else fill_tokens
+        if part and total + size - links[low] > limit:
             yield sorted(part)
             part, total = [], 0
         total += size - int(links[low]) if part else size
